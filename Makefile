@@ -1,0 +1,45 @@
+# Everything a newcomer needs. Each target makes .venv first; nothing else is required
+# but python3 (3.11 or newer) and make.
+#
+#   make demo    a small sweep on declared devices, no GPU needed
+#   make test    all suites          (ARGS='-k name' goes to pytest)
+#   make lint    ruff, mypy, import-linter
+#   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
+#   make clean   remove what the above made, except .venv
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
+
+test: .venv/.dev
+	@.ci/packages test
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.installed
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf build dist .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .hypothesis .schemathesis schemathesis-report
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Two stamps: to run stoker, and to work on it. A changed file makes its stamp old.
+.venv/.installed: pyproject.toml
+	PYTHON="$(PYTHON)" .ci/venv -e .
+	touch $@
+
+.venv/.dev: .venv/.installed requirements-dev.txt
+	PYTHON="$(PYTHON)" .ci/venv -r requirements-dev.txt -e .
+	touch $@

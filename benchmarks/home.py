@@ -1,0 +1,111 @@
+"""A STOKER_HOME of its own: the command in it, its daemon, what that daemon uses."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import Broken, Outcome, clean_environment, run
+
+STOKER = Path(sys.executable).with_name("stoker")
+
+
+def missing(directory: Path) -> str | None:
+    """Why the installed command cannot be measured, if it cannot."""
+    if not STOKER.exists():
+        return "the stoker command is not installed beside this Python"
+    try:
+        run([STOKER, "--help"], directory=directory, limit=30)
+    except Broken as error:
+        return str(error)
+    return None
+
+
+class Home:
+    """Where one measurement's daemon, state and logs live."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "home"
+        self.environment = {**clean_environment(), "STOKER_HOME": str(self.path)}
+
+    def argv(self, *words: str) -> list[str]:
+        """The command line of a stoker command."""
+        return [str(STOKER), *words]
+
+    def stoker(self, *words: str, limit: float = 300, check: bool = True) -> Outcome:
+        """Run a stoker command in this home."""
+        return run(
+            self.argv(*words),
+            directory=self.directory,
+            env=self.environment,
+            limit=limit,
+            check=check,
+        )
+
+    def start(self, devices: int) -> None:
+        """Start the daemon with declared devices."""
+        self.stoker("daemon", "start", "--gpus", ",".join(map(str, range(devices))))
+
+    def status(self) -> dict[str, Any]:
+        """What `daemon status --json` says."""
+        found: dict[str, Any] = json.loads(self.stoker("daemon", "status", "--json").output)
+        return found
+
+    def pid(self) -> int | None:
+        """The daemon's process, if there is one."""
+        try:
+            return int(self.status()["pid"])
+        except (Broken, ValueError, KeyError, TypeError):
+            return None
+
+    def stop(self) -> None:
+        """End the daemon and its jobs: by asking, then by pid."""
+        pid = self.pid() if self.path.exists() else None
+        if pid is None:
+            return
+        try:
+            daemon = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            with contextlib.suppress(Broken):
+                self.stoker("daemon", "stop", "--cancel", limit=60, check=False)
+            for insist in (signal.SIGTERM, signal.SIGKILL):
+                if select.select([daemon], [], [], 10)[0]:
+                    break
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(daemon, insist)
+        finally:
+            os.close(daemon)
+
+    def expect_logs(self, jobs: int) -> None:
+        """Raise `Broken` unless every job left a log under this home."""
+        found = sum(1 for _ in self.path.rglob("*.out"))
+        if found != jobs:
+            raise Broken(f"{found} log files for {jobs} jobs in stoker's home")
+
+
+def resident_megabytes(pid: int) -> float:
+    """Memory that a process has in RAM."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise Broken(f"process {pid} has no VmRSS")
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process and its threads have used, to the nanosecond if possible."""
+    try:
+        tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        used = [int(task.read_text(encoding="utf-8").split()[0]) for task in tasks]
+        if used:
+            return sum(used) / 1e9
+    except OSError:
+        pass  # a kernel without schedstat: the ticks below are coarser
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,41 @@
+"""What an idle daemon costs."""
+
+import time
+from typing import Any
+
+from benchmarks.home import Home, missing, processor_seconds
+from benchmarks.lab import Broken, fresh_directory
+from benchmarks.report import verdict
+from benchmarks.settings import Settings
+
+PROMISE = 0.1
+SETTLE_SECONDS = 3.0
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Per cent of one core, over a while, after a job has come and gone."""
+    seconds = 5.0 if settings.quick else 20.0
+    print(f"\nIdle: processor time of a daemon with nothing to do, over {seconds:g} s\n")
+    try:
+        if why := missing(settings.cache):
+            raise Broken(why)
+        with fresh_directory(settings.runs) as directory:
+            home = Home(directory)
+            try:
+                home.start(4)
+                home.stoker("submit", "--gpus", "1", "true")
+                home.stoker("wait", "last", limit=30)
+                pid = home.pid()
+                if pid is None:
+                    raise Broken("the daemon does not answer")
+                time.sleep(SETTLE_SECONDS)
+                before = processor_seconds(pid)
+                time.sleep(seconds)
+                percent = (processor_seconds(pid) - before) / seconds * 100
+            finally:
+                home.stop()
+    except (Broken, OSError) as error:
+        print(f"missing: stoker: {error}")
+        return {"missing": {"stoker": str(error)}}
+    print(f"{percent:.3f} % of one core (promise: under {PROMISE} %, {verdict(percent, PROMISE)})")
+    return {"percent_of_one_core": percent}

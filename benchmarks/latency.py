@@ -1,0 +1,101 @@
+"""How long a device stays empty between two jobs, told by the jobs themselves."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from benchmarks.home import Home, missing
+from benchmarks.lab import Broken, clean_environment, fresh_directory, run
+from benchmarks.report import median, percentile, table, verdict
+from benchmarks.settings import Settings
+
+JOBS = 200
+SLOTS = 2
+PROMISE_MS = 5.0
+
+# bash, since only it can read the clock without starting a process. The first word is the
+# device (for xargs: its slot); start is the first thing the shell does, end the last but one.
+JOB = 's=$EPOCHREALTIME; sleep 0.02; echo "$CUDA_VISIBLE_DEVICES $s $EPOCHREALTIME" >> stamps'
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Gaps in milliseconds: stoker's queue, and xargs as the least that a gap can be."""
+    kinds = {"xargs -P (floor)": by_xargs, "stoker queue": by_stoker}
+    absent: dict[str, str] = {}
+    if why := missing(settings.cache):
+        absent["stoker queue"] = why
+        del kinds["stoker queue"]
+    gaps: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(1 if settings.quick else 3):
+        for name, measured in kinds.items():
+            try:
+                gaps[name] += measured(settings)
+            except Broken as error:
+                absent[name] = str(error)
+
+    head = ["", "median ms", "p95 ms", "max ms", "promise"]
+    rows = []
+    for name, found in gaps.items():
+        if not found:
+            continue
+        kept = f"≤ {PROMISE_MS:g} {verdict(median(found), PROMISE_MS)}" if "stoker" in name else ""
+        figures = (median(found), percentile(found, 95), max(found))
+        rows.append([name, *(f"{figure:.2f}" for figure in figures), kept])
+    print(f"\nLatency: from one job's end to the next one's start on the same device, {JOBS} jobs")
+    print("of 20 ms on 2 slots; the start of the job's shell is part of it\n")
+    print(table(head, rows))
+    for name, why in absent.items():
+        print(f"missing: {name}: {why}")
+    return {"milliseconds": gaps, "missing": absent}
+
+
+def by_xargs(settings: Settings) -> list[float]:
+    """Slots of xargs stand for devices."""
+    with fresh_directory(settings.runs) as directory:
+        lines = write_lines(directory)
+        slot = "--process-slot-var=CUDA_VISIBLE_DEVICES"
+        run(
+            ["xargs", "-d", "\\n", "-n", "1", "-P", str(SLOTS), slot, "/bin/bash", "-c"],
+            directory=directory,
+            stdin=lines,
+        )
+        return gaps_of(directory / "stamps")
+
+
+def by_stoker(settings: Settings) -> list[float]:
+    """One bulk submission to a daemon with two declared devices."""
+    with fresh_directory(settings.runs) as directory:
+        lines = write_lines(directory)
+        home = Home(directory)
+        home.environment = {**clean_environment(), **home.environment, "SHELL": "/bin/bash"}
+        try:
+            home.start(SLOTS)
+            home.stoker("submit", "--gpus", "1", "--each-line", str(lines))
+            home.stoker("wait", "last", limit=120)
+            return gaps_of(directory / "stamps")
+        finally:
+            home.stop()
+
+
+def write_lines(directory: Path) -> Path:
+    """The commands, one per line."""
+    lines = directory / "commands.txt"
+    lines.write_text(f"{JOB}\n" * JOBS, encoding="utf-8")
+    return lines
+
+
+def gaps_of(stamps: Path) -> list[float]:
+    """Milliseconds between neighbours on each device; overlapping neighbours are an error."""
+    devices: dict[str, list[tuple[float, float]]] = {}
+    for line in stamps.read_text(encoding="utf-8").splitlines():
+        device, start, end = line.split()
+        devices.setdefault(device, []).append((float(start), float(end)))
+    found = []
+    for spans in devices.values():
+        for earlier, later in itertools.pairwise(sorted(spans)):
+            found.append((later[0] - earlier[1]) * 1000)
+    if len(found) != JOBS - SLOTS:
+        raise Broken(f"{len(found) + len(devices)} of {JOBS} jobs left a stamp")
+    if min(found) < 0:
+        raise Broken("two jobs held the same device at the same time")
+    return found

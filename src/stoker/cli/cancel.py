@@ -1,0 +1,19 @@
+"""Take jobs off the queue, or end them: TERM, a grace time, KILL, the whole process tree."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import confirm, existing, report, selected
+
+USAGE = ("cancel [OPTIONS] JOB ...",)
+OPTIONS = (Option("-y/--yes", None, "do not ask", key="yes"),)
+
+
+def main(argv: list[str]) -> int:
+    """Cancel what was selected."""
+    args = parse(OPTIONS, argv, verb="cancel")
+    select = selected(args, "cancel")
+    client = existing()
+    if not confirm(args, client, "Cancel"):
+        return 1
+    return report(client.cancel(select), args, "cancelled")

@@ -1,0 +1,73 @@
+"""What could come next on the command line; the completion scripts ask for it."""
+
+from __future__ import annotations
+
+from stoker.cli.output import clean
+from stoker.cli.verbs import ALIASES, VERBS, module_of
+from stoker.client.client import connect
+from stoker.client.errors import StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stoker.cli.options import Option
+
+NOT_OF_JOBS = frozenset(
+    ("feed", "submit", "run", "gpus", "nodes", "drain", "undrain", "daemon", "db", "completion")
+)
+WORDS = {
+    "daemon": ("start", "stop", "restart", "status", "run", "install"),
+    "db": ("backup", "path"),
+    "completion": ("bash", "zsh", "fish"),
+}
+FILES = "@files"
+
+
+def main(argv: list[str]) -> int:
+    """Print candidates for the last word, a tab and what each is; never fail."""
+    words = argv or [""]
+    lines = [line for line in candidates(words) if line.startswith(words[-1]) or line == FILES]
+    if lines:
+        print("\n".join(lines))
+    return 0
+
+
+def candidates(words: list[str]) -> list[str]:
+    """Return what could stand in place of the last word."""
+    if len(words) == 1:
+        return [f"{verb}\t{text}" for verb, text in VERBS.items()]
+    verb = ALIASES.get(words[0], words[0])
+    current = words[-1]
+    if verb not in VERBS or verb == "feed":
+        return [FILES]
+    options: Iterable[Option] = __import__(module_of(verb), fromlist=["OPTIONS"]).OPTIONS
+    if current.startswith("-"):
+        from stoker.cli.options import COMMON
+
+        return [
+            f"{name}\t{option.text}"
+            for option in (*options, *COMMON)
+            for name in option.names
+            if name.startswith("--") or current == "-"
+        ]
+    before = next((option for option in options if words[-2] in option.names), None)
+    if before is not None and before.value == "JOB":
+        return jobs()
+    if before is not None and before.value in {"FILE", "DIR"}:
+        return [FILES]
+    if verb not in NOT_OF_JOBS:
+        return jobs()
+    return list(WORDS.get(verb, ())) or [FILES]
+
+
+def jobs() -> list[str]:
+    """Return ids and names of jobs, with what they are; nothing when no daemon runs."""
+    try:
+        views = connect(autostart=False).jobs(limit=200)["jobs"]
+    except StokerError:
+        views = []
+    found = [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
+    names = {clean(view["name"]): view["state"] for view in views if view.get("name")}
+    found += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
+    return [*found, "last\tthe newest submission", "all\tevery job that is not finished"]

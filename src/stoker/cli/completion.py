@@ -1,0 +1,28 @@
+"""Print the completion script for bash, zsh or fish.
+
+bash: eval "$(stoker completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc, after compinit.
+fish: stoker completion fish > ~/.config/fish/completions/stoker.fish
+"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli.options import Option, parse
+from stoker.client.errors import UsageError
+
+USAGE = ("completion bash | zsh | fish",)
+OPTIONS: tuple[Option, ...] = ()
+SHELLS = ("bash", "zsh", "fish")
+
+
+def main(argv: list[str]) -> int:
+    """Print the script for a shell; without a name, the user's own."""
+    args = parse(OPTIONS, argv, verb="completion")
+    name = args.words[0] if args.words else os.path.basename(os.environ.get("SHELL", ""))
+    if name not in SHELLS or len(args.words) > 1:
+        raise UsageError("Which shell? Type: stoker completion bash, zsh or fish")
+    path = os.path.join(os.path.dirname(__file__), "completions", f"stoker.{name}")
+    with open(path, encoding="utf-8") as file:
+        print(file.read(), end="")
+    return 0

@@ -1,0 +1,190 @@
+"""Start, stop, restart and look at the daemon; it also starts by itself when it is needed.
+
+`stop` leaves running jobs running, and the next daemon takes them over; --drain waits for them,
+--cancel ends them. `run` stays in the foreground. `install` writes a systemd user unit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import places
+from stoker.cli import output
+from stoker.cli.options import Args, Option, parse
+from stoker.client.client import Client, connect
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = (
+    "daemon start [--gpus 0,1] [--resources MAP] [--foreground]",
+    "daemon stop [--drain | --cancel]",
+    "daemon restart [--gpus 0,1] [--resources MAP]",
+    "daemon status",
+    "daemon run [--gpus 0,1] [--resources MAP]",
+    "daemon install [--print]",
+)
+OPTIONS = (
+    Option("--gpus", "IDS", "the GPUs to use: 0,1,2"),
+    Option("--resources", "MAP", "what this machine has: '{gpu:4,cpu:16,licence:[2]}'"),
+    Option("--idle-exit", "SECS", "end when there was nothing to do for so long"),
+    Option("--foreground", None, "do not go to the background"),
+    Option("--drain", None, "stop: start nothing more, wait for what runs"),
+    Option("--cancel", None, "stop: end what runs"),
+    Option("--print", None, "install: print the unit, write nothing"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Do what the first word says."""
+    args = parse(OPTIONS, argv, verb="daemon")
+    word = args.words[0] if args.words else "status"
+    action = ACTIONS.get(word)
+    if action is None or len(args.words) > 1:
+        raise UsageError("Type: stoker daemon start, stop, restart, status, run or install.")
+    return action(args)
+
+
+def start(args: Args) -> int:
+    """Start a daemon in the background."""
+    if args.flag("foreground"):
+        return run(args)
+    running = _running()
+    if running is not None:
+        if _declared(args):
+            raise StokerError(
+                f"A daemon runs already (pid {running['pid']}). To change its devices: "
+                f"stoker daemon restart {' '.join(_declared(args))}"
+            )
+        return _told(running, args, f"the daemon runs already (pid {running['pid']})")
+    from stoker.client.start import start_daemon
+
+    pid = start_daemon(_declared(args))
+    return _told(_running() or {"pid": pid}, args, f"started the daemon (pid {pid})")
+
+
+def stop(args: Args) -> int:
+    """Ask the daemon to end and wait until it is gone."""
+    if args.flag("drain") and args.flag("cancel"):
+        raise UsageError("Give --drain or --cancel, not both.")
+    mode = "drain" if args.flag("drain") else "cancel" if args.flag("cancel") else "leave"
+    running = _running()
+    if running is None:
+        return _told({"running": [], "text": "no daemon is running"}, args, "no daemon is running")
+    reply = _client().stop(mode)
+    text = reply.get("text") or "the daemon stops"
+    if not args.flag("json"):
+        output.say(f"stoker: {text}")
+    _wait_gone(int(running["pid"]), None if mode == "drain" else 60.0)
+    if args.flag("json"):
+        output.emit(reply)
+    return 0
+
+
+def restart(args: Args) -> int:
+    """Replace the daemon; jobs keep running and are taken over."""
+    running = _running()
+    if running is not None:
+        _client().stop("leave")
+        _wait_gone(int(running["pid"]), 60.0)
+    return start(args)
+
+
+def status(args: Args) -> int:
+    """Describe the daemon; exit code 4 when none runs."""
+    running = _running()
+    if running is None:
+        raise DaemonUnreachable("No daemon is running. It starts by itself when it is needed.")
+    if args.flag("json"):
+        output.emit(running)
+        return 0
+    from stoker.cli.joblist import summary, text
+    from stoker.cli.times import absolute, relative
+
+    for key, value in running.items():
+        if value in (None, [], {}):
+            continue
+        shown = text(value)
+        if key == "since":
+            shown = f"{relative(value)} ({absolute(value)})"
+        elif key == "counts":
+            shown = summary(value)
+        print(f"{key.replace('_', ' '):<10} {shown}")
+    return 0
+
+
+def run(args: Args) -> int:
+    """Become the daemon, in the foreground."""
+    from stoker.client.start import daemon_command
+
+    sys.stdout.flush()
+    command = daemon_command(*_declared(args))
+    os.execv(command[0], command)
+
+
+def install(args: Args) -> int:
+    """Write a systemd user unit, so that the daemon is there after a reboot."""
+    from stoker.cli.unit import install_unit
+
+    return install_unit(_declared(args), only_print=args.flag("print"))
+
+
+ACTIONS = {
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+    "status": status,
+    "run": run,
+    "install": install,
+}
+
+
+def _client() -> Client:
+    client = connect(autostart=False)
+    client.check_version = False  # these commands must work across any two versions
+    return client
+
+
+def _running() -> dict[str, Any] | None:
+    try:
+        return _client().daemon()
+    except DaemonUnreachable:
+        return None
+
+
+def _declared(args: Args) -> list[str]:
+    """Return the arguments that tell a daemon what it has."""
+    found = []
+    for name in ("gpus", "resources", "idle-exit"):
+        value = args.text(name.replace("-", "_"))
+        if value is not None:
+            found += [f"--{name}", value]
+    return found
+
+
+def _told(reply: dict[str, Any], args: Args, text: str) -> int:
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        output.say(f"stoker: {text}")
+    return 0
+
+
+def _wait_gone(pid: int, seconds: float | None) -> None:
+    """Wait until a process that is not our child has ended."""
+    import select
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([fd], [], [], seconds)[0]:
+            raise StokerError(
+                f"The daemon (pid {pid}) has not ended yet. Its log: {places.daemon_log()}"
+            )
+    finally:
+        os.close(fd)

@@ -1,0 +1,31 @@
+"""Back up the database: `stoker db backup FILE` writes a consistent copy while jobs run."""
+
+from __future__ import annotations
+
+import os
+
+from stoker import places
+from stoker.cli import output
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing
+from stoker.client.errors import UsageError
+
+USAGE = ("db backup FILE", "db path")
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Do what the first word says."""
+    args = parse(OPTIONS, argv, verb="db")
+    if args.words == ["path"]:
+        print(places.journal_path())
+        return 0
+    if len(args.words) != 2 or args.words[0] != "backup":
+        raise UsageError("Type: stoker db backup FILE, or: stoker db path")
+    path = os.path.abspath(os.path.expanduser(args.words[1]))
+    reply = existing().backup(path)
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        output.say(f"stoker: wrote {reply['path']} ({reply['bytes']:,} bytes)")
+    return 0

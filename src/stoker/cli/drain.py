@@ -1,0 +1,35 @@
+"""Start nothing more on a GPU; what runs there ends in peace.
+
+GPUs are named 0, 2,3 or gpu:1; `all` is the whole machine.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import Option, parse
+from stoker.client.client import connect
+from stoker.client.errors import UsageError
+
+USAGE = ("drain GPU ...",)
+OPTIONS = (Option("--reason", "TEXT", "why, for those who ask"),)
+
+
+def main(argv: list[str]) -> int:
+    """Drain the devices named."""
+    args = parse(OPTIONS, argv, verb="drain")
+    reply = connect().drain(devices(args.words, "drain"), args.text("reason"))
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    running = reply.get("running") or []
+    still = f"; still there: {', '.join(map(str, running))}" if running else ""
+    output.say(f"stoker: draining {', '.join(reply['devices'])}{still}")
+    return 0
+
+
+def devices(words: list[str], verb: str) -> list[str]:
+    """Return the devices named, `2,3` as two."""
+    found = [name.strip() for word in words for name in word.split(",") if name.strip()]
+    if not found:
+        raise UsageError(f"Which GPUs? For example: stoker {verb} 2,3")
+    return found

@@ -1,0 +1,68 @@
+"""`stoker --help` and `stoker help VERB`, laid out by hand."""
+
+from __future__ import annotations
+
+from stoker.cli.verbs import ALIASES, GROUPS, VERBS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stoker.cli.options import Option
+
+SELECTORS = (
+    "Jobs are named by id (5), range (3-7, 3-10:2), list (1,4-6), array member (42_3),\n"
+    "name, %label, `last` (the newest submission; also `-1`) or `all` (those not finished)."
+)
+
+
+def overview() -> str:
+    """Return the list of verbs, grouped by what a person wants to do."""
+    lines = ["stoker keeps your GPUs fed.", "", "  stoker [VERB] [OPTIONS] ...", ""]
+    for title, verbs in GROUPS:
+        lines.append(title)
+        lines += [f"  {verb:<11}{text}" for verb, text in verbs]
+        lines.append("")
+    lines += [
+        SELECTORS,
+        "",
+        "Every verb takes --json. More: stoker help VERB; stoker --version",
+    ]
+    return "\n".join(lines)
+
+
+def of_verb(usage: Iterable[str], text: str, options: Iterable[Option]) -> str:
+    """Return the help of one verb: how to type it, what it does, its options."""
+    from stoker.cli.options import COMMON
+
+    lines = [f"  stoker {line}" for line in usage]
+    lines += ["", text.strip()]
+    entries = [(_typed(option), option.text) for option in (*options, *COMMON) if option.text]
+    lines += ["", "Options"]
+    for typed, what in entries:
+        if len(typed) > 30:
+            lines += [f"  {typed}", f"  {'':<30}  {what}"]
+        else:
+            lines.append(f"  {typed:<30}  {what}")
+    return "\n".join(lines)
+
+
+def show(verb: str) -> int:
+    """Print the help of a verb."""
+    from importlib import import_module
+
+    from stoker.cli.verbs import module_of
+
+    verb = ALIASES.get(verb, verb)
+    module = import_module(module_of(verb))
+    if verb == "feed":
+        return int(module.main(["--help"]))
+    print(of_verb(module.USAGE, module.__doc__ or VERBS[verb], module.OPTIONS))
+    return 0
+
+
+def _typed(option: Option) -> str:
+    names = ", ".join(option.names)
+    if option.value is None:
+        return names
+    return names + (option.value if option.value.startswith("[=") else f" {option.value}")

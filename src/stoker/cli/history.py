@@ -1,0 +1,109 @@
+"""Jobs of the past, oldest first.
+
+Times are typed as 2h or 3d (ago), 16:00, yesterday, 2026-11-01, 2026-11-01T12:00.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import colour, output, table, times
+from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, text
+from stoker.cli.options import VERBOSE, Args, Option, parse
+from stoker.cli.queue import states
+from stoker.cli.session import was_used
+from stoker.cli.table import Cell, Column
+from stoker.client.client import connect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("history [OPTIONS] [JOB ...]",)
+OPTIONS = (
+    Option("-S/--since/--starttime", "TIME", "not before", key="since"),
+    Option("-E/--until/--endtime", "TIME", "not after", key="until"),
+    Option("-s/--state", "LIST", "only these: failed,timeout"),
+    Option("-u/--user", "NAME", "only this user's"),
+    Option("--name", "NAME", "only jobs of this name"),
+    Option("-n/--limit", "N", "the newest N (100)", key="limit"),
+    Option("--csv", None, "comma-separated, all fields"),
+    *LIST_OPTIONS,
+    VERBOSE,
+)
+COLUMNS = (
+    Column("JOBID", right=True),
+    Column("NAME", cut=True),
+    Column("USER", cut=True),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("GPUS", right=True),
+    Column("CODE", right=True),
+    Column("ENDED"),
+    Column("CAUSE", cut=True),
+)
+
+
+def main(argv: list[str]) -> int:
+    """List what the filters leave."""
+    args = parse(OPTIONS, argv, verb="history")
+    reply = _ask(args)
+    views: list[dict[str, Any]] = reply["jobs"]
+    lines = chosen(args, views)
+    if args.flag("json"):
+        output.emit(reply)
+    elif lines is not None:
+        print("\n".join(lines))
+    elif args.flag("csv"):
+        _csv(views, header=not args.flag("no_header"))
+    elif not views:
+        output.say("stoker: no such jobs")
+    else:
+        columns, rows = columns_of(args, views) or (
+            list(COLUMNS),
+            [_row(view, args.flag("verbose")) for view in views],
+        )
+        table.write(columns, rows, header=not args.flag("no_header"))
+        if reply.get("more"):
+            output.say(f"stoker: {int(reply['more']):,} older ones not shown; see --limit")
+    return 0
+
+
+def _ask(args: Args) -> dict[str, Any]:
+    since, until = args.text("since"), args.text("until")
+    filters = {
+        "state": states(args.text("state")),
+        "user": args.text("user"),
+        "name": args.text("name"),
+        "since": times.iso(times.parse_moment(since)) if since else None,
+        "until": times.iso(times.parse_moment(until)) if until else None,
+        "limit": args.count("limit", 100),
+    }
+    if not was_used():
+        return {"jobs": [], "more": 0}
+    return connect().history(args.words, **filters)
+
+
+def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+    tint = colour.STATE_COLOURS.get(str(view["short"]), "")
+    result = view.get("result")
+    return [
+        str(view["label"]),
+        str(view.get("name") or ""),
+        str(view.get("user") or ""),
+        Cell(view["state"], tint),
+        times.duration(view.get("elapsed") or 0),
+        str((view.get("request") or {}).get("gpus") or "-"),
+        "" if result is None else str(result),
+        times.moment(view.get("ended_at"), verbose),
+        str(view.get("cause") or ""),
+    ]
+
+
+def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    names = [name for name in (views[0] if views else ()) if name != "tail"]
+    if header and names:
+        writer.writerow(names)
+    writer.writerows([text(view.get(name)) for name in names] for view in views)

@@ -1,0 +1,17 @@
+"""Keep queued jobs from starting until they are released."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing, report, selected
+
+USAGE = ("hold [OPTIONS] JOB ...",)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Hold what was selected."""
+    args = parse(OPTIONS, argv, verb="hold")
+    select = selected(args, "hold")
+    client = existing()
+    return report(client.hold(select), args, "held")

@@ -1,0 +1,132 @@
+"""Lists of jobs: the usual columns, columns of one's choice, a format of one's own."""
+
+from __future__ import annotations
+
+from stoker.cli import colour, times
+from stoker.cli.options import Args, Option
+from stoker.cli.output import clean, counted
+from stoker.cli.table import Cell, Column
+from stoker.client import jsonlight
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+LIST_OPTIONS = (
+    Option("--json-lines", None, "one JSON value per job and line"),
+    Option("--format", "TEXT", "one line per job: '{id} {state}'"),
+    Option("-o/--columns", "LIST", "these columns: label,name,state", key="columns"),
+    Option("--no-header", None, "no headings"),
+)
+
+QUEUE = (
+    Column("JOBID", right=True),
+    Column("NAME", cut=True),
+    Column("USER", cut=True),
+    Column("ST"),
+    Column("TIME", right=True),
+    Column("LEFT", right=True),
+    Column("GPUS", right=True),
+    Column("NODE/REASON", cut=True),
+)
+
+
+def queue_table(
+    views: Sequence[dict[str, Any]], *, verbose: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows of the queue; a column for the expected start if any is known."""
+    columns = list(QUEUE)
+    rows = [queue_row(view) for view in views]
+    if any(view.get("expected_start") for view in views):
+        columns.insert(-1, Column("START"))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(-1, times.moment(view.get("expected_start"), verbose))
+    return columns, rows
+
+
+def queue_row(view: dict[str, Any]) -> list[str]:
+    """Return one line of the queue."""
+    short = str(view["short"])
+    return [
+        str(view["label"]),
+        str(view.get("name") or ""),
+        str(view.get("user") or ""),
+        Cell(short, colour.STATE_COLOURS.get(short, "")),
+        times.duration(view.get("elapsed") or 0),
+        times.duration(view.get("left")) or "-",
+        str((view.get("request") or {}).get("gpus") or "-"),
+        place(view),
+    ]
+
+
+def place(view: dict[str, Any]) -> str:
+    """Return where a job runs, why it waits, or how it ended."""
+    if view.get("result") is not None:
+        return str(view.get("cause") or view["state"].lower())
+    if view.get("node"):
+        gpus = (view.get("devices") or {}).get("gpu") or ()
+        return f"{view['node']}:{','.join(gpus)}" if gpus else str(view["node"])
+    return f"({view['reason']})" if view.get("reason") else ""
+
+
+def chosen(args: Args, views: Sequence[dict[str, Any]]) -> list[str] | None:
+    """Return lines for --json-lines or --format; None when neither was asked for."""
+    if args.flag("json_lines"):
+        return [jsonlight.dumps(view) for view in views]
+    form = args.text("format")
+    if form is None:
+        return None
+    form = form.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        return [
+            form.format_map({key: text(value) for key, value in view.items()}) for view in views
+        ]
+    except KeyError as error:
+        raise no_field(str(error.args[0]), views) from None
+    except (ValueError, IndexError, AttributeError) as error:
+        raise UsageError(f"--format cannot be read: {error}.") from None
+
+
+def columns_of(
+    args: Args, views: Sequence[dict[str, Any]]
+) -> tuple[list[Column], list[list[str]]] | None:
+    """Return the columns asked for with -o; None when it was not given."""
+    asked = args.text("columns")
+    if asked is None:
+        return None
+    names = [name.strip().lower() for name in asked.split(",") if name.strip()]
+    for name in names:
+        if views and name not in views[0]:
+            raise no_field(name, views)
+    rows = [[text(view.get(name)) for name in names] for view in views]
+    return [Column(name.upper(), cut=True) for name in names], rows
+
+
+def text(value: object) -> str:
+    """Return a field as a person reads it."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ",".join(clean(item) for item in value)
+    return jsonlight.dumps(value) if isinstance(value, (dict, bool)) else clean(value)
+
+
+def no_field(name: str, views: Sequence[dict[str, Any]]) -> UsageError:
+    """Return the error for a field that jobs do not have."""
+    known = ", ".join(sorted(views[0])) if views else ""
+    return UsageError(f"Jobs have no field {name!r}. There are: {known}.")
+
+
+def summary(counts: dict[str, int]) -> str:
+    """Return `3 running, 12 waiting, 1 failed`."""
+    words = {"PENDING": "waiting", "CONFIGURING": "starting", "SUSPENDED": "paused"}
+    order = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "PENDING")
+    names = [*order, *(name for name in counts if name not in order)]
+    parts = [
+        f"{counts[name]:,} {words.get(name, name.lower().replace('_', ' '))}"
+        for name in names
+        if counts.get(name)
+    ]
+    return ", ".join(parts) or counted(0, "job")

@@ -1,0 +1,39 @@
+"""Send a signal to running jobs; without one, end them at once.
+
+`kill -s USR1 42` signals job 42 and leaves it at that. `kill 42` is `cancel` without the grace
+time. `kill -9 42` and `kill -USR1 42` work as with kill(1).
+"""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import confirm, existing, report, selected
+
+USAGE = ("kill [-s SIGNAL] JOB ...",)
+OPTIONS = (
+    Option("-s/--signal", "SIG", "which signal: USR1, SIGUSR1, 10"),
+    Option("-y/--yes", None, "do not ask", key="yes"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Signal or end what was selected."""
+    args = parse(OPTIONS, _spelled_out(argv), verb="kill")
+    select = selected(args, "kill")
+    client = existing()
+    if not confirm(args, client, "Kill"):
+        return 1
+    signal = args.text("signal")
+    past = f"sent {signal} to" if signal else "killed"
+    return report(client.kill(select, signal), args, past)
+
+
+def _spelled_out(argv: list[str]) -> list[str]:
+    """Rewrite kill(1)'s `-USR1` as `-s USR1`; also `-9`, when a job is named after it."""
+    first = argv[0] if argv else ""
+    name = first[1:]
+    is_name = name.isalnum() and name.isupper() and len(name) > 2
+    is_number = name.isdecimal() and len(argv) > 1
+    if first.startswith("-") and (is_name or is_number):
+        return ["-s", name, *argv[1:]]
+    return argv

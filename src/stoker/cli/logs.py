@@ -1,0 +1,101 @@
+"""A job's output, byte for byte.
+
+`logs -f` follows it and returns the job's exit code. Several jobs get headings.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stoker.cli import output
+from stoker.cli.follow import concluded, copy_log, mark_seen
+from stoker.cli.options import Args, Option, parse
+from stoker.cli.session import existing
+from stoker.cli.times import parse_duration
+from stoker.client.client import Client
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("logs [-f] [OPTIONS] JOB ...",)
+OPTIONS = (
+    Option("-f/--follow", None, "go on until the job ends; return its code"),
+    Option("-n/--tail/--lines", "N", "only the last N lines", key="tail"),
+    Option("--since", "TIME", "only what was written in the last 5m, 2h"),
+    Option("--stderr/--err", None, "stderr, where it has a file of its own", key="stderr"),
+    Option("--attempt", "K", "of an earlier attempt (0 is the first)"),
+    Option("--path", None, "print the file's name instead"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Copy logs to stdout; without a name, the newest job's."""
+    args = parse(OPTIONS, argv, verb="logs")
+    if args.flag("json") and args.flag("follow"):
+        raise UsageError("With --json a log is one value; it cannot be followed.")
+    client = existing()
+    views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
+    if args.flag("path"):
+        key = "error_log" if args.flag("stderr") else "log"
+        print("\n".join(str(view.get(key) or view["log"]) for view in views))
+        return 0
+    if args.flag("json"):
+        output.emit([_as_value(client, view, args) for view in views])
+        return 0
+    if args.flag("follow"):
+        return _follow(client, views, args)
+    for number, view in enumerate(views):
+        _heading(view, len(views), number)
+        for piece in client.log(str(view["label"]), follow=False, **_asked(args)):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    _seen(client, views)
+    return 0
+
+
+def _follow(client: Client, views: list[dict[str, Any]], args: Args) -> int:
+    code = 0
+    for number, view in enumerate(views):
+        label = str(view["label"])
+        _heading(view, len(views), number)
+        copy_log(client, label, sys.stdout.buffer, **_asked(args))
+        code = max(code, concluded(client, client.wait([label])["jobs"]))
+    return code
+
+
+def _as_value(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:
+    data = b"".join(client.log(str(view["label"]), follow=False, **_asked(args)))
+    text = data.decode("utf-8", "replace")
+    return {"id": view["id"], "label": view["label"], "log": view["log"], "text": text}
+
+
+def _asked(args: Args) -> dict[str, object]:
+    """Return the query that the options amount to."""
+    asked: dict[str, object] = {}
+    if args.flag("stderr"):
+        asked["stream"] = "err"
+    for key in ("tail", "attempt"):
+        count = args.count(key)
+        if count is not None:
+            asked[key] = count
+    since = args.text("since")
+    if since is not None:
+        asked["since"] = parse_duration(since)
+    return asked
+
+
+def _heading(view: dict[str, Any], count: int, number: int) -> None:
+    if count > 1:
+        name = output.clean(view.get("name") or "")
+        gap = "\n" if number else ""
+        sys.stdout.write(f"{gap}==> {view['label']} {name} <==\n")
+        sys.stdout.flush()
+
+
+def _seen(client: Client, views: list[dict[str, Any]]) -> None:
+    """A failure whose log was read leaves the bare listing."""
+    failed = [str(view["label"]) for view in views if view.get("result") and not view.get("seen")]
+    if failed:
+        mark_seen(client, failed)

@@ -1,0 +1,26 @@
+"""Change the order of queued jobs, within their priority."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing, report, selected
+from stoker.client.errors import UsageError
+
+USAGE = ("move JOB ... --first | --last | --before JOB | --after JOB",)
+OPTIONS = (
+    Option("--first", None, "to the head of the queue"),
+    Option("--last", None, "to its end"),
+    Option("--before", "JOB", "before another job"),
+    Option("--after", "JOB", "after another job"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Move what was selected."""
+    args = parse(OPTIONS, argv, verb="move")
+    select = selected(args, "move")
+    places = [where for where in ("first", "last", "before", "after") if args.flag(where)]
+    if len(places) != 1:
+        raise UsageError("Where to? Give one of --first, --last, --before JOB, --after JOB.")
+    reply = existing().move(select, places[0], args.text(places[0]))
+    return report(reply, args, "moved")

@@ -1,0 +1,16 @@
+"""Guesses what a mistyped word was meant to be."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice nearest to `word`, None when nothing is near."""
+    from difflib import get_close_matches
+
+    choices = list(choices)
+    starts = [choice for choice in choices if len(word) > 2 and choice.startswith(word)]
+    return next(iter(starts or get_close_matches(word, choices, n=1, cutoff=0.6)), None)

@@ -1,0 +1,55 @@
+"""What goes where: results to stdout, talk to stderr, one JSON value when asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.client import jsonlight
+
+wants_json = False
+"""Set by the option parser when it meets --json, so that errors are JSON as well."""
+force_colour: bool | None = None
+"""Set by the option parser when it meets --color or --no-color."""
+
+
+def say(text: str) -> None:
+    """Say something to the person, on stderr."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody listens; that must not fail the work
+
+
+def progress(text: str) -> None:
+    """Replace the line of progress on stderr; only for terminals."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
+
+
+def emit(value: object) -> None:
+    """Print one JSON value, laid out when a person looks at it."""
+    text = jsonlight.pretty(value) if sys.stdout.isatty() else jsonlight.dumps(value)
+    print(text)
+
+
+def is_terminal(fd: int) -> bool:
+    """Whether a descriptor is a terminal that can be drawn on."""
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
+def clean(text: object) -> str:
+    """Return text without control characters: a job's name must not steer the terminal."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 job`, `1,204 jobs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

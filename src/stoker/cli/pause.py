@@ -1,0 +1,16 @@
+"""Stop running jobs in place; they keep their GPUs and their memory."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing, report, selected
+
+USAGE = ("pause JOB ...",)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Pause what was selected."""
+    args = parse(OPTIONS, argv, verb="pause")
+    select = selected(args, "pause")
+    return report(existing().pause(select), args, "paused")

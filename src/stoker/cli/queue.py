@@ -1,0 +1,150 @@
+"""What runs, what waits, and what failed since you last looked.
+
+A failure stays in the list until you look at it (show, logs) or mark it with --seen.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import colour, output, table, times
+from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, queue_table, summary
+from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
+from stoker.cli.session import was_used
+from stoker.client.client import Client, connect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("[queue] [OPTIONS] [JOB ...]",)
+OPTIONS = (
+    *LIST_OPTIONS,
+    WATCH,
+    Option("--state", "LIST", "only these: pending,running,failed"),
+    Option("-u/--user", "NAME", "only this user's"),
+    Option("-p/--queue/--partition", "NAME", "only this queue's", key="queue"),
+    Option("--limit", "N", "at most N jobs (on a terminal: 100)"),
+    Option("-a/--all", None, "no limit"),
+    Option("--seen", None, "mark the failures as seen"),
+    VERBOSE,
+)
+TAIL = 5
+FAILURES = 10
+"""How many failures are told in full on a terminal."""
+EVERYTHING = 100_000
+_UNHAPPY = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
+SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED",
+                "ca": "CANCELLED", "to": "TIMEOUT", "oom": "OUT_OF_MEMORY", "nf": "NODE_FAIL",
+                "s": "SUSPENDED", "cf": "CONFIGURING", "cg": "COMPLETING",
+                "dl": "DEADLINE"}  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Print the queue once, or again and again."""
+    args = parse(OPTIONS, argv, verb="queue")
+    if not was_used():
+        return _nothing(args)
+    client = connect()
+    if args.flag("watch"):
+        from stoker.cli.watch import seconds, watch
+
+        return watch(seconds(args) or 2.0, lambda: drawn(_ask(client, args), args))
+    reply = _ask(client, args)
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        lines = drawn(reply, args)
+        if lines:
+            print("\n".join(lines))
+        else:
+            output.say("stoker: the queue is empty")
+    if args.flag("seen"):
+        from stoker.cli.follow import mark_seen
+
+        mark_seen(client, [str(view["label"]) for view in reply["jobs"] if _is_failure(view)])
+    return 0
+
+
+def _nothing(args: Args) -> int:
+    if args.flag("json"):
+        output.emit({"jobs": [], "more": 0, "counts": {}})
+    else:
+        output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
+    return 0
+
+
+def _ask(client: Client, args: Args) -> dict[str, Any]:
+    limit = args.count("limit")
+    if limit is None and not args.flag("all") and output.is_terminal(1):
+        limit = 100
+    plain = args.text("format") is None and not args.flag("json_lines")
+    asked = {
+        "user": args.text("user"),
+        "queue": args.text("queue"),
+        "tail": TAIL if plain else None,
+    }
+    state = states(args.text("state"))
+    reply = client.jobs(args.words, state=state, limit=limit or EVERYTHING, **asked)
+    cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
+    if cut and state is None and not args.words and _UNHAPPY & set(reply.get("counts") or {}):
+        # A long queue must not push the failures off the list.
+        failed = client.jobs([], state=",".join(sorted(_UNHAPPY)), limit=FAILURES, **asked)["jobs"]
+        reply["jobs"] += failed
+        reply["more"] -= len(failed)
+    return reply
+
+
+def states(typed: str | None) -> str | None:
+    """Return state names in full: `pd,running` is PENDING,RUNNING."""
+    if typed is None:
+        return None
+    words = [word.strip().lower() for word in typed.split(",") if word.strip()]
+    return ",".join(SHORT_STATES.get(word, word.upper()) for word in words)
+
+
+def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return the list as lines."""
+    views: list[dict[str, Any]] = reply["jobs"]
+    lines = chosen(args, views)
+    if lines is not None:
+        return lines
+    header = not args.flag("no_header")
+    coloured, width = colour.wanted(), table.terminal_width()
+    custom = columns_of(args, views)
+    failures: list[dict[str, Any]] = []
+    if custom is None and not args.words and args.text("state") is None:
+        failures = [view for view in views if _is_failure(view)]
+        views = [view for view in views if not _is_failure(view)]
+    columns, rows = custom or queue_table(views, verbose=args.flag("verbose"))
+    lines = []
+    if rows or (custom and header):
+        lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+    for view in failures if width is None else failures[:FAILURES]:
+        lines += ["", *_failure(view, coloured)] if lines else _failure(view, coloured)
+    if width is not None and len(failures) > FAILURES:
+        lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
+    if reply.get("more"):
+        lines.append(f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)")
+    if width is not None and lines and header and reply.get("counts"):
+        text = summary(reply["counts"])
+        lines += ["", colour.paint(text, "dim") if coloured else text]
+    return lines
+
+
+def _is_failure(view: dict[str, Any]) -> bool:
+    return view.get("result") is not None
+
+
+def _failure(view: dict[str, Any], coloured: bool) -> list[str]:
+    """Say what failed, why, its last words, and what to type next."""
+    label = view["label"]
+    name = f" {output.clean(view['name'])}" if view.get("name") else ""
+    cause = f": {output.clean(view['cause'])}" if view.get("cause") else ""
+    state = str(view["state"])
+    if coloured:
+        state = colour.paint(state, "red", "bold")
+    ended = times.relative(view.get("ended_at"))
+    lines = [f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else "")]
+    lines += [f"    | {output.clean(line)}" for line in view.get("tail") or ()]
+    hint = f"    stoker logs {label}   stoker retry {label}"
+    lines.append(colour.paint(hint, "dim") if coloured else hint)
+    return lines

@@ -1,0 +1,17 @@
+"""Let paused jobs go on."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing, report, selected
+
+USAGE = ("resume [OPTIONS] JOB ...",)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Resume what was selected."""
+    args = parse(OPTIONS, argv, verb="resume")
+    select = selected(args, "resume")
+    client = existing()
+    return report(client.resume(select), args, "resumed")

@@ -1,0 +1,85 @@
+"""How verbs reach the daemon, and what the ones that change jobs have in common."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import places, wire
+from stoker.cli import output
+from stoker.cli.options import Args
+from stoker.client.client import Client, connect
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def was_used() -> bool:
+    """Whether anything was ever queued here; if not, no daemon need be started to say so."""
+    return os.path.exists(places.journal_path()) or os.path.exists(places.socket_path())
+
+
+def existing() -> Client:
+    """Return a client for verbs about jobs that must exist already."""
+    if not was_used():
+        raise StokerError(
+            "There are no jobs: nothing was ever queued here. Begin with: stoker submit COMMAND",
+            wire.EXIT_NOT_FOUND,
+            "not_found",
+        )
+    return connect()
+
+
+def selected(args: Args, verb: str) -> list[str]:
+    """Return the selectors typed, or say that some are needed."""
+    if not args.words:
+        raise UsageError(f"Which jobs? For example: stoker {verb} 42, stoker {verb} last")
+    return args.words
+
+
+def confirm(args: Args, client: Client, doing: str) -> bool:
+    """Ask before something is done to every job, when there is a person to ask."""
+    if "all" not in args.words or args.flag("yes") or args.flag("json"):
+        return True
+    if not (output.is_terminal(0) and output.is_terminal(2)):
+        return True
+    found = client.jobs(["all"], limit=1)
+    count = len(found["jobs"]) + int(found.get("more") or 0)
+    sys.stderr.write(f"{doing} {output.counted(count, 'job')}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def report(reply: dict[str, Any], args: Args, past: str) -> int:
+    """Say what was done and what was not; 1 when nothing could be done."""
+    done, skipped = reply.get("done") or [], reply.get("skipped") or []
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        if done:
+            output.say(f"stoker: {past} {spans([str(job['label']) for job in done])}")
+        for job in skipped[:20]:
+            output.say(f"stoker: job {job['label']} left as it is: {job['why']}")
+        if len(skipped) > 20:
+            output.say(f"stoker: ... and {len(skipped) - 20:,} more left as they are")
+        if not done and not skipped:
+            output.say("stoker: there was nothing to do")
+    return wire.EXIT_FAILED if skipped and not done else wire.EXIT_OK
+
+
+def spans(labels: list[str]) -> str:
+    """Write many labels short: `1-3, 7, 42_1`."""
+    parts: list[str] = []
+    start = end = None
+    for label in labels:
+        number = int(label) if label.isdecimal() else None
+        if number is not None and end is not None and number == end + 1:
+            end = number
+        else:
+            start = end = number
+            parts.append("")
+        parts[-1] = label if start is None or start == end else f"{start}-{end}"
+    text = ", ".join(parts[:50])
+    return text + (f" and {len(parts) - 50:,} more" if len(parts) > 50 else "")

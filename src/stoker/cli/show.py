@@ -1,0 +1,95 @@
+"""Everything about a job."""
+
+from __future__ import annotations
+
+from stoker.cli import colour, output, times
+from stoker.cli.joblist import LIST_OPTIONS, chosen, text
+from stoker.cli.options import VERBOSE, Option, parse
+from stoker.cli.session import existing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("show JOB ...",)
+OPTIONS = (
+    *(option for option in LIST_OPTIONS if option.key in {"json_lines", "format"}),
+    Option("--tail", "N", "with the last N lines of its log"),
+    VERBOSE,
+)
+TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
+         "expected_start": "expected start"}  # fmt: skip
+DURATIONS = ("elapsed", "limit", "left")
+SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
+                     "reason_text", "array", "tail", "seen", "result", "past"})  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Print each job's facts; without a name, the newest job's."""
+    args = parse(OPTIONS, argv, verb="show")
+    client = existing()
+    views = client.jobs(args.words or ["last"], tail=args.count("tail"), limit=100_000)["jobs"]
+    lines = chosen(args, views)
+    if args.flag("json"):
+        output.emit(views[0] if len(views) == 1 else views)
+        return 0
+    if lines is None:
+        lines = "\n\n".join("\n".join(told(view, args.flag("verbose"))) for view in views).split(
+            "\n"
+        )
+        failed = [str(v["label"]) for v in views if v.get("result") and not v.get("seen")]
+        if failed:
+            from stoker.cli.follow import mark_seen
+
+            mark_seen(client, failed)
+    print("\n".join(lines))
+    return 0
+
+
+def told(view: dict[str, Any], verbose: bool) -> list[str]:
+    """Return a job's facts, one per line."""
+    coloured = colour.wanted()
+    name = f" {output.clean(view['name'])}" if view.get("name") else ""
+    head = f"Job {view['label']}{name}"
+    lines = [colour.paint(head, "bold") if coloured else head]
+    for key, value in facts(view, verbose):
+        lines.append(f"  {key:<15} {value}")
+    lines += [f"  | {output.clean(line)}" for line in view.get("tail") or ()]
+    return lines
+
+
+def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """Return what is worth saying, in a sensible order; what is not known is left out."""
+    state = str(view["state"])
+    why = view.get("reason_text") or view.get("reason")
+    found = [("state", f"{state}: {output.clean(why)}" if why else state)]
+    request = view.get("request") or {}
+    asked = [
+        f"{key.replace('_', ' ')} {text(value)}"
+        for key, value in request.items()
+        if value not in (None, {}, False, [], "0", 0)
+    ]
+    found.append(("asks for", ", ".join(asked) or "nothing in particular"))
+    devices = view.get("devices") or {}
+    if devices:
+        held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in devices.items())
+        found.append(("holds", held))
+    for key, value in view.items():
+        if key in SKIPPED or value is None or value in ("", [], {}):
+            continue
+        if key in TIMES:
+            found.append((TIMES[key], _time(value, verbose)))
+        elif key in DURATIONS:
+            found.append((key, times.duration(value)))
+        else:
+            found.append((key.replace("_", " "), text(value)))
+    for past in view.get("past") or ():
+        cause = output.clean(past.get("cause") or "")
+        found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
+    return found
+
+
+def _time(value: str | None, verbose: bool) -> str:
+    if verbose:
+        return times.absolute(value)
+    return f"{times.relative(value)} ({times.absolute(value)})"

@@ -1,0 +1,201 @@
+"""Turns a command line into a submission: what to run, where, in which environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.cli import output
+from stoker.cli.jobflags import JOB, SUBMIT, job_options
+from stoker.cli.options import Args, Value, parse
+from stoker.client.client import new_key
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
+                "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
+IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
+"""Set for every job, where they say what it has got, not what it asks for."""
+DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
+"""Facts about this terminal and this shell, which are not the job's."""
+
+
+def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
+    """Return the request body for `submit` or `run`, and all options by precedence."""
+    typed = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
+    what = what_to_run(typed)
+    layers = [from_environment(os.environ)]
+    if "script" in what:
+        from stoker.cli.directives import read
+
+        directives, unknown = read(what["script"], strict=typed.flag("strict"))
+        if unknown:
+            names = " ".join(dict.fromkeys(unknown))
+            output.say(f"stoker: ignoring #SBATCH options that mean nothing here: {names}")
+        layers.insert(0, directives.values)
+    args = Args(_merged([*layers, typed.values]), typed.words)
+    options = job_options(args)
+    if "chdir" in options:
+        options["chdir"] = os.path.abspath(os.path.expanduser(str(options["chdir"])))
+    submission = {
+        "key": new_key(),
+        "options": options,
+        "what": what,
+        "directory": current_directory(),
+        "environment": environment(os.environ, keep_terminal=bool(options.get("pty"))),
+        "shell": shell(),
+        "umask": umask(),
+        "dry_run": args.flag("dry_run"),
+    }
+    return submission, args
+
+
+def what_to_run(args: Args) -> dict[str, Any]:
+    """Decide between a script, a shell line, an argv and many lines."""
+    words = args.words
+    line, file = args.text("wrap"), args.text("each_line")
+    if sum((bool(words), line is not None, file is not None)) > 1:
+        raise UsageError("Give a command, --wrap LINE or --each-line FILE; only one of them.")
+    if file is not None:
+        return {"lines": read_lines(file)}
+    if line is not None:
+        return {"line": line}
+    if not words:
+        raise UsageError("What should run? For example: stoker submit --gpus 1 python train.py")
+    if os.path.isfile(words[0]) and (len(words) == 1 or not os.access(words[0], os.X_OK)):
+        text = read_script(words[0], alone=len(words) == 1)
+        if text is not None:
+            name = os.path.basename(words[0])
+            return {"script": text, "script_name": name, "args": words[1:]}
+        return {"argv": [os.path.abspath(words[0]), *words[1:]]}
+    if len(words) == 1:
+        if not words[0].strip():
+            raise UsageError("The command is empty.")
+        return {"line": words[0]}
+    return {"argv": list(words)}
+
+
+def read_script(path: str, *, alone: bool = True) -> str | None:
+    """Return a script's text; None for a binary, which is run as it is."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if b"\0" in data[:4096]:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if path.endswith(".py") and not text.startswith("#!"):
+        more = "" if alone else " ..."
+        raise UsageError(
+            f"{path} has no #! line, so a shell would run it. Type: python {path}{more}"
+        )
+    return text
+
+
+def read_lines(path: str) -> list[str]:
+    """Return the commands in a file, one per line, without blank and # lines."""
+    if path == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with open(path, "rb") as file:
+            data = file.read()
+    try:
+        lines = [line.strip() for line in data.decode().split("\n")]
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8 text.") from None
+    commands = [line for line in lines if line and not line.startswith("#")]
+    if not commands:
+        raise UsageError(f"{'stdin' if path == '-' else path} holds no commands.")
+    return commands
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return options set by SBATCH_* and STOKER_* variables; ours win."""
+    found: dict[str, Value] = {}
+    kinds = {option.key: option for option in JOB}
+    inside = "STOKER_JOB_ID" in environ
+    for prefix in ("SBATCH_", "STOKER_"):
+        for name, text in environ.items():
+            if not name.startswith(prefix) or (inside and name in IN_A_JOB):
+                continue
+            key = name[len(prefix) :].lower()
+            key = SBATCH_NAMES.get(key, key)
+            option = kinds.get(key)
+            if option is None or not text:
+                continue
+            if option.many:
+                found[key] = [text]
+            elif option.value is None:
+                if text.lower() not in {"0", "no", "false"}:
+                    found[key] = True
+            else:
+                found[key] = text
+    return found
+
+
+def _merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
+    """Merge options, later layers winning; lists grow, so that the last entry wins."""
+    merged: dict[str, Value] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            before = merged.get(key)
+            if isinstance(value, list) and isinstance(before, list):
+                merged[key] = before + value
+            else:
+                merged[key] = value
+    return merged
+
+
+def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
+    """Return the environment to give to the job."""
+    inside = "STOKER_JOB_ID" in environ
+    found = {}
+    odd = []
+    for name, value in environ.items():
+        if name in DROPPED and not (keep_terminal and name == "TERM"):
+            continue
+        # A job submitted by a job must not carry the token of the one that submitted it.
+        if inside and name.startswith("STOKER_") and name != "STOKER_HOME":
+            continue
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError:
+            odd.append(output.clean(name))
+            continue
+        found[name] = value
+    if odd:
+        output.say(f"stoker: not passing on variables that are not UTF-8: {' '.join(odd)}")
+    return found
+
+
+def current_directory() -> str:
+    """Return where we are, as the user's shell spells it."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("The current directory no longer exists.") from None
+    spelled = os.environ.get("PWD", "")
+    try:
+        if os.path.isabs(spelled) and os.path.samefile(spelled, here):
+            return spelled
+    except OSError:
+        pass
+    return here
+
+
+def shell() -> str:
+    """Return the user's shell."""
+    path = os.environ.get("SHELL", "")
+    return path if os.path.isabs(path) and os.access(path, os.X_OK) else "/bin/sh"
+
+
+def umask() -> int:
+    """Return the umask; there is no way to read it without setting it."""
+    value = os.umask(0o077)
+    os.umask(value)
+    return value

@@ -1,0 +1,78 @@
+"""Queue a command, a script, an array or many lines; print the id.
+
+A file alone is a script, and its #STOKER and #SBATCH lines are read. Anything else alone is a
+line for your shell. Several words are run as they are, without a shell. Our options come before
+the command. Flags win over STOKER_* and SBATCH_* variables, and those over the script's lines.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.jobflags import JOB, SUBMIT
+from stoker.cli.submission import build
+from stoker.client.client import Client, connect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.cli.options import Args
+
+USAGE = (
+    "submit [OPTIONS] COMMAND [ARG ...]",
+    "submit [OPTIONS] SCRIPT",
+    "submit [OPTIONS] 'shell | line'",
+    "submit [OPTIONS] --each-line FILE",
+)
+OPTIONS = (*JOB, *SUBMIT)
+
+
+def main(argv: list[str]) -> int:
+    """Submit and print the id alone; with --wait or --follow, stay until the end."""
+    submission, args = build(argv, "submit")
+    client = connect()
+    reply = client.submit(submission)
+    warn(reply, args)
+    if args.flag("json"):
+        output.emit({"id": reply.get("first"), **reply})
+    elif args.flag("dry_run"):
+        output.say(f"stoker: this would {when(reply)}")
+    else:
+        print(reply["label"], flush=True)
+    if args.flag("dry_run"):
+        return 0
+    return stay(client, reply, args)
+
+
+def stay(client: Client, reply: dict[str, Any], args: Args) -> int:
+    """Wait for or follow what was submitted, if that was asked for."""
+    label = str(reply["label"])
+    if args.flag("follow"):
+        from stoker.cli.follow import follow_to_end
+
+        return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
+    if args.flag("wait"):
+        from stoker.cli.follow import wait_to_end
+
+        return wait_to_end(client, label)
+    return 0
+
+
+def warn(reply: dict[str, Any], args: Args) -> None:
+    """Say what the daemon wants said."""
+    if not args.flag("quiet"):
+        for text in reply.get("warnings") or ():
+            output.say(f"stoker: {text}")
+
+
+def when(reply: dict[str, Any]) -> str:
+    """Return `start now`, `start in 14 min`, or that nobody knows."""
+    from stoker.cli.times import absolute, relative
+
+    expected = reply.get("expected_start")
+    if not expected:
+        return "wait; when it starts cannot be told yet"
+    distance = relative(expected)
+    if distance == "now" or distance.endswith("ago"):
+        return "start now"
+    return f"start {distance} ({absolute(expected)})"

@@ -1,0 +1,128 @@
+"""Times and durations as people read and type them, without importing datetime."""
+
+from __future__ import annotations
+
+import time
+
+from stoker.client.errors import UsageError
+
+UNITS = {
+    "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600,
+    "d": 86400, "day": 86400, "w": 604800, "week": 604800,
+}  # fmt: skip
+
+
+def duration(seconds: float | None) -> str:
+    """Return `0:07`, `12:30`, `1:02:03`, `2-03:04:05`, as Slurm's lists have it."""
+    if seconds is None:
+        return ""
+    whole = int(max(0, seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, secs = divmod(rest, 60)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{secs:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def rough(seconds: float) -> str:
+    """Return a duration as a person says it: `40 s`, `14 min`, `3 h`, `2 days`."""
+    seconds = abs(seconds)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
+def epoch(iso: str | None) -> float | None:
+    """Return the seconds since 1970 of `2026-11-15T20:31:02.512Z`."""
+    if not iso:
+        return None
+    year, month, day = int(iso[0:4]), int(iso[5:7]), int(iso[8:10])
+    clock = iso[11:].removesuffix("Z").split("+")[0].split(":")
+    seconds = sum(float(part) * unit for part, unit in zip(clock, (3600, 60, 1), strict=False))
+    return _days(year, month, day) * 86400 + seconds
+
+
+def iso(seconds: float) -> str:
+    """Return the ISO-8601 form, in UTC, of seconds since 1970; within years 1970 to 9999."""
+    seconds = min(max(seconds, 0.0), 253402300799.0)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + "Z"
+
+
+def relative(iso_time: str | None, now: float | None = None) -> str:
+    """Return `3 min ago`, `in 2 h`; empty for None."""
+    at = epoch(iso_time)
+    if at is None:
+        return ""
+    distance = at - (time.time() if now is None else now)
+    if abs(distance) < 1:
+        return "now"
+    return f"in {rough(distance)}" if distance > 0 else f"{rough(distance)} ago"
+
+
+def absolute(iso_time: str | None) -> str:
+    """Return local time as `2026-11-15 21:31:02`; empty for None."""
+    at = epoch(iso_time)
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def moment(iso_time: str | None, verbose: bool = False) -> str:
+    """Return a time for a list: relative, or absolute when more was asked for."""
+    return absolute(iso_time) if verbose else relative(iso_time)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of `90`, `5m`, `1d12h`, `2 hours`."""
+    rest = text.strip().lower().replace(" ", "")
+    total = 0.0
+    while rest:
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789."))]
+        rest = rest[len(digits) :]
+        unit = rest[: len(rest) - len(rest.lstrip("abcdefghijklmnopqrstuvwxyz"))]
+        rest = rest[len(unit) :]
+        scale = UNITS.get(unit or "s") or UNITS.get(unit.removesuffix("s"))
+        if scale is None or not digits.replace(".", "", 1).isdecimal():
+            break
+        total += float(digits) * scale
+    else:
+        if text.strip():
+            return total
+    raise UsageError(f"{text!r} is not a duration; type it as 90s, 5m, 2h or 1d12h.")
+
+
+def parse_moment(text: str, now: float | None = None) -> float:
+    """Return the seconds since 1970 of `2h` (ago), `now-2hours`, `16:00`, `2026-11-01[T12:00]`."""
+    now = time.time() if now is None else now
+    word = text.strip().lower()
+    if word in {"now", "today", "yesterday", "midnight"}:
+        return now if word == "now" else _midnight(now) - 86400 * (word == "yesterday")
+    if word.startswith(("now-", "now+")):
+        distance = parse_duration(word[4:])
+        return now - distance if word[3] == "-" else now + distance
+    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"):
+        try:
+            parsed = time.strptime(text.strip().replace(" ", "T").removesuffix("Z"), form)
+        except ValueError:
+            continue
+        return epoch(text.strip()) or 0.0 if word.endswith("z") else time.mktime(parsed)
+    hours, colon, minutes = word.partition(":")
+    if colon and hours.isdecimal() and minutes.isdecimal():
+        return _midnight(now) + int(hours) * 3600 + int(minutes) * 60
+    return now - parse_duration(word.removesuffix("ago"))
+
+
+def _midnight(now: float) -> float:
+    today = time.localtime(now)
+    return time.mktime((today.tm_year, today.tm_mon, today.tm_mday, 0, 0, 0, 0, 0, -1))
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Count days since 1970-01-01 (the Gregorian calendar, March first)."""
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468

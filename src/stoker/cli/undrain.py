@@ -1,0 +1,22 @@
+"""Use a drained GPU again."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.drain import devices
+from stoker.cli.options import Option, parse
+from stoker.client.client import connect
+
+USAGE = ("undrain GPU ...",)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Undrain the devices named."""
+    args = parse(OPTIONS, argv, verb="undrain")
+    reply = connect().undrain(devices(args.words, "undrain"))
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        output.say(f"stoker: using {', '.join(reply['devices'])} again")
+    return 0

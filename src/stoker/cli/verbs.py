@@ -1,0 +1,77 @@
+"""The verbs: what each is for, and which file holds it."""
+
+from __future__ import annotations
+
+GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "Run things",
+        (
+            ("feed", "run the commands on stdin, one per line, in the foreground"),
+            ("submit", "queue a command, a script, an array or many lines; print the id"),
+            ("run", "queue a command, follow its output, return its exit code"),
+        ),
+    ),
+    (
+        "Look",
+        (
+            ("queue", "what runs, what waits, what failed (also: just `stoker`)"),
+            ("show", "everything about a job"),
+            ("why", "why a job waits, and when it should start"),
+            ("logs", "a job's output; -f follows it"),
+            ("wait", "wait for jobs to end; return their exit code"),
+            ("history", "jobs of the past"),
+            ("gpus", "one line per GPU: use, memory, whose job, whose foreign process"),
+            ("nodes", "machines and what is free on them"),
+        ),
+    ),
+    (
+        "Change",
+        (
+            ("cancel", "take jobs off the queue, or end them"),
+            ("kill", "send a signal to running jobs; without one, end them at once"),
+            ("pause", "stop running jobs in place"),
+            ("resume", "let paused jobs go on"),
+            ("hold", "keep queued jobs from starting"),
+            ("release", "let held jobs start"),
+            ("retry", "run finished jobs again"),
+            ("edit", "change queued jobs"),
+            ("move", "change the order of queued jobs"),
+        ),
+    ),
+    (
+        "Manage",
+        (
+            ("drain", "start nothing more on a GPU"),
+            ("undrain", "use a drained GPU again"),
+            ("daemon", "start, stop, restart, status, run, install"),
+            ("db", "back up the database"),
+            ("completion", "print the completion script for bash, zsh or fish"),
+        ),
+    ),
+)
+
+ALIASES = {
+    "ls": "queue",
+    "status": "queue",
+    "ps": "queue",
+    "list": "queue",
+    "add": "submit",
+    "log": "logs",
+    "info": "show",
+    "explain": "why",
+    "restart": "retry",
+    "requeue": "retry",
+    "gpu": "gpus",
+    "node": "nodes",
+}
+"""Words that other schedulers taught people's fingers."""
+
+VERBS = {verb: text for _, verbs in GROUPS for verb, text in verbs}
+HIDDEN = frozenset({"__complete"})
+
+
+def module_of(verb: str) -> str:
+    """Return the module that holds a verb's `main(argv)`."""
+    if verb == "feed":
+        return "stoker.feed.main"
+    return f"stoker.cli.{verb.lstrip('_')}"

@@ -1,0 +1,61 @@
+"""Why a job waits, per machine and per constraint, and when it should start."""
+
+from __future__ import annotations
+
+from stoker.cli import colour, output
+from stoker.cli.options import VERBOSE, parse
+from stoker.cli.session import existing
+from stoker.cli.times import absolute, relative
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("why JOB ...",)
+OPTIONS = (VERBOSE,)
+
+
+def main(argv: list[str]) -> int:
+    """Explain each job; without a name, the newest."""
+    args = parse(OPTIONS, argv, verb="why")
+    client = existing()
+    selectors = args.words or ["last"]
+    replies = [client.why(selector) for selector in selectors]
+    if args.flag("json"):
+        output.emit(replies[0] if len(replies) == 1 else replies)
+        return 0
+    print("\n\n".join("\n".join(told(reply)) for reply in replies))
+    return 0
+
+
+def told(reply: dict[str, Any]) -> list[str]:
+    """Return the explanation in lines."""
+    bold = ("bold",) if colour.wanted() else ()
+    head = colour.paint(f"Job {reply['label']}", *bold) + f" is {reply['state']}"
+    if reply.get("reason"):
+        head += f" ({reply['reason']})"
+    text = output.clean(reply.get("text") or "")
+    lines = [f"{head}: {text}" if text else f"{head}."]
+    if reply.get("position"):
+        ahead = reply.get("ahead") or []
+        names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
+        before = f"; before it: {names}" if ahead else ""
+        lines.append(f"It is number {reply['position']} in the queue{before}.")
+    for node in reply.get("nodes") or ():
+        lines += _node(node)
+    expected = reply.get("expected_start")
+    if expected:
+        basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""
+        lines.append(f"Expected start: {relative(expected)} ({absolute(expected)}{basis}).")
+    return lines
+
+
+def _node(node: dict[str, Any]) -> list[str]:
+    never = "" if node.get("fits_empty", True) else " (would not fit even if it were empty)"
+    lines = [f"  {output.clean(node['node'])}{never}"]
+    for constraint in node.get("constraints") or ():
+        text = constraint.get("text") or (
+            f"needs {constraint.get('needs')}, {constraint.get('free')} is free"
+        )
+        lines.append(f"    {constraint['name']}: {output.clean(text)}")
+    return lines

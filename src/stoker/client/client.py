@@ -1,0 +1,251 @@
+"""One method per endpoint of the API; replies are the plain dicts that docs/api.md shows."""
+
+from __future__ import annotations
+
+import os
+
+from stoker import places, wire
+from stoker.client import jsonlight, transport
+from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+TIMEOUT = 120.0
+"""Seconds without a word before a daemon counts as stuck; loading a long queue takes a few."""
+
+
+def connect(autostart: bool = True, path: str | None = None) -> Client:
+    """Return a client of this user's daemon, which is started at the first request if need be."""
+    return Client(path, autostart=autostart)
+
+
+def new_key() -> str:
+    """Return a key under which a submission can be repeated without becoming two."""
+    return os.urandom(16).hex()
+
+
+class Client:
+    """Speaks to one daemon; every request is a connection of its own."""
+
+    def __init__(self, path: str | None = None, *, autostart: bool = False) -> None:
+        self.path = path or places.socket_path()
+        self.autostart = autostart
+        self.check_version = True
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def submit(self, submission: Mapping[str, Any]) -> dict[str, Any]:
+        """Queue one job, an array or many lines; all or nothing, and once per key."""
+        if not submission.get("key"):
+            submission = {**submission, "key": new_key()}
+        return self._post("/jobs", submission, retry=True)
+
+    def jobs(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
+        """List jobs: those selected, else all unfinished and the failures not yet seen."""
+        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
+        return self._get("/jobs", pairs + list(filters.items()))
+
+    def why(self, selector: str) -> dict[str, Any]:
+        """Explain why a job waits, per machine and constraint."""
+        return self._get(f"/jobs/{transport.quote(selector)}/why", [])
+
+    def log(self, selector: str, *, follow: bool = False, **more: object) -> Iterator[bytes]:
+        """Yield a job's output as raw bytes; with `follow`, until the job has ended."""
+        pairs = [("follow", "1" if follow else None), *more.items()]
+        target = f"{wire.PREFIX}/jobs/{transport.quote(selector)}/log{transport.query(pairs)}"
+        reply = self._open("GET", target, None, None if follow else TIMEOUT, retry=True)
+        return reply.stream()
+
+    def wait(
+        self, select: Sequence[str], *, any_of: bool = False, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Return when the jobs have ended, or one of them with `any_of`, or time is up."""
+        body = {"select": list(select), "any": any_of, "timeout": timeout}
+        return self._post("/wait", body, timeout=None, retry=True)
+
+    def cancel(self, select: Sequence[str]) -> dict[str, Any]:
+        """End jobs: TERM, a grace time, KILL."""
+        return self.act("cancel", select)
+
+    def kill(self, select: Sequence[str], signal: str | None = None) -> dict[str, Any]:
+        """Send a signal to running jobs; without one, end them at once."""
+        return self.act("kill", select, signal=signal)
+
+    def pause(self, select: Sequence[str], *, wait: bool = False) -> dict[str, Any]:
+        """Stop running jobs in place; they keep their devices."""
+        return self.act("pause", select, wait=wait)
+
+    def resume(self, select: Sequence[str]) -> dict[str, Any]:
+        """Let paused jobs go on."""
+        return self.act("resume", select)
+
+    def hold(self, select: Sequence[str]) -> dict[str, Any]:
+        """Keep queued jobs from starting."""
+        return self.act("hold", select)
+
+    def release(self, select: Sequence[str]) -> dict[str, Any]:
+        """Let held jobs start."""
+        return self.act("release", select)
+
+    def retry(
+        self, select: Sequence[str], *, failed: bool = False, same_gpus: bool = False
+    ) -> dict[str, Any]:
+        """Queue finished jobs again, as a further attempt."""
+        return self.act("retry", select, failed=failed, same_gpus=same_gpus)
+
+    def edit(self, select: Sequence[str], options: Mapping[str, object]) -> dict[str, Any]:
+        """Change queued jobs."""
+        return self.act("edit", select, options=dict(options))
+
+    def move(self, select: Sequence[str], where: str, other: str | None = None) -> dict[str, Any]:
+        """Change the order of queued jobs."""
+        return self.act("move", select, where=where, other=other)
+
+    def seen(self, select: Sequence[str]) -> dict[str, Any]:
+        """Take failures off the bare listing."""
+        return self.act("seen", select)
+
+    def act(self, verb: str, select: Sequence[str], **more: object) -> dict[str, Any]:
+        """Do one of the verbs above to the jobs selected."""
+        return self._post(f"/{verb}", {"select": list(select), **more})
+
+    def history(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
+        """List finished and unfinished jobs, newest last."""
+        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
+        return self._get("/history", pairs + list(filters.items()))
+
+    # -- machines -----------------------------------------------------------------------------
+
+    def gpus(self) -> dict[str, Any]:
+        """List GPUs: use, memory, whose job, whose foreign process."""
+        return self._get("/gpus", [])
+
+    def nodes(self) -> dict[str, Any]:
+        """List machines and what is free on them."""
+        return self._get("/nodes", [])
+
+    def drain(self, devices: Sequence[str], reason: str | None = None) -> dict[str, Any]:
+        """Start nothing more on these devices; what runs there ends in peace."""
+        return self._post("/drain", {"devices": list(devices), "reason": reason or ""})
+
+    def undrain(self, devices: Sequence[str]) -> dict[str, Any]:
+        """Use drained devices again."""
+        return self._post("/undrain", {"devices": list(devices)})
+
+    # -- the daemon ---------------------------------------------------------------------------
+
+    def daemon(self) -> dict[str, Any]:
+        """Describe the daemon itself."""
+        return self._get("/daemon", [])
+
+    def stop(self, mode: str = "leave") -> dict[str, Any]:
+        """Ask the daemon to end: `leave` jobs running, `drain` or `cancel` them first."""
+        return self._post("/daemon/stop", {"mode": mode})
+
+    def backup(self, path: str) -> dict[str, Any]:
+        """Write a consistent copy of the database."""
+        return self._post("/backup", {"path": path}, timeout=None)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _get(self, path: str, pairs: list[tuple[str, object]]) -> dict[str, Any]:
+        target = wire.PREFIX + path + transport.query(pairs)
+        return self._whole("GET", target, None, TIMEOUT, retry=True)
+
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        timeout: float | None = TIMEOUT,
+        *,
+        retry: bool = False,
+    ) -> dict[str, Any]:
+        try:
+            data = jsonlight.dumps(body).encode()
+        except UnicodeEncodeError:
+            raise UsageError("The command line holds bytes that are not UTF-8.") from None
+        return self._whole("POST", wire.PREFIX + path, data, timeout, retry=retry)
+
+    def _whole(
+        self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
+    ) -> dict[str, Any]:
+        try:
+            return self._parsed(self._open(method, target, body, timeout, retry=retry))
+        except ConnectionBroken:
+            # A request with a key, or one that changes nothing, may be asked twice.
+            if not retry:
+                raise
+            return self._parsed(self._open(method, target, body, timeout, retry=False))
+
+    def _open(
+        self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
+    ) -> transport.Reply:
+        try:
+            reply = transport.send(self.path, method, target, body, timeout)
+        except ConnectionBroken:
+            if not retry:
+                raise
+            return self._open(method, target, body, timeout, retry=False)
+        except DaemonUnreachable:
+            if not self.autostart:
+                raise
+            from stoker.client.start import start_daemon
+
+            start_daemon()
+            reply = transport.send(self.path, method, target, body, timeout)
+        if self.check_version:
+            try:
+                check_versions(reply.headers.get(wire.HEADER_API.lower(), wire.API_VERSION))
+            except StokerError:
+                reply.close()
+                raise
+        if reply.status >= 400:
+            raise _error(reply)
+        return reply
+
+    def _parsed(self, reply: transport.Reply) -> dict[str, Any]:
+        try:
+            value = jsonlight.loads(reply.read())
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise StokerError("The daemon's reply is not understood. Try: stoker daemon restart")
+        return value
+
+
+def check_versions(theirs: str) -> None:
+    """Raise unless the daemon's API version is close enough to ours to work together."""
+    major, _, minor = theirs.partition(".")
+    try:
+        distance = int(major) - wire.API_MAJOR, int(minor or 0) - wire.API_MINOR
+    except ValueError:
+        distance = (1, 0)
+    if distance[0] == 0 and distance[1] >= -1:
+        return
+    if distance > (0, 0):
+        raise DaemonUnreachable(
+            f"The daemon is newer (API {theirs}) than this command (API {wire.API_VERSION}). "
+            "Upgrade stoker here, or use the one that started it."
+        )
+    raise DaemonUnreachable(
+        f"The daemon is older (API {theirs}) than this command (API {wire.API_VERSION}). "
+        "Run `stoker daemon restart`; jobs keep running meanwhile."
+    )
+
+
+def _error(reply: transport.Reply) -> StokerError:
+    """Turn an error reply into the exception that says it."""
+    try:
+        error = jsonlight.loads(reply.read())["error"]
+        message, code, exit_code = str(error["message"]), str(error["code"]), int(error["exit"])
+    except (ValueError, KeyError, TypeError, ConnectionBroken):
+        return StokerError(f"The daemon answered {reply.status} without saying why.")
+    if code == "not_found" and reply.headers.get(wire.HEADER_API.lower()) not in (
+        None,
+        wire.API_VERSION,
+    ):
+        message += " (The daemon is of another version; `stoker daemon restart` updates it.)"
+    return StokerError(message, exit_code, code)

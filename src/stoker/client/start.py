@@ -1,0 +1,127 @@
+"""Starts a daemon in the background and waits until it is ready."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+from stoker import places
+from stoker.client.errors import DaemonUnreachable, StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+READY_SECONDS = 20.0
+
+
+def start_daemon(args: Sequence[str] = ()) -> int:
+    """Start a daemon detached from this terminal; return the pid of the one that now answers."""
+    places.secure_dir(places.state_dir())
+    log = places.daemon_log()
+    reader, writer = os.pipe()
+    try:
+        os.set_inheritable(writer, True)
+        command = daemon_command(*args, "--ready-fd", str(writer))
+        try:
+            pid = _spawn(command, log, keep=writer)
+        finally:
+            os.close(writer)
+        line = _first_line(reader)
+    finally:
+        os.close(reader)
+    return _understood(line, pid, log)
+
+
+def daemon_command(*args: str) -> list[str]:
+    """Return the command line of `stoker.daemon run` under this interpreter."""
+    # -P: never import from the directory that the user happens to be in.
+    return [sys.executable, "-P", "-m", "stoker.daemon", "run", *args]
+
+
+def daemon_environment() -> dict[str, str]:
+    """Return our environment without what belongs to a job that we may be running in.
+
+    A daemon that carried a job's token would be killed together with that job.
+    """
+    if "STOKER_JOB_ID" not in os.environ:
+        return dict(os.environ)
+    foreign = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "STOKER_HOME" or not (name.startswith("STOKER_") or name in foreign)
+    }
+
+
+def _spawn(command: list[str], log: str, *, keep: int) -> int:
+    import signal
+
+    actions: list[tuple[int, int] | tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited(keep)]
+    return os.posix_spawn(
+        command[0],
+        command,
+        daemon_environment(),
+        file_actions=actions,
+        setsid=True,
+        # `nohup` and background shells ignore these, and every job would inherit that.
+        setsigdef=[signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE],
+        setsigmask=[],
+    )
+
+
+def _inherited(keep: int) -> list[int]:
+    """List descriptors that a shell left open to us and that a daemon must not hold."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and fd != keep and os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            continue  # the descriptor that listdir itself was using
+    return found
+
+
+def _first_line(reader: int) -> str:
+    deadline = time.monotonic() + READY_SECONDS
+    text = b""
+    while b"\n" not in text:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            raise DaemonUnreachable(
+                f"The daemon did not become ready in {READY_SECONDS:.0f} s. "
+                f"Its log: {places.daemon_log()}"
+            )
+        piece = os.read(reader, 4096)
+        if not piece:
+            break
+        text += piece
+    return text.decode("utf-8", "replace").partition("\n")[0]
+
+
+def _understood(line: str, pid: int, log: str) -> int:
+    word, _, rest = line.partition(" ")
+    if word == "ready":
+        return int(rest) if rest.isdigit() else pid
+    if word == "error":
+        code, _, message = rest.partition(" ")
+        raise StokerError(message or "The daemon could not start.", int(code or 1))
+    raise DaemonUnreachable(f"The daemon ended before it was ready. {_last_words(log)}Log: {log}")
+
+
+def _last_words(log: str) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - 2000))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f"Its last words: {lines[-1]}. " if lines else ""

@@ -1,0 +1,180 @@
+"""A minimal HTTP/1.1 client over a Unix socket: one request, one reply, one connection.
+
+`http.client` alone would cost more than a whole command may take to start.
+"""
+
+from __future__ import annotations
+
+import os
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
+from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
+
+from stoker import __version__, wire
+from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK = 65536
+MAX_HEAD = 65536
+
+
+def open_socket(path: str, timeout: float | None) -> Socket:
+    """Connect to the daemon's socket and make sure that it is ours."""
+    sock = Socket(AF_UNIX, SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+        peer = int.from_bytes(sock.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], "little")
+    except OSError as error:
+        sock.close()
+        raise _unreachable(path, error) from None
+    if peer not in (0, os.getuid()):
+        sock.close()
+        raise StokerError(
+            f"{path} is held by user {peer}, not by you. Set STOKER_HOME to a directory of yours.",
+            wire.EXIT_PERMISSION,
+            "permission",
+        )
+    return sock
+
+
+def _unreachable(path: str, error: OSError) -> StokerError:
+    if isinstance(error, PermissionError):
+        return StokerError(
+            f"The daemon at {path} belongs to another user.", wire.EXIT_PERMISSION, "permission"
+        )
+    if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        return DaemonUnreachable("No daemon is running. Start one with: stoker daemon start")
+    return DaemonUnreachable(
+        f"The daemon at {path} cannot be reached ({error.strerror or error}). "
+        "See: stoker daemon status"
+    )
+
+
+class Reply:
+    """The head of a reply; its body is read at once or as it comes."""
+
+    def __init__(self, sock: Socket) -> None:
+        self._sock = sock
+        self._buffer = b""
+        head = self._until(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        try:
+            self.status = int(lines[0].split(" ", 2)[1])
+        except (IndexError, ValueError):
+            raise ConnectionBroken("The daemon's reply is not HTTP.") from None
+        self.headers: dict[str, str] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self.headers[name.strip().lower()] = value.strip()
+
+    def read(self) -> bytes:
+        """Return the whole body and close the connection."""
+        return b"".join(self.stream())
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield the body as it arrives; ConnectionBroken when it ends before its end."""
+        try:
+            if "chunked" in self.headers.get("transfer-encoding", "").lower():
+                yield from self._chunks()
+            elif "content-length" in self.headers:
+                yield from self._exactly(int(self.headers["content-length"]))
+            else:
+                yield from self._rest()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            size = int(self._until(b"\r\n").split(b";")[0], 16)
+            if size == 0:
+                return
+            yield from self._exactly(size)
+            self._until(b"\r\n")
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        while size > 0:
+            piece = self._buffer[:size] or self._receive()[:size]
+            self._buffer = self._buffer[len(piece) :]
+            size -= len(piece)
+            yield piece
+
+    def _rest(self) -> Iterator[bytes]:
+        while True:
+            piece, self._buffer = self._buffer, b""
+            if piece:
+                yield piece
+            try:
+                self._receive()
+            except ConnectionBroken:
+                return
+
+    def _until(self, mark: bytes) -> bytes:
+        while mark not in self._buffer:
+            if len(self._buffer) > MAX_HEAD:
+                raise ConnectionBroken("The daemon's reply is not HTTP.")
+            self._receive()
+        found, _, self._buffer = self._buffer.partition(mark)
+        return found
+
+    def _receive(self) -> bytes:
+        try:
+            piece = self._sock.recv(CHUNK)
+        except TimeoutError:
+            raise DaemonUnreachable(
+                "The daemon does not answer. See its log: stoker daemon status"
+            ) from None
+        except OSError as error:
+            raise ConnectionBroken(f"The connection to the daemon broke ({error}).") from None
+        if not piece:
+            raise ConnectionBroken("The daemon went away in the middle of a reply. Try again.")
+        self._buffer += piece
+        return self._buffer
+
+
+def send(path: str, method: str, target: str, body: bytes | None, timeout: float | None) -> Reply:
+    """Send one request on a connection of its own and return the head of the reply."""
+    sock = open_socket(path, timeout)
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: stoker\r\nConnection: close\r\n"
+        f"{wire.HEADER_VERSION}: {__version__}\r\n{wire.HEADER_API}: {wire.API_VERSION}\r\n"
+    )
+    if body is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    try:
+        sock.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
+    except TimeoutError:
+        sock.close()
+        raise DaemonUnreachable("The daemon does not answer. See: stoker daemon status") from None
+    except OSError:
+        pass  # it may have refused early, with a reply that says why
+    try:
+        return Reply(sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def quote(text: str, safe: str = "") -> str:
+    """Percent-encode everything but letters, digits and `_.-~`."""
+    if text.isascii() and text.isalnum():
+        return text
+    keep = "_.-~" + safe
+    return "".join(
+        chr(byte)
+        if (chr(byte).isascii() and chr(byte).isalnum()) or chr(byte) in keep
+        else f"%{byte:02X}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
+
+
+def query(pairs: list[tuple[str, object]]) -> str:
+    """Return `?a=1&b=2` for the pairs whose value is not None."""
+    parts = [f"{name}={quote(str(value))}" for name, value in pairs if value is not None]
+    return "?" + "&".join(parts) if parts else ""

@@ -1,0 +1,57 @@
+"""What the passing of time brings about, as facts."""
+
+from __future__ import annotations
+
+from heapq import heappop
+
+from .events import DeadlinePassed, Event, TimeLimitNear, TimeLimitReached, WaitOver
+from .job import Job
+from .lifecycle import JobState
+from .state import State
+
+_NOT_COUNTING = (JobState.SUSPENDED, JobState.COMPLETING)
+
+
+def due(state: State, at: float, boot: float) -> list[Event]:
+    """The facts that the clock has brought by now. Limits go by the boot clock."""
+    facts: list[Event] = []
+    while state.alarms and state.alarms[0][0] <= at:
+        _, id = heappop(state.alarms)
+        job = state.jobs.get(id)
+        if job is not None and job.state is JobState.PENDING and id not in state.line:
+            facts.append(WaitOver(at=at, job=id))
+    while state.deadlines and state.deadlines[0][0] <= at:
+        _, id = heappop(state.deadlines)
+        job = state.jobs.get(id)
+        deadline = state.deadline(job) if job else None
+        if job is not None and not job.finished and deadline is not None and deadline <= at:
+            facts.append(DeadlinePassed(at=at, job=id))
+    for job in state.running.values():
+        end, warn = _limits(state, job)
+        if end is not None and boot >= end:
+            facts.append(TimeLimitReached(at=at, job=job.id, attempt=job.attempt))
+        elif warn is not None and boot >= warn:
+            facts.append(TimeLimitNear(at=at, job=job.id, attempt=job.attempt))
+    return facts
+
+
+def seconds_until_due(state: State, at: float, boot: float) -> float | None:
+    """How long until `due` has something to say; None when only events can change that."""
+    waits = []
+    if state.alarms:
+        waits.append(state.alarms[0][0] - at)
+    if state.deadlines:
+        waits.append(state.deadlines[0][0] - at)
+    for job in state.running.values():
+        waits += [moment - boot for moment in _limits(state, job) if moment is not None]
+    return max(min(waits), 0.0) if waits else None
+
+
+def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
+    """When the attempt's time is up, and when it wants to be warned."""
+    spec = state.specs[job.spec]
+    if spec.limit is None or job.started_boot is None or job.state in _NOT_COUNTING:
+        return None, None
+    end = job.started_boot + spec.limit + job.slack
+    warning = spec.warning
+    return end, end - warning.seconds if warning and not job.warned else None

@@ -1,0 +1,265 @@
+"""Facts, in the past tense: the only way state changes, and what the journal holds."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .cluster import NodeFacts, Placement
+from .job import Job, Spec
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True):
+    """Something that happened, at this wall-clock time (for people; order is the sequence)."""
+
+    at: float
+
+
+class DaemonStarted(Event, frozen=True, kw_only=True):
+    """A driver took this state over."""
+
+    term: int
+    boot: str
+    pid: int
+    version: str
+
+
+class NodeJoined(Event, frozen=True, kw_only=True):
+    """A machine said what it has."""
+
+    facts: NodeFacts
+
+
+class SpecRecorded(Event, frozen=True, kw_only=True):
+    """A submission's common part, before its first use."""
+
+    hash: str
+    spec: Spec
+
+
+class JobsSubmitted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """One submission: one job, a bulk or an array. Ids run from `first` without a gap."""
+
+    first: int
+    count: int
+    spec: str
+    key: str = ""
+    lines: tuple[str, ...] | None = None
+    argv: tuple[str, ...] | None = None
+    indexes: tuple[int, ...] | None = None
+    priority: int = 0
+    held: bool = False
+    begin_at: float | None = None
+
+
+class AttemptPlanned(Event, frozen=True, kw_only=True):
+    """The planner gave a job devices. The intent to start it, on record before the act."""
+
+    job: int
+    attempt: int
+    placement: Placement
+    boot: float
+
+
+class ProcessStarted(Event, frozen=True, kw_only=True):
+    """An attempt's process exists."""
+
+    job: int
+    attempt: int
+    pid: int
+    boot: float
+
+
+class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt's process tree is over, and how."""
+
+    job: int
+    attempt: int
+    code: int | None = None
+    signal: int | None = None
+    memory: str | None = None
+    """`host` when the kernel killed it for memory, `cuda` when CUDA ran out."""
+    note: str | None = None
+    """What had to be done to end it, or what it left behind."""
+
+
+class AttemptLost(Event, frozen=True, kw_only=True):
+    """An attempt is over and nobody knows how."""
+
+    job: int
+    attempt: int
+    why: str
+
+
+class StartFailed(Event, frozen=True, kw_only=True):
+    """An attempt could not be started at all (no such directory, program or shell)."""
+
+    job: int
+    attempt: int
+    why: str
+
+
+class StartCalledOff(Event, frozen=True, kw_only=True):
+    """An attempt was not started because its device turned out to be taken."""
+
+    job: int
+    attempt: int
+    why: str
+
+
+class JobCancelled(Event, frozen=True, kw_only=True):
+    """The owner gave a job up."""
+
+    job: int
+    at_once: bool = False
+
+
+class JobHeld(Event, frozen=True, kw_only=True):
+    """The owner keeps a waiting job from starting."""
+
+    job: int
+
+
+class JobReleased(Event, frozen=True, kw_only=True):
+    """The owner lets a held job go."""
+
+    job: int
+
+
+class JobPaused(Event, frozen=True, kw_only=True):
+    """The owner stopped a running job in place."""
+
+    job: int
+    boot: float
+
+
+class JobResumed(Event, frozen=True, kw_only=True):
+    """The owner let a paused job go on."""
+
+    job: int
+    boot: float
+
+
+class JobSignalled(Event, frozen=True, kw_only=True):
+    """The owner sent a running job a signal."""
+
+    job: int
+    signal: int
+
+
+class JobRetried(Event, frozen=True, kw_only=True):
+    """The owner wants another attempt of a finished job."""
+
+    job: int
+    same_devices: bool = False
+
+
+class JobEdited(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The owner changed a waiting job."""
+
+    job: int
+    spec: str
+    name: str
+    priority: int
+    begin_at: float | None = None
+
+
+class JobMoved(Event, frozen=True, kw_only=True):
+    """The owner changed a waiting job's place in line."""
+
+    job: int
+    priority: int
+    rank: int
+
+
+class TimeLimitReached(Event, frozen=True, kw_only=True):
+    """A running attempt has used its time."""
+
+    job: int
+    attempt: int
+
+
+class TimeLimitNear(Event, frozen=True, kw_only=True):
+    """The moment came for the signal that a job asked for before its limit."""
+
+    job: int
+    attempt: int
+
+
+class WaitOver(Event, frozen=True, kw_only=True):
+    """A begin time or back-off is over."""
+
+    job: int
+
+
+class DeadlinePassed(Event, frozen=True, kw_only=True):
+    """A job's deadline came before its end."""
+
+    job: int
+
+
+class DevicesDrained(Event, frozen=True, kw_only=True):
+    """Devices take no new jobs."""
+
+    devices: tuple[tuple[str, str, str], ...]
+    reason: str
+
+
+class DevicesUndrained(Event, frozen=True, kw_only=True):
+    """Devices take jobs again."""
+
+    devices: tuple[tuple[str, str, str], ...]
+
+
+class ForeignUseChanged(Event, frozen=True, kw_only=True):
+    """Somebody outside stoker began or stopped using a GPU."""
+
+    node: str
+    device: str
+    stranger: str | None
+    memory: int = 0
+
+
+class QueueDefined(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A named queue and its limits over the shared devices."""
+
+    name: str
+    max_running: int | None = None
+    max_gpus: int | None = None
+    priority: int = 0
+    strict: bool = False
+    devices: tuple[str, ...] = ()
+
+
+class QueueDeleted(Event, frozen=True, kw_only=True):
+    """A named queue is gone."""
+
+    name: str
+
+
+class JobsSeen(Event, frozen=True, kw_only=True):
+    """Somebody looked at these ends."""
+
+    jobs: tuple[int, ...]
+
+
+class JobsForgotten(Event, frozen=True, kw_only=True):
+    """Finished jobs left memory; the store still has them."""
+
+    jobs: tuple[int, ...]
+
+
+class JobRecalled(Event, frozen=True, kw_only=True):
+    """A finished job came back to memory, with its spec, because something refers to it."""
+
+    job: Job
+    spec: Spec
+
+
+AnyEvent = (
+    DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | AttemptPlanned | ProcessStarted
+    | ProcessExited | AttemptLost | StartFailed | StartCalledOff | JobCancelled | JobHeld
+    | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved
+    | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
+    | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
+    | JobsForgotten | JobRecalled
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""Why a job waits, per machine and per constraint, and when it may start. As data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from msgspec import Struct
+
+from .cluster import Device, Node
+from .dependency import Standing
+from .job import Job
+from .lifecycle import JobState
+from .policy.order import in_order
+from .policy.place import could_ever, fit, place, suits, wants
+from .request import GPU, MEMORY, GpuAsk, Request, describe
+from .state import State
+from .units import THOUSAND, format_amount, format_duration
+
+AHEAD = 500
+"""How many jobs ahead a prediction looks through before it gives up."""
+
+Expected = Callable[[Job], float | None]
+"""How long a job is expected to run in all, from its limit or from history."""
+
+
+class Constraint(Struct, frozen=True):
+    """One thing that a machine lacks for a job now."""
+
+    name: str
+    needs: str
+    free: str
+    text: str
+
+
+class NodeView(Struct, frozen=True):
+    """What stands in the way on one machine."""
+
+    node: str
+    fits_empty: bool
+    constraints: tuple[Constraint, ...]
+
+
+class Why(Struct, frozen=True):
+    """The whole answer."""
+
+    reason: str | None
+    text: str
+    position: int | None = None
+    ahead: tuple[int, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    expected_in: float | None = None
+    """Seconds from now."""
+    basis: str | None = None
+
+
+def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
+    """The short reason, Slurm's word and a phrase; cheap enough for every row of a list."""
+    if job.state is not JobState.PENDING:
+        return None, None
+    how, others, _ = state.dependency_standing(job, now)
+    listed = ", ".join(str(other) for other in others[:5])
+    if how is Standing.NEVER:
+        return "DependencyNeverSatisfied", f"job {listed} did not end the way this one needs"
+    if how is Standing.OPEN:
+        return "Dependency", f"waits for job {listed}"
+    if job.held:
+        return "JobHeldUser", f"held; stoker release {job.label}"
+    if job.begin_at is not None:
+        wait = format_duration(max(job.begin_at - now, 0))
+        what = "tries again" if job.attempt else "begins"
+        return "BeginTime", f"{what} in {wait}"
+    found = state.line.where.get(job.id)
+    if found is None:
+        return "Priority", "waits for its turn"
+    limit = state.limit_reached(found)
+    if limit:
+        return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
+    if place(state.cluster, found.request) is not None:
+        return "Priority", "the devices it would fit on are kept for a job ahead of it"
+    head = state.line.head(found, state.jobs)
+    if head is job:
+        return "Resources", f"needs {describe(found.request)}"
+    return "Priority", f"behind job {head.label if head else '?'}"
+
+
+def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> Why:
+    """Everything there is to say about why a job is where it is."""
+    if job.state is not JobState.PENDING:
+        return Why(reason=None, text=_not_waiting(job))
+    code, phrase = reason(state, job, at)
+    spec = state.spec(job)
+    request = state.effective(job, spec)
+    nodes = tuple(_node_view(state, node, request, boot) for node in state.cluster.nodes.values())
+    if code not in ("Resources", "Priority"):
+        return Why(reason=code, text=phrase or "", nodes=nodes)
+    line = in_order(state.line, state.jobs, AHEAD)
+    position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
+    ahead = tuple(each.id for each in line[: position - 1]) if position else ()
+    wait, basis = predict(state, job, boot, expected)
+    text = f"needs {describe(request)}"
+    lacking = [constraint.text for view in nodes for constraint in view.constraints]
+    if lacking:
+        text += "; " + "; ".join(lacking[:4])
+    elif code == "Priority":
+        text += f"; {phrase}"
+    if ahead:
+        text += f"; {len(ahead)} ahead of it"
+    return Why(code, text, position, ahead[:50], nodes, wait, basis)
+
+
+def _not_waiting(job: Job) -> str:
+    if job.finished:
+        return f"it is over: {job.cause or job.state.value.lower()}"
+    return f"it is not waiting: {job.state.value.lower()}"
+
+
+def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeView:
+    lack = could_ever(node, request)
+    if lack is not None:
+        found = Constraint("machine", describe(request), "", f"{node.name} {lack}")
+        return NodeView(node.name, False, (found,))
+    if fit(node, request) is not None:
+        return NodeView(node.name, True, ())
+    constraints: list[Constraint] = []
+    if request.exclusive:
+        held = sorted({job.label for job in state.running.values()})
+        text = f"needs {node.name} to itself; jobs {', '.join(held)} run there"
+        constraints.append(Constraint("exclusive", "all", "", text))
+    elif request.gpus is not None and request.gpus.amount:
+        constraints += _gpu_constraint(state, node, request.gpus, boot)
+    for type, amount in wants(request):
+        free = max((device.free for device in node.types.get(type, ())), default=0)
+        unit = all(device.facts.capacity == THOUSAND for device in node.types.get(type, ()))
+        if unit:
+            free = sum(device.free for device in node.types.get(type, ()))
+        if free < amount:
+            shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
+            text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"
+            constraints.append(Constraint(type, shown(amount), shown(free), text))
+    return NodeView(node.name, True, tuple(constraints))
+
+
+def _gpu_constraint(state: State, node: Node, ask: GpuAsk, boot: float) -> list[Constraint]:
+    fitting = [device for device in node.types.get(GPU, ()) if suits(device, ask)]
+    free = 0
+    notes: list[str] = []
+    for device in fitting:
+        obstacle = _obstacle(state, node, device, ask, boot)
+        if obstacle is None:
+            free += device.free
+        else:
+            notes.append(f"GPU {device.name} {obstacle}")
+    if ask.memory is not None and not notes and free >= ask.amount:
+        notes.append(f"none has {ask.memory} MiB of its memory left")
+    plural = "GPU" if ask.amount <= THOUSAND else "GPUs"
+    needs, left = format_amount(ask.amount), format_amount(free)
+    text = f"needs {needs} {plural}, {left} free on {node.name}"
+    if notes:
+        text += ": " + ", ".join(notes[:8])
+    if free >= ask.amount and not notes:
+        return []
+    return [Constraint("gpus", needs, left, text)]
+
+
+def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float) -> str | None:
+    """What keeps one GPU from serving, in words."""
+    if device.drained is not None:
+        return f"is drained ({device.drained})" if device.drained else "is drained"
+    if device.stranger is not None and not ask.despite_strangers:
+        return f"is used by {device.stranger}"
+    needed = min(ask.amount, THOUSAND)
+    if device.free >= needed:
+        return None
+    holders = [
+        job
+        for job in state.running.values()
+        if job.placement is not None
+        and job.placement.node == node.name
+        and any(take.type == GPU and take.device == device.name for take in job.placement.takes)
+    ]
+    return "is held by " + " and ".join(_holder(state, job, boot) for job in holders)
+
+
+def _holder(state: State, job: Job, boot: float) -> str:
+    limit = state.spec(job).limit
+    if limit is None or job.started_boot is None:
+        return f"job {job.label}"
+    left = job.started_boot + limit + job.slack - boot
+    return f"job {job.label} (at most {format_duration(left)} more)"
+
+
+def predict(
+    state: State, job: Job, boot: float, expected: Expected
+) -> tuple[float | None, str | None]:
+    """Seconds until a ready job starts, playing the line forward; None when nobody can know."""
+    shadow = state.cluster.copy()
+    ends: list[tuple[float, int]] = []
+    held = {}
+    basis = "time limits"
+    for each in state.running.values():
+        if each.placement is None:
+            continue
+        span = expected(each)
+        started = each.started_boot if each.started_boot is not None else boot
+        ends.append((max(started + span, boot) if span is not None else inf, each.id))
+        held[each.id] = each.placement
+        if state.spec(each).limit is None:
+            basis = "earlier runs"
+    ends.sort()
+    moment = boot
+    line = in_order(state.line, state.jobs, AHEAD)
+    for each in line:
+        request = state.effective(each, state.spec(each))
+        while (found := place(shadow, request)) is None:
+            if not ends or ends[0][0] == inf:
+                return None, None
+            moment, id = ends.pop(0)
+            shadow.release(held.pop(id))
+        if each.id == job.id:
+            return max(moment - boot, 0.0), basis
+        span = expected(each)
+        shadow.take(found)
+        held[each.id] = found
+        ends.append((moment + span if span is not None else inf, each.id))
+        ends.sort()
+    return None, None

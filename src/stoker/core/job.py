@@ -1,0 +1,157 @@
+"""The job: what was asked (its spec, shared by a whole bulk) and how it stands."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .cluster import Placement
+from .dependency import Dependency
+from .lifecycle import FINISHED, HOLDING, JobState
+from .request import Request
+
+Command = str | tuple[str, ...] | None
+"""A shell line, an argv, or nothing (the spec's script)."""
+
+RANK_STEP = 1 << 40
+"""Ranks lie this far apart, so that a job can be moved between any two others."""
+
+
+class Retry(Struct, frozen=True, omit_defaults=True):
+    """When a failed attempt is followed by another one."""
+
+    limit: int = 0
+    on: tuple[str, ...] = ("any",)
+    """`any`, `fail`, `oom`, `lost`, `timeout`, `signal`, `exit:3`."""
+
+
+class Warning_(Struct, frozen=True, omit_defaults=True):
+    """A signal to be sent some seconds before the time limit (`--signal=USR1@120`)."""
+
+    signal: int
+    seconds: int
+
+
+class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was submitted, common to all jobs of one call. Interned by content."""
+
+    kind: str
+    """`line`, `argv` or `script`."""
+    user: str
+    directory: str
+    shell: str
+    environment: str
+    """Hash of the environment; its values live in a table of their own."""
+    request: Request
+    name: str
+    umask: int = 0o022
+    script: str | None = None
+    script_name: str | None = None
+    args: tuple[str, ...] = ()
+    queue: str = "default"
+    limit: int | None = None
+    retry: Retry = Retry()
+    output: str | None = None
+    error: str | None = None
+    labels: tuple[str, ...] = ()
+    group: str | None = None
+    comment: str | None = None
+    dependency: Dependency | None = None
+    array_limit: int | None = None
+    deadline_at: float | None = None
+    warning: Warning_ | None = None
+    threads: int | None = None
+    slurm: bool = False
+    pty: bool = False
+    on_end: str | None = None
+    feed: str | None = None
+    """Set on the lines of one `feed`, which follows and cancels them together."""
+
+
+class Past(Struct, frozen=True, omit_defaults=True, array_like=True):
+    """An attempt that is over."""
+
+    attempt: int
+    started_at: float | None
+    ended_at: float
+    cause: str
+    code: int | None = None
+
+
+class Job(Struct, omit_defaults=True, gc=False):
+    """One job. Only events change it."""
+
+    id: int
+    spec: str
+    name: str
+    user: str
+    submitted_at: float
+    command: str | tuple[str, ...] | None = None
+    array: int | None = None
+    index: int | None = None
+    state: JobState = JobState.PENDING
+    priority: int = 0
+    rank: int | UnsetType = UNSET
+    held: bool = False
+    begin_at: float | None = None
+    """Not before this wall-clock time (begin time, or back-off after a retry)."""
+    attempt: int = 0
+    """The number of the current attempt, or of the next one while the job waits."""
+    placement: Placement | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    started_boot: float | None = None
+    paused_boot: float | None = None
+    slack: float = 0.0
+    """Seconds spent suspended, which do not count against the time limit."""
+    warned: bool = False
+    ended_at: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    cause: str | None = None
+    late: bool = False
+    """Retried by its owner after its deadline, which no longer counts."""
+    ending: str | None = None
+    """Why it is being ended: `cancel`, `time` or `deadline`."""
+    retries: int = 0
+    requeues: int = 0
+    same_devices: bool = False
+    last_devices: tuple[str, ...] = ()
+    note: str | None = None
+    seen: bool = False
+    past: tuple[Past, ...] = ()
+
+    @property
+    def order(self) -> int:
+        """The place in line among jobs of equal priority; smaller is earlier."""
+        return self.id * RANK_STEP if self.rank is UNSET else self.rank
+
+    @property
+    def label(self) -> str:
+        """What people see and type."""
+        return str(self.id) if self.array is None else f"{self.array}_{self.index}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has reached an end."""
+        return self.state in FINISHED
+
+    @property
+    def holding(self) -> bool:
+        """Whether it holds devices."""
+        return self.state in HOLDING
+
+    @property
+    def result(self) -> int | None:
+        """Its end as an exit code, the way `wait` returns it."""
+        state = self.state
+        if state is JobState.COMPLETED:
+            return 0
+        if state not in FINISHED:
+            return None
+        if state is JobState.TIMEOUT:
+            return 124
+        if state is JobState.CANCELLED:
+            return 143
+        if self.signal:
+            return 128 + self.signal
+        return self.code or 1

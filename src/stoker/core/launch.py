@@ -1,0 +1,146 @@
+"""What exactly is executed: argv, environment and files of one attempt. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .cluster import Node, Placement
+from .job import Job, Spec
+from .request import GPU
+from .units import format_amount
+
+SHARED = "{gpu}"
+
+
+class Launch(Struct, frozen=True):
+    """Everything needed to start one attempt."""
+
+    job: int
+    attempt: int
+    argv: tuple[str, ...]
+    directory: str
+    umask: int
+    environment: str
+    extra: dict[str, str]
+    out: str
+    err: str | None
+    script: str | None
+    gpus: tuple[str, ...]
+    """UUIDs of real GPUs, for the hold that other users respect."""
+
+
+def launch(
+    job: Job, spec: Spec, placement: Placement, node: Node, logs: str, token: str, scripts: str
+) -> Launch:
+    """Compose the start of an attempt from what was submitted and what it was given."""
+    devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
+    ids = [
+        device.facts.uuid if device.facts.mig and device.facts.uuid else device.name
+        for device in devices
+    ]
+    uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
+    vendors = {device.facts.vendor for device in devices}
+    gpus = ",".join(ids)
+    extra = {
+        "STOKER_TOKEN": token,
+        "STOKER_JOB_ID": str(job.id),
+        "STOKER_JOB_NAME": job.name,
+        "STOKER_ATTEMPT": str(job.attempt),
+        "STOKER_GPUS": gpus,
+        "STOKER_GPU_COUNT": format_amount(placement.gpu_amount),
+        "STOKER_GPU_UUIDS": ",".join(uuids),
+        "STOKER_NODES": node.name,
+        "STOKER_NODE_RANK": "0",
+        **_visible(gpus, vendors),
+    }
+    for take in placement.takes:
+        if take.type not in (GPU, "cpu", "mem"):
+            extra[f"STOKER_{take.type.upper()}"] = ",".join(placement.names(take.type))
+    if spec.limit is not None and job.started_boot is not None:
+        extra["STOKER_TIME_LIMIT"] = str(spec.limit)
+    if spec.threads is not None:
+        extra["OMP_NUM_THREADS"] = str(spec.threads)
+    if job.array is not None:
+        extra["STOKER_ARRAY_JOB_ID"] = str(job.array)
+        extra["STOKER_ARRAY_INDEX"] = str(job.index)
+    if spec.slurm:
+        extra.update(_slurm(job, spec, node))
+    out, err = log_paths(job, spec, node.name, logs)
+    script = f"{scripts}/{spec.script}" if spec.script else None
+    return Launch(
+        job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, gpus),
+        directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
+        out=out, err=err, script=spec.script, gpus=uuids,
+    )  # fmt: skip
+
+
+def _visible(gpus: str, vendors: set[str | None]) -> dict[str, str]:
+    """Which GPUs the vendors' libraries see; none at all for a job without any."""
+    if "amd" in vendors:
+        return {"ROCR_VISIBLE_DEVICES": gpus, "CUDA_VISIBLE_DEVICES": ""}
+    return {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _argv(job: Job, spec: Spec, script: str | None, gpus: str) -> tuple[str, ...]:
+    command = job.command
+    if script is not None:
+        start = (spec.shell, script) if spec.kind == "shell-script" else (script,)
+        return (*start, *spec.args)
+    if isinstance(command, str):
+        return (spec.shell, "-c", command.replace(SHARED, gpus))
+    return tuple(word.replace(SHARED, gpus) for word in command or ())
+
+
+def _slurm(job: Job, spec: Spec, node: Node) -> dict[str, str]:
+    found = {
+        "SLURM_JOB_ID": str(job.id),
+        "SLURM_JOBID": str(job.id),
+        "SLURM_JOB_NAME": job.name,
+        "SLURM_JOB_NODELIST": node.name,
+        "SLURM_NODELIST": node.name,
+        "SLURM_NNODES": "1",
+        "SLURM_NTASKS": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_RESTART_COUNT": str(job.attempt),
+        "SLURM_SUBMIT_DIR": spec.directory,
+    }
+    if spec.threads is not None:
+        found["SLURM_CPUS_PER_TASK"] = str(spec.threads)
+    if job.array is not None:
+        found["SLURM_ARRAY_JOB_ID"] = str(job.array)
+        found["SLURM_ARRAY_TASK_ID"] = str(job.index)
+    return found
+
+
+def log_paths(job: Job, spec: Spec, node: str, logs: str) -> tuple[str, str | None]:
+    """Where stdout and stderr go: one file per attempt, unless the user said otherwise."""
+    suffix = f".{job.attempt}" if job.attempt else ""
+    out = f"{logs}/{job.id}{suffix}.out"
+    if spec.output:
+        out = fill(spec.output, job, spec, node)
+    return out, fill(spec.error, job, spec, node) if spec.error else None
+
+
+def fill(pattern: str, job: Job, spec: Spec, node: str) -> str:
+    """Fill in Slurm's %j %A %a %x %u %N %t %%, relative to the job's directory."""
+    values = {
+        "j": str(job.id),
+        "A": str(job.array or job.id),
+        "a": str(job.index if job.index is not None else 0),
+        "x": job.name.replace("/", "_"),
+        "u": spec.user,
+        "N": node,
+        "t": "0",
+        "%": "%",
+    }
+    filled, rest = "", pattern
+    while rest:
+        head, percent, tail = rest.partition("%")
+        filled += head
+        if not percent:
+            break
+        filled += values.get(tail[:1], f"%{tail[:1]}")
+        rest = tail[1:]
+    return filled if filled.startswith("/") else f"{spec.directory}/{filled}"

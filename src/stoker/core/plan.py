@@ -1,0 +1,51 @@
+"""One scheduling cycle, as a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .events import AttemptPlanned
+from .policy.backfill import Reservation, reserve
+from .policy.order import Walk
+from .policy.place import place
+from .request import Request
+from .state import State
+
+
+def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
+    """Yield what starts now. The caller applies each decision before asking for the next.
+
+    1. Walk the line: priority first, then order of submission, one head per class.
+    2. Pass over classes at the limit of their queue or array.
+    3. A head that fits starts, and the next of its class takes its place in the walk.
+    4. The first that does not fit gets a reservation; in a strict queue, the queue stops.
+    5. Behind it, only what cannot delay that reservation starts (backfill).
+    """
+    walk = Walk(state.line, state.jobs)
+    blocked: list[Request] = []
+    reservation: Reservation | None = None
+    stopped: set[str] = set()
+    while (candidate := walk.next()) is not None:
+        job, found = candidate
+        if found.queue in stopped:
+            continue
+        if state.limit_reached(found):
+            continue
+        placement = place(state.cluster, found.request)
+        if placement is None and reservation is None:
+            blocked.append(found.request)
+        while placement is not None and reservation is None and blocked:
+            # None: not even the end of all running jobs would help it (strangers, drained
+            # devices), so it must not block the others, and the next one is the head.
+            reservation = reserve(state.cluster, state.ends(), blocked.pop(0))
+        if placement is not None and reservation is not None:
+            limit = state.specs[job.spec].limit
+            if not reservation.over_in_time(boot, limit):
+                placement = reservation.beside(state.cluster, found.request)
+        if placement is None:
+            queue = state.rest.queues.get(found.queue)
+            if queue is not None and queue.strict:
+                stopped.add(found.queue)
+            continue
+        yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
+        walk.again(found)

@@ -1,0 +1,1 @@
+"""Who goes first, where it goes, and who may slip into the gaps."""

@@ -1,0 +1,110 @@
+"""Who goes first: ready jobs in classes of equal request, looked at by their heads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from ..job import Job
+from ..request import Request
+
+Key = tuple[Request, int, str, int, int | None]
+"""Request, priority, queue, the throttled array it belongs to (0: none), and time limit.
+
+The time limit, since a short job may fit into a gap that is closed to a long one before it.
+"""
+
+
+class JobClass:
+    """Ready jobs that are interchangeable to the planner, but for their order."""
+
+    __slots__ = ("array", "heap", "key", "priority", "queue", "request")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.request, self.priority, self.queue, self.array, _ = key
+        self.heap: list[tuple[int, int]] = []
+
+
+class ReadyLine:
+    """Everything that could start if there were room."""
+
+    def __init__(self) -> None:
+        self.classes: dict[Key, JobClass] = {}
+        self.where: dict[int, JobClass] = {}
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def __contains__(self, job: int) -> bool:
+        return job in self.where
+
+    def add(self, job: Job, key: Key) -> None:
+        """A job became ready."""
+        found = self.classes.get(key)
+        if found is None:
+            found = self.classes[key] = JobClass(key)
+        self.where[job.id] = found
+        heappush(found.heap, (job.order, job.id))
+
+    def remove(self, job: Job) -> None:
+        """A job is not ready any more; its heap entry is dropped when it comes up."""
+        self.where.pop(job.id, None)
+
+    def head(self, found: JobClass, jobs: dict[int, Job]) -> Job | None:
+        """The first of a class, or None when the class has emptied (and is dropped)."""
+        heap = found.heap
+        while heap:
+            order, id = heap[0]
+            if self.where.get(id) is found:
+                job = jobs[id]
+                if job.order == order:
+                    return job
+            heappop(heap)
+        if self.classes.get(found.key) is found:
+            del self.classes[found.key]
+        return None
+
+
+class Walk:
+    """One pass over the line: the best head first, the rest of its class behind it."""
+
+    def __init__(self, line: ReadyLine, jobs: dict[int, Job]) -> None:
+        self.line, self.jobs = line, jobs
+        self.heap: list[tuple[int, int, int, JobClass]] = []
+        for found in list(line.classes.values()):
+            self._enter(found, self.heap.append)
+        heapify(self.heap)
+
+    def _enter(
+        self, found: JobClass, put: Callable[[tuple[int, int, int, JobClass]], None]
+    ) -> None:
+        job = self.line.head(found, self.jobs)
+        if job is not None:
+            put((-found.priority, job.order, job.id, found))
+
+    def next(self) -> tuple[Job, JobClass] | None:
+        """The next candidate; its class is out of the walk until `again`."""
+        if not self.heap:
+            return None
+        _, _, id, found = heappop(self.heap)
+        return self.jobs[id], found
+
+    def again(self, found: JobClass) -> None:
+        """A job of this class was started: look at the next one."""
+        self._enter(found, lambda entry: heappush(self.heap, entry))
+
+
+def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
+    """The first ready jobs in the order in which they are considered."""
+    heads = [
+        (-found.priority, order, id)
+        for found in line.classes.values()
+        for order, id in found.heap
+        if line.where.get(id) is found and jobs[id].order == order
+    ]
+    if len(heads) > most:
+        from heapq import nsmallest
+
+        heads = nsmallest(most, heads)
+    return [jobs[id] for _, _, id in sorted(set(heads))]

@@ -1,0 +1,186 @@
+"""Where a job goes: the devices of one node that satisfy a request, or none."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..cluster import Cluster, Device, Node, Placement, Take
+from ..request import CPU, GPU, MEMORY, GpuAsk, Request
+from ..units import THOUSAND, format_amount
+
+NOMINAL = 0.95
+"""A card sold as 24 GB may report a little less; this share of the asked size will do."""
+
+
+def place(cluster: Cluster, request: Request) -> Placement | None:
+    """Devices for this request that are free now, on the first node that has them."""
+    for name in sorted(cluster.nodes) if len(cluster.nodes) > 1 else cluster.nodes:
+        takes = fit(cluster.nodes[name], request)
+        if takes is not None:
+            return Placement(name, takes)
+    return None
+
+
+def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
+    """What the request would take of this node now, or None when it does not fit."""
+    if request.nodes and node.name not in request.nodes:
+        return None
+    if node.name in request.not_nodes or request.machines > 1:
+        return None
+    if request.exclusive:
+        return _everything(node, request)
+    takes: list[Take] = []
+    ask = request.gpus
+    if ask is not None and ask.amount:
+        chosen = choose_gpus(node, ask)
+        if chosen is None:
+            return None
+        takes = chosen
+    for type, amount in wants(request):
+        found = _choose(node.types.get(type, []), type, amount)
+        if found is None:
+            return None
+        takes += found
+    return tuple(takes)
+
+
+def wants(request: Request) -> list[tuple[str, int]]:
+    """The asked amounts other than GPUs."""
+    asked = [(CPU, request.cpus), (MEMORY, request.memory), *request.named]
+    return [(type, amount) for type, amount in asked if amount]
+
+
+def usable(device: Device, ask: GpuAsk) -> bool:
+    """Whether this GPU may serve this request now, whatever is left of it."""
+    return (
+        not device.gone
+        and device.drained is None
+        and (device.stranger is None or ask.despite_strangers)
+        and suits(device, ask)
+        and (ask.memory is None or device.memory_free - device.stranger_memory >= ask.memory)
+    )
+
+
+def suits(device: Device, ask: GpuAsk) -> bool:
+    """Whether this GPU is of the kind that was asked for, free or not."""
+    facts = device.facts
+    if ask.model and ask.model not in (facts.model or "").lower():
+        return False
+    if ask.min_vram and (facts.memory or 0) < ask.min_vram * NOMINAL:
+        return False
+    if ask.memory is not None and (facts.memory or 0) < ask.memory:
+        return False
+    if ask.only and not any(map(device.answers_to, ask.only)):
+        return False
+    return not (ask.avoid and any(map(device.answers_to, ask.avoid)))
+
+
+def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
+    """GPUs for an ask: whole ones in order, a fraction where it wastes the least."""
+    able = [device for device in node.types.get(GPU, ()) if usable(device, ask)]
+    first = ask.prefer or ask.only
+    if first:
+        able.sort(key=lambda device: _position(device, first))
+    return _choose(able, GPU, ask.amount, ask.memory or 0, keep_order=bool(first))
+
+
+def _position(device: Device, words: tuple[str, ...]) -> int:
+    for position, word in enumerate(words):
+        if device.answers_to(word):
+            return position
+    return len(words)
+
+
+def _choose(
+    devices: list[Device], type: str, amount: int, memory: int = 0, keep_order: bool = False
+) -> list[Take] | None:
+    """Take an amount from devices: split over unit devices, never over larger ones."""
+    open_ = [device for device in devices if device.drained is None and not device.gone]
+    if any(device.facts.capacity != THOUSAND for device in open_):
+        fitting = [device for device in open_ if device.free >= amount]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda device: device.free)
+        return [Take(type, best.name, amount, memory)]
+    whole, part = divmod(amount, THOUSAND)
+    chosen = [device for device in open_ if device.free == THOUSAND][:whole]
+    if len(chosen) < whole:
+        return None
+    takes = [Take(type, device.name, THOUSAND, memory) for device in chosen]
+    if part:
+        sharing = [each for each in open_ if each.free >= part and each not in chosen]
+        if not sharing:
+            return None
+        # The fullest device that still has room, so that whole ones stay whole.
+        best = sharing[0] if keep_order else min(sharing, key=lambda device: device.free)
+        takes.append(Take(type, best.name, part, memory))
+    return takes
+
+
+def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:
+    """The whole machine, when nothing of it is in use."""
+    for device in node.devices():
+        if device.free != device.facts.capacity or device.gone or device.drained is not None:
+            return None
+        stranger_matters = not (request.gpus and request.gpus.despite_strangers)
+        if device.stranger is not None and stranger_matters:
+            return None
+    if could_ever(node, replace(request, exclusive=False)) is not None:
+        return None
+    return tuple(
+        Take(device.type, device.name, device.free, device.facts.memory or 0)
+        for device in node.devices()
+        if device.free
+    )
+
+
+def could_ever(node: Node, request: Request) -> str | None:
+    """None when the node could serve this with nothing else on it, else what it lacks."""
+    if request.machines > 1:
+        return f"is one machine, not {request.machines}"
+    if request.nodes and node.name not in request.nodes:
+        return "is not one of the machines asked for"
+    if node.name in request.not_nodes:
+        return "is excluded"
+    if request.gpus is not None and request.gpus.amount:
+        lack = _gpu_lack(node, request.gpus)
+        if lack:
+            return lack
+    for type, amount in wants(request):
+        devices = [device for device in node.types.get(type, ()) if not device.gone]
+        if not devices:
+            return f"has no resource called '{type}'"
+        capacities = [device.facts.capacity for device in devices]
+        unit = all(capacity == THOUSAND for capacity in capacities)
+        most = sum(capacities) if unit else max(capacities)
+        if amount > most:
+            shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
+            split = "" if unit or len(devices) == 1 else " on one device"
+            return f"has {shown(most)} {type}{split} in all, not {shown(amount)}"
+    return None
+
+
+def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
+    devices = [device for device in node.types.get(GPU, ()) if not device.gone]
+    if not devices:
+        return "has no GPU"
+    fitting = [device for device in devices if suits(device, ask)]
+    needed = -(-ask.amount // THOUSAND)
+    if all(device.facts.capacity == THOUSAND for device in fitting):
+        if len(fitting) >= needed:
+            return None
+    elif any(device.facts.capacity >= ask.amount for device in fitting):
+        return None
+    traits = []
+    if ask.model:
+        traits.append(f"of model {ask.model}")
+    if ask.min_vram:
+        traits.append(f"with {ask.min_vram} MiB")
+    if ask.memory is not None:
+        unknown = any(device.facts.memory is None for device in devices)
+        traits.append(f"with {ask.memory} MiB to give" + (" (size unknown)" if unknown else ""))
+    if ask.only or ask.avoid:
+        traits.append("among those named")
+    kind = " " + " and ".join(traits) if traits else ""
+    return f"has {len(fitting)} GPU{'s' * (len(fitting) != 1)}{kind}, not {format_amount(ask.amount)}"
+

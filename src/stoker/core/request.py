@@ -1,0 +1,97 @@
+"""What a job asks for, parsed once into exact, hashable values."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from .units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
+
+GPU, CPU, MEMORY = "gpu", "cpu", "mem"
+
+
+class GpuAsk(Struct, frozen=True, omit_defaults=True):
+    """How many GPUs, and which ones will do."""
+
+    amount: int
+    model: str | None = None
+    min_vram: int | None = None
+    memory: int | None = None
+    """MiB that this job will use on each of its GPUs; accounted, never capped."""
+    only: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    despite_strangers: bool = False
+    """The devices were named by hand, so strangers on them do not matter."""
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """Everything a job needs before it can start."""
+
+    gpus: GpuAsk | None = None
+    cpus: int = 0
+    memory: int = 0
+    named: tuple[tuple[str, int], ...] = ()
+    """Other resources by name, amounts in thousandths, sorted by name."""
+    exclusive: bool = False
+    nodes: tuple[str, ...] = ()
+    not_nodes: tuple[str, ...] = ()
+    machines: int = 1
+    """How many machines at once."""
+
+    @property
+    def gpu_amount(self) -> int:
+        """Thousandths of GPUs asked for."""
+        return self.gpus.amount if self.gpus else 0
+
+
+def parse_gpus(text: str) -> GpuAsk:
+    """Read `2`, `0.5`, `a100:2`, `24GB..:2` or a bare model name."""
+    text = text.strip()
+    head, colon, tail = text.rpartition(":")
+    if not colon:
+        if re.fullmatch(r"[\d.]+", text):
+            return GpuAsk(amount=parse_amount(text, "--gpus"))
+        head, tail = text, "1"
+    if (not colon and not re.search(r"[^\W\d_]", head)) or not head or not re.fullmatch(r"[\w .+-]+", head):
+        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
+    amount = parse_amount(tail, "--gpus")
+    if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):
+        return GpuAsk(amount=amount, min_vram=parse_memory(head.rstrip(".+"), "--gpus"))
+    return GpuAsk(amount=amount, model=head.lower())
+
+
+def parse_names(text: str, what: str) -> tuple[str, ...]:
+    """Read a list of devices: `0,2`, `0-3,7` or UUIDs."""
+    names: list[str] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", part)
+        if match and int(match[1]) <= int(match[2]):
+            names += [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
+        elif match:
+            raise BadValue(f"{what} '{part}' runs backwards; write {match[2]}-{match[1]}.")
+        else:
+            names.append(part)
+    if not names:
+        raise BadValue(f"{what} names no device; write a list such as 0,1.")
+    return tuple(dict.fromkeys(names))
+
+
+def describe(request: Request) -> str:
+    """The request as a short phrase for people."""
+    parts = []
+    if request.exclusive:
+        parts.append("a whole machine")
+    if request.gpus and request.gpus.amount:
+        ask = request.gpus
+        kind = f"{ask.model} " if ask.model else ""
+        vram = f" with {ask.min_vram} MiB" if ask.min_vram else ""
+        plural = "GPU" if ask.amount <= THOUSAND else "GPUs"
+        parts.append(f"{format_amount(ask.amount)} {kind}{plural}{vram}")
+    if request.cpus:
+        parts.append(f"{format_amount(request.cpus)} cores")
+    if request.memory:
+        parts.append(f"{request.memory} MiB of RAM")
+    parts += [f"{format_amount(amount)} {name}" for name, amount in request.named]
+    return ", ".join(parts) or "nothing"

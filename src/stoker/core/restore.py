@@ -1,0 +1,48 @@
+"""From rows to state: the same state that a full replay of the journal gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappush
+
+from .job import Job, Spec
+from .lifecycle import UNHAPPY
+from .state import Rest, State
+
+
+def restore(
+    rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job], now: float = 0.0
+) -> State:
+    """Build the state, with its ledger and indexes, from what a snapshot holds."""
+    state = State()
+    state.rest = rest
+    state.specs = dict(specs)
+    known = list(jobs)
+    for facts in rest.nodes.values():
+        held = [
+            job.placement
+            for job in known
+            if job.holding and job.placement is not None and job.placement.node == facts.name
+        ]
+        state.cluster.join(facts, held)
+    state.mark_devices()
+    for job in known:
+        state.enter(job)
+        deadline = state.deadline(job)
+        if deadline is not None and not job.finished:
+            heappush(state.deadlines, (deadline, job.id))
+        if job.holding and job.placement is not None:
+            state.running[job.id] = job
+            state.count(job, job.placement, +1)
+    for job in sorted((job for job in known if job.finished), key=_when_ended):
+        state.finished[job.id] = None
+        if job.state in UNHAPPY and not job.seen:
+            state.unseen[job.id] = None
+    for job in known:
+        state.admit(job, now)
+    state.touched.clear()
+    return state
+
+
+def _when_ended(job: Job) -> tuple[float, int]:
+    return (job.ended_at or 0.0, job.id)

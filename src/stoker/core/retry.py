@@ -1,0 +1,104 @@
+"""What an ended attempt makes of its job: an end, or another attempt."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+
+from msgspec import Struct
+
+from .events import ProcessExited
+from .job import Job, Retry, Spec
+from .lifecycle import JobState
+from .units import BadValue
+
+REQUEUE_ME = 75
+"""EX_TEMPFAIL: the job saved its work and wants to go on later."""
+MOST_REQUEUES = 100
+"""A job that asks to be requeued more often than this is in a loop."""
+LONGEST_BACKOFF = 300
+
+
+class Verdict(Struct, frozen=True):
+    """How an attempt ended, and whether there is another."""
+
+    state: JobState
+    cause: str
+    again: bool = False
+    delay: float = 0.0
+    requeued: bool = False
+
+
+def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdict:
+    """Judge an exit. `ran` is how long the attempt lasted, in seconds."""
+    if job.ending == "cancel":
+        return Verdict(JobState.CANCELLED, "cancelled")
+    if job.ending == "deadline":
+        return Verdict(JobState.DEADLINE, "deadline")
+    if job.ending == "time":
+        return _again(job, spec.retry, Verdict(JobState.TIMEOUT, "time limit"), ("timeout",), ran)
+    if event.memory:
+        cause = "CUDA out of memory" if event.memory == "cuda" else "out of memory"
+        verdict = Verdict(JobState.OUT_OF_MEMORY, cause)
+        return _again(job, spec.retry, verdict, ("oom", "fail"), ran)
+    if event.signal:
+        verdict = Verdict(JobState.FAILED, f"killed by {signal_name(event.signal)}")
+        return _again(job, spec.retry, verdict, ("signal", "fail"), ran)
+    if event.code == 0:
+        return Verdict(JobState.COMPLETED, "done")
+    if event.code == REQUEUE_ME and job.requeues < MOST_REQUEUES:
+        cause = "asked to be requeued (exit 75)"
+        delay = _backoff(job.requeues, ran)
+        return Verdict(JobState.FAILED, cause, again=True, delay=delay, requeued=True)
+    verdict = Verdict(JobState.FAILED, f"exit {event.code}")
+    return _again(job, spec.retry, verdict, (f"exit:{event.code}", "fail"), ran)
+
+
+def after_loss(job: Job, spec: Spec, why: str) -> Verdict:
+    """Judge an attempt that vanished."""
+    if job.ending == "cancel":
+        return Verdict(JobState.CANCELLED, "cancelled")
+    if job.ending == "deadline":
+        return Verdict(JobState.DEADLINE, "deadline")
+    return _again(job, spec.retry, Verdict(JobState.NODE_FAIL, f"lost: {why}"), ("lost",), 0.0)
+
+
+def _again(job: Job, rule: Retry, verdict: Verdict, words: tuple[str, ...], ran: float) -> Verdict:
+    if job.retries >= rule.limit or not ("any" in rule.on or set(words) & set(rule.on)):
+        return verdict
+    return Verdict(verdict.state, verdict.cause, again=True, delay=_backoff(job.retries, ran))
+
+
+def _backoff(times: int, ran: float) -> float:
+    """Seconds to wait: doubling, but nothing after an attempt that got somewhere."""
+    return 0.0 if ran > 60 else float(min(2 ** min(times, 20), LONGEST_BACKOFF))
+
+
+def parse_retry(limit_text: str | None, on_text: str | None, requeue: bool | None) -> Retry:
+    """Read `--retries 3 --retry-on oom,lost,exit:3` and Slurm's `--requeue`."""
+    if limit_text is not None and not (limit_text.isdecimal() and len(limit_text) <= 6):
+        raise BadValue(f"--retries '{limit_text}' is not a count; write a whole number.")
+    on: list[str] = []
+    for word in filter(None, (w.strip().lower() for w in (on_text or "").split(","))):
+        if word.isdecimal() and len(word) <= 3:
+            word = f"exit:{int(word)}"
+        known = word in ("any", "fail", "oom", "lost", "timeout", "signal")
+        if not known and not re.fullmatch(r"exit:\d{1,3}", word):
+            raise BadValue(
+                f"--retry-on '{word}' is not known; "
+                "write any, fail, oom, lost, timeout, signal or an exit code."
+            )
+        on.append(word)
+    if limit_text is not None:
+        return Retry(int(limit_text), tuple(on) or ("any",))
+    if on:
+        return Retry(3, tuple(on))
+    return Retry(3, ("lost",)) if requeue else Retry()
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

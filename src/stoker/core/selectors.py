@@ -1,0 +1,117 @@
+"""What people mean by `5`, `3-7`, `last` or a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from .job import Job
+from .state import State
+from .units import BadValue
+
+MOST = 1_000_000
+
+
+class NotFound(LookupError):
+    """A selector that means nothing here; the message is one sentence."""
+
+
+Recall = Callable[[int], Job | None]
+"""Reads a job that is no longer in memory."""
+ByName = Callable[[str], list[int]]
+
+
+def select(words: list[str], state: State, recall: Recall, by_name: ByName) -> list[int]:
+    """The ids meant by several selectors, in order, without repeats."""
+    found: dict[int, None] = {}
+    for word in words:
+        for part in _parts(word):
+            found.update(dict.fromkeys(_one(part, state, recall, by_name)))
+    return list(found)
+
+
+def _parts(word: str) -> list[str]:
+    if re.fullmatch(r"[\d\s,:_-]+", word):
+        parts = [part.strip() for part in word.split(",") if part.strip()]
+        if parts:
+            return parts
+    if not word.strip():
+        raise BadValue("An empty selector means no job; write an id, a range, a name or last.")
+    return [word]
+
+
+def _one(word: str, state: State, recall: Recall, by_name: ByName) -> list[int]:
+    if word == "all":
+        return [id for id, job in state.jobs.items() if not job.finished]
+    if word in ("last", "-1"):
+        first, count = state.rest.last_first, state.rest.last_count
+        if not count:
+            raise NotFound("Nothing has been submitted yet.")
+        return list(range(first, first + count))
+    if word.startswith("%"):
+        return _labelled(word[1:], state)
+    match = re.fullmatch(r"(\d{1,15})(?:-(\d{1,15})(?::(\d{1,9}))?)?", word)
+    if match:
+        return _numbers(match, word, state, recall)
+    match = re.fullmatch(r"(\d{1,15})_(\d{1,7})", word)
+    if match:
+        return [_member(int(match[1]), int(match[2]), state, recall)]
+    return _named(word, state, by_name)
+
+
+def _numbers(match: re.Match[str], word: str, state: State, recall: Recall) -> list[int]:
+    first = int(match[1])
+    known = range(1, state.rest.next_id)
+    if match[2] is None:
+        if first not in known:
+            raise NotFound(f"There is no job {first}.")
+        return _array(first, state, recall) or [first]
+    last, step = int(match[2]), int(match[3] or 1)
+    if last < first or not step:
+        raise BadValue(f"'{word}' runs nowhere; write the smaller id first.")
+    if last - first > MOST:
+        raise BadValue(f"'{word}' is too large a range.")
+    ids = [id for id in range(first, last + 1, step) if id in known]
+    if first not in known:
+        raise NotFound(f"There is no job {first}.")
+    if last not in known and step == 1:
+        raise NotFound(f"There is no job {last}; the newest is {state.rest.next_id - 1}.")
+    return ids
+
+
+def _array(first: int, state: State, recall: Recall) -> list[int] | None:
+    """All members, when this id leads an array."""
+    leader = state.jobs.get(first) or recall(first)
+    if leader is None or leader.array != first:
+        return None
+    ids = []
+    for id in range(first, state.rest.next_id):
+        job = state.jobs.get(id) or recall(id)
+        if job is None or job.array != first:
+            break
+        ids.append(id)
+    return ids
+
+
+def _member(array: int, index: int, state: State, recall: Recall) -> int:
+    for id in _array(array, state, recall) or ():
+        job = state.jobs.get(id) or recall(id)
+        if job is not None and job.index == index:
+            return id
+    raise NotFound(f"There is no job {array}_{index}.")
+
+
+def _labelled(label: str, state: State) -> list[int]:
+    ids = [id for id, job in state.jobs.items() if label in state.specs[job.spec].labels]
+    if not ids:
+        raise NotFound(f"No job has the label '{label}'.")
+    return ids
+
+
+def _named(name: str, state: State, by_name: ByName) -> list[int]:
+    ids = [id for id, job in state.jobs.items() if job.name == name]
+    ids += [id for id, job in state.jobs.items() if state.specs[job.spec].group == name]
+    ids = sorted(set(ids)) or by_name(name)
+    if not ids:
+        raise NotFound(f"There is no job called '{name}'. Use an id, a range, a name or last.")
+    return ids

@@ -1,0 +1,319 @@
+"""All that is known, in one mutable object that only events change."""
+
+from __future__ import annotations
+
+from heapq import heappush
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .cluster import Cluster, NodeFacts, Placement
+from .dependency import Dependency, Other, Standing, standing
+from .events import QueueDefined
+from .job import Job, Spec
+from .lifecycle import UNHAPPY, JobState, check
+from .policy.backfill import latest_end
+from .policy.order import JobClass, Key, ReadyLine
+from .request import GpuAsk, Request
+
+KEEP_FINISHED = 256
+"""Finished jobs kept in memory; older ones are read from the store."""
+KEEP_UNSEEN = 1024
+"""Unseen failures are kept longer, since the listing shows them, but not without bound."""
+FORGET_BATCH = 64
+
+_K = TypeVar("_K", str, int)
+
+
+class Rest(Struct, omit_defaults=True):
+    """What there is besides jobs and specs: small, and saved whole when it changed."""
+
+    next_id: int = 1
+    last_first: int = 0
+    """The newest submission: what people mean by `last`."""
+    last_count: int = 0
+    boot: str = ""
+    term: int = 0
+    nodes: dict[str, NodeFacts] = {}
+    drained: dict[str, str] = {}
+    """Reasons by `node/type:device`."""
+    strangers: dict[str, tuple[str, int]] = {}
+    queues: dict[str, QueueDefined] = {}
+
+
+class State:
+    """Jobs, specs, the ledger, and the indexes that make questions cheap."""
+
+    def __init__(self) -> None:
+        self.rest = Rest()
+        self.jobs: dict[int, Job] = {}
+        self.specs: dict[str, Spec] = {}
+        self.spec_users: dict[str, int] = {}
+        self.cluster = Cluster()
+        self.line = ReadyLine()
+        self.running: dict[int, Job] = {}
+        """Jobs that hold devices."""
+        self.dependents: dict[int, set[int]] = {}
+        self.alarms: list[tuple[float, int]] = []
+        """Begin times and back-offs, as a heap; stale entries are skipped."""
+        self.deadlines: list[tuple[float, int]] = []
+        self.finished: dict[int, None] = {}
+        """Finished jobs still in memory, oldest first."""
+        self.unseen: dict[int, None] = {}
+        self.queue_running: dict[str, int] = {}
+        self.queue_gpus: dict[str, int] = {}
+        self.array_running: dict[int, int] = {}
+        self.touched: set[int] = set()
+        """Jobs changed since the last commit."""
+        self.dropped: list[int] = []
+        """Jobs forgotten since the last commit."""
+        self.rest_changed = False
+
+    # -- asking -------------------------------------------------------------------------
+
+    def spec(self, job: Job) -> Spec:
+        """What was submitted."""
+        return self.specs[job.spec]
+
+    @property
+    def live(self) -> int:
+        """How many jobs have not finished."""
+        return len(self.jobs) - len(self.finished)
+
+    def key(self, job: Job) -> Key:
+        """The class a ready job belongs to."""
+        spec = self.specs[job.spec]
+        throttled = job.array or job.id
+        return (
+            self.effective(job, spec),
+            job.priority,
+            spec.queue,
+            throttled if spec.array_limit is not None else 0,
+            spec.limit,
+        )
+
+    def deadline(self, job: Job) -> float | None:
+        """The moment by which a job must have ended, while that still counts."""
+        return None if job.late else self.specs[job.spec].deadline_at
+
+    def effective(self, job: Job, spec: Spec) -> Request:
+        """The request as narrowed by the queue's devices and by `retry --same-gpus`."""
+        request = spec.request
+        queue = self.rest.queues.get(spec.queue)
+        only = queue.devices if queue else ()
+        if job.same_devices and job.last_devices:
+            only = job.last_devices
+        if only and request.gpus:
+            ask = request.gpus
+            named = tuple(name for name in ask.only if name in only) if ask.only else only
+            return replace(request, gpus=replace(ask, only=named or only))
+        return request
+
+    def limit_reached(self, found: JobClass) -> str | None:
+        """The limit that keeps a whole class from starting, in words, or None."""
+        if found.array:
+            job = self.line.head(found, self.jobs)
+            limit = self.specs[job.spec].array_limit if job else None
+            if limit is not None and self.array_running.get(found.array, 0) >= limit:
+                return f"array {found.array} runs {limit} at a time"
+        queue = self.rest.queues.get(found.queue)
+        if queue is None:
+            return None
+        if queue.max_running is not None:
+            if self.queue_running.get(found.queue, 0) >= queue.max_running:
+                return f"queue {found.queue} runs {queue.max_running} at a time"
+        if queue.max_gpus is not None:
+            used = self.queue_gpus.get(found.queue, 0)
+            if used + found.request.gpu_amount > queue.max_gpus:
+                return f"queue {found.queue} has its GPUs in use"
+        return None
+
+    def ends(self) -> list[tuple[float, Placement]]:
+        """When each running attempt is over at the latest, and what it gives back."""
+        return [
+            (self.latest_end(job), job.placement)
+            for job in self.running.values()
+            if job.placement is not None
+        ]
+
+    def latest_end(self, job: Job) -> float:
+        """When a running attempt is over at the latest; nobody knows how long a pause lasts."""
+        limit = None if job.state is JobState.SUSPENDED else self.specs[job.spec].limit
+        return latest_end(job.started_boot, limit, job.slack)
+
+    def other(self, id: int) -> Other | None:
+        """A job as its dependants see it."""
+        job = self.jobs.get(id)
+        if job is None:
+            return None
+        started = [past.started_at for past in job.past if past.started_at is not None]
+        last = job.started_at if job.started_at is not None or not started else started[-1]
+        return Other(job.finished, job.state is JobState.COMPLETED, last)
+
+    def dependency_standing(self, job: Job, now: float) -> tuple[Standing, list[int], float | None]:
+        """How a job's dependency stands."""
+        dependency = self.dependency(job)
+        if dependency is None:
+            return Standing.MET, [], None
+        return standing(dependency, self.other, now)
+
+    def dependency(self, job: Job) -> Dependency | None:
+        """What this very job waits for: of another array, the member with its own index."""
+        dependency = self.specs[job.spec].dependency
+        if dependency is not None and dependency.by_member:
+            return replace(
+                dependency,
+                clauses=tuple(
+                    replace(clause, jobs=self._same_index(job, clause.jobs))
+                    if clause.kind == "aftercorr"
+                    else clause
+                    for clause in dependency.clauses
+                ),
+            )
+        return dependency
+
+    def _same_index(self, job: Job, others: tuple[int, ...]) -> tuple[int, ...]:
+        known = [self.jobs[id] for id in others if id in self.jobs]
+        same = tuple(each.id for each in known if each.index == job.index)
+        return same or others
+
+    # -- changing (called by the fold only) ---------------------------------------------
+
+    def enter(self, job: Job) -> None:
+        """A job comes to memory."""
+        self.jobs[job.id] = job
+        self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
+        self.touched.add(job.id)
+
+    def leave(self, job: Job) -> None:
+        """A finished job leaves memory."""
+        del self.jobs[job.id]
+        self.finished.pop(job.id, None)
+        self.unseen.pop(job.id, None)
+        self.dependents.pop(job.id, None)
+        self.drop_spec(job.spec)
+        self.touched.discard(job.id)
+        self.dropped.append(job.id)
+
+    def drop_spec(self, hash: str) -> None:
+        """One user of a spec fewer; unused ones go."""
+        self.spec_users[hash] -= 1
+        if not self.spec_users[hash]:
+            del self.spec_users[hash], self.specs[hash]
+
+    def move(self, job: Job, to: JobState) -> None:
+        """Take one step of the lifecycle."""
+        check(job.state, to)
+        if job.state is JobState.PENDING:
+            self.unlink(job)
+        if job.finished:
+            self.finished.pop(job.id, None)
+            self.unseen.pop(job.id, None)
+        job.state = to
+        if job.finished:
+            self.finished[job.id] = None
+            if to in UNHAPPY and not job.seen:
+                self.unseen[job.id] = None
+        self.touched.add(job.id)
+
+    def admit(self, job: Job, now: float) -> None:
+        """Decide whether a waiting job is ready, and if not, what will wake it."""
+        self.line.remove(job)
+        if job.state is not JobState.PENDING:
+            return
+        dependency = self.dependency(job)
+        if dependency is not None:
+            how, _, wake = standing(dependency, self.other, now)
+            # Also when it is met: it may open again, should the other job be retried.
+            for other in dependency.jobs():
+                self.dependents.setdefault(other, set()).add(job.id)
+            if wake is not None:
+                heappush(self.alarms, (wake, job.id))
+            if how is not Standing.MET:
+                return
+        if job.held:
+            return
+        if job.begin_at is not None:
+            heappush(self.alarms, (job.begin_at, job.id))
+            return
+        self.line.add(job, self.key(job))
+
+    def unlink(self, job: Job) -> None:
+        """A job waits for others no longer."""
+        dependency = self.specs[job.spec].dependency
+        for other in dependency.jobs() if dependency else ():
+            waiting = self.dependents.get(other)
+            if waiting is not None:
+                waiting.discard(job.id)
+                if not waiting:
+                    del self.dependents[other]
+
+    def hold_devices(self, job: Job, placement: Placement) -> None:
+        """Enter an attempt's placement in the ledger and the counters."""
+        self.cluster.take(placement)
+        self.count(job, placement, +1)
+        job.placement = placement
+        self.running[job.id] = job
+
+    def give_back(self, job: Job) -> None:
+        """An attempt is over: its devices are free again."""
+        placement = job.placement
+        if placement is None:
+            return
+        self.cluster.release(placement)
+        self.count(job, placement, -1)
+        job.last_devices = tuple(placement.names("gpu"))
+        job.placement = None
+        self.running.pop(job.id, None)
+
+    def mark_devices(self) -> None:
+        """Put what is known of devices besides their use on the ledger."""
+        for key, reason in self.rest.drained.items():
+            for device in self.cluster.named(key):
+                device.drained = reason
+        for key, (stranger, memory) in self.rest.strangers.items():
+            for device in self.cluster.named(key):
+                device.stranger, device.stranger_memory = stranger or None, memory
+
+    def count(self, job: Job, placement: Placement, step: int) -> None:
+        """Keep the counters behind queue and array limits."""
+        spec = self.specs[job.spec]
+        _add(self.queue_running, spec.queue, step)
+        _add(self.queue_gpus, spec.queue, step * placement.gpu_amount)
+        if spec.array_limit is not None:
+            _add(self.array_running, job.array or job.id, step)
+
+    def forgettable(self) -> tuple[int, ...]:
+        """Finished jobs that may leave memory, once there are enough of them."""
+        extra = len(self.finished) - len(self.unseen) - KEEP_FINISHED
+        unseen_extra = len(self.unseen) - KEEP_UNSEEN
+        if extra < FORGET_BATCH and unseen_extra < FORGET_BATCH:
+            return ()
+        chosen: list[int] = []
+        for id in self.finished:
+            if extra <= 0 and unseen_extra <= 0:
+                break
+            if self.dependents.get(id) or id in self.touched:
+                continue  # needed, or its end is not in the store yet
+            if id in self.unseen:
+                if unseen_extra > 0:
+                    unseen_extra -= 1
+                    chosen.append(id)
+            elif extra > 0:
+                extra -= 1
+                chosen.append(id)
+        return tuple(chosen)
+
+
+def _add(counter: dict[_K, int], key: _K, step: int) -> None:
+    value = counter.get(key, 0) + step
+    if value:
+        counter[key] = value
+    else:
+        counter.pop(key, None)
+
+
+def any_gpu(ask: GpuAsk | None) -> bool:
+    """Whether GPUs were asked for."""
+    return ask is not None and ask.amount > 0

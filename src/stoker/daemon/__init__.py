@@ -1,0 +1,1 @@
+"""The driver with a real clock and real processes: loop, API, who may do what."""

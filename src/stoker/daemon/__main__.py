@@ -1,0 +1,94 @@
+"""`python -m stoker.daemon run`: the daemon's own process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+
+def main(argv: list[str]) -> int:
+    """Run a daemon until it is told to stop."""
+    ready = -1
+    try:
+        options = _options(argv)
+        ready = int(options.get("ready-fd", "-1"))
+        return _run(options, ready)
+    except BaseException as error:  # say why on the way out, whatever it was
+        _say(ready, f"error {_exit_code(error)} {_sentence(error)}")
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) or not _expected(error):
+            raise
+        print(f"stoker: {_sentence(error)}", file=sys.stderr, flush=True)
+        return _exit_code(error)
+
+
+def _options(argv: list[str]) -> dict[str, str]:
+    words = argv[1:] if argv[:1] == ["run"] else argv
+    found: dict[str, str] = {}
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if name not in ("--gpus", "--resources", "--ready-fd", "--idle-exit"):
+            raise ValueError(f"The daemon does not know '{name}'.")
+        found[name[2:]] = value if equals else words.pop(0) if words else ""
+    return found
+
+
+def _run(options: dict[str, str], ready: int) -> int:
+    from .. import places
+    from .keep import Keep
+    from .lock import Locked, StateLock
+
+    state = places.secure_dir(places.state_dir())
+    try:
+        lock = StateLock(state)
+    except Locked as locked:
+        _say(ready, f"ready {locked}" if str(locked).isdigit() else "error 1 Another daemon is starting.")
+        return 0
+    kept = Keep()
+    from .setup import build
+
+    loop = build(kept, lock, options.get("gpus"), options.get("resources"))
+    from .serve import Server
+
+    if options.get("idle-exit"):
+        loop.exit_when_idle = float(options["idle-exit"])
+    server = Server(loop, "daemon")
+    _say(ready, f"ready {os.getpid()}")
+    try:
+        loop.run()
+    finally:
+        server.close()
+        loop.close()
+        lock.release()
+    return 0
+
+
+def _say(fd: int, line: str) -> None:
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.write(fd, line.replace("\n", " ").encode() + b"\n")
+            os.close(fd)
+
+
+def _expected(error: BaseException) -> bool:
+    from .. import places
+    from ..core.units import BadValue
+    from ..store.port import StoreError
+
+    return isinstance(error, (places.UnsafeDirectory, BadValue, StoreError, OSError, ValueError))
+
+
+def _exit_code(error: BaseException) -> int:
+    from ..core.units import BadValue
+
+    if isinstance(error, BadValue):
+        return 2
+    return int(getattr(error, "exit_code", 1) or 1)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,363 @@
+"""What owners do to their jobs: one function per verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from ..core import events as e
+from ..core.job import RANK_STEP, Job, Spec
+from ..core.lifecycle import HOLDING, UNHAPPY, JobState
+from ..core.options import parse_signal, read
+from ..core.state import State
+from ..core.units import BadValue, parse_amount
+from ..engine import Decision, Moment, Refusal
+from ..store.port import Filter
+from . import requests as r
+from .desk import Decide, Desk
+from .intake import check_possible, context, digest
+
+Step = Callable[[State, Job, Moment], list[e.Event] | str]
+"""The facts for one job, or the sentence why not."""
+
+
+def _each(desk: Desk, words: list[str], step: Step, recall: bool = False) -> Decide:
+    """Do something to each selected job; those it makes no sense for are said, not failed."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        if not words:
+            raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
+        return _act(desk, desk.ids(words, state), step, state, now, recall)
+
+    return decide
+
+
+def _act(
+    desk: Desk, ids: list[int], step: Step, state: State, now: Moment, recall: bool
+) -> Decision:
+    facts: list[e.Event] = []
+    done: list[int] = []
+    skipped: list[dict[str, Any]] = []
+    for id in ids:
+        job, spec = desk.either(id, state)
+        found = step(state, job, now)
+        if isinstance(found, str):
+            skipped.append({"id": id, "label": job.label, "why": found})
+            continue
+        if id not in state.jobs:
+            if not recall:
+                skipped.append({"id": id, "label": job.label, "why": "it is over"})
+                continue
+            facts.append(e.JobRecalled(at=now.at, job=job, spec=spec))
+        facts += found
+        done.append(id)
+
+    def reply(after: State) -> dict[str, Any]:
+        jobs = [after.jobs[id] for id in done]
+        shown = [{"id": job.id, "label": job.label, "state": job.state.value} for job in jobs]
+        return {"done": shown, "skipped": skipped}
+
+    return Decision(events=facts, reply=reply)
+
+
+def cancel(desk: Desk, body: r.Cancel) -> Decide:
+    """End jobs for good."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if job.finished:
+            return f"it is already over ({job.cause or job.state.value.lower()})"
+        return [e.JobCancelled(at=now.at, job=job.id)]
+
+    return _each(desk, body.select, step)
+
+
+def kill(desk: Desk, body: r.Kill) -> Decide:
+    """Send a signal to running jobs; without one, end them at once."""
+    try:
+        number = parse_signal(body.signal) if body.signal else None
+    except BadValue as error:
+        raise Refusal(str(error), "usage") from None
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if number is None:
+            if job.finished:
+                return "it is already over"
+            return [e.JobCancelled(at=now.at, job=job.id, at_once=True)]
+        if job.state not in HOLDING:
+            return "it is not running"
+        return [e.JobSignalled(at=now.at, job=job.id, signal=number)]
+
+    return _each(desk, body.select, step)
+
+
+def pause(desk: Desk, body: r.Pause) -> Decide:
+    """Stop running jobs in place."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if job.state is not JobState.RUNNING:
+            return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
+        return [e.JobPaused(at=now.at, job=job.id, boot=now.boot)]
+
+    return _each(desk, body.select, step)
+
+
+def resume(desk: Desk, body: r.Resume) -> Decide:
+    """Let paused jobs go on."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if job.state is not JobState.SUSPENDED:
+            return f"it is not paused ({job.state.value.lower()})"
+        return [e.JobResumed(at=now.at, job=job.id, boot=now.boot)]
+
+    return _each(desk, body.select, step)
+
+
+def hold(desk: Desk, body: r.Hold) -> Decide:
+    """Keep waiting jobs from starting."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if job.state is not JobState.PENDING:
+            return f"it is not waiting ({job.state.value.lower()})"
+        return [] if job.held else [e.JobHeld(at=now.at, job=job.id)]
+
+    return _each(desk, body.select, step)
+
+
+def release(desk: Desk, body: r.Release) -> Decide:
+    """Let held jobs go."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if not job.held or job.state is not JobState.PENDING:
+            return "it is not held"
+        return [e.JobReleased(at=now.at, job=job.id)]
+
+    return _each(desk, body.select, step)
+
+
+def retry(desk: Desk, body: r.Retry) -> Decide:
+    """Run finished jobs again."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if not job.finished:
+            return f"it is not over ({job.state.value.lower()})"
+        if body.failed and job.state is JobState.COMPLETED:
+            return "it succeeded"
+        return [e.JobRetried(at=now.at, job=job.id, same_devices=body.same_gpus)]
+
+    def decide(state: State, now: Moment) -> Decision:
+        if body.select:
+            ids = desk.ids(body.select, state)
+        elif body.failed:
+            ids = _failed(desk, state)
+        else:
+            raise Refusal("No job was named. Use an id, a range, a name, last or --failed.", "usage")
+        return _act(desk, ids, step, state, now, recall=True)
+
+    return decide
+
+
+def _failed(desk: Desk, state: State) -> list[int]:
+    """Every job whose last word was a failure."""
+    states = [each.value for each in UNHAPPY]
+    rows = desk.store.past(Filter(states=states, limit=100_000))
+    stored = {row.job.id for row in rows if row.job.id not in state.jobs}
+    here = {id for id, job in state.jobs.items() if job.state in UNHAPPY}
+    return sorted(stored | here)
+
+
+def seen(desk: Desk, body: r.Seen) -> Decide:
+    """Take failures off the listing; without a selector, all of them."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        ids = desk.ids(body.select, state) if body.select else list(state.unseen)
+        fresh = tuple(id for id in ids if id in state.unseen)
+        shown = [
+            {"id": id, "label": state.jobs[id].label, "state": state.jobs[id].state.value}
+            for id in fresh
+        ]
+        facts: list[e.Event] = [e.JobsSeen(at=now.at, jobs=fresh)] if fresh else []
+        return Decision(events=facts, reply=lambda _: {"done": shown, "skipped": []})
+
+    return decide
+
+
+def edit(desk: Desk, body: r.Edit) -> Decide:
+    """Change what waiting jobs ask for."""
+    fixed = {"array", "export", "env", "pty", "hold"} & set(body.options)
+    if fixed:
+        raise Refusal(f"--{fixed.pop()} cannot be changed after submission.", "usage")
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if job.state is not JobState.PENDING:
+            return f"only waiting jobs can be edited ({job.state.value.lower()})"
+        spec = state.spec(job)
+        wanted = read(body.options, context(desk, state, now), base=spec.request)
+        fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
+        name = fields.pop("name", None) or job.name
+        if wanted.fields.get("dependency") and job.id in wanted.fields["dependency"].jobs():
+            raise BadValue("A job cannot wait for itself.")
+        changed = replace(spec, request=wanted.request, **fields)
+        check_possible(state, state.effective(job, changed))
+        hash = digest(encode(changed))
+        facts: list[e.Event] = []
+        if hash not in state.specs:
+            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=changed))
+        if changed.dependency is not None:
+            facts += desk.recalled(sorted(changed.dependency.jobs()), state, now.at)
+        begins = {"begin", "delay"} & set(body.options)
+        facts.append(
+            e.JobEdited(
+                at=now.at, job=job.id, spec=hash, name=name,
+                priority=wanted.priority if wanted.priority is not None else job.priority,
+                begin_at=wanted.begin_at if begins else job.begin_at,
+            )
+        )  # fmt: skip
+        return facts
+
+    def decide(state: State, now: Moment) -> Decision:
+        if not body.options:
+            raise Refusal("Nothing to change. Name what to change, such as --priority 5.", "usage")
+        try:
+            return _each(desk, body.select, step)(state, now)
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+
+    return decide
+
+
+_CLEARABLE = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}
+
+
+def move(desk: Desk, body: r.Move) -> Decide:
+    """Change the place in line: to the front, the back, or next to another job."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        ids = desk.ids(body.select, state) if body.select else []
+        if not ids:
+            raise Refusal("No job was named. Use an id, a range or a name.", "usage")
+        waiting = [state.jobs[id] for id in ids if _waits(state, id)]
+        skipped = [
+            {"id": id, "label": desk.either(id, state)[0].label, "why": "it is not waiting"}
+            for id in ids
+            if not _waits(state, id)
+        ]
+        facts = _moves(desk, body, waiting, state, now) if waiting else []
+        shown = [{"id": j.id, "label": j.label, "state": j.state.value} for j in waiting]
+        return Decision(events=facts, reply=lambda _: {"done": shown, "skipped": skipped})
+
+    return decide
+
+
+def _waits(state: State, id: int) -> bool:
+    job = state.jobs.get(id)
+    return job is not None and job.state is JobState.PENDING
+
+
+def _moves(
+    desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment
+) -> list[e.Event]:
+    moved = {job.id for job in jobs}
+    pending = sorted(
+        (job for job in state.jobs.values() if job.state is JobState.PENDING and job.id not in moved),
+        key=lambda job: (-job.priority, job.order),
+    )
+    if body.where in ("before", "after"):
+        others = desk.ids([body.other], state) if body.other else []
+        if len(others) != 1 or not _waits(state, others[0]) or others[0] in moved:
+            raise Refusal(f"'{body.other}' is not another waiting job.", "usage")
+        at = next(n for n, job in enumerate(pending) if job.id == others[0])
+        priority = pending[at].priority
+        at += body.where == "after"
+    else:
+        at = 0 if body.where == "first" else len(pending)
+        edge = pending[0 if body.where == "first" else -1] if pending else jobs[0]
+        pick = max if body.where == "first" else min
+        priority = pick(edge.priority, *(job.priority for job in jobs))
+    same = [job for job in pending if job.priority == priority]
+    before = pending[at - 1] if at and pending[at - 1] in same else None
+    after = pending[at] if at < len(pending) and pending[at] in same else None
+    low = before.order if before else (after.order if after else 0) - RANK_STEP * (len(jobs) + 1)
+    high = after.order if after else low + RANK_STEP * (len(jobs) + 1)
+    gap = (high - low) // (len(jobs) + 1)
+    if gap < 1:
+        raise Refusal("There is no room left between those two; use --first.", "failed")
+    return [
+        e.JobMoved(at=now.at, job=job.id, priority=priority, rank=low + gap * n)
+        for n, job in enumerate(jobs, 1)
+    ]
+
+
+def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
+    """Close devices to new jobs, or open them again."""
+    closing = isinstance(body, r.Drain)
+
+    def decide(state: State, now: Moment) -> Decision:
+        if not body.devices:
+            raise Refusal("No device was named. Use a GPU's id, or all.", "usage")
+        named: dict[tuple[str, str, str], None] = {}
+        for word in body.devices:
+            for part in filter(None, word.split(",")):
+                found = state.cluster.find(part.strip())
+                if not found:
+                    raise Refusal(f"There is no device '{part}'; see stoker gpus.", "not_found")
+                named.update({(node.name, dev.type, dev.name): None for node, dev in found})
+        devices = tuple(named)
+        running = [
+            job.id
+            for job in state.running.values()
+            if job.placement is not None
+            and any((job.placement.node, t.type, t.device) in named for t in job.placement.takes)
+        ]
+        fact: e.Event
+        if isinstance(body, r.Drain):
+            fact = e.DevicesDrained(at=now.at, devices=devices, reason=body.reason)
+        else:
+            fact = e.DevicesUndrained(at=now.at, devices=devices)
+        shown = [f"{node}/{type}:{name}" for node, type, name in devices]
+        reply = {"devices": shown, "running": running if closing else []}
+        return Decision(events=[fact], reply=lambda _: reply)
+
+    return decide
+
+
+def define_queue(desk: Desk, body: r.Queue) -> Decide:
+    """Make or change a named queue."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        try:
+            gpus = parse_amount(body.max_gpus, "max_gpus") if body.max_gpus else None
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+        for word in body.devices or ():
+            if not state.cluster.find(word):
+                raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
+        fact = e.QueueDefined(
+            at=now.at, name=body.name, max_running=body.max_running, max_gpus=gpus,
+            priority=body.priority, strict=body.strict, devices=tuple(body.devices or ()),
+        )  # fmt: skip
+        return Decision(events=[fact], reply=lambda _: {"name": body.name})
+
+    return decide
+
+
+def delete_queue(desk: Desk, name: str) -> Decide:
+    """Forget a named queue's limits."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        if name not in state.rest.queues:
+            raise Refusal(f"There is no queue '{name}'.", "not_found")
+        busy = [job.id for job in state.jobs.values() if not job.finished and _in(state, job, name)]
+        if busy:
+            raise Refusal(f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed")
+        fact = e.QueueDeleted(at=now.at, name=name)
+        return Decision(events=[fact], reply=lambda _: {"name": name})
+
+    return decide
+
+
+def _in(state: State, job: Job, queue: str) -> bool:
+    spec: Spec = state.spec(job)
+    return spec.queue == queue

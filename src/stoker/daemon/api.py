@@ -1,0 +1,506 @@
+"""The API: one route per verb, each a few lines between HTTP and the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from .. import __version__, wire
+from ..core.events import Event
+from ..core.launch import log_paths
+from ..core.lifecycle import JobState
+from ..core.units import BadValue
+from ..engine import Refusal
+from ..store.port import Filter, StoreError
+from . import acts, intake, looks, requests
+from .auth import allowed
+from .desk import Decide
+from .logs import start_of_tail, stream
+from .loop import Call, Loop
+from .views import iso
+from .waits import Wait
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+READER_BUFFER = 10_000
+"""Events a slow reader may fall behind before it is disconnected."""
+HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(_encode(value), status, HEADERS, "application/json")
+
+
+def refusal_reply(refusal: Refusal) -> Response:
+    """An error, as the contract has it."""
+    status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
+    error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
+    return reply({"error": error}, status)
+
+
+class Api:
+    """The handlers, with the loop they talk to."""
+
+    def __init__(self, loop: Loop, mode: str) -> None:
+        self.loop, self.desk, self.mode = loop, loop.desk, mode
+
+    async def ask(self, decide: Decide) -> Any:
+        """Put a question or a wish to the engine and await its answer."""
+        future, done = self._way_back()
+        self.loop.ask(Call(decide, done))
+        return await future
+
+    @staticmethod
+    def _way_back() -> tuple[asyncio.Future[Any], Callable[[Any, Refusal | None], None]]:
+        here = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = here.create_future()
+
+        def settle(value: Any, refusal: Refusal | None) -> None:
+            if future.done():
+                return
+            if refusal is not None:
+                future.set_exception(refusal)
+            else:
+                future.set_result(value)
+
+        def done(value: Any, refusal: Refusal | None) -> None:
+            here.call_soon_threadsafe(settle, value, refusal)
+
+        return future, done
+
+    # -- jobs ---------------------------------------------------------------------------
+
+    async def submit(self, request: Request) -> Response:
+        """New jobs."""
+        body = await read_body(request, requests.Submit)
+        return reply(await self.ask(intake.submit(self.desk, body)))
+
+    async def jobs(self, request: Request) -> Response:
+        """The queue, or selected jobs."""
+        query = request.query_params
+        found = await self.ask(
+            looks.listing(
+                self.desk,
+                query.getlist("select"),
+                _listed(query.get("state")),
+                query.get("user", ""),
+                query.get("queue", ""),
+                _number(query.get("limit"), "limit"),
+                min(_number(query.get("tail"), "tail"), 100),
+            )
+        )
+        return reply({**found, "seq": self.loop.engine.seq})
+
+    async def why(self, request: Request) -> Response:
+        """Why a job is where it is."""
+        return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
+
+    async def log(self, request: Request) -> Response:
+        """A job's output, raw."""
+        query = request.query_params
+        found = await self.ask(looks.log_of(self.desk, request.path_params["selector"]))
+        view, job, spec = found[0]
+        path = view["error_log"] if query.get("stream") == "err" and view["error_log"] else view["log"]
+        if query.get("attempt"):
+            past = msgspec.structs.replace(job, attempt=_number(query["attempt"], "attempt"))
+            out, err = log_paths(past, spec, view["node"] or "", self.desk.logs)
+            path = err if query.get("stream") == "err" and err else out
+        start = 0
+        if query.get("tail"):
+            start = start_of_tail(path, _number(query["tail"], "tail"))
+        elif query.get("offset"):
+            start = _number(query["offset"], "offset")
+        elif query.get("since"):
+            start = _since(path, _number(query["since"], "since"))
+        ended: Awaitable[Any] | None = None
+        follow = query.get("follow") in ("1", "true")
+        if follow and job.state.value not in wire.FINISHED:
+            ended = self.finished([str(job.id)])
+            path = await self._path_once_started(job.id, path, query.get("stream") == "err")
+        return StreamingResponse(
+            stream(path, start, ended), headers=HEADERS, media_type="application/octet-stream"
+        )
+
+    async def _path_once_started(self, id: int, path: str, err: bool) -> str:
+        """A waiting job of a later attempt will write to another file than its last one did."""
+        found = await self.ask(looks.log_of(self.desk, str(id)))
+        _, job, spec = found[0]
+        if job.state is JobState.PENDING:
+            out, error = log_paths(job, spec, self.desk.node, self.desk.logs)
+            return error if err and error else out
+        return path
+
+    def finished(self, words: list[str]) -> asyncio.Future[Any]:
+        """A future that is done when these jobs are."""
+        future, done = self._way_back()
+        waiting = Wait(self.loop.waits, self.desk, words, False, None, done)
+        future.add_done_callback(lambda _: setattr(waiting, "gone", True))
+        self.loop.ask(waiting)
+        return future
+
+    async def wait(self, request: Request) -> Response:
+        """Answer when jobs have finished."""
+        body = await read_body(request, requests.Wait)
+        future, done = self._way_back()
+        waiting = Wait(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
+        self.loop.ask(waiting)
+        watcher = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait([future, watcher], return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                return reply({})
+            return reply(future.result())
+        finally:
+            waiting.gone = True
+            watcher.cancel()
+
+    # -- machine ------------------------------------------------------------------------
+
+    async def gpus(self, request: Request) -> Response:
+        """Every GPU with its use."""
+        watch = self.loop.watch
+        watch.look()
+        if watch.stale() or not watch.latest:
+            await self.ask(looks.nodes(self.desk, 0.0))  # wakes the loop, which asks the probe
+            for _ in range(20):
+                if not watch.enabled or (watch.latest and not watch.stale()):
+                    break
+                await asyncio.sleep(0.05)
+        return reply(await self.ask(looks.gpus(self.desk, lambda: (watch.latest, watch.note))))
+
+    async def nodes(self, request: Request) -> Response:
+        """Every machine."""
+        return reply(await self.ask(looks.nodes(self.desk, self.loop.since)))
+
+    async def queues(self, request: Request) -> Response:
+        """The named queues."""
+        return reply(await self.ask(looks.queues(self.desk)))
+
+    async def delete_queue(self, request: Request) -> Response:
+        """Forget a named queue."""
+        return reply(await self.ask(acts.delete_queue(self.desk, request.path_params["name"])))
+
+    async def history(self, request: Request) -> Response:
+        """What has finished."""
+        query = request.query_params
+        wanted = Filter(
+            states=looks.valid_states(_listed(query.get("state"))),
+            user=query.get("user"),
+            name=query.get("name"),
+            since=_moment(query.get("since"), "since"),
+            until=_moment(query.get("until"), "until"),
+            limit=min(_number(query.get("limit"), "limit") or 100, 1_000_000),
+        )
+        return reply(await self.ask(looks.history(self.desk, query.getlist("select"), wanted)))
+
+    # -- daemon -------------------------------------------------------------------------
+
+    async def status(self, request: Request) -> Response:
+        """Who is answering."""
+        from .looks import counts
+
+        loop = self.loop
+        found = await self.ask(lambda state, now: looks.answered(counts(state)))
+        gpus = sum(
+            len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
+        )
+        return reply(
+            {
+                "pid": os.getpid(),
+                "version": __version__,
+                "api": wire.API_VERSION,
+                "since": iso(loop.since),
+                "socket": self.loop_socket(),
+                "state_dir": os.path.dirname(self.desk.logs),
+                "log": os.path.join(os.path.dirname(self.desk.logs), "daemon.log"),
+                "mode": self.mode,
+                "draining": loop.draining,
+                "counts": found,
+                "gpus": gpus,
+                "node": self.desk.node,
+                "seq": loop.engine.seq,
+                "warnings": [
+                    *loop.store.warnings(),
+                    *([loop.engine.trouble] if loop.engine.trouble else []),
+                    *([loop.watch.note] if loop.watch.note else []),
+                ],
+            }
+        )
+
+    @staticmethod
+    def loop_socket() -> str:
+        """Where we listen."""
+        from .. import places
+
+        return places.socket_path()
+
+    async def stop(self, request: Request) -> Response:
+        """End, in one of three ways."""
+        body = await read_body(request, requests.Stop)
+        running = await self.ask(lambda state, now: looks.answered(sorted(state.running)))
+        if body.mode == "cancel":
+            live = await self.ask(
+                lambda state, now: looks.answered([str(id) for id in state.running])
+            )
+            if live:
+                await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
+            text = f"{len(running)} running jobs are being cancelled."
+        elif running:
+            text = (
+                f"{len(running)} jobs go on running; the next daemon adopts them."
+                if body.mode == "leave"
+                else f"The daemon ends when {len(running)} running jobs have ended."
+            )
+        else:
+            text = "Nothing was running."
+        asyncio.get_running_loop().call_later(0.05, self._end, body.mode)
+        return reply({"running": running, "text": text})
+
+    def _end(self, mode: str) -> None:
+        if mode == "leave":
+            self.loop.stop()
+        else:
+            self.loop.drain()
+        self.loop.ask(Call(lambda state, now: looks.answered(None), lambda *_: None))
+
+    async def backup(self, request: Request) -> Response:
+        """Copy the database while it is in use."""
+        body = await read_body(request, requests.Backup)
+
+        def decide(state: Any, now: Any) -> Any:
+            try:
+                return looks.answered({"path": body.path, "bytes": self.desk.store.backup(body.path)})
+            except StoreError as error:
+                raise Refusal(str(error), "failed") from None
+
+        return reply(await self.ask(decide))
+
+    async def events(self, request: Request) -> Response:
+        """Everything that happens, as server-sent events."""
+        after = request.headers.get("last-event-id") or request.query_params.get("after")
+        start = _number(after, "after") if after else None
+        return StreamingResponse(
+            self._event_stream(start), headers=HEADERS, media_type="text/event-stream"
+        )
+
+    async def _event_stream(self, after: int | None) -> Any:
+        here = asyncio.get_running_loop()
+        queue: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
+        behind = 0
+
+        def put(seq: int, events: Sequence[Event]) -> None:
+            for number, event in enumerate(events, seq - len(events) + 1):
+                if queue.qsize() >= READER_BUFFER:
+                    queue.put_nowait(None)
+                    return
+                queue.put_nowait((number, event))
+
+        def reader(seq: int, events: Sequence[Event]) -> None:
+            here.call_soon_threadsafe(put, seq, events)
+
+        def join(state: Any, now: Any) -> Any:
+            self.loop.readers.append(reader)
+            return looks.answered(self.loop.engine.seq)
+
+        reached = await self.ask(join)
+        try:
+            yield b": stoker\n\n"
+            behind = reached if after is None else after
+            while behind < reached:
+                page = await self.ask(
+                    lambda state, now: looks.answered(list(self.desk.store.events(behind, 500)))
+                )
+                if not page:
+                    break
+                for seq, event in page:
+                    if seq <= reached:
+                        yield _sse(seq, event)
+                    behind = seq
+            while True:
+                try:
+                    item = await asyncio.wait_for(queue.get(), 15)
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                if item is None:
+                    return  # too slow: it may come back with the last id it has
+                if item[0] > max(behind, reached):
+                    yield _sse(*item)
+        finally:
+            self.loop.readers.remove(reader)
+
+    async def openapi(self, request: Request) -> Response:
+        """This API, described."""
+        from .openapi import document
+
+        return reply(document())
+
+
+def _sse(seq: int, event: Event) -> bytes:
+    kind = type(event).__name__
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, kind.encode(), _encode(event))
+
+
+def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitable[Response]]:
+    """A route for a verb whose handler takes a body and decides."""
+
+    async def route(request: Request) -> Response:
+        body = await read_body(request, body_type)
+        return reply(await api.ask(handler(api.desk, body)))
+
+    return route
+
+
+async def read_body(request: Request, kind: Any) -> Any:
+    """The request's body, bounded and checked."""
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > wire.MAX_BODY_BYTES:
+        raise Refusal("The request is too large. Split it into several.", "too_large")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > wire.MAX_BODY_BYTES:
+            raise Refusal("The request is too large. Split it into several.", "too_large")
+        parts.append(part)
+    try:
+        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Refusal(f"The request cannot be read: {error}", "usage") from None
+
+
+async def _disconnected(request: Request) -> None:
+    while not await request.is_disconnected():
+        await asyncio.sleep(0.5)
+
+
+def _listed(text: str | None) -> list[str]:
+    return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
+
+
+def _number(text: str | None, what: str) -> int:
+    if not text:
+        return 0
+    if not text.isdecimal() or len(text) > 15:
+        raise Refusal(f"'{what}' must be a whole number, not '{text}'.", "usage")
+    return int(text)
+
+
+def _moment(text: str | None, what: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise Refusal(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
+
+
+def _since(path: str, seconds: int) -> int:
+    """Logs carry no times; a log untouched for that long has nothing to show."""
+    try:
+        recent = time.time() - os.stat(path).st_mtime <= seconds
+    except OSError:
+        return 0
+    return 0 if recent else os.stat(path).st_size
+
+
+VERBS: dict[str, tuple[Any, Any]] = {
+    "cancel": (acts.cancel, requests.Cancel),
+    "kill": (acts.kill, requests.Kill),
+    "pause": (acts.pause, requests.Pause),
+    "resume": (acts.resume, requests.Resume),
+    "hold": (acts.hold, requests.Hold),
+    "release": (acts.release, requests.Release),
+    "retry": (acts.retry, requests.Retry),
+    "edit": (acts.edit, requests.Edit),
+    "move": (acts.move, requests.Move),
+    "seen": (acts.seen, requests.Seen),
+    "drain": (acts.drain, requests.Drain),
+    "undrain": (acts.drain, requests.Undrain),
+    "queues": (acts.define_queue, requests.Queue),
+}
+
+
+class Guard:
+    """Turns away everybody but the owner, before anything is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its caller may make it."""
+        client = scope.get("client")
+        if scope["type"] == "http" and not allowed(client[1] if client else -1):
+            refusal = Refusal("This daemon belongs to another user.", "permission")
+            await refusal_reply(refusal)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return refusal_reply(error)
+
+
+async def _bad_value(request: Request, error: Exception) -> Response:
+    return refusal_reply(Refusal(str(error), "usage"))
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    text = f"There is no {request.method} {request.url.path} here."
+    code = "not_found" if status == 404 else "usage"
+    exit_code = wire.ERRORS[code][1]
+    return reply({"error": {"code": code, "message": text, "exit": exit_code}}, status)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+def application(loop: Loop, mode: str) -> ASGIApp:
+    """The whole API over one loop."""
+    from starlette.exceptions import HTTPException
+
+    api = Api(loop, mode)
+    get: list[tuple[str, Any]] = [
+        ("/jobs", api.jobs),
+        ("/jobs/{selector}/why", api.why),
+        ("/jobs/{selector}/log", api.log),
+        ("/gpus", api.gpus),
+        ("/nodes", api.nodes),
+        ("/queues", api.queues),
+        ("/history", api.history),
+        ("/daemon", api.status),
+        ("/events", api.events),
+        ("/openapi.json", api.openapi),
+    ]
+    post: list[tuple[str, Any]] = [
+        ("/jobs", api.submit),
+        ("/wait", api.wait),
+        ("/daemon/stop", api.stop),
+        ("/backup", api.backup),
+        *((f"/{verb}", _act(api, handler, body)) for verb, (handler, body) in VERBS.items()),
+    ]
+    routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]
+    routes += [Route(wire.PREFIX + path, handler, methods=["POST"]) for path, handler in post]
+    routes.append(Route(f"{wire.PREFIX}/queues/{{name}}", api.delete_queue, methods=["DELETE"]))
+    handlers: Any = {
+        Refusal: _refused,
+        BadValue: _bad_value,
+        HTTPException: _missing,
+        ClientDisconnect: _left,
+    }
+    return Guard(Starlette(routes=routes, exception_handlers=handlers))

@@ -1,0 +1,90 @@
+"""What every request handler has at hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.events import Event, JobRecalled
+from ..core.job import Job, Spec
+from ..core.selectors import NotFound, select
+from ..core.state import State
+from ..core.units import BadValue
+from ..engine import Decision, Moment, Refusal
+from ..store.port import Filter, Store
+
+Decide = Callable[[State, Moment], Decision]
+
+
+class Desk(Struct):
+    """The store, the places and the settings, without the state: that comes with each turn."""
+
+    store: Store
+    logs: str
+    node: str
+    user: str
+    remembered: dict[int, tuple[Job, Spec]] = {}
+    """Finished jobs read back from the store, for the length of one request."""
+
+    def recall(self, id: int) -> Job | None:
+        """A job that has left memory."""
+        found = self.found(id)
+        return found[0] if found else None
+
+    def found(self, id: int) -> tuple[Job, Spec] | None:
+        """A job and its spec from the store."""
+        if id not in self.remembered:
+            if len(self.remembered) > 1000:
+                self.remembered.clear()
+            rows = self.store.past(Filter(ids=[id], limit=1))
+            if not rows:
+                return None
+            self.remembered[id] = (rows[0].job, rows[0].spec)
+        return self.remembered[id]
+
+    def by_name(self, name: str) -> list[int]:
+        """The newest finished job of this name."""
+        rows = self.store.past(Filter(name=name, limit=1))
+        return [rows[-1].job.id] if rows else []
+
+    def ids(self, words: list[str], state: State) -> list[int]:
+        """The ids that selectors mean; refuses what means nothing."""
+        self.remembered.clear()
+        try:
+            return select(words, state, self.recall, self.by_name)
+        except NotFound as error:
+            raise Refusal(str(error), "not_found") from None
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+
+    def either(self, id: int, state: State) -> tuple[Job, Spec]:
+        """A job from memory or from the store."""
+        job = state.jobs.get(id)
+        if job is not None:
+            return job, state.spec(job)
+        found = self.found(id)
+        if found is None:
+            raise Refusal(f"There is no job {id}.", "not_found")
+        return found
+
+    def recalled(self, ids: list[int], state: State, at: float) -> list[Event]:
+        """The facts that bring finished jobs back to memory."""
+        events: list[Event] = []
+        for id in ids:
+            if id not in state.jobs:
+                job, spec = self.either(id, state)
+                events.append(JobRecalled(at=at, job=job, spec=spec))
+        return events
+
+
+def answered(value: Any) -> Decision:
+    """An answer that changes nothing."""
+    return Decision(reply=lambda _: value)
+
+
+def clock() -> Moment:
+    """The real time."""
+    return Moment(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -1,0 +1,235 @@
+"""Submissions: from a request's words to a spec, ids and facts."""
+
+from __future__ import annotations
+
+import os
+from _blake2 import blake2b
+from typing import Any
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from ..core.events import Event, JobsSubmitted, SpecRecorded
+from ..core.explain import predict
+from ..core.job import Job, Spec
+from ..core.options import Context, Wanted, read
+from ..core.policy.place import could_ever
+from ..core.request import Request, describe
+from ..core.state import State
+from ..core.units import BadValue
+from ..engine import Decision, Moment, Refusal
+from . import requests as r
+from .desk import Decide, Desk
+from .views import iso
+
+LEAKS = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
+"""Variables of the terminal, not of the user."""
+BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
+
+
+def digest(data: bytes) -> str:
+    """A content hash."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def submit(desk: Desk, body: r.Submit) -> Decide:
+    """Accept new jobs, all or none."""
+    what = body.what
+    kinds = [what.line, what.argv, what.script, what.lines]
+    if sum(kind is not None for kind in kinds) != 1:
+        raise Refusal("A submission holds exactly one of line, argv, script and lines.", "usage")
+    _check_text(what)
+
+    def decide(state: State, now: Moment) -> Decision:
+        if body.key:
+            again = desk.store.find_key(body.key)
+            if again is not None:
+                first, count = again
+                return Decision(reply=lambda _: _receipt(first, count, False, [], None))
+        try:
+            return _accept(desk, body, state, now)
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+
+    return decide
+
+
+def _check_text(what: r.What) -> None:
+    texts = [what.line, what.script, *(what.argv or ()), *(what.lines or ()), *what.args]
+    if any(text is not None and "\0" in text for text in texts):
+        raise Refusal("A command holds a zero byte.", "usage")
+    empty = what.line is not None and not what.line.strip()
+    if empty or any(not line.strip() for line in what.lines or ()):
+        raise Refusal("A command is empty.", "usage")
+
+
+def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
+    wanted = read(body.options, context(desk, state, now))
+    environment = _environment(body.environment, wanted)
+    env_hash = digest(environment)
+    blobs: dict[str, bytes] = {}
+    spec = _spec(desk, body, wanted, env_hash, blobs)
+    check_possible(state, state.effective(Job(0, "", "", "", 0.0), spec))
+    count, indexes, lines = 1, wanted.indexes, None
+    if body.what.lines is not None:
+        if indexes is not None:
+            raise BadValue("--array and --each-line do not go together.")
+        count, lines = len(body.what.lines), tuple(body.what.lines)
+    elif body.what.line is not None:
+        lines = (body.what.line,)
+    if indexes is not None:
+        count = len(indexes)
+        if lines is not None:
+            lines = lines * count
+    hash = digest(encode(spec))
+    queue = state.rest.queues.get(spec.queue)
+    priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
+    first = state.rest.next_id
+    if body.dry_run:
+        return Decision(reply=lambda state: _dry(state, spec, now, wanted.warnings, count))
+    events: list[Event] = list(_needed(desk, spec, state, now))
+    if hash not in state.specs:
+        events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
+    events.append(
+        JobsSubmitted(
+            at=now.at, first=first, count=count, spec=hash, key=body.key, lines=lines,
+            argv=tuple(body.what.argv) if body.what.argv is not None else None,
+            indexes=indexes, priority=priority, held=wanted.held, begin_at=wanted.begin_at,
+        )
+    )  # fmt: skip
+    return Decision(
+        events=events,
+        blobs=blobs,
+        secrets={env_hash: environment},
+        key=(body.key, first, count) if body.key else None,
+        reply=lambda _: _receipt(first, count, indexes is not None, wanted.warnings, None),
+    )
+
+
+def _needed(desk: Desk, spec: Spec, state: State, now: Moment) -> list[Event]:
+    """Jobs that this one waits for and that have left memory come back to it."""
+    if spec.dependency is None:
+        return []
+    return desk.recalled(sorted(spec.dependency.jobs()), state, now.at)
+
+
+def context(desk: Desk, state: State, now: Moment) -> Context:
+    """What reading options needs to know of the other jobs."""
+
+    def singleton(name: str) -> list[int]:
+        return [
+            id
+            for id, job in state.jobs.items()
+            if not job.finished and job.name == name and job.user == desk.user
+        ]
+
+    return Context(now.at, lambda word: desk.ids([word], state), singleton)
+
+
+def _receipt(
+    first: int, count: int, array: bool, warnings: list[str], start: str | None
+) -> dict[str, Any]:
+    last = first + count - 1
+    label = str(first) if count == 1 or array else f"{first}-{last}"
+    return {
+        "first": first, "last": last, "count": count, "label": label,
+        "warnings": warnings, "expected_start": start,
+    }  # fmt: skip
+
+
+def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int) -> dict[str, Any]:
+    """What would happen: nothing is stored."""
+    from ..core.policy.place import place
+
+    start = None
+    if spec.dependency is None and place(state.cluster, spec.request) and not len(state.line):
+        start = iso(now.at)
+    else:
+        last = max(state.line.where, default=None)
+        if last is not None:
+            wait, _ = predict(
+                state, state.jobs[last], now.boot, lambda job: _limit(state, job)
+            )
+            start = iso(now.at + wait) if wait is not None else None
+    return {
+        "first": None, "last": None, "count": count, "label": None,
+        "warnings": warnings, "expected_start": start,
+    }  # fmt: skip
+
+
+def _limit(state: State, job: Job) -> float | None:
+    limit = state.spec(job).limit
+    return float(limit) if limit is not None else None
+
+
+def _spec(
+    desk: Desk, body: r.Submit, wanted: Wanted, environment: str, blobs: dict[str, bytes]
+) -> Spec:
+    what = body.what
+    kind = "argv" if what.argv is not None else "line"
+    script = None
+    name = ""
+    if what.script is not None:
+        text = what.script.encode()
+        kind = "script" if text.startswith(b"#!") else "shell-script"
+        script = digest(text)
+        blobs[script] = text
+        name = os.path.basename(what.script_name or "") or "script"
+    fields = dict(wanted.fields)
+    directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
+    if not os.path.isdir(directory):
+        raise BadValue(f"The directory {directory} is not there.")
+    spec = Spec(
+        kind=kind, user=desk.user, directory=os.path.normpath(directory), shell=body.shell,
+        environment=environment, request=wanted.request, name=name, umask=body.umask,
+        script=script, script_name=what.script_name, args=tuple(what.args),
+    )  # fmt: skip
+    fields["name"] = fields.get("name") or name
+    if fields.get("pty"):
+        spec = replace(spec, shell=body.shell)
+    return replace(spec, **{key: value for key, value in fields.items() if value is not None})
+
+
+def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
+    """The job's environment, as it will be handed over: NAME=VALUE with zeros between."""
+    export = wanted.export.strip()
+    values = dict(given)
+    if export.upper() == "NONE":
+        values = {name: text for name, text in given.items() if name in BASIC}
+    elif export.upper() not in ("ALL", ""):
+        names = [part for part in export.split(",") if part]
+        values = {} if "ALL" not in names else dict(given)
+        for part in names:
+            name, equals, text = part.partition("=")
+            if equals:
+                values[name] = text
+            elif name in given:
+                values[name] = given[name]
+        for name in BASIC:
+            if name in given:
+                values.setdefault(name, given[name])
+    for name in list(values):
+        if name in LEAKS or (name.startswith("STOKER_") and name != "STOKER_HOME"):
+            del values[name]
+    values.setdefault("PYTHONUNBUFFERED", "1")
+    values.update(wanted.set_env)
+    for name, text in values.items():
+        if not name or "=" in name or "\0" in name or "\0" in text:
+            raise BadValue(f"The environment variable '{name}' cannot be passed on.")
+    return b"\0".join(
+        os.fsencode(name) + b"=" + os.fsencode(text) for name, text in sorted(values.items())
+    )
+
+
+def check_possible(state: State, request: Request) -> None:
+    """Refuse what no machine could ever give, and say what each one lacks."""
+    lacks = []
+    for node in state.cluster.nodes.values():
+        lack = could_ever(node, request)
+        if lack is None:
+            return
+        lacks.append(f"{node.name} {lack}")
+    raise Refusal(
+        f"No machine can ever give {describe(request)}: {'; '.join(lacks) or 'there is none'}.",
+        "impossible",
+    )

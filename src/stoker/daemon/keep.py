@@ -1,0 +1,21 @@
+"""What exists before anything heavy is loaded: directories and the keeper."""
+
+from __future__ import annotations
+
+import os
+
+from .. import places
+from ..executors.keeper import Wire, spawn_keeper
+
+
+class Keep:
+    """The directories of a state, and the process that will be its jobs' parent."""
+
+    def __init__(self) -> None:
+        self.state = places.secure_dir(places.state_dir())
+        self.exits = f"{self.state}/exits"
+        self.scripts = f"{self.state}/scripts"
+        for path in (places.logs_dir(), self.exits, self.scripts):
+            os.makedirs(path, 0o700, exist_ok=True)
+        self.run = places.secure_dir(places.run_dir())
+        self.keeper: tuple[int, Wire] = spawn_keeper(self.exits)

@@ -1,0 +1,245 @@
+"""Questions: the queue, one job, why it waits, the past, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.explain import predict, why
+from ..core.job import Job
+from ..core.lifecycle import FINISHED, JobState
+from ..core.policy.order import in_order
+from ..core.state import State
+from ..engine import Decision, Moment, Refusal
+from ..store.port import Filter
+from .desk import Decide, Desk, answered
+from .views import gpu_view, iso, job_view, node_view
+
+PAGE = 1000
+ETAS = 20
+"""How many waiting jobs of a listing get a predicted start."""
+RUNS = 10
+"""How many earlier runs an expectation is drawn from."""
+
+
+def listing(
+    desk: Desk, words: list[str], states: list[str], user: str, queue: str, limit: int, tail: int
+) -> Decide:
+    """The queue, or the selected jobs."""
+    limit = min(limit or PAGE, 100_000)
+    unknown = [state for state in states if state not in JobState.__members__]
+    if unknown:
+        raise Refusal(f"There is no state {unknown[0]}.", "usage")
+
+    def decide(state: State, now: Moment) -> Decision:
+        chosen = desk.ids(words, state) if words else _current(state, limit)
+        views, more = [], 0
+        expected = Expected(desk, state)
+        etas = ETAS
+        for id in chosen:
+            job, spec = desk.either(id, state)
+            if states and job.state.value not in states:
+                continue
+            if (user and job.user != user) or (queue and spec.queue != queue):
+                continue
+            if len(views) >= limit:
+                more += 1
+                continue
+            view = job_view(job, spec, state, now, desk.logs, tail)
+            if job.id in state.line and etas:
+                etas -= 1
+                wait, _ = predict(state, job, now.boot, expected)
+                view["expected_start"] = iso(now.at + wait) if wait is not None else None
+            views.append(view)
+        if not words and not states:
+            more = max(state.live + len(state.unseen) - len(views), 0) if not user else more
+        return answered(
+            {"jobs": views, "more": more, "counts": counts(state), "now": iso(now.at)}
+        )
+
+    return decide
+
+
+def _current(state: State, limit: int) -> list[int]:
+    """Running first, then waiting in the order they would start, then unseen failures."""
+    running = sorted(state.running)
+    ready = [job.id for job in in_order(state.line, state.jobs, limit)]
+    waiting: list[int] = []
+    if len(ready) < limit:
+        for id, job in state.jobs.items():
+            if job.state is JobState.PENDING and id not in state.line:
+                waiting.append(id)
+                if len(waiting) >= limit:
+                    break
+    return [*running, *ready, *waiting, *state.unseen]
+
+
+def counts(state: State) -> dict[str, int]:
+    """How many jobs stand where."""
+    found: dict[str, int] = {}
+    for job in state.running.values():
+        found[job.state.value] = found.get(job.state.value, 0) + 1
+    pending = state.live - len(state.running)
+    if pending:
+        found["PENDING"] = pending
+    for id in state.unseen:
+        name = state.jobs[id].state.value
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+class Expected:
+    """How long a job will run: its limit, else what jobs of its name took before."""
+
+    def __init__(self, desk: Desk, state: State) -> None:
+        self.desk, self.state = desk, state
+        self.known: dict[tuple[str, str], float | None] = {}
+
+    def __call__(self, job: Job) -> float | None:
+        """Seconds in all, or None when there is nothing to go by."""
+        spec = self.state.spec(job)
+        key = (job.user, job.name)
+        if key not in self.known:
+            runs = sorted(self.desk.store.durations(*key, RUNS))
+            self.known[key] = runs[len(runs) // 2] if runs else None
+        usual = self.known[key]
+        if spec.limit is None:
+            return usual
+        return float(spec.limit) if usual is None else min(usual, float(spec.limit))
+
+
+def explain(desk: Desk, word: str) -> Decide:
+    """Why a job is where it is."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        id = desk.ids([word], state)[0]
+        job, _ = desk.either(id, state)
+        found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
+        if id not in state.jobs:
+            text = f"it is over: {job.cause or job.state.value.lower()}"
+            return answered({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
+        answer = why(state, job, now.at, now.boot, Expected(desk, state))
+        start = iso(now.at + answer.expected_in) if answer.expected_in is not None else None
+        return answered(
+            {
+                **found,
+                "reason": answer.reason,
+                "text": answer.text,
+                "position": answer.position,
+                "ahead": list(answer.ahead),
+                "expected_start": start,
+                "expected_basis": answer.basis,
+                "nodes": [
+                    {
+                        "node": view.node,
+                        "fits_empty": view.fits_empty,
+                        "constraints": [
+                            {"name": c.name, "needs": c.needs, "free": c.free, "text": c.text}
+                            for c in view.constraints
+                        ],
+                    }
+                    for view in answer.nodes
+                ],
+            }
+        )
+
+    return decide
+
+
+def log_of(desk: Desk, word: str) -> Decide:
+    """The jobs behind a selector, with what is needed to read their logs."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        found = []
+        for id in desk.ids([word], state):
+            job, spec = desk.either(id, state)
+            found.append((job_view(job, spec, state, now, desk.logs), job, spec))
+        return answered(found)
+
+    return decide
+
+
+def history(desk: Desk, words: list[str], wanted: Filter) -> Decide:
+    """What has finished, oldest first."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        if words:
+            ids = desk.ids(words, state)
+            rows = [desk.either(id, state) for id in ids[: wanted.limit]]
+            return answered(
+                {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
+            )
+        limit = wanted.limit
+        wanted.limit = limit + 1
+        found = desk.store.past(wanted)
+        wanted.limit = limit
+        more = max(len(found) - limit, 0)
+        shown = found[-limit:] if limit else []
+        return answered(
+            {
+                "jobs": [job_view(each.job, each.spec, None, now, desk.logs) for each in shown],
+                "more": more,
+            }
+        )
+
+    return decide
+
+
+def valid_states(states: list[str]) -> list[str] | None:
+    """Finished states by name, or none given."""
+    known = {state.value for state in FINISHED}
+    for state in states:
+        if state not in known:
+            raise Refusal(f"'{state}' is not a finished state; one of {', '.join(sorted(known))}.", "usage")
+    return states or None
+
+
+def gpus(desk: Desk, readings: Callable[[], tuple[dict[str, Any], str | None]]) -> Decide:
+    """Every GPU with its use."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        use, note = readings()
+        shown = []
+        for node in state.cluster.nodes.values():
+            for device in node.types.get("gpu", ()):
+                view = gpu_view(node, device, state, use.get(device.facts.uuid or "", {}))
+                for each in view["jobs"]:
+                    started = state.jobs[each["id"]].started_boot
+                    each["elapsed"] = round(now.boot - started, 3) if started is not None else None
+                shown.append(view)
+        return answered({"gpus": shown, "note": note})
+
+    return decide
+
+
+def nodes(desk: Desk, since: float) -> Decide:
+    """Every machine and what is left of it."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        shown = [node_view(node, state, since) for node in state.cluster.nodes.values()]
+        return answered({"nodes": shown})
+
+    return decide
+
+
+def queues(desk: Desk) -> Decide:
+    """The named queues."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        from ..core.units import format_amount
+
+        shown = [
+            {
+                "name": queue.name,
+                "max_running": queue.max_running,
+                "max_gpus": format_amount(queue.max_gpus) if queue.max_gpus is not None else None,
+                "priority": queue.priority,
+                "strict": queue.strict,
+                "devices": list(queue.devices),
+                "running": state.queue_running.get(queue.name, 0),
+            }
+            for queue in state.rest.queues.values()
+        ]
+        return answered({"queues": shown})
+
+    return decide

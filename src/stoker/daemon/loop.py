@@ -1,0 +1,362 @@
+"""The loop: receive, apply, journal, plan, carry out, publish. Read this file first."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from _queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core import instructions as i
+from ..core.clock import seconds_until_due
+from ..core.events import Event
+from ..core.launch import launch
+from ..core.state import State
+from ..engine import Ask, Decision, Engine, Moment, Refusal
+from ..executors.local import LocalExecutor
+from ..store.port import Store, StoreError, StoreFenced
+from .desk import Decide, Desk, clock
+from .hooks import run_hook
+from .settings import Settings
+from .views import job_view
+from .waits import Waits
+from .watch import GpuWatch
+
+FORCE_AFTER = 0.05
+"""Starts and exits are on disk within this time; submissions before they are acknowledged."""
+LONGEST_SLEEP = 60.0
+"""The wall clock can jump, so begin times are looked at now and then."""
+PROBE_PATIENCE = 1.0
+
+
+class Poller:
+    """Descriptors and what to do when they are readable."""
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+        self.callbacks: dict[int, Callable[[], None]] = {}
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call back whenever this descriptor is readable."""
+        self.callbacks[fd] = callback
+        self.epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; safe to repeat."""
+        if self.callbacks.pop(fd, None) is not None:
+            with contextlib.suppress(OSError):
+                self.epoll.unregister(fd)
+
+    def wait(self, timeout: float | None) -> None:
+        """Sleep until something happens, then call back for each thing that did."""
+        for fd, _ in self.epoll.poll(timeout):
+            callback = self.callbacks.get(fd)
+            if callback is not None:
+                callback()
+
+
+class Call:
+    """A request from another thread, with the way back for its answer."""
+
+    def __init__(self, decide: Decide, done: Callable[[Any, Refusal | None], None]) -> None:
+        self._decide, self._done = decide, done
+
+    def decide(self, state: State, now: Moment) -> Decision:
+        """Say what it comes to."""
+        return self._decide(state, now)
+
+    def answer(self, reply: Any) -> None:
+        """Granted."""
+        self._done(reply, None)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Not granted."""
+        self._done(None, refusal)
+
+
+class Feeder:
+    """A second source of work beside the API; `feed` brings its own."""
+
+    def asks(self) -> list[Ask]:
+        """Submissions to be made in this turn."""
+        return []
+
+    def after(self, events: Sequence[Event]) -> None:
+        """What the turn brought."""
+
+    def timeout(self) -> float | None:
+        """Seconds until it wants a turn even if nothing happens."""
+        return None
+
+
+class Loop:
+    """Turns the engine for as long as there is somebody or something to serve."""
+
+    def __init__(
+        self, store: Store, executor: LocalExecutor, poller: Poller, desk: Desk,
+        settings: Settings, watch: GpuWatch, scripts: str, feeder: Feeder | None = None,
+    ) -> None:  # fmt: skip
+        self.store, self.executor, self.poller, self.desk = store, executor, poller, desk
+        self.settings, self.watch, self.scripts = settings, watch, scripts
+        self.feeder = feeder or Feeder()
+        self.engine = Engine(store, clock, self.carry_out, self.publish)
+        self.inbox: SimpleQueue[Ask] = SimpleQueue()
+        self.waits = Waits()
+        self.readers: list[Callable[[int, Sequence[Event]], None]] = []
+        self.since = time.time()
+        self.draining = False
+        self.done = False
+        self.exit_when_idle: float | None = None
+        self.idle_since: float | None = None
+        self.force_at: float | None = None
+        self.forcing = False
+        self.settling: list[str] = []
+        self.probe_asked: float | None = None
+        self.children: list[int] = []
+        self.on_signal: Callable[[int], None] = lambda _: self.stop()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        poller.watch(self._bell, self._ring)
+        self._last: Sequence[Event] = ()
+
+    # -- from other threads -------------------------------------------------------------
+
+    def ask(self, ask: Ask) -> None:
+        """Hand a request to the loop."""
+        self.inbox.put(ask)
+        os.eventfd_write(self._bell, 1)
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    # -- the loop -----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self._listen_for_signals()
+        while not self.done:
+            self.turn()
+            if not self.done:
+                self.poller.wait(self.timeout())
+
+    def turn(self) -> None:
+        """One turn: what happened, what it means, what follows."""
+        boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.executor.tick(boot)
+        asks = self.feeder.asks()
+        while not self.inbox.empty():
+            asks.append(self.inbox.get())
+        facts = self._facts()
+        self.cycle(facts, asks)
+        while self.executor.facts:
+            # Carrying out may bring news at once: a start that cannot be made.
+            self.cycle(self._facts(), [])
+        self._force_when_due()
+        self._finish_when_drained()
+
+    def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
+        """Turn the engine once, and tell everybody who waits."""
+        state = self.engine.state
+        self.engine.planning = not self.draining and self._gpus_known(state)
+        self._last = ()
+        try:
+            self.engine.cycle(facts, asks)
+        except StoreFenced:
+            self.done = True
+            raise
+        except StoreError as error:
+            print(f"stoker: {error}", file=sys.stderr, flush=True)
+            self.engine.owed = [*self.engine.owed, *facts]
+        self.waits.check(self.engine.state, self.desk, self._last)
+        self.feeder.after(self._last)
+        if self.engine.unforced and self.force_at is None:
+            self.force_at = time.monotonic() + FORCE_AFTER
+
+    def _facts(self) -> list[Event]:
+        facts, self.executor.facts = self.executor.facts, []
+        if self.watch.pending is not None:
+            facts += self.watch.facts(self.engine.state)
+            self.probe_asked = None
+        return facts
+
+    def _gpus_known(self, state: State) -> bool:
+        """Never give out a GPU on the word of an old look at it."""
+        if not self.watch.stale() or not len(state.line):
+            return True
+        now = time.monotonic()
+        if self.probe_asked is None:
+            self.probe_asked = now
+        return now - self.probe_asked > PROBE_PATIENCE
+
+    def timeout(self) -> float | None:
+        """How long nothing needs doing, unless something happens."""
+        now = clock()
+        state = self.engine.state
+        waits = [LONGEST_SLEEP] if state.alarms or state.deadlines else []
+        for wait in (
+            seconds_until_due(state, now.at, now.boot),
+            self.executor.tick(now.boot),
+            self.watch.tick(state),
+            self.waits.timeout(),
+            self.feeder.timeout(),
+            1.0 if self.engine.owed or self.engine.trouble else None,
+            max(self.force_at - time.monotonic(), 0.0) if self.force_at is not None else None,
+            PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
+            self._idle_left(state),
+        ):
+            if wait is not None:
+                waits.append(wait)
+        return min(waits) if waits else None
+
+    def _idle_left(self, state: State) -> float | None:
+        if self.exit_when_idle is None:
+            return None
+        if state.live or self.readers or self.waits.waiting:
+            self.idle_since = None
+            return None
+        now = time.monotonic()
+        if self.idle_since is None:
+            self.idle_since = now
+        left = self.idle_since + self.exit_when_idle - now
+        if left <= 0:
+            self.done = True
+        return max(left, 0.0)
+
+    # -- carrying out -------------------------------------------------------------------
+
+    def carry_out(self, wishes: list[i.Instruction]) -> None:
+        """Do what the core wishes. Its decisions are on record by now."""
+        executor = self.executor
+        for wish in wishes:
+            match wish:
+                case i.StartProcess():
+                    self._start(wish)
+                case i.EndAttempt():
+                    executor.end(wish)
+                case i.SignalAttempt():
+                    executor.signal(wish)
+                case i.SuspendAttempt():
+                    executor.suspend(wish.job, wish.attempt)
+                case i.ResumeAttempt():
+                    executor.resume(wish.job, wish.attempt)
+                case i.AnnounceEnd():
+                    self._announce_end(wish.job)
+                case i.AnnounceEmpty():
+                    self._hook(self.settings.on_empty, {"event": "empty"})
+
+    def _start(self, wish: i.StartProcess) -> None:
+        state = self.engine.state
+        job = state.jobs[wish.job]
+        node = state.cluster.nodes[wish.placement.node]
+        token = self.executor.token(wish.job, wish.attempt)
+        order = launch(
+            job, state.spec(job), wish.placement, node, self.desk.logs, token, self.scripts
+        )
+        self.executor.start(wish, order)
+
+    def _announce_end(self, id: int) -> None:
+        job = self.engine.state.jobs.get(id)
+        if job is None:
+            return
+        spec = self.engine.state.spec(job)
+        command = spec.on_end or self.settings.on_end
+        if not command:
+            return
+        view = job_view(job, spec, self.engine.state, clock(), self.desk.logs)
+        self._hook(
+            command,
+            {
+                "event": "end", "job_id": view["label"], "job_name": view["name"],
+                "state": view["state"], "code": view["result"], "cause": view["cause"],
+                "log": view["log"],
+            },
+        )  # fmt: skip
+
+    def _hook(self, command: str | None, values: dict[str, Any]) -> None:
+        for pid in self.children[:]:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            self.children.remove(pid)
+        if command:
+            pid = run_hook(command, values)
+            if pid is not None:
+                self.children.append(pid)
+
+    def publish(self, seq: int, events: Sequence[Event]) -> None:
+        """Tell readers of the event stream. They never make us wait."""
+        self._last = events
+        for reader in self.readers[:]:
+            reader(seq, events)
+
+    # -- durability ---------------------------------------------------------------------
+
+    def _force_when_due(self) -> None:
+        """Put commits on disk in the background, then drop the claims that proved them."""
+        if self.force_at is None or time.monotonic() < self.force_at or self.forcing:
+            return
+        self.force_at, self.forcing = None, True
+        self.engine.unforced = False
+        self.settling, self.executor.settled = self.executor.settled, []
+        _thread.start_new_thread(self._force, ())
+
+    def _force(self) -> None:
+        """Runs in a thread of its own, so that the loop never waits for the disk."""
+        try:
+            self.store.force()
+            for path in self.settling:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        except OSError as error:
+            print(f"stoker: cannot sync the journal: {error}", file=sys.stderr, flush=True)
+        finally:
+            self.settling = []
+            self.forcing = False
+
+    # -- ending -------------------------------------------------------------------------
+
+    def _listen_for_signals(self) -> None:
+        read, write = socket.socketpair()
+        read.setblocking(False)
+        write.setblocking(False)
+        self._signals = (read, write)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.poller.watch(read.fileno(), self._signalled)
+
+    def _signalled(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in self._signals[0].recv(64):
+                self.on_signal(number)
+
+    def stop(self) -> None:
+        """Leave running jobs to the keeper and end."""
+        self.done = True
+
+    def drain(self) -> None:
+        """Start nothing new; end when what runs has ended."""
+        self.draining = True
+
+    def _finish_when_drained(self) -> None:
+        if self.draining and not self.engine.state.running:
+            self.done = True
+
+    def close(self) -> None:
+        """Leave everything in order for the next daemon."""
+        while self.forcing:
+            time.sleep(0.001)
+        self.watch.close()
+        self.store.close()
+        for path in self.executor.settled:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self.executor.wire.sock.close()

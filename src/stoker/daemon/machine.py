@@ -1,0 +1,130 @@
+"""What this machine offers: probed, declared, or remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+
+from ..core.cluster import DeviceFacts, NodeFacts
+from ..core.request import CPU, GPU, MEMORY
+from ..core.units import THOUSAND
+from ..probes import host
+from ..probes.declared import POOL, Declared, inherited_limit, limit, parse_gpus, parse_resources
+from ..probes.process import read_once
+from ..probes.readings import GpuFacts, Reading
+
+SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
+"""Where one of these is, a GPU driver is: only then is it worth asking."""
+PATIENCE = 8.0
+
+
+def has_driver(environ: Mapping[str, str]) -> bool:
+    """Whether asking for GPUs can find any. Costs a few stat calls, not a process."""
+    if any(os.path.exists(path) for path in SIGNS):
+        return True
+    libraries = filter(None, environ.get("LD_LIBRARY_PATH", "").split(":"))
+    return any(os.path.exists(f"{path}/libnvidia-ml.so.1") for path in libraries)
+
+
+class Declaration:
+    """What was said on the command line, kept for daemons that start by themselves."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def load(self) -> tuple[str | None, str | None]:
+        """The last `--gpus` and `--resources`."""
+        try:
+            with open(self.path) as file:
+                found = json.load(file)
+            return found.get("gpus"), found.get("resources")
+        except (OSError, ValueError, AttributeError):
+            return None, None
+
+    def save(self, gpus: str | None, resources: str | None) -> None:
+        """Remember what was said."""
+        part = f"{self.path}.{os.getpid()}"
+        with open(part, "w") as file:
+            json.dump({"gpus": gpus, "resources": resources}, file)
+        os.rename(part, self.path)
+
+
+def probe(environ: Mapping[str, str]) -> Reading:
+    """The GPUs that are really here, narrowed by an inherited CUDA_VISIBLE_DEVICES."""
+    if not has_driver(environ):
+        return Reading()
+    reading = read_once(PATIENCE)
+    names = inherited_limit(environ)
+    if names is None:
+        return reading
+    kept = limit(reading.facts, names)
+    uuids = {gpu.uuid for gpu in kept}
+    use = tuple(each for each in reading.use if each.uuid in uuids)
+    return Reading(facts=tuple(kept), use=use, error=reading.error)
+
+
+def offer(
+    reading: Reading, gpus: str | None, resources: str | None, extra: Iterable[str] = ()
+) -> NodeFacts:
+    """The node as the core sees it. `gpus` limits or declares; `extra` only adds."""
+    types: dict[str, tuple[DeviceFacts, ...]] = {
+        CPU: (DeviceFacts(POOL, host.cores() * THOUSAND),),
+        MEMORY: (DeviceFacts(POOL, host.memory_mib()),),
+    }
+    real = _real(reading.facts)
+    if gpus is not None and gpus not in ("all", "none"):
+        types[GPU] = tuple(_named(real, name) for name, _ in parse_gpus(gpus).devices)
+    elif gpus != "none":
+        types[GPU] = tuple(real)
+    for declared in parse_resources(resources) if resources else ():
+        types[declared.type] = _declared(declared, real)
+    present = types.get(GPU, ())
+    missing = [name for name in extra if not any(_means(facts, name) for facts in present)]
+    types[GPU] = (*present, *(_named(real, name) for name in missing))
+    if not types[GPU]:
+        del types[GPU]
+    return NodeFacts(host.hostname(), types)
+
+
+def _real(facts: tuple[GpuFacts, ...]) -> list[DeviceFacts]:
+    vendors = {gpu.vendor for gpu in facts}
+    found = []
+    for gpu in facts:
+        name = gpu.uuid if gpu.mig else str(gpu.index)
+        if gpu.vendor == "amd" and len(vendors) > 1:
+            name = f"amd{gpu.index}"  # both vendors count from 0
+        found.append(
+            DeviceFacts(
+                name=name, index=None if gpu.mig else gpu.index, uuid=gpu.uuid, model=gpu.model,
+                memory=gpu.memory, vendor=gpu.vendor, mig=gpu.mig,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _means(facts: DeviceFacts, name: str) -> bool:
+    return name in (facts.name, facts.uuid)
+
+
+def _named(real: list[DeviceFacts], name: str) -> DeviceFacts:
+    """A real GPU under the name it was typed by, or one that is only declared."""
+    for facts in real:
+        if _means(facts, name):
+            return DeviceFacts(
+                name=name, index=facts.index, uuid=facts.uuid, model=facts.model,
+                memory=facts.memory, vendor=facts.vendor, mig=facts.mig,
+            )  # fmt: skip
+    return DeviceFacts(name=name, index=int(name) if name.isdecimal() else None)
+
+
+def _declared(declared: Declared, real: list[DeviceFacts]) -> tuple[DeviceFacts, ...]:
+    if declared.type == MEMORY:
+        return tuple(DeviceFacts(name, amount // THOUSAND) for name, amount in declared.devices)
+    if declared.type == GPU:
+        return tuple(
+            facts if amount == THOUSAND else DeviceFacts(name, amount)
+            for name, amount in declared.devices
+            for facts in [_named(real, name)]
+        )
+    return tuple(DeviceFacts(name, amount) for name, amount in declared.devices)

@@ -1,0 +1,141 @@
+"""The bodies of requests, checked before anything looks at them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+Word = Annotated[str, Meta(max_length=4096)]
+Words = Annotated[list[Word], Meta(max_length=10_000)]
+Line = Annotated[str, Meta(max_length=1 << 20)]
+Path = Annotated[str, Meta(max_length=4096, pattern="^/")]
+
+
+class Body(Struct, forbid_unknown_fields=True):
+    """What a request may hold, and nothing else."""
+
+
+class What(Body):
+    """What to run: exactly one of line, argv, script, lines."""
+
+    line: Line | None = None
+    argv: Annotated[list[Line], Meta(min_length=1, max_length=100_000)] | None = None
+    script: Annotated[str, Meta(max_length=16 << 20)] | None = None
+    script_name: Word | None = None
+    args: Annotated[list[Line], Meta(max_length=100_000)] = []
+    lines: Annotated[list[Line], Meta(min_length=1, max_length=1_000_000)] | None = None
+
+
+class Submit(Body):
+    """New jobs."""
+
+    what: What
+    directory: Path
+    shell: Path = "/bin/sh"
+    key: Annotated[str, Meta(max_length=200)] = ""
+    options: dict[str, Any] = {}
+    environment: dict[str, Line] = {}
+    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
+    dry_run: bool = False
+
+
+class Select(Body):
+    """Jobs to act on."""
+
+    select: Words = []
+
+
+class Cancel(Select):
+    """End jobs for good."""
+
+
+class Kill(Select):
+    """Send a signal, or end at once."""
+
+    signal: Word | None = None
+
+
+class Pause(Select):
+    """Stop running jobs in place."""
+
+    wait: bool = False
+
+
+class Resume(Select):
+    """Let paused jobs go on."""
+
+
+class Hold(Select):
+    """Keep waiting jobs from starting."""
+
+
+class Release(Select):
+    """Let held jobs go."""
+
+
+class Retry(Select):
+    """Run finished jobs again."""
+
+    failed: bool = False
+    same_gpus: bool = False
+
+
+class Edit(Select):
+    """Change waiting jobs."""
+
+    options: dict[str, Any] = {}
+
+
+class Move(Select):
+    """Change the place in line."""
+
+    where: Annotated[str, Meta(pattern="^(first|last|before|after)$")] = "first"
+    other: Word | None = None
+
+
+class Seen(Select):
+    """Take failures off the listing."""
+
+
+class Wait(Select):
+    """Answer when these have finished."""
+
+    any: bool = False
+    timeout: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+
+
+class Drain(Body):
+    """Close devices to new jobs."""
+
+    devices: Words = []
+    reason: Word = ""
+
+
+class Undrain(Body):
+    """Open devices again."""
+
+    devices: Words = []
+
+
+class Queue(Body):
+    """A named queue and its limits."""
+
+    name: Annotated[str, Meta(pattern=r"^[\w.:-]{1,64}$")]
+    max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    max_gpus: Annotated[str, Meta(max_length=20)] | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)] = 0
+    strict: bool = False
+    devices: Words | None = None
+
+
+class Stop(Body):
+    """End the daemon."""
+
+    mode: Annotated[str, Meta(pattern="^(leave|drain|cancel)$")] = "leave"
+
+
+class Backup(Body):
+    """Copy the database."""
+
+    path: Path

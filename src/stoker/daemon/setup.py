@@ -1,0 +1,131 @@
+"""Putting a driver together: places, lock, store, machine, adoption."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import sys
+from collections.abc import Iterable
+
+from .. import __version__, places
+from ..core.events import DaemonStarted, Event, NodeJoined, QueueDefined
+from ..core.request import GPU
+from ..executors.cgroup import Cgroups
+from ..executors.local import LocalExecutor, Places
+from ..probes import host
+from ..probes.readings import Reading
+from ..store.sqlite import SqliteStore
+from . import settings as configuration
+from .desk import Desk, clock
+from .keep import Keep
+from .lock import StateLock, on_shared_file_system
+from .loop import Feeder, Loop, Poller
+from .machine import Declaration, offer, probe
+from .watch import GpuWatch
+
+
+def install_id(state: str) -> str:
+    """What tells this state's attempts from those of any other, past or present."""
+    path = f"{state}/install"
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.write(fd, os.urandom(6).hex().encode())
+        os.close(fd)
+    with open(path) as file:
+        return file.read().strip()
+
+
+def build(
+    kept: Keep,
+    lock: StateLock,
+    gpus: str | None = None,
+    resources: str | None = None,
+    extra: Iterable[str] = (),
+    feeder: Feeder | None = None,
+) -> Loop:
+    """Assemble a loop that has the state, knows the machine and has adopted what runs."""
+    config = configuration.load()
+    declaration = Declaration(f"{kept.state}/declared.json")
+    said = gpus is not None or resources is not None
+    if not said:
+        gpus, resources = config.gpus, config.resources
+    if gpus is None and resources is None:
+        gpus, resources = declaration.load()
+    reading = probe(os.environ)
+    facts = offer(reading, gpus, resources)  # refuses nonsense before anything is touched
+    if said:
+        declaration.save(gpus, resources)
+    install = install_id(kept.state)
+    run = f"{kept.run}/{install}"
+    os.makedirs(run, 0o700, exist_ok=True)
+    shared = on_shared_file_system(kept.state)
+    store = SqliteStore(places.journal_path(), shared_file_system=shared)
+    term = store.claim()
+    poller = Poller()
+    executor = LocalExecutor(
+        Places(run, kept.exits, kept.scripts),
+        install,
+        kept.keeper,
+        poller,
+        store.secret,
+        store.blob,
+        grace=config.grace,
+        cgroups=Cgroups.find(),
+    )
+    user = _user()
+    watch = GpuWatch(
+        facts.name, reading, install, config.thresholds, executor.holds, poller.watch, poller.unwatch
+    )
+    desk = Desk(store, places.logs_dir(), facts.name, user)
+    loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
+    if gpus is None and resources is None:
+        # Devices that were only ever declared are remembered, so that their jobs can go on.
+        before = loop.engine.state.rest.nodes.get(facts.name)
+        declared = before.types.get(GPU, ()) if before else ()
+        extra = [*extra, *(device.name for device in declared if device.uuid is None)]
+    facts = offer(reading, gpus, resources, extra)
+    _take_over(loop, term, facts, config, reading, run)
+    for warning in store.warnings():
+        print(f"stoker: {warning}", file=sys.stderr, flush=True)
+    return loop
+
+
+def _take_over(
+    loop: Loop, term: int, facts: object, config: configuration.Settings, reading: Reading, run: str
+) -> None:
+    """Tell the journal who drives now, and find out what became of running attempts."""
+    state, at = loop.engine.state, clock().at
+    boot = host.boot_id()
+    same_boot = state.rest.boot in ("", boot)
+    events: list[Event] = [
+        DaemonStarted(at=at, term=term, boot=boot, pid=os.getpid(), version=__version__),
+        NodeJoined(at=at, facts=facts),  # type: ignore[arg-type]
+        *(
+            QueueDefined(
+                at=at, name=q.name, max_running=q.max_running, max_gpus=q.max_gpus,
+                priority=q.priority, strict=q.strict, devices=q.devices,
+            )
+            for q in config.queues
+        ),
+    ]  # fmt: skip
+    loop.engine.planning = False
+    loop.engine.cycle(events)
+    executor = loop.executor
+    executor.adopt(list(loop.engine.state.running.values()), same_boot)
+    while executor.facts:
+        found, executor.facts = executor.facts, []
+        loop.engine.cycle(found)
+    loop.store.force()
+    executor.exits.drop(executor.keeper_pid)
+    with contextlib.suppress(OSError):
+        os.close(os.open(f"{run}/.kept", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+

@@ -1,0 +1,269 @@
+"""Jobs, GPUs and nodes as the API shows them."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from ..core.cluster import Device, Node
+from ..core.explain import reason
+from ..core.job import Job, Spec
+from ..core.launch import log_paths
+from ..core.lifecycle import SHORT, UNHAPPY
+from ..core.request import GPU, Request
+from ..core.state import State
+from ..core.units import format_amount
+from ..engine import Moment
+
+LAST_LINES = 8192
+
+
+def iso(moment: float | None) -> str | None:
+    """A Unix time as ISO-8601 in UTC."""
+    if moment is None:
+        return None
+    whole = int(moment)
+    milli = int((moment - whole) * 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{milli:03d}Z"
+
+
+def job_view(
+    job: Job, spec: Spec, state: State | None, now: Moment, logs: str, tail: int = 0
+) -> dict[str, Any]:
+    """One job, whole."""
+    placement = job.placement
+    code, phrase = reason(state, job, now.at) if state and job.id in state.jobs else (None, None)
+    node = placement.node if placement else None
+    out, err = log_paths(job, spec, node or "", logs)
+    if job.started_at is None and job.past:
+        # Waiting for another attempt: the last one's log is what there is to read.
+        last = job.past[-1].attempt
+        out, err = log_paths(_at_attempt(job, last), spec, node or "", logs)
+    elapsed = _elapsed(job, now)
+    limit = spec.limit
+    view: dict[str, Any] = {
+        "id": job.id,
+        "label": job.label,
+        "name": job.name,
+        "user": job.user,
+        "queue": spec.queue,
+        "group": spec.group,
+        "labels": list(spec.labels),
+        "state": job.state.value,
+        "short": SHORT[job.state],
+        "reason": code,
+        "reason_text": phrase,
+        "priority": job.priority,
+        "command": command_text(job, spec),
+        "directory": spec.directory,
+        "shell": spec.shell,
+        "request": request_view(spec.request),
+        "node": node,
+        "devices": _devices(job),
+        "gpu_uuids": _uuids(job, state),
+        "attempt": job.attempt,
+        "pid": job.pid,
+        "submitted_at": iso(job.submitted_at),
+        "started_at": iso(job.started_at),
+        "ended_at": iso(job.ended_at) if job.finished else None,
+        "begin_at": iso(job.begin_at),
+        "elapsed": elapsed,
+        "limit": limit,
+        "left": round(max(limit - elapsed, 0.0), 3) if limit and elapsed is not None else None,
+        "expected_start": None,
+        "exit_code": job.code,
+        "signal": job.signal,
+        "cause": job.cause,
+        "result": job.result,
+        "enforced": job.note,
+        "log": out,
+        "error_log": err,
+        "log_bytes": _size(out),
+        "array": {"id": job.array, "index": job.index} if job.array is not None else None,
+        "depends": _depends(spec),
+        "seen": job.seen,
+        "comment": spec.comment,
+        "feed": spec.feed,
+        "past": [
+            {
+                "attempt": past.attempt,
+                "started_at": iso(past.started_at),
+                "ended_at": iso(past.ended_at),
+                "cause": past.cause,
+                "exit_code": past.code,
+            }
+            for past in job.past
+        ],
+    }
+    if tail and job.state in UNHAPPY:
+        view["tail"] = last_lines(err if err and _size(err) else out, tail)
+    return view
+
+
+def _at_attempt(job: Job, attempt: int) -> Job:
+    from msgspec.structs import replace
+
+    return replace(job, attempt=attempt)
+
+
+def _elapsed(job: Job, now: Moment) -> float | None:
+    if job.started_at is None:
+        return None
+    if job.finished and job.ended_at is not None:
+        return round(max(job.ended_at - job.started_at, 0.0), 3)
+    if job.started_boot is None or not job.holding:
+        return None
+    until = job.paused_boot if job.paused_boot is not None else now.boot
+    return round(max(until - job.started_boot - job.slack, 0.0), 3)
+
+
+def command_text(job: Job, spec: Spec) -> str:
+    """The command as a person would type it."""
+    if isinstance(job.command, str):
+        return job.command
+    words = job.command or (spec.script_name or "script", *spec.args)
+    return " ".join(_quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    if word and all(letter.isalnum() or letter in "_@%+=:,./-" for letter in word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def request_view(request: Request) -> dict[str, Any]:
+    """What was asked for, as typed."""
+    ask = request.gpus
+    return {
+        "gpus": format_amount(ask.amount) if ask else None,
+        "model": ask.model if ask else None,
+        "min_vram": ask.min_vram if ask else None,
+        "gpu_memory": ask.memory if ask else None,
+        "use_gpus": list(ask.only) if ask else [],
+        "prefer_gpus": list(ask.prefer) if ask else [],
+        "avoid_gpus": list(ask.avoid) if ask else [],
+        "cpus": format_amount(request.cpus) if request.cpus else None,
+        "memory": request.memory or None,
+        "resources": {name: format_amount(amount) for name, amount in request.named},
+        "exclusive": request.exclusive,
+    }
+
+
+def _devices(job: Job) -> dict[str, list[str]]:
+    if job.placement is None:
+        return {GPU: list(job.last_devices)} if job.last_devices else {}
+    found: dict[str, list[str]] = {}
+    for take in job.placement.takes:
+        found.setdefault(take.type, []).append(take.device)
+    return found
+
+
+def _uuids(job: Job, state: State | None) -> list[str]:
+    if job.placement is None or state is None:
+        return []
+    node = state.cluster.nodes[job.placement.node]
+    devices = [node.by_name.get((GPU, name)) for name in job.placement.names(GPU)]
+    return [device.facts.uuid for device in devices if device and device.facts.uuid]
+
+
+def _depends(spec: Spec) -> str | None:
+    if spec.dependency is None:
+        return None
+    clauses = [
+        f"{clause.kind}:{':'.join(map(str, clause.jobs))}" for clause in spec.dependency.clauses
+    ]
+    return ("?" if spec.dependency.any else ",").join(clauses)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def last_lines(path: str, count: int) -> list[str]:
+    """The end of a log, as text."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - LAST_LINES, 0))
+            data = file.read()
+    except OSError:
+        return []
+    # A progress bar rewrites its line: only what would still be on the screen counts.
+    lines = [line.rpartition(b"\r")[2] for line in data.rstrip(b"\r\n").split(b"\n")]
+    return [line.decode("utf-8", "replace") for line in lines[-count:] if line.strip()]
+
+
+def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) -> dict[str, Any]:
+    """One GPU: what it is, how it is used, by whom."""
+    facts = device.facts
+    jobs = []
+    for job in state.running.values():
+        if job.placement is None or job.placement.node != node.name:
+            continue
+        share = sum(
+            take.amount
+            for take in job.placement.takes
+            if take.type == GPU and take.device == device.name
+        )
+        if share:
+            jobs.append(
+                {
+                    "id": job.id, "label": job.label, "name": job.name, "user": job.user,
+                    "share": format_amount(share), "elapsed": None, "state": job.state.value,
+                }
+            )  # fmt: skip
+    return {
+        "node": node.name,
+        "id": device.name,
+        "index": facts.index,
+        "uuid": facts.uuid,
+        "model": facts.model,
+        "memory": facts.memory,
+        "memory_used": reading.get("memory_used"),
+        "utilization": reading.get("utilization"),
+        "temperature": reading.get("temperature"),
+        "power": reading.get("power"),
+        "state": _gpu_state(device, len(jobs)),
+        "drained": device.drained,
+        "free": format_amount(device.free),
+        "jobs": jobs,
+        "foreign": reading.get("foreign", []),
+        "stranger": device.stranger,
+    }
+
+
+def _gpu_state(device: Device, jobs: int) -> str:
+    if device.drained is not None or device.gone:
+        return "drained"
+    if jobs:
+        return "busy" if device.free == 0 else "shared"
+    return "foreign" if device.stranger is not None else "free"
+
+
+def node_view(node: Node, state: State, since: float) -> dict[str, Any]:
+    """One machine and what is left of it."""
+    resources: dict[str, Any] = {}
+    for type, devices in node.types.items():
+        shown = str if type == "mem" else format_amount
+        usable = [device for device in devices if device.drained is None and not device.gone]
+        resources[type] = {
+            "total": shown(sum(device.facts.capacity for device in devices)),
+            "free": shown(sum(device.free for device in usable)),
+            "devices": [device.name for device in devices],
+        }
+    running = sum(
+        job.placement is not None and job.placement.node == node.name
+        for job in state.running.values()
+    )
+    gpus = node.types.get(GPU, [])
+    drained = bool(gpus) and all(device.drained is not None for device in gpus)
+    return {
+        "name": node.name,
+        "state": "drained" if drained else "up",
+        "resources": resources,
+        "jobs": running,
+        "since": iso(since),
+    }

@@ -1,0 +1,124 @@
+"""Requests that are answered when jobs have finished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core.dependency import Standing
+from ..core.events import Event
+from ..core.explain import reason
+from ..core.lifecycle import JobState
+from ..core.state import State
+from ..engine import Decision, Moment, Refusal
+from .desk import Desk, clock
+from .views import job_view
+
+SHOWN = 10_000
+"""A wait over more jobs than this is answered with the worst of them only."""
+
+
+class Wait:
+    """Somebody waits for these jobs. Registered by the turn that reads the selectors."""
+
+    def __init__(
+        self, waits: Waits, desk: Desk, words: list[str], any: bool, timeout: float | None,
+        done: Callable[[Any, Refusal | None], None],
+    ) -> None:  # fmt: skip
+        self.waits, self.desk, self.words, self.any = waits, desk, words, any
+        self.until = time.monotonic() + timeout if timeout is not None else None
+        self.done = done
+        self.ids: list[int] = []
+        self.left: set[int] = set()
+        self.gone = False
+
+    def decide(self, state: State, now: Moment) -> Decision:
+        """Find out who is meant."""
+        if not self.words:
+            raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
+        self.ids = self.desk.ids(self.words, state)
+        self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
+        return Decision()
+
+    def answer(self, reply: Any) -> None:
+        """From here on the list of waits looks after it."""
+        self.waits.waiting.append(self)
+        self.waits.fresh.append(self)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Nobody is meant."""
+        self.done(None, refusal)
+
+
+class Waits:
+    """Everybody who waits."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Wait] = []
+        self.fresh: list[Wait] = []
+
+    def timeout(self) -> float | None:
+        """Seconds until somebody's patience ends."""
+        ends = [wait.until for wait in self.waiting if wait.until is not None]
+        return max(min(ends) - time.monotonic(), 0.0) if ends else None
+
+    def check(self, state: State, desk: Desk, events: Sequence[Event]) -> None:
+        """Answer whoever need not wait any longer."""
+        if not self.waiting:
+            return
+        fresh, self.fresh = self.fresh, []
+        touched = {id for id in (getattr(event, "job", None) for event in events) if type(id) is int}
+        failed = {
+            id
+            for id in touched
+            if id in state.jobs and state.jobs[id].finished and state.dependents.get(id)
+        }
+        now = time.monotonic()
+        for wait in self.waiting[:]:
+            wait.left -= {
+                id
+                for id in (wait.left if wait in fresh else wait.left & touched)
+                if id not in state.jobs or state.jobs[id].finished
+            }
+            stuck = self._stuck(wait, state, wait in fresh or bool(failed))
+            over = not wait.left or (wait.any and len(wait.left) < len(wait.ids))
+            timed_out = wait.until is not None and now >= wait.until
+            if over or timed_out or wait.gone or (stuck and len(stuck) == len(wait.left)):
+                self.waiting.remove(wait)
+                if not wait.gone:
+                    wait.done(_result(wait, state, desk, stuck, over), None)
+
+    @staticmethod
+    def _stuck(wait: Wait, state: State, look: bool) -> list[tuple[int, str]]:
+        """Jobs that can never start, because what they wait for ended the wrong way."""
+        found = []
+        for id in wait.left if look else ():
+            job = state.jobs[id]
+            if job.state is JobState.PENDING and state.spec(job).dependency is not None:
+                if state.dependency_standing(job, clock().at)[0] is Standing.NEVER:
+                    found.append((id, f"{reason(state, job, clock().at)[1]}"))
+        return found
+
+
+def _result(
+    wait: Wait, state: State, desk: Desk, stuck: list[tuple[int, str]], over: bool
+) -> dict[str, Any]:
+    now = clock()
+    shown = wait.ids
+    found = [desk.either(id, state) for id in shown] if len(shown) <= SHOWN else []
+    worst = None
+    if not found:
+        # Too many to show: what matters is the highest code and who had it.
+        for id in shown:
+            job, spec = desk.either(id, state)
+            if worst is None or (job.result or 0) > (worst[0].result or 0):
+                worst = (job, spec)
+        found = [worst] if worst else []
+    finished = not wait.left or (wait.any and over)
+    return {
+        "finished": finished,
+        "count": len(shown),
+        "jobs": [job_view(job, spec, state, now, desk.logs) for job, spec in found],
+        "stuck": [{"id": id, "text": text} for id, text in stuck],
+    }

@@ -1,0 +1,82 @@
+"""One control group per attempt, where the machine lets us have one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+class Cgroups:
+    """Version 2 groups below our own. Without delegation everything here does nothing."""
+
+    def __init__(self, root: str | None) -> None:
+        self.root = root
+
+    @classmethod
+    def find(cls, mounts: tuple[str, ...] = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) -> Cgroups:
+        """Our own group, when it is not the root of the tree and we may make children in it."""
+        try:
+            with open("/proc/self/cgroup") as file:
+                own = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
+        except OSError:
+            return cls(None)
+        if own == "/":
+            return cls(None)
+        for mount in mounts:
+            path = mount + own
+            if os.path.exists(f"{path}/cgroup.procs") and os.access(path, os.W_OK | os.X_OK):
+                return cls(path)
+        return cls(None)
+
+    def create(self, name: str) -> str | None:
+        """A group for one attempt; None when there are none to be had."""
+        if self.root is None:
+            return None
+        path = f"{self.root}/stoker-{name}"
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            pass
+        except OSError:
+            return None
+        return path
+
+    def existing(self, name: str) -> str | None:
+        """The group of an attempt that an earlier daemon started."""
+        path = f"{self.root}/stoker-{name}" if self.root else ""
+        return path if path and os.path.isdir(path) else None
+
+
+def kill(path: str) -> bool:
+    """Kill everything in a group at once; False where the kernel cannot."""
+    try:
+        with open(f"{path}/cgroup.kill", "w") as file:
+            file.write("1")
+    except OSError:
+        return False
+    return True
+
+
+def pids(path: str) -> list[int]:
+    """Who is in a group."""
+    try:
+        with open(f"{path}/cgroup.procs") as file:
+            return [int(line) for line in file]
+    except OSError:
+        return []
+
+
+def killed_for_memory(path: str) -> bool:
+    """Whether the kernel killed somebody in this group for memory."""
+    with contextlib.suppress(OSError, ValueError), open(f"{path}/memory.events") as file:
+        for line in file:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count) > 0
+    return False
+
+
+def remove(path: str) -> None:
+    """Take an empty group away."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)

@@ -1,0 +1,122 @@
+"""The files by which an attempt is started once and its end is never forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from msgspec import Struct
+
+
+class Claim(Struct):
+    """What an attempt's claim file says."""
+
+    keeper: tuple[int, int] | None = None
+    pid: int | None = None
+    ticks: int = 0
+    started: tuple[float, float] | None = None
+    """Boot and wall time of the start."""
+    status: int | None = None
+    """The wait status, once it has ended."""
+    ended_at: float | None = None
+    failed: bool = False
+    taken: bool = False
+    """A later daemon took the claim, so that nobody can start this attempt any more."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the very process that was started is still there."""
+        return self.pid is not None and _is(self.pid, self.ticks)
+
+    @property
+    def keeper_alive(self) -> bool:
+        """Whether somebody may still write the end down."""
+        return self.keeper is not None and _is(*self.keeper)
+
+
+def _is(pid: int, ticks: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in (b"Z", b"X") and int(fields[19]) == ticks
+
+
+def claim_path(run_dir: str, job: int, attempt: int) -> str:
+    """Where the claim of one attempt lies."""
+    return f"{run_dir}/{job}.{attempt}"
+
+
+def read_claim(path: str) -> Claim | None:
+    """What is known of an attempt; None when nobody has claimed it."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    claim = Claim()
+    for line in lines:
+        with contextlib.suppress(ValueError, IndexError):  # a line cut short by a full disk
+            _read_line(claim, line.split())
+    return claim
+
+
+def _read_line(claim: Claim, words: list[bytes]) -> None:
+    match words[0]:
+        case b"keeper":
+            claim.keeper = (int(words[1]), int(words[2]))
+        case b"pid":
+            claim.pid, claim.ticks = int(words[1]), int(words[2])
+            claim.started = (float(words[3]), float(words[4]))
+        case b"exit":
+            claim.status, claim.ended_at = int(words[1]), float(words[3])
+        case b"failed":
+            claim.failed = True
+        case b"taken":
+            claim.taken = True
+
+
+def take_claim(path: str) -> bool:
+    """Make sure that an attempt nobody started is never started; False when somebody was first."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    os.write(fd, b"taken\n")
+    os.close(fd)
+    return True
+
+
+class Exits:
+    """The ends that keepers wrote to disk, one file per keeper."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def read(self) -> dict[str, tuple[int, float]]:
+        """Wait status and wall time by attempt (`job.attempt`)."""
+        found: dict[str, tuple[int, float]] = {}
+        for name in os.listdir(self.directory):
+            with contextlib.suppress(OSError), open(f"{self.directory}/{name}", "rb") as file:
+                for line in file.read().splitlines():
+                    words = line.split()
+                    with contextlib.suppress(ValueError, IndexError):
+                        found[words[0].decode()] = (int(words[2]), float(words[4]))
+        return found
+
+    def drop(self, mine: int) -> None:
+        """Remove the files of keepers that are gone. Only after their ends are in the journal."""
+        for name in os.listdir(self.directory):
+            if name.isdigit() and int(name) != mine and not _a_keeper(int(name)):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self.directory}/{name}")
+
+
+def _a_keeper(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().startswith(b"stoker-keeper")
+    except OSError:
+        return False
+

@@ -1,0 +1,298 @@
+"""The keeper: a small process that stays as the jobs' parent when the daemon goes.
+
+It is forked from the daemon before anything heavy is loaded, starts what it is told to,
+and writes down how each job ended, whether or not anybody is listening. One keeper serves
+all jobs of one daemon; a shell per job would cost as much as the job itself
+(docs/decisions/0002). It does as little as possible, so that it has no reason to fail.
+
+Orders and reports are marshalled tuples with a length in front, over a socket pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+BOOT = time.CLOCK_BOOTTIME
+_RESET = {
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ,
+    signal.SIGCHLD, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+}  # fmt: skip
+
+
+class Wire:
+    """Frames over a stream socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffer = b""
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send one message whole."""
+        data = marshal.dumps(message)
+        self.sock.sendall(len(data).to_bytes(4, "little") + data)
+
+    def receive(self) -> list[tuple[Any, ...]] | None:
+        """All messages that have arrived; None when the other side is gone."""
+        chunk = self.sock.recv(1 << 18)
+        if not chunk:
+            return None
+        buffer = self.buffer + chunk if self.buffer else chunk
+        messages, start = [], 0
+        while len(buffer) - start >= 4:
+            end = start + 4 + int.from_bytes(buffer[start : start + 4], "little")
+            if end > len(buffer):
+                break
+            messages.append(marshal.loads(memoryview(buffer)[start + 4 : end]))
+            start = end
+        self.buffer = buffer[start:]
+        return messages
+
+
+def spawn_keeper(exits_dir: str) -> tuple[int, Wire]:
+    """Fork the keeper; call this while the process is still small and single-threaded."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, Wire(ours)
+    status = 1
+    try:
+        ours.close()
+        _detach(theirs.fileno())
+        Keeper(Wire(theirs), exits_dir).run()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _detach(keep: int) -> None:
+    """Share nothing with whoever started us: not its terminal, files, locks or signals."""
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 1 << 20)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write("stoker-keeper")
+
+
+def start_ticks(pid: int) -> int:
+    """The kernel's start time of a process, which tells it from a later one of that pid."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Keeper:
+    """Starts jobs, waits for them, writes down their ends."""
+
+    def __init__(self, wire: Wire, exits_dir: str) -> None:
+        self.wire: Wire | None = wire
+        me = os.getpid()
+        self.name = b"keeper %d %d\n" % (me, start_ticks(me))
+        self.children: dict[int, tuple[str, int]] = {}
+        self.environments: dict[str, dict[bytes, bytes]] = {}
+        self.exits = os.open(
+            f"{exits_dir}/{me}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        self.umask = os.umask(0o077)
+        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Serve until the daemon is gone and the last job has ended."""
+        wake, wake_write = socket.socketpair()
+        for end in (wake, wake_write):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.epoll()
+        poll.register(wake.fileno(), select.EPOLLIN)
+        assert self.wire is not None
+        orders = self.wire.sock.fileno()
+        poll.register(orders, select.EPOLLIN)
+        _become_subreaper()
+        while self.wire is not None or self.children:
+            for fd, _ in poll.poll():
+                if fd == orders and self.wire is not None:
+                    messages = self._listen()
+                    if messages is None:
+                        poll.unregister(orders)
+                        self.wire = None
+                    for message in messages or ():
+                        self._obey(message)
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        wake.recv(4096)
+            self._reap()
+        if os.fstat(self.exits).st_size == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(f"/proc/self/fd/{self.exits}")
+
+    def _listen(self) -> list[tuple[Any, ...]] | None:
+        assert self.wire is not None
+        try:
+            return self.wire.receive()
+        except ConnectionError:
+            return None
+
+    def _tell(self, *report: Any) -> None:
+        if self.wire is not None:
+            try:
+                self.wire.send(report)
+            except OSError:
+                self.wire.sock.shutdown(socket.SHUT_RDWR)
+
+    def _obey(self, message: tuple[Any, ...]) -> None:
+        if message[0] == "environment":
+            _, hash, values = message
+            self.environments[hash] = values
+        elif message[0] == "forget":
+            self.environments.pop(message[1], None)
+        elif message[0] == "start":
+            self._start(*message[1:])
+
+    def _start(
+        self,
+        key: str,
+        claim: str,
+        argv: list[bytes],
+        directory: bytes,
+        umask: int,
+        hash: str,
+        extra: dict[bytes, bytes],
+        out: bytes,
+        err: bytes | None,
+        locks: list[str],
+        cgroup: str | None,
+    ) -> None:
+        """Claim, then start: whoever creates the claim file is the only one who may."""
+        try:
+            record = os.open(
+                claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+        except FileExistsError:
+            self._tell("late", key)
+            return
+        except OSError as error:
+            self._tell("failed", key, f"cannot write {claim}: {error.strerror}")
+            return
+        opened: list[int] = []
+        try:
+            os.write(record, self.name)
+            pid = self._spawn(
+                argv, directory, umask, {**self.environments[hash], **extra}, out, err, locks, opened
+            )
+            if cgroup is not None:
+                with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.procs", "w") as procs:
+                    procs.write(str(pid))
+        except OSError as error:
+            os.write(record, b"failed\n")
+            os.close(record)
+            what = _explain(error, argv, directory)
+            self._tell("failed", key, what)
+            return
+        finally:
+            for fd in opened:
+                os.close(fd)
+        boot, wall = time.clock_gettime(BOOT), time.time()
+        os.write(record, b"pid %d %d %.3f %.3f\n" % (pid, start_ticks(pid), boot, wall))
+        self.children[pid] = (key, record)
+        self._tell("started", key, pid, boot, wall)
+
+    def _spawn(
+        self,
+        argv: list[bytes],
+        directory: bytes,
+        umask: int,
+        environment: dict[bytes, bytes],
+        out: bytes,
+        err: bytes | None,
+        locks: list[str],
+        opened: list[int],
+    ) -> int:
+        os.umask(0o077)
+        for path in locks:  # a shared hold on each GPU, which ends with the last heir
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            opened.append(fd)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            os.set_inheritable(fd, True)
+        os.chdir(directory)
+        os.umask(umask)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        opened.append(log := os.open(out, flags, 0o666))
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_DUP2, self.null, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+        ]
+        if err is None:
+            actions.append((os.POSIX_SPAWN_DUP2, log, 2))
+        else:
+            opened.append(error_log := os.open(err, flags, 0o666))
+            actions.append((os.POSIX_SPAWN_DUP2, error_log, 2))
+        start = os.posix_spawn if b"/" in argv[0] else os.posix_spawnp
+        if start is os.posix_spawnp:
+            # The search goes by the job's PATH, not by ours.
+            os.environb[b"PATH"] = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
+        return start(
+            argv[0], argv, environment,
+            file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET,
+        )  # fmt: skip
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            known = self.children.pop(pid, None)
+            if known is None:
+                continue  # an orphan of some job, which fell to us
+            key, record = known
+            boot, wall = time.clock_gettime(BOOT), time.time()
+            line = b"exit %d %.3f %.3f\n" % (status, boot, wall)
+            for fd, data in ((record, line), (self.exits, key.encode() + b" " + line)):
+                with contextlib.suppress(OSError):  # a full disk: the other copy has it
+                    os.write(fd, data)
+            os.close(record)
+            self._tell("exited", key, status, boot, wall)
+
+
+def _explain(error: OSError, argv: list[bytes], directory: bytes) -> str:
+    """One sentence for what could not be started."""
+    name = os.fsdecode(argv[0])
+    if not os.path.isdir(directory):
+        return f"the directory {os.fsdecode(directory)} is not there"
+    if isinstance(error, FileNotFoundError) and error.filename in (None, argv[0], name):
+        return f"{name}: not found"
+    if isinstance(error, PermissionError) and error.filename in (None, argv[0], name):
+        return f"{name}: permission denied"
+    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
+    return f"cannot start: {error.strerror}{where}"
+
+
+def _become_subreaper() -> None:
+    """Orphans of jobs come to us, so that none lingers as a zombie."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+if sys.platform != "linux":
+    raise ImportError("stoker runs jobs on Linux only")

@@ -1,0 +1,499 @@
+"""Processes on this machine: started by the keeper, adopted by pidfd, ended as a tree."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from ..core.events import (
+    AttemptLost,
+    Event,
+    ForeignUseChanged,
+    ProcessExited,
+    ProcessStarted,
+    StartCalledOff,
+    StartFailed,
+)
+from ..core.instructions import EndAttempt, SignalAttempt, StartProcess
+from ..core.job import Job
+from ..core.launch import Launch
+from . import cgroup, symptoms, tree
+from .claims import Claim, Exits, claim_path, read_claim, take_claim
+from .holds import Holds
+from .keeper import BOOT, Wire
+
+RESCAN = 0.05
+"""Seconds between looks at a tree that is being ended: its last breath makes no event."""
+RECORD_PATIENCE = 5.0
+"""How long a living keeper may take to write an end down."""
+ENVIRONMENTS = 32
+TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
+            signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
+
+Key = tuple[int, int]
+
+
+class Places(Struct, frozen=True):
+    """The directories an executor works with."""
+
+    run: str
+    exits: str
+    scripts: str
+
+
+class Poller(Struct):
+    """How to be told that a descriptor is readable."""
+
+    watch: Callable[[int, Callable[[], None]], None]
+    unwatch: Callable[[int], None]
+
+
+class Attempt(Struct):
+    """An attempt that this executor looks after."""
+
+    key: Key
+    token: str
+    pid: int | None = None
+    out: str | None = None
+    err: str | None = None
+    pidfd: int = -1
+    group: str | None = None
+    oom_before: int = 0
+    status: int | None = None
+    ended_at: float = 0.0
+    record_by: float | None = None
+    """Its process is gone; its end must be on record by then."""
+    ending_since: float | None = None
+    kill_at: float | None = None
+    killed: bool = False
+    left_behind: int = 0
+
+
+class LocalExecutor:
+    """Runs attempts on this machine."""
+
+    def __init__(
+        self,
+        places: Places,
+        install: str,
+        keeper: tuple[int, Wire],
+        poller: Poller,
+        secret: Callable[[str], bytes | None],
+        blob: Callable[[str], bytes | None],
+        grace: float = 10.0,
+        cgroups: cgroup.Cgroups | None = None,
+        holds: Holds | None = None,
+    ) -> None:
+        self.places, self.install, self.grace = places, install, grace
+        self.keeper_pid, self.wire = keeper
+        self.poller, self.secret, self.blob = poller, secret, blob
+        self.cgroups = cgroups or cgroup.Cgroups(None)
+        self.holds = holds or Holds()
+        self.facts: list[Event] = []
+        self.attempts: dict[Key, Attempt] = {}
+        self.busy: set[Key] = set()
+        """Attempts that need a look now and then: being ended, or waiting for a record."""
+        self.known: dict[str, None] = {}
+        self.settled: list[str] = []
+        self.exits = Exits(places.exits)
+        poller.watch(self.wire.sock.fileno(), self._hear)
+
+    def token(self, job: int, attempt: int) -> str:
+        """The mark that every process of an attempt carries."""
+        return f"{self.install}.{job}.{attempt}"
+
+    # -- wishes -------------------------------------------------------------------------
+
+    def start(self, wish: StartProcess, launch: Launch) -> None:
+        """Hand an attempt to the keeper."""
+        key = (wish.job, wish.attempt)
+        held = self.holds.take(key, launch.gpus) if launch.gpus else None
+        if held is not None:
+            self._call_off(wish, held)
+            return
+        try:
+            self._provide(launch)
+        except (OSError, KeyError) as error:
+            self.facts.append(
+                StartFailed(at=time.time(), job=key[0], attempt=key[1], why=f"cannot start: {error}")
+            )
+            return
+        attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
+        attempt.oom_before = symptoms.oom_kills()
+        attempt.group = self.cgroups.create(attempt.token)
+        self.attempts[key] = attempt
+        self.wire.send(
+            (
+                "start",
+                f"{wish.job}.{wish.attempt}",
+                claim_path(self.places.run, *key),
+                [os.fsencode(word) for word in launch.argv],
+                os.fsencode(launch.directory),
+                launch.umask,
+                launch.environment,
+                {os.fsencode(k): os.fsencode(v) for k, v in launch.extra.items()},
+                os.fsencode(launch.out),
+                os.fsencode(launch.err) if launch.err else None,
+                self.holds.paths(launch.gpus) if launch.gpus else [],
+                attempt.group,
+            )
+        )
+
+    def _call_off(self, wish: StartProcess, why: str) -> None:
+        now = time.time()
+        self.facts.append(StartCalledOff(at=now, job=wish.job, attempt=wish.attempt, why=why))
+        self.facts += [
+            ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=why)
+            for name in wish.placement.names("gpu")
+        ]
+
+    def _provide(self, launch: Launch) -> None:
+        """See that the keeper has the environment and the disk has the script."""
+        if launch.environment not in self.known:
+            values = self.secret(launch.environment)
+            if values is None:
+                raise KeyError("its environment is no longer stored; submit it again")
+            pairs = (line.partition(b"=") for line in values.split(b"\0") if line)
+            self.wire.send(
+                ("environment", launch.environment, {name: value for name, _, value in pairs})
+            )
+            self.known[launch.environment] = None
+            if len(self.known) > ENVIRONMENTS:
+                oldest = next(iter(self.known))
+                del self.known[oldest]
+                self.wire.send(("forget", oldest))
+        if launch.script is not None:
+            path = f"{self.places.scripts}/{launch.script}"
+            if not os.path.exists(path):
+                text = self.blob(launch.script)
+                if text is None:
+                    raise KeyError("its script is no longer stored")
+                write_script(path, text)
+
+    def end(self, wish: EndAttempt) -> None:
+        """Begin to end a tree: TERM now, KILL after the grace."""
+        attempt = self.attempts.get((wish.job, wish.attempt))
+        if attempt is None:
+            return
+        now = time.clock_gettime(BOOT)
+        if attempt.ending_since is None:
+            attempt.ending_since = now
+        attempt.kill_at = now if wish.at_once else min(attempt.kill_at or now + self.grace, now + self.grace)
+        self.busy.add(attempt.key)
+        if attempt.pid is not None and not wish.at_once:
+            tree.end(self._members(attempt), signal.SIGTERM)
+        self.tick(now)
+
+    def signal(self, wish: SignalAttempt) -> None:
+        """Pass a signal on; a shell that waits for a child is spared all but the deadly ones."""
+        attempt = self.attempts.get((wish.job, wish.attempt))
+        if attempt is None or attempt.pid is None:
+            return
+        pids = self._members(attempt)
+        if len(pids) > 1 and wish.signal not in TERMINAL:
+            pids = [pid for pid in pids if pid != attempt.pid]
+        tree.signal_all(pids, wish.signal)
+
+    def suspend(self, job: int, attempt: int) -> None:
+        """Stop the tree in place."""
+        self._signal_tree((job, attempt), signal.SIGSTOP)
+
+    def resume(self, job: int, attempt: int) -> None:
+        """Let the tree go on."""
+        self._signal_tree((job, attempt), signal.SIGCONT)
+
+    def _signal_tree(self, key: Key, number: int) -> None:
+        attempt = self.attempts.get(key)
+        if attempt is not None and attempt.pid is not None:
+            tree.signal_all(self._members(attempt), number)
+
+    def _members(self, attempt: Attempt) -> list[int]:
+        assert attempt.pid is not None
+        found = tree.members(attempt.pid, attempt.token)
+        if attempt.group is not None:
+            found = sorted({*found, *cgroup.pids(attempt.group)})
+        return found
+
+    # -- what the keeper says -----------------------------------------------------------
+
+    def _hear(self) -> None:
+        reports = self.wire.receive()
+        if reports is None:
+            self._keeper_died()
+            return
+        for what, text, *rest in reports:
+            job, _, number = text.partition(".")
+            key = (int(job), int(number))
+            attempt = self.attempts.get(key)
+            if attempt is None:
+                continue
+            if what == "started":
+                self._started(attempt, *rest)
+            elif what == "exited":
+                attempt.status, _, attempt.ended_at = rest
+                self._process_gone(attempt)
+            elif what == "failed":
+                self._gone(attempt)
+                self.facts.append(
+                    StartFailed(at=time.time(), job=key[0], attempt=key[1], why=rest[0])
+                )
+            elif what == "late":
+                self._gone(attempt)
+                why = "another daemon claimed it"
+                self.facts.append(AttemptLost(at=time.time(), job=key[0], attempt=key[1], why=why))
+
+    def _started(self, attempt: Attempt, pid: int, boot: float, wall: float) -> None:
+        attempt.pid = pid
+        job, number = attempt.key
+        self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
+        if attempt.ending_since is not None and attempt.kill_at is not None:
+            # Cancelled between the order and the start.
+            tree.end(self._members(attempt), signal.SIGTERM)
+
+    def _keeper_died(self) -> None:
+        """Somebody killed the keeper: its jobs go on, watched by us, their codes unknown."""
+        self.poller.unwatch(self.wire.sock.fileno())
+        raise KeeperDied("the process that starts jobs was killed")
+
+    # -- ends ---------------------------------------------------------------------------
+
+    def _process_gone(self, attempt: Attempt) -> None:
+        """The main process has ended and we know how; the tree may not have."""
+        assert attempt.pid is not None
+        if attempt.ending_since is None and not tree.group_alive(attempt.pid):
+            self._finish(attempt)
+            return
+        left = self._members(attempt)
+        if not left:
+            self._finish(attempt)
+            return
+        attempt.left_behind = max(attempt.left_behind, len(left))
+        if attempt.ending_since is None:
+            now = time.clock_gettime(BOOT)
+            attempt.ending_since, attempt.kill_at = now, now + self.grace
+            tree.end(left, signal.SIGTERM)
+        self.busy.add(attempt.key)
+
+    def _finish(self, attempt: Attempt) -> None:
+        """The last process is gone: report, and let go of what was held."""
+        job, number = attempt.key
+        status = attempt.status
+        self._gone(attempt)
+        self.settled.append(claim_path(self.places.run, job, number))
+        if status is None:
+            why = "its process ended without a record"
+            self.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
+            return
+        code = os.waitstatus_to_exitcode(status)
+        self.facts.append(
+            ProcessExited(
+                at=attempt.ended_at or time.time(),
+                job=job,
+                attempt=number,
+                code=code if code >= 0 else None,
+                signal=-code if code < 0 else None,
+                memory=self._memory_trouble(attempt, code) if code else None,
+                note=self._note(attempt),
+            )
+        )
+
+    def _memory_trouble(self, attempt: Attempt, code: int) -> str | None:
+        if attempt.ending_since is not None and not attempt.left_behind:
+            return None
+        if attempt.group is not None and cgroup.killed_for_memory(attempt.group):
+            return "host"
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if killed and symptoms.oom_kills() > attempt.oom_before:
+            return "host"
+        return "cuda" if symptoms.cuda_out_of_memory(attempt.out, attempt.err) else None
+
+    @staticmethod
+    def _note(attempt: Attempt) -> str | None:
+        if attempt.left_behind:
+            how = "killed" if attempt.killed else "ended"
+            return f"left {attempt.left_behind} processes behind, {how} with it"
+        return "killed after its grace" if attempt.killed else None
+
+    def _gone(self, attempt: Attempt) -> None:
+        self.attempts.pop(attempt.key, None)
+        self.busy.discard(attempt.key)
+        self.holds.drop(attempt.key)
+        if attempt.pidfd >= 0:
+            self.poller.unwatch(attempt.pidfd)
+            os.close(attempt.pidfd)
+        if attempt.group is not None:
+            cgroup.remove(attempt.group)
+
+    def tick(self, boot: float) -> float | None:
+        """Look after trees that are being ended and ends that are being written down."""
+        for key in list(self.busy):
+            attempt = self.attempts[key]
+            if attempt.record_by is not None and attempt.status is None:
+                self._look_for_record(attempt, boot)
+            elif attempt.pid is not None:
+                self._press(attempt, boot)
+        return RESCAN if self.busy else None
+
+    def _press(self, attempt: Attempt, boot: float) -> None:
+        """One step of ending a tree."""
+        main_gone = attempt.status is not None
+        if attempt.kill_at is not None and boot >= attempt.kill_at:
+            attempt.killed = True
+            if attempt.group is None or not cgroup.kill(attempt.group):
+                tree.signal_all(self._members(attempt), signal.SIGKILL)
+        if main_gone and not self._members(attempt):
+            self._finish(attempt)
+
+    # -- adoption -----------------------------------------------------------------------
+
+    def adopt(self, jobs: list[Job], same_boot: bool) -> None:
+        """Find out what became of attempts that an earlier daemon started."""
+        if not jobs:
+            return
+        recorded = self.exits.read()
+        run_dir_kept = same_boot and os.path.exists(f"{self.places.run}/.kept")
+        bearers = None if run_dir_kept or not same_boot else tree.bearers(f"{self.install}.")
+        for job in jobs:
+            key = (job.id, job.attempt)
+            path = claim_path(self.places.run, *key)
+            ended = recorded.get(f"{job.id}.{job.attempt}")
+            claim = read_claim(path) if same_boot else Claim()
+            if ended is not None and claim is not None and claim.status is None:
+                claim.status, claim.ended_at = ended
+            if claim is None and bearers is not None:
+                claim = self._from_bearers(bearers.get(self.token(*key), []))
+            if claim is None and take_claim(path):
+                why = "the daemon ended before it could be started"
+                self.facts.append(
+                    StartCalledOff(at=time.time(), job=job.id, attempt=job.attempt, why=why)
+                )
+                self.settled.append(path)
+                continue
+            self._take_over(job, claim or read_claim(path) or Claim(), same_boot)
+
+    @staticmethod
+    def _from_bearers(pids: list[int]) -> Claim | None:
+        """The run directory is gone but the boot is the same: look for living processes."""
+        leaders = [pid for pid in pids if os.getsid(pid) == pid] or pids
+        if not leaders:
+            return None
+        from .keeper import start_ticks
+
+        return Claim(pid=leaders[0], ticks=start_ticks(leaders[0]), started=(0.0, time.time()))
+
+    def _take_over(self, job: Job, claim: Claim, same_boot: bool) -> None:
+        key = (job.id, job.attempt)
+        attempt = Attempt(key, self.token(*key), pid=claim.pid)
+        attempt.group = self.cgroups.existing(attempt.token)
+        attempt.oom_before = symptoms.oom_kills()
+        self.attempts[key] = attempt
+        if claim.pid is not None and claim.started is not None:
+            boot, wall = claim.started
+            self.facts.append(
+                ProcessStarted(at=wall, job=job.id, attempt=job.attempt, pid=claim.pid, boot=boot)
+            )
+        if claim.status is not None:
+            attempt.status, attempt.ended_at = claim.status, claim.ended_at or time.time()
+            if same_boot and attempt.pid is not None:
+                self._process_gone(attempt)
+            else:
+                self._finish(attempt)
+        elif not same_boot:
+            self._lose(attempt, "the machine restarted")
+        elif claim.failed:
+            self._gone(attempt)
+            why = "could not be started"
+            self.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
+        elif claim.alive and claim.pid is not None:
+            self._watch(attempt, claim.pid)
+        elif claim.keeper_alive:
+            attempt.record_by = time.clock_gettime(BOOT) + RECORD_PATIENCE
+            self.busy.add(key)
+        else:
+            self._orphaned(attempt)
+
+    def _orphaned(self, attempt: Attempt) -> None:
+        """Claimed, no record, nobody left to write one: look for its processes a last time."""
+        living = tree.bearers(attempt.token).get(attempt.token, [])
+        if living:
+            attempt.pid = attempt.pid or next(
+                (pid for pid in living if os.getsid(pid) == pid), living[0]
+            )
+            self._watch(attempt, attempt.pid)
+        else:
+            self._lose(attempt, "its process ended without a record")
+
+    def _watch(self, attempt: Attempt, pid: int) -> None:
+        try:
+            attempt.pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            attempt.record_by = time.clock_gettime(BOOT) + RECORD_PATIENCE
+            self.busy.add(attempt.key)
+            return
+        self.poller.watch(attempt.pidfd, lambda: self._adopted_ended(attempt))
+
+    def _adopted_ended(self, attempt: Attempt) -> None:
+        """The pidfd says when; the record says what, a moment later."""
+        self.poller.unwatch(attempt.pidfd)
+        os.close(attempt.pidfd)
+        attempt.pidfd = -1
+        now = time.clock_gettime(BOOT)
+        attempt.record_by = now + RECORD_PATIENCE
+        self.busy.add(attempt.key)
+        self._look_for_record(attempt, now)
+
+    def _look_for_record(self, attempt: Attempt, boot: float) -> None:
+        claim = read_claim(claim_path(self.places.run, *attempt.key)) or Claim()
+        if claim.pid is not None and attempt.pid is None:
+            attempt.pid = claim.pid
+            if claim.alive:
+                attempt.record_by = None
+                self.busy.discard(attempt.key)
+                self._watch(attempt, claim.pid)
+                return
+        if claim.status is None:
+            ended = self.exits.read().get("{}.{}".format(*attempt.key))
+            if ended is not None:
+                claim.status, claim.ended_at = ended
+        if claim.status is not None:
+            attempt.status, attempt.ended_at = claim.status, claim.ended_at or time.time()
+            self.busy.discard(attempt.key)
+            if attempt.pid is None:
+                self._finish(attempt)
+            else:
+                self._process_gone(attempt)
+        elif not claim.keeper_alive or (attempt.record_by or 0.0) < boot:
+            self._orphaned(attempt)
+
+    def _lose(self, attempt: Attempt, why: str) -> None:
+        job, number = attempt.key
+        self._gone(attempt)
+        self.settled.append(claim_path(self.places.run, job, number))
+        self.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
+
+    def settle(self) -> None:
+        """The ends are on disk: their claims may go."""
+        for path in self.settled:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self.settled = []
+
+
+class KeeperDied(RuntimeError):
+    """The daemon cannot start jobs any more; it restarts itself to get a new keeper."""
+
+
+def write_script(path: str, text: bytes) -> None:
+    """Put a script where it can be executed, whole or not at all."""
+    part = f"{path}.{os.getpid()}"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
+    try:
+        os.write(fd, text)
+    finally:
+        os.close(fd)
+    os.rename(part, path)

@@ -1,0 +1,47 @@
+"""Naming what went wrong from what a failed attempt left behind."""
+
+from __future__ import annotations
+
+import os
+
+CUDA_SIGNS = (
+    b"CUDA out of memory",
+    b"CUDA_ERROR_OUT_OF_MEMORY",
+    b"torch.cuda.OutOfMemoryError",
+    b"torch.OutOfMemoryError",
+    b"HIP out of memory",
+    b"CUDNN_STATUS_ALLOC_FAILED",
+    b"RESOURCE_EXHAUSTED: Out of memory",
+    b"cudaErrorMemoryAllocation",
+)
+TAIL = 16384
+
+
+def cuda_out_of_memory(*logs: str | None) -> bool:
+    """Whether the end of a log says that CUDA ran out of memory."""
+    for path in logs:
+        if path is not None and any(sign in tail(path) for sign in CUDA_SIGNS):
+            return True
+    return False
+
+
+def tail(path: str, size: int = TAIL) -> bytes:
+    """The last bytes of a file; nothing when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - size, 0))
+            return file.read(size)
+    except OSError:
+        return b""
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,102 @@
+"""Where `stoker` starts: finds the verb, imports only its file, and turns errors into sentences."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = wire.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = wire.EXIT_OK
+    except Exception as error:  # noqa: BLE001 - our own bugs are raised again in there
+        code = _explain(error, args)
+    return code
+
+
+def _dispatch(args: list[str]) -> int:
+    first = args[0] if args else ""
+    if first in {"--version", "-V", "version"}:
+        from stoker import __version__
+
+        print(f"stoker {__version__}")
+        return 0
+    if first in {"--help", "-h"} or (first == "help" and len(args) == 1):
+        from stoker.cli.help import overview
+
+        print(overview())
+        return 0
+    if first == "help":
+        return _help(args[1])
+    if not first or first.startswith("-"):
+        return _run("queue", args)
+    return _run(_verb(first), args[1:])
+
+
+def _run(verb: str, args: list[str]) -> int:
+    from stoker.cli.verbs import module_of
+
+    if args and args[0] in {"--help", "-h"} and verb != "feed":
+        return _help(verb)
+    # __import__ with a list of names returns the module itself, without importlib's weight.
+    module = __import__(module_of(verb), fromlist=["main"])
+    return int(module.main(args))
+
+
+def _help(word: str) -> int:
+    from stoker.cli.help import show
+
+    return show(_verb(word))
+
+
+def _verb(word: str) -> str:
+    from stoker.cli.verbs import ALIASES, HIDDEN, VERBS
+    from stoker.client.errors import UsageError
+
+    if word in VERBS or word in HIDDEN:
+        return word
+    if word in ALIASES:
+        return ALIASES[word]
+    from stoker.cli.nearest import nearest
+
+    guess = nearest(word, [*VERBS, *ALIASES])
+    hint = f"Did you mean `stoker {guess}`?" if guess else "See: stoker --help"
+    raise UsageError(f"There is no command {word!r}. {hint}")
+
+
+def _explain(error: Exception, args: list[str]) -> int:
+    """Say what went wrong in one line; only our own bugs get a traceback."""
+    from stoker.cli import output
+    from stoker.client.errors import StokerError
+    from stoker.places import UnsafeDirectory
+
+    if isinstance(error, UnsafeDirectory):
+        error = StokerError(str(error), error.exit_code, error.code)
+    elif isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        error = StokerError(f"{name}{error.strerror or error}")
+    if not isinstance(error, StokerError):
+        raise error
+    # After `submit` and `run`, --json may be the job's own; only the parser can tell.
+    is_ours = bool(args) and args[0] not in {"submit", "run", "add", "feed"}
+    if output.wants_json or (is_ours and "--json" in args):
+        output.emit({"error": error.as_dict()})
+        sys.stdout.flush()
+    else:
+        output.say(f"stoker: {error.message}")
+    return error.exit_code

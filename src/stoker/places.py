@@ -1,0 +1,172 @@
+"""Where things live: configuration, state, logs, sockets, run directories.
+
+Every command passes through here, so only `os` and friends are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from stoker import wire
+
+SOCKET_LIMIT = 100
+"""A Unix socket's path may hold 107 bytes; a little is left for suffixes."""
+
+
+class UnsafeDirectory(Exception):
+    """A directory of ours belongs to, or could be changed by, somebody else."""
+
+    code = "permission"
+    exit_code = wire.EXIT_PERMISSION
+
+
+def home() -> str | None:
+    """Return `STOKER_HOME` as an absolute path, or None when it is not set."""
+    value = os.environ.get("STOKER_HOME")
+    return os.path.abspath(os.path.expanduser(value)) if value else None
+
+
+def config_paths() -> list[str]:
+    """Return the configuration files to read, the one that wins last."""
+    root = home()
+    if root:
+        return [os.path.join(root, "config.toml")]
+    return [
+        "/etc/stoker/config.toml",
+        os.path.join(_xdg("XDG_CONFIG_HOME", ".config"), "stoker", "config.toml"),
+    ]
+
+
+def state_dir() -> str:
+    """Return this machine's state directory (the home may be shared by several machines)."""
+    root = home()
+    base = os.path.join(root, "state") if root else _xdg_state()
+    return os.path.join(base, machine_id())
+
+
+def logs_dir() -> str:
+    """Return the directory of job logs."""
+    return os.path.join(state_dir(), "logs")
+
+
+def daemon_log() -> str:
+    """Return the file that a daemon in the background writes its messages to."""
+    return os.path.join(state_dir(), "daemon.log")
+
+
+def journal_path() -> str:
+    """Return the database; where it does not exist nothing was ever queued."""
+    return os.path.join(state_dir(), "journal.db")
+
+
+def runtime_dir() -> str:
+    """Return the private directory that holds the socket."""
+    root = home()
+    if root:
+        return os.path.join(root, "run")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    # After `su` the variable may still name the other user's directory.
+    if base and os.path.isabs(base) and _is_mine(base):
+        return os.path.join(base, "stoker")
+    return _short_dir()
+
+
+def socket_path() -> str:
+    """Return the daemon's socket, under a short hashed name when its path would not fit."""
+    path = os.path.join(runtime_dir(), "daemon.sock")
+    if len(os.fsencode(path)) <= SOCKET_LIMIT:
+        return path
+    return os.path.join(_short_dir(), f"{digest(path)}.sock")
+
+
+def run_dir() -> str:
+    """Return where attempts keep claims and exit records: tmpfs only if it outlives a logout."""
+    state = state_dir()
+    uid = os.getuid()
+    if uid == 0 and os.path.isdir("/dev/shm"):  # noqa: S108 - made 0700 by secure_dir
+        return f"/dev/shm/stoker-0-{digest(state)}"  # noqa: S108
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.path.isabs(base) and _is_mine(base) and _lingers(uid):
+        return os.path.join(base, "stoker", f"run-{digest(state)}")
+    return os.path.join(state, "run")
+
+
+def secure_dir(path: str) -> str:
+    """Make `path` a directory only we can change, or raise UnsafeDirectory; return it."""
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISLNK(found.st_mode) or not os.path.isdir(path):
+            raise UnsafeDirectory(f"{path} is not a directory. Move it away and try again.")
+        if found.st_uid != os.getuid():
+            raise UnsafeDirectory(
+                f"{path} is a link made by user {found.st_uid}. Remove it, or set STOKER_HOME."
+            )
+        found = os.stat(path)
+    if found.st_uid != os.getuid():
+        raise UnsafeDirectory(
+            f"{path} belongs to user {found.st_uid}, not to you. "
+            "Remove it, or set STOKER_HOME to a directory of your own."
+        )
+    if found.st_mode & 0o022:
+        raise UnsafeDirectory(
+            f"{path} can be changed by other users. Run: chmod 700 {path}",
+        )
+    return path
+
+
+def machine_id() -> str:
+    """Return twelve hex digits that name this machine."""
+    try:
+        with open("/etc/machine-id", encoding="ascii") as file:
+            text = file.read().strip()
+    except (OSError, ValueError):
+        text = ""
+    # systemd asks that the id itself is never shown; a hash of it may be.
+    return digest("stoker:" + (text or os.uname().nodename))
+
+
+def digest(text: str) -> str:
+    """Return twelve hex digits of a hash, without the cost of importing hashlib."""
+    try:
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+    return blake2b(os.fsencode(text), digest_size=6).hexdigest()
+
+
+def _xdg_state() -> str:
+    return os.path.join(_xdg("XDG_STATE_HOME", ".local/state"), "stoker")
+
+
+def _xdg(variable: str, default: str) -> str:
+    value = os.environ.get(variable)
+    if value and os.path.isabs(value):
+        return value
+    return os.path.join(os.path.expanduser("~"), default)
+
+
+def _short_dir() -> str:
+    return f"/tmp/stoker-{os.getuid()}"  # noqa: S108 - made 0700 by secure_dir
+
+
+def _is_mine(path: str) -> bool:
+    try:
+        return os.stat(path).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _lingers(uid: int) -> bool:
+    import pwd
+
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return False
+    return os.path.exists(f"/var/lib/systemd/linger/{name}")

@@ -1,0 +1,208 @@
+"""What a user says a machine has: `--gpus 0,1`, `--resources '{gpu:4}'`, and CUDA's own limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+import msgspec
+
+from stoker.core.units import THOUSAND, BadValue, parse_memory
+from stoker.probes.readings import GpuFacts
+
+POOLS = frozenset({"cpu", "mem"})
+"""Types whose units have no names: a job gets so many, not which."""
+
+POOL = "pool"
+"""The one device of a pool."""
+
+_MOST_DEVICES = 100_000
+_MOST = 10**12
+_LONGEST_TEXT = 1 << 20
+_LONGEST_NAME = 128
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_MEANT = {"gpus": "gpu", "cpus": "cpu", "cores": "cpu", "memory": "mem", "ram": "mem"}
+_EXAMPLE = "write for example '{gpu:4,cpu:16,mem:\"64G\",licence:[2]}'"
+
+
+class DeclarationError(BadValue):
+    """What was declared makes no sense; the message says what to write instead."""
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """One type of resource, its devices and how much each can give."""
+
+    type: str
+    devices: tuple[tuple[str, int], ...]
+    """Name and capacity in thousandths (for `mem`: thousandths of a MiB)."""
+    pool: bool = False
+
+
+def parse_gpus(text: str) -> Declared:
+    """Read `0,1,2`: GPUs by the names that jobs will see them under."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise DeclarationError(
+            f"--gpus {_shown(text)} has an empty name in it; write the names like 0,1,2."
+        )
+    seen = set()
+    for name in names:
+        _check_name(name, "--gpus")
+        if name in seen:
+            raise DeclarationError(f"--gpus names {name} twice; write every GPU once.")
+        seen.add(name)
+    return Declared(type="gpu", devices=tuple((name, THOUSAND) for name in names))
+
+
+def parse_resources(text: str) -> list[Declared]:
+    """Read a JSON5 object of resource types."""
+    import pyjson5
+
+    if len(text) > _LONGEST_TEXT:
+        raise DeclarationError(f"--resources is longer than {_LONGEST_TEXT} characters.")
+    try:
+        value = pyjson5.decode(text, maxdepth=4)
+    except (pyjson5.Json5Exception, ValueError) as error:  # ValueError: thousands of digits
+        what = str(error.args[0]) if error.args else "unreadable"
+        raise DeclarationError(f"--resources is not JSON5 ({what}); {_EXAMPLE}.") from None
+    return read_resources(value)
+
+
+def read_resources(value: object) -> list[Declared]:
+    """Read resource types from a parsed object, as a configuration file holds them."""
+    if not isinstance(value, dict):
+        raise DeclarationError(f"--resources must be an object; {_EXAMPLE}.")
+    return [_declared(kind, what) for kind, what in value.items()]
+
+
+def _declared(kind: object, value: object) -> Declared:
+    if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
+        raise DeclarationError(
+            f"resource type {_shown(kind)} is not a word; use letters, digits, '_', '-' and '.'."
+        )
+    if kind.lower() in _MEANT or (kind.lower() in {"gpu", *POOLS} and kind != kind.lower()):
+        meant = _MEANT.get(kind.lower(), kind.lower())
+        raise DeclarationError(f"resource type {kind} is written {meant}.")
+    if kind in POOLS:
+        return Declared(type=kind, devices=((POOL, _pool(kind, value)),), pool=True)
+    if isinstance(value, list):
+        pairs = [(str(place), _capacity(kind, one)) for place, one in enumerate(value)]
+    elif isinstance(value, dict):
+        pairs = [(_named(kind, name), _capacity(kind, one)) for name, one in value.items()]
+    else:
+        pairs = [(str(place), THOUSAND) for place in range(_count(kind, value))]
+    if len(pairs) > _MOST_DEVICES:
+        raise DeclarationError(f"{kind} has more than {_MOST_DEVICES} devices.")
+    return Declared(type=kind, devices=tuple(pairs))
+
+
+def _pool(kind: str, value: object) -> int:
+    if kind == "mem" and isinstance(value, str):
+        try:
+            return parse_memory(value, "mem") * THOUSAND
+        except BadValue as error:
+            raise DeclarationError(str(error)) from None
+    if isinstance(value, list | dict | str):
+        example = 'mem:"64G" or mem:65536 (MiB)' if kind == "mem" else "cpu:16"
+        raise DeclarationError(f"{kind} is one pool without named devices; write {example}.")
+    amount = _capacity(kind, value)
+    if kind == "mem" and amount % THOUSAND:
+        raise DeclarationError('mem counts whole MiB; write mem:65536 or mem:"64G".')
+    return amount
+
+
+def _count(kind: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DeclarationError(
+            f"{kind} {_shown(value)} is not a number of devices; write {kind}:4 for four devices, "
+            f"[0.5] for one of that capacity, or {{name:1}} for one with a name."
+        )
+    if value > _MOST_DEVICES:
+        raise DeclarationError(
+            f"{kind}:{_shown(value)} would be that many single devices; "
+            f"write {kind}:[{_shown(value)}] for one device of that capacity."
+        )
+    return value
+
+
+def _capacity(kind: str, value: object) -> int:
+    """Return an exact amount in thousandths."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DeclarationError(f"{kind}: {_shown(value)} is not a number; write 2 or 0.5.")
+    if not value >= 0:  # written so that NaN is refused too
+        raise DeclarationError(f"{kind}: {_shown(value)} is no capacity; write 2 or 0.5.")
+    if value > _MOST:
+        raise DeclarationError(f"{kind}: {_shown(value)} is too large; the most is {_MOST}.")
+    # The shortest text of a float is what the user typed, so 0.1 is exactly a tenth.
+    thousandths = Decimal(repr(value)) * THOUSAND
+    if thousandths != int(thousandths):
+        raise DeclarationError(
+            f"{kind}: {_shown(value)} has more than three decimals; round it to thousandths."
+        )
+    return int(thousandths)
+
+
+def _named(kind: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise DeclarationError(f"{kind}: device name {_shown(name)} is not text; put it in quotes.")
+    _check_name(name, kind)
+    return name
+
+
+def _check_name(name: str, where: str) -> None:
+    # A comma or a space inside would break CUDA_VISIBLE_DEVICES and every list that we print.
+    if not name.isprintable() or any(char.isspace() or char == "," for char in name) or not name:
+        raise DeclarationError(
+            f"{where}: device name {_shown(name)} must be one word without spaces and commas."
+        )
+    if len(name) > _LONGEST_NAME:
+        raise DeclarationError(
+            f"{where}: device name {_shown(name)} is longer than {_LONGEST_NAME} characters."
+        )
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value) if not isinstance(value, str) else f"'{value}'"
+    except ValueError:  # Python refuses to write numbers of thousands of digits
+        return "a number that long"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def inherited_limit(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES lets us use, as named there; None: no limit."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    names = []
+    for name in map(str.strip, value.split(",")):
+        if not name or name == "-1" or name.lower() == "nodevfiles":
+            break  # as CUDA does: what follows an invalid entry does not count
+        names.append(name)
+    return tuple(names)
+
+
+def limit(facts: Iterable[GpuFacts], names: Iterable[str]) -> tuple[GpuFacts, ...]:
+    """Return the GPUs named, in that order, as CUDA would: up to the first invalid name.
+
+    A name is an index in PCI order or a UUID, which may be cut short where it stays unique.
+    The name of a GPU in MIG mode stands for all its instances.
+    """
+    offered = tuple(facts)
+    chosen: list[GpuFacts] = []
+    for name in names:
+        matching = [gpu for gpu in offered if _is_named(gpu, name)]
+        physical = {gpu.parent or gpu.uuid for gpu in matching}
+        if len(physical) != 1 or any(gpu in chosen for gpu in matching):
+            break
+        chosen += matching
+    return tuple(chosen)
+
+
+def _is_named(gpu: GpuFacts, name: str) -> bool:
+    if name.isdecimal() and len(name) < 10:
+        return gpu.index == int(name)
+    start = name.lower()
+    return gpu.uuid.lower().startswith(start) or (gpu.parent or "").lower().startswith(start)

@@ -1,0 +1,1 @@
+"""The journal and its projections: what survives a crash."""

@@ -1,0 +1,111 @@
+"""What the engine needs of a store. One contract suite runs against every implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from ..core.events import Event
+from ..core.job import Job, Spec
+from ..core.state import Rest
+
+
+class StoreError(Exception):
+    """The store could not do what was asked; the message says what and what to do."""
+
+
+class StoreFull(StoreError):
+    """No room on the disk."""
+
+
+class StoreFenced(StoreError):
+    """Another driver has taken this state over; nothing of ours may be written any more."""
+
+
+class Batch(Struct):
+    """All that one cycle changed, written in one transaction."""
+
+    events: list[Event]
+    jobs: list[Job]
+    dropped: list[int]
+    rest: Rest | None
+    blobs: dict[str, bytes]
+    secrets: dict[str, bytes]
+    keys: list[tuple[str, int, int]]
+    specs: dict[str, Spec]
+
+
+class Snapshot(Struct):
+    """The state at a sequence number, as kept row by row."""
+
+    seq: int
+    rest: Rest
+    jobs: list[Job]
+    specs: dict[str, Spec]
+
+
+class Found(Struct):
+    """A job read back from the store, with what was submitted."""
+
+    job: Job
+    spec: Spec
+
+
+class Filter(Struct, kw_only=True):
+    """Which jobs of the past are wanted."""
+
+    ids: list[int] | None = None
+    states: list[str] | None = None
+    user: str | None = None
+    name: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+
+
+class Store(Protocol):
+    """A journal of events plus row-wise projections, changed only together."""
+
+    def claim(self) -> int:
+        """Take this state over; returns the new term. Older terms can no longer commit."""
+
+    def load(self) -> Snapshot:
+        """The state as of the last commit."""
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        """Write a batch; returns the last sequence. With `force`, it is on disk on return."""
+
+    def force(self) -> None:
+        """Put everything committed so far on disk. Safe to call from another thread."""
+
+    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
+        """Events behind a sequence number, in order."""
+
+    def blob(self, hash: str) -> bytes | None:
+        """A script by its hash."""
+
+    def secret(self, hash: str) -> bytes | None:
+        """An environment by its hash."""
+
+    def find_key(self, key: str) -> tuple[int, int] | None:
+        """The ids a submission key was given, if it was ever used."""
+
+    def past(self, wanted: Filter) -> list[Found]:
+        """Jobs by id or by what became of them, oldest first."""
+
+    def durations(self, user: str, name: str, most: int) -> list[float]:
+        """How long recent successful jobs of this name took."""
+
+    def warnings(self) -> list[str]:
+        """What was found wrong and mended when the store was opened."""
+
+    def backup(self, path: str) -> int:
+        """Write a consistent copy; returns its size in bytes."""
+
+    def purge(self, before: float) -> None:
+        """Drop secrets of jobs that ended before this time."""
+
+    def close(self) -> None:
+        """Let go of it."""

@@ -1,0 +1,384 @@
+"""The journal in SQLite: one file, one writer, readable by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..core.events import Event
+from ..core.lifecycle import FINISHED
+from . import codec
+from .port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
+
+SCHEMA = 1
+"""The layout of the tables; an older file is migrated, a newer one is refused."""
+BALLAST = 4 << 20
+"""Bytes set aside, given up when the disk is full so that exits can still be recorded."""
+
+_HERE = os.path.dirname(__file__)
+_ENDED = [state.value for state in FINISHED]
+
+
+class SqliteStore:
+    """WAL mode, synchronous off the hot path: `force` is what puts commits on disk."""
+
+    def __init__(self, path: str, *, shared_file_system: bool = False) -> None:
+        self.path = path
+        self._warnings: list[str] = []
+        self._term = 0
+        self._seq = 0
+        self._forced_path = path + ".forced"
+        self._wal_lock = threading.Lock()
+        self._db = self._open(path, shared_file_system)
+        self._wal = -1 if shared_file_system else os.open(path + "-wal", os.O_RDONLY)
+        self._forced = os.open(self._forced_path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._check_tail()
+        self._set_ballast()
+
+    # -- opening ------------------------------------------------------------------------
+
+    def _open(self, path: str, shared: bool) -> sqlite3.Connection:
+        new = not os.path.exists(path)
+        old_mask = os.umask(0o077)
+        try:
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                if shared:
+                    # WAL needs shared memory, which network file systems do not have.
+                    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                    db.execute("PRAGMA journal_mode = DELETE")
+                    db.execute("PRAGMA synchronous = FULL")
+                else:
+                    db.execute("PRAGMA journal_mode = WAL")
+                    db.execute("PRAGMA synchronous = NORMAL")
+                    db.execute("PRAGMA wal_autocheckpoint = 2000")
+                db.execute("PRAGMA busy_timeout = 5000")
+                version = db.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0:
+                    create(db)
+                    db.execute(f"PRAGMA user_version = {SCHEMA}")
+                elif version > SCHEMA:
+                    raise StoreError(
+                        f"{path} was written by a newer stoker (layout {version}, this one knows "
+                        f"{SCHEMA}). Upgrade stoker, or set STOKER_HOME to another directory."
+                    )
+                else:
+                    _check(db)
+                return db
+            except BaseException:
+                db.close()
+                raise
+        except sqlite3.DatabaseError as error:
+            if new or isinstance(error, sqlite3.OperationalError):
+                raise _translated(error, path) from error
+            return self._recover(path, shared, error)
+        finally:
+            os.umask(old_mask)
+
+    def _salvage_again(self, cause: Exception) -> None:
+        """Damage that the check at opening could not see: the pages are whole, the rows not."""
+        self._db.close()
+        if self._wal >= 0:
+            os.close(self._wal)
+        self._db = self._recover(self.path, self._wal < 0, cause)
+        self._wal = -1 if self._wal < 0 else os.open(self.path + "-wal", os.O_RDONLY)
+
+    def _recover(self, path: str, shared: bool, cause: Exception) -> sqlite3.Connection:
+        """Set a damaged file aside and read back whatever of its journal is whole."""
+        from .salvage import salvage
+
+        self._warnings.append(salvage(path, cause))
+        return self._open(path, shared)
+
+    def _check_tail(self) -> None:
+        """Report a journal that is shorter than what was once forced to disk."""
+        self._seq = int(self._meta("seq"))
+        last = self._db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
+        known = os.pread(self._forced, 32, 0).split(b"\n")[0]
+        forced = int(known) if known.isdigit() else 0
+        if last < forced:
+            self._warnings.append(
+                f"the journal ends at event {last}, but event {forced} was once on disk: "
+                "the last events before a crash are missing"
+            )
+            self._seq = max(self._seq, last)
+
+    def _set_ballast(self) -> None:
+        ballast = self.path + ".ballast"
+        with contextlib.suppress(OSError):
+            if not os.path.exists(ballast):
+                fd = os.open(ballast, os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, BALLAST)
+                finally:
+                    os.close(fd)
+
+    def drop_ballast(self) -> bool:
+        """Give up the reserve; False when it is already gone."""
+        try:
+            os.unlink(self.path + ".ballast")
+        except OSError:
+            return False
+        return True
+
+    # -- the port -----------------------------------------------------------------------
+
+    def claim(self) -> int:
+        """Take this state over: whoever holds an older term can no longer write."""
+        with self._transaction():
+            self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'term'")
+            row = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
+        self._term = int(row[0])
+        return self._term
+
+    def load(self) -> Snapshot:
+        """The state, row by row, as of the last commit."""
+        try:
+            return self._load()
+        except (sqlite3.DatabaseError, msgspec.MsgspecError, TypeError) as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise _translated(error, self.path) from error
+            self._salvage_again(error)
+            return self._load()
+
+    def _meta(self, key: str) -> Any:
+        return self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0]
+
+    def _load(self) -> Snapshot:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
+        rest = codec.decode_rest(row[0] if row else b"{}")
+        jobs = [
+            codec.decode_job(data)
+            for (data,) in self._db.execute("SELECT data FROM jobs WHERE resident = 1 ORDER BY id")
+        ]
+        wanted = {job.spec for job in jobs}
+        specs = {}
+        for hash in wanted:
+            row = self._db.execute("SELECT data FROM specs WHERE hash = ?", (hash,)).fetchone()
+            specs[hash] = codec.decode_spec(row[0])
+        self._seq = int(self._meta("seq"))
+        return Snapshot(seq=self._seq, rest=rest, jobs=jobs, specs=specs)
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        """One transaction: journal, projections, and the check that we still may write."""
+        db, encode = self._db, codec.encode
+        seq = self._seq
+        with self._transaction(force):
+            fenced = db.execute(
+                "UPDATE meta SET value = ? WHERE key = 'seq'"
+                " AND (SELECT value FROM meta WHERE key = 'term') = ?",
+                (seq + len(batch.events), self._term),
+            )
+            if fenced.rowcount != 1:
+                raise StoreFenced("Another daemon has taken over this state; this one stops.")
+            if batch.specs:
+                db.executemany(
+                    "INSERT OR IGNORE INTO specs VALUES (?, ?)",
+                    [(hash, encode(spec)) for hash, spec in batch.specs.items()],
+                )
+            for table, blobs in (("blobs", batch.blobs), ("secrets", batch.secrets)):
+                if blobs:
+                    db.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", blobs.items())
+            if batch.keys:
+                db.executemany("INSERT INTO submissions VALUES (?, ?, ?)", batch.keys)
+            db.executemany(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+                [
+                    (number, event.at, type(event).__name__, codec.VERSION, encode(event))
+                    for number, event in enumerate(batch.events, seq + 1)
+                ],
+            )
+            if batch.jobs:
+                self._write_jobs(batch)
+            if batch.dropped:
+                db.executemany(
+                    "UPDATE jobs SET resident = 0 WHERE id = ?", [(id,) for id in batch.dropped]
+                )
+            if batch.rest is not None:
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('rest', ?)", (encode(batch.rest),))
+        self._seq = seq + len(batch.events)
+        if force:
+            self._note_forced(self._seq)
+        return self._seq
+
+    def _write_jobs(self, batch: Batch) -> None:
+        encode = codec.encode
+        self._db.executemany(
+            "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
+                    job.ended_at, job.code, 1, job.spec, encode(job),
+                )
+                for job in batch.jobs
+            ],
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _transaction(self, force: bool = False) -> Iterator[None]:
+        db = self._db
+        try:
+            try:
+                if force:
+                    db.execute("PRAGMA synchronous = FULL")
+                db.execute("BEGIN IMMEDIATE")
+                yield
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            finally:
+                if force and self._wal >= 0:
+                    db.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            raise _translated(error, self.path) from error
+
+    def force(self) -> None:
+        """Put what is committed on disk, through a descriptor of our own on the log.
+
+        SQLite's commit in NORMAL mode has already written it there; closing this descriptor
+        drops no lock, since SQLite locks the database and its index, never the log.
+        """
+        if self._wal < 0:
+            return
+        with self._wal_lock:
+            reached = self._seq
+            os.fdatasync(self._wal)
+            self._note_forced(reached)
+
+    def _note_forced(self, seq: int) -> None:
+        os.pwrite(self._forced, b"%d\n" % seq, 0)
+
+    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
+        """Events behind a sequence number, in order."""
+        rows = self._db.execute(
+            "SELECT seq, kind, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
+            (after, most),
+        ).fetchall()
+        for seq, kind, version, data in rows:
+            yield seq, codec.decode_event(kind, version, data)
+
+    def blob(self, hash: str) -> bytes | None:
+        """A script by its hash."""
+        return self._one("SELECT data FROM blobs WHERE hash = ?", hash)
+
+    def secret(self, hash: str) -> bytes | None:
+        """An environment by its hash."""
+        return self._one("SELECT data FROM secrets WHERE hash = ?", hash)
+
+    def _one(self, sql: str, key: str) -> bytes | None:
+        row = self._db.execute(sql, (key,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def find_key(self, key: str) -> tuple[int, int] | None:
+        """The ids that a submission key was given."""
+        row = self._db.execute(
+            "SELECT first, count FROM submissions WHERE key = ?", (key,)
+        ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def past(self, wanted: Filter) -> list[Found]:
+        """Jobs by id, or finished ones by what became of them, oldest first."""
+        where, values = _conditions(wanted)
+        rows = self._db.execute(
+            "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
+            f" WHERE {where} ORDER BY ended_at DESC, id DESC LIMIT ?",
+            (*values, max(wanted.limit, len(wanted.ids or ()))),
+        ).fetchall()
+        return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
+
+    def durations(self, user: str, name: str, most: int) -> list[float]:
+        """How long recent successful jobs of this name took."""
+        rows = self._db.execute(
+            "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = ?"
+            " AND user = ? AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?",
+            (name, user, most),
+        )
+        return [row[0] for row in rows]
+
+    def warnings(self) -> list[str]:
+        """What was found wrong and mended at opening."""
+        return self._warnings
+
+    def backup(self, path: str) -> int:
+        """A consistent copy, made page by page while work goes on."""
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except OSError as error:
+            raise StoreError(f"Cannot write {path}: {error.strerror}.") from error
+        os.close(fd)
+        copy = sqlite3.connect(path)
+        try:
+            self._db.backup(copy)
+        except sqlite3.Error as error:
+            raise _translated(error, path) from error
+        finally:
+            copy.close()
+        return os.stat(path).st_size
+
+    def purge(self, before: float) -> None:
+        """Drop environments that only jobs ended before this time used."""
+        with self._transaction():
+            self._db.execute(
+                "DELETE FROM secrets WHERE hash NOT IN ("
+                "SELECT CAST(specs.data AS TEXT) ->> '$.environment' FROM specs WHERE hash IN ("
+                "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= ?"
+                " OR state NOT IN (SELECT value FROM json_each(?))))",
+                (before, codec.encode(_ENDED).decode()),
+            )
+
+    def close(self) -> None:
+        """Force, fold the log into the database, and let go."""
+        if self._wal >= 0:
+            with contextlib.suppress(OSError):
+                self.force()
+            os.close(self._wal)
+        os.close(self._forced)
+        self._db.close()
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Lay the tables out, all or nothing."""
+    with open(os.path.join(_HERE, "sql", "schema.sql")) as script:
+        db.executescript(f"BEGIN;\n{script.read()}\nCOMMIT;")
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Look for damage before it is built upon."""
+    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise sqlite3.DatabaseError(found.splitlines()[-1])
+    if db.execute("SELECT count(*) FROM meta WHERE key IN ('seq', 'term')").fetchone()[0] != 2:
+        raise sqlite3.DatabaseError("its table of contents is gone")
+
+
+def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
+    if wanted.ids is not None:
+        return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(wanted.ids).decode()]
+    states = [state for state in _ENDED if wanted.states is None or state in wanted.states]
+    parts: list[str] = [f"ended_at IS NOT NULL AND state IN ({', '.join('?' * len(states))})"]
+    values: list[Any] = [*states]
+    for column, test, value in (
+        ("user", "=", wanted.user),
+        ("jobs.name", "=", wanted.name),
+        ("ended_at", ">=", wanted.since),
+        ("ended_at", "<", wanted.until),
+    ):
+        if value is not None:
+            parts.append(f"{column} {test} ?")
+            values.append(value)
+    return " AND ".join(parts), values
+
+
+def _translated(error: sqlite3.Error, path: str) -> StoreError:
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        return StoreFull(f"The disk with {path} is full. Free some space; nothing was lost.")
+    return StoreError(f"{path}: {text}.")

@@ -1,0 +1,40 @@
+"""What client and daemon agree on: the API version, headers, exit codes, error codes, option keys.
+
+Imported by every command before anything else, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+API_MAJOR = 1
+API_MINOR = 0
+API_VERSION = f"{API_MAJOR}.{API_MINOR}"
+"""Major: incompatible. Minor: something was added; one minor version apart still works."""
+
+PREFIX = "/v1"
+HEADER_VERSION = "Stoker-Version"
+HEADER_API = "Stoker-Api"
+MAX_BODY_BYTES = 256 * 1024 * 1024
+"""The largest request body: 100,000 long command lines fit several times over."""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_UNREACHABLE = 4
+EXIT_PERMISSION = 5
+EXIT_IMPOSSIBLE = 6
+EXIT_STILL_RUNNING = 101
+EXIT_TIME_LIMIT = 124
+EXIT_INTERRUPTED = 130
+EXIT_CANCELLED = 143
+
+ERRORS: dict[str, tuple[int, int]] = {
+    "failed": (409, EXIT_FAILED),
+    "usage": (400, EXIT_USAGE),
+    "not_found": (404, EXIT_NOT_FOUND),
+    "permission": (403, EXIT_PERMISSION),
+    "impossible": (422, EXIT_IMPOSSIBLE),
+    "too_large": (413, EXIT_USAGE),
+    "unavailable": (503, EXIT_UNREACHABLE),
+}
+"""Error code -> (HTTP status, exit code of a command that meets it)."""

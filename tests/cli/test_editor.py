@@ -1,0 +1,24 @@
+import pytest
+
+from client.fake_daemon import view
+from stoker.cli.editor import as_text, changes, fields
+from stoker.client.errors import UsageError
+
+JOB = view(42, limit=3600, priority=0)
+
+
+def test_nothing_edited_is_nothing_changed() -> None:
+    before = fields(JOB)
+    assert changes(before, as_text(JOB, before)) == {}
+
+
+def test_only_what_was_edited_is_sent() -> None:
+    before = fields(JOB)
+    text = as_text(JOB, before).replace('gpus = "1"', 'gpus = "2"').replace('"3600s"', '"2h"')
+    assert changes(before, text) == {"gpus": "2", "time": "2h"}
+
+
+@pytest.mark.parametrize("text", ["gpus = ", 'speed = "fast"'])
+def test_what_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(UsageError):
+        changes(fields(JOB), text)

@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from client.fake_daemon import FakeDaemon
+from stoker import __version__, places
+from stoker.cli.verbs import ALIASES, VERBS, module_of
+from stoker.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"stoker {__version__}\n"
+
+
+def test_help_names_every_verb(capsys: Captured) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {verb}" in text for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in [*VERBS, *ALIASES] if verb != "feed"])
+def test_every_verb_has_help(verb: str, capsys: Captured) -> None:
+    assert main(["help", verb]) == 0
+    first = capsys.readouterr().out
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out == first
+    assert first.startswith("  stoker ")
+    assert "--json" in first
+    assert all(len(line) <= 100 for line in first.splitlines())
+
+
+def test_the_verb_is_the_address() -> None:
+    for verb in VERBS:
+        if verb != "feed":
+            assert module_of(verb) == f"stoker.cli.{verb}"
+
+
+def test_a_mistyped_verb_gets_a_guess(capsys: Captured) -> None:
+    assert main(["sumbit"]) == 2
+    assert "Did you mean `stoker submit`?" in capsys.readouterr().err
+
+
+def test_an_error_is_one_line_on_stderr(home: Path, capsys: Captured) -> None:
+    assert main(["show", "5"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("stoker: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["show", "5", "--json"], ["show", "--json", "--bogus"]])
+def test_with_json_an_error_is_json_on_stdout(
+    home: Path, capsys: Captured, argv: list[str]
+) -> None:
+    code = main(argv)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["error"]["exit"] == code
+
+
+def test_a_jobs_own_json_flag_is_not_ours(fake: FakeDaemon, capsys: Captured) -> None:
+    error = {"code": "impossible", "message": "No.", "exit": 6}
+    fake.answers["POST /v1/jobs"] = (422, {"error": error})
+    assert main(["submit", "tool", "--json"]) == 6
+    assert capsys.readouterr().err == "stoker: No.\n"
+    assert main(["submit", "--json", "tool"]) == 6
+    assert json.loads(capsys.readouterr().out) == {"error": error}
+
+
+def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.cli.queue.main", interrupt)
+    assert main([]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(home: Path, capsys: Captured) -> None:
+    assert main(["submit", "--each-line", "/no/such/file"]) == 1
+    assert capsys.readouterr().err == "stoker: /no/such/file: No such file or directory\n"
+
+
+def test_a_directory_that_is_not_ours_is_a_sentence(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (home / "state").mkdir()
+    Path(places.state_dir()).mkdir()
+    Path(places.state_dir()).chmod(0o777)
+    assert main(["submit", "true"]) == 5
+    assert "chmod 700" in capsys.readouterr().err

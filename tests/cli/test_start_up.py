@@ -1,0 +1,57 @@
+"""Commands start in a blink because they import almost nothing; this keeps it so."""
+
+import subprocess
+import sys
+
+import pytest
+
+from client.fake_daemon import FakeDaemon, view
+
+HEAVY = {
+    "argparse", "asyncio", "collections", "contextlib", "dataclasses", "datetime", "email", "enum",
+    "functools", "hashlib", "http", "importlib.util", "inspect", "json", "logging", "msgspec",
+    "pathlib", "pwd", "random", "re", "selectors", "shutil", "signal", "socket", "ssl",
+    "subprocess", "tempfile", "threading", "traceback", "typing", "urllib", "uuid", "weakref",
+}  # fmt: skip
+
+
+def imported_by(*argv: str) -> set[str]:
+    """Return the modules that a command imports beyond those of a bare interpreter."""
+    code = (
+        "import sys; bare = set(sys.modules); sys.argv = ['stoker', *sys.argv[1:]]\n"
+        "from stoker.main import main; code = main()\n"
+        "sys.stderr.write('\\n@ ' + ' '.join(set(sys.modules) - bare)); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.rpartition("\n@ ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [(), ("queue", "--json"), ("submit", "--gpus", "1", "python", "x.py"), ("--help",), ("gpus",),
+     ("wait", "1"), ("cancel", "1"), ("--version",)],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_imports_nothing_heavy(fake: FakeDaemon, argv: tuple[str, ...]) -> None:
+    jobs = [view(1), view(2, state="RUNNING", short="R", node="box", elapsed=5.0)]
+    fake.answers = {
+        "GET /v1/jobs": (200, {"jobs": jobs, "more": 0, "counts": {"PENDING": 1}}),
+        "GET /v1/gpus": (200, {"gpus": []}),
+        "POST /v1/jobs": (200, {"first": 1, "last": 1, "count": 1, "label": "1", "warnings": []}),
+        "POST /v1/cancel": (200, {"done": [{"id": 1, "label": "1"}], "skipped": []}),
+        "POST /v1/wait": (200, {"finished": True, "jobs": [view(1, result=0)], "stuck": []}),
+    }
+    found = imported_by(*argv)
+    assert not found & HEAVY
+    ours = {name for name in found if name.startswith("stoker.cli.")}
+    assert len(ours) <= 12, "one module per verb, imported only when chosen"
+
+
+def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:
+    fake.answers["GET /v1/jobs"] = (200, {"jobs": [], "more": 0, "counts": {}})
+    found = imported_by("queue")
+    assert "stoker.cli.queue" in found
+    assert not found & {"stoker.cli.submit", "stoker.cli.jobflags", "stoker.client.start"}

@@ -1,0 +1,138 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.cli import submission
+from stoker.cli.submission import build
+from stoker.client.errors import UsageError
+
+
+@pytest.fixture
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return home
+
+
+def what(*argv: str) -> dict[str, object]:
+    return dict(build(argv, "submit")[0]["what"])
+
+
+def test_one_word_that_is_no_file_is_a_shell_line(here: Path) -> None:
+    assert what("python x | tee y") == {"line": "python x | tee y"}
+
+
+def test_several_words_are_an_argv(here: Path) -> None:
+    assert what("python", "t.py", "--lr", "0.1") == {"argv": ["python", "t.py", "--lr", "0.1"]}
+
+
+def test_a_file_alone_is_a_script_with_its_directives(here: Path) -> None:
+    text = "#!/bin/sh\n#SBATCH --gpus 2 --time 10\necho\n"
+    (here / "train.sh").write_text(text)
+    body, _ = build(["--time", "20", "train.sh"], "submit")
+    assert body["what"] == {"script": text, "script_name": "train.sh", "args": []}
+    assert body["options"] == {"gpus": "2", "time": "20"}
+
+
+def test_an_executable_script_alone_is_a_script_too(here: Path) -> None:
+    (here / "train.sh").write_text("#!/bin/sh\n#STOKER --gpus 2\n")
+    (here / "train.sh").chmod(0o755)
+    assert build(["./train.sh"], "submit")[0]["options"] == {"gpus": "2"}
+    assert what("./train.sh", "a") == {"argv": ["./train.sh", "a"]}
+
+
+def test_a_script_that_could_not_be_executed_takes_arguments(here: Path) -> None:
+    (here / "train.sh").write_text("echo $1\n")
+    assert what("train.sh", "--lr", "1")["args"] == ["--lr", "1"]
+
+
+def test_a_program_alone_is_run_as_it_is(here: Path) -> None:
+    (here / "tool").write_bytes(b"\x7fELF\0\0")
+    assert what("tool") == {"argv": [str(here / "tool")]}
+
+
+def test_a_python_file_without_a_first_line_is_not_given_to_a_shell(here: Path) -> None:
+    (here / "t.py").write_text("print()\n")
+    with pytest.raises(UsageError, match=r"python t\.py"):
+        what("t.py")
+
+
+def test_each_line_is_a_job_but_for_blanks_and_comments(here: Path) -> None:
+    (here / "jobs").write_text("\na 1\n  # no\n b | c \n\n")
+    assert what("--each-line", "jobs") == {"lines": ["a 1", "b | c"]}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], [""], ["--wrap", "x", "y"], ["--each-line", "/dev/null"]],
+)  # fmt: skip
+def test_nothing_to_run_or_too_much(here: Path, argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        what(*argv)
+
+
+def test_flags_win_over_variables_and_those_over_directives(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "s").write_text("#SBATCH --gpus 1 --time 1 --mem 1G --comment c\n")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "2")
+    monkeypatch.setenv("SBATCH_GPUS", "2")
+    monkeypatch.setenv("STOKER_GPUS", "3")
+    monkeypatch.setenv("SBATCH_MEM_PER_NODE", "2G")
+    options = build(["--mem", "4G", "s"], "submit")[0]["options"]
+    assert options == {"gpus": "3", "time": "2", "mem": "4G", "comment": "c"}
+
+
+def test_inside_a_job_its_own_variables_are_not_options(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOKER_JOB_ID", "5")
+    monkeypatch.setenv("STOKER_GPUS", "4")
+    monkeypatch.setenv("STOKER_TOKEN", "secret")
+    body, _ = build(["true"], "submit")
+    assert body["options"] == {}
+    assert "STOKER_TOKEN" not in body["environment"]
+    assert body["environment"]["STOKER_HOME"] == str(here)
+
+
+def test_variables_given_twice_are_all_sent(here: Path) -> None:
+    (here / "s").write_text("#STOKER --env A=1 --env B=1\n")
+    options = build(["--env", "A=2", "s"], "submit")[0]["options"]
+    assert options == {"env": ["A=1", "B=1", "A=2"]}
+
+
+def test_where_we_are_goes_along(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("PWD", "/somewhere/else")
+    before = os.umask(0o027)
+    try:
+        body, _ = build(["-D", "sub", "true"], "submit")
+    finally:
+        os.umask(before)
+    assert body["umask"] == 0o027
+    assert body["directory"] == str(here)
+    assert body["options"]["chdir"] == str(here / "sub")
+    assert body["shell"] == "/bin/sh"
+    assert "COLUMNS" not in body["environment"]
+    assert body["environment"]["PATH"] == os.environ["PATH"]
+
+
+def test_a_linked_directory_keeps_its_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "real").mkdir()
+    (here / "link").symlink_to(here / "real")
+    monkeypatch.chdir(here / "link")
+    monkeypatch.setenv("PWD", str(here / "link"))
+    assert submission.current_directory() == str(here / "link")
+
+
+def test_a_shell_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/nosuchshell")
+    assert submission.shell() == "/bin/sh"
+
+
+def test_variables_that_are_not_text_are_left_out_and_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert submission.environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
+    assert "B" in capsys.readouterr().err

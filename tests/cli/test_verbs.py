@@ -1,0 +1,395 @@
+"""What each verb asks of the daemon, and what it says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.fake_daemon import FakeDaemon, chunked, view
+from stoker.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+RUNNING = {"state": "RUNNING", "short": "R", "node": "box", "devices": {"gpu": ["0", "1"]},
+           "elapsed": 75.0, "limit": 3600, "left": 3525.0}  # fmt: skip
+FAILED = {"state": "FAILED", "short": "F", "cause": "exit 3", "exit_code": 3, "result": 3,
+          "ended_at": "2026-11-15T20:40:00Z", "tail": ["Traceback", "ValueError: nan"]}  # fmt: skip
+
+
+def listing(*views: dict[str, Any], **more: Any) -> tuple[int, Any]:
+    return 200, {"jobs": list(views), "more": 0, "counts": {}, **more}
+
+
+# ------------------------------------------------------------------------------- queue
+
+
+def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -> None:
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "nothing queued" in err
+    assert not any(home.iterdir())
+
+
+def test_the_queue_has_the_columns_people_expect(fake: FakeDaemon, capsys: Captured) -> None:
+    waiting = view(43, reason="Resources", name="x" * 90)
+    fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING), waiting)
+    assert main([]) == 0
+    heading, first, second = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["JOBID", "NAME", "USER", "ST", "TIME", "LEFT", "GPUS", "NODE/REASON"]
+    assert first.split() == ["42", "train", "ana", "R", "1:15", "58:45", "1", "box:0,1"]
+    assert second.split()[-1] == "(Resources)"
+    assert "x" * 90 in second
+
+
+def test_an_expected_start_gets_a_column(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(1, expected_start="2090-01-01T00:00:00Z"))
+    main([])
+    heading, row = capsys.readouterr().out.splitlines()
+    assert "START" in heading
+    assert " in " in row
+
+
+def test_failures_come_with_their_last_words(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING), view(7, **FAILED))
+    main([])
+    text = capsys.readouterr().out
+    assert "7 train  FAILED: exit 3" in text
+    assert "| ValueError: nan" in text
+    assert "stoker retry 7" in text
+    assert "tail=5" in fake.requests[0][1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "out"),
+    [
+        (["--format", "{id} {state}"], "42 RUNNING\n"),
+        (["-o", "label,name"], "LABEL  NAME\n42     train\n"),
+        (["--no-header", "-o", "state"], "RUNNING\n"),
+    ],
+)
+def test_columns_of_ones_own(fake: FakeDaemon, capsys: Captured, argv: list[str], out: str) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING))
+    assert main(["queue", *argv]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("argv", [["--format", "{nope}"], ["-o", "nope"]])
+def test_a_field_that_is_not_there(fake: FakeDaemon, capsys: Captured, argv: list[str]) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(1))
+    assert main(["queue", *argv]) == 2
+    assert "no field 'nope'. There are: array, attempt" in capsys.readouterr().err
+
+
+def test_json_and_json_lines(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(1), view(2))
+    main(["--json"])
+    assert [job["id"] for job in json.loads(capsys.readouterr().out)["jobs"]] == [1, 2]
+    main(["--json-lines"])
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
+
+
+def test_filters_are_passed_on(fake: FakeDaemon) -> None:
+    fake.answers["GET /v1/jobs"] = listing()
+    main(["queue", "--state", "pd,failed", "-u", "ana", "--limit", "7", "3-5"])
+    assert fake.requests[0][1] == (
+        "/v1/jobs?select=3-5&state=PENDING%2CFAILED&limit=7&user=ana&tail=5"
+    )
+
+
+def test_a_long_queue_does_not_hide_what_failed(fake: FakeDaemon, capsys: Captured) -> None:
+    replies = iter(
+        [
+            listing(view(1), more=500, counts={"PENDING": 500, "FAILED": 1}),
+            listing(view(7, **FAILED)),
+        ]
+    )
+    fake.answers["GET /v1/jobs"] = lambda _: next(replies)
+    main(["--limit", "1"])
+    text = capsys.readouterr().out
+    assert "7 train  FAILED" in text
+    assert "499 more jobs" in text
+
+
+def test_an_empty_queue_says_so_on_stderr(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing()
+    main([])
+    assert capsys.readouterr() == ("", "stoker: the queue is empty\n")
+
+
+# ------------------------------------------------------------------------------ submit
+
+SUBMITTED = {"first": 12, "last": 411, "count": 400, "label": "12-411", "warnings": ["Careful."]}
+
+
+def test_submit_prints_the_id_alone(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/jobs"] = (200, SUBMITTED)
+    assert main(["submit", "--gpus", "1", "python", "train.py", "--lr", "0.01"]) == 0
+    assert capsys.readouterr() == ("12-411\n", "stoker: Careful.\n")
+    body = fake.bodies("/v1/jobs")[0]
+    assert body["what"] == {"argv": ["python", "train.py", "--lr", "0.01"]}
+    assert body["options"] == {"gpus": "1"}
+    assert body["dry_run"] is False
+
+
+def test_quiet_is_quiet(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/jobs"] = (200, SUBMITTED)
+    main(["submit", "--parsable", "true"])
+    assert capsys.readouterr() == ("12-411\n", "")
+
+
+def test_submit_as_json(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/jobs"] = (200, SUBMITTED)
+    main(["submit", "--json", "true"])
+    assert json.loads(capsys.readouterr().out) == {"id": 12, **SUBMITTED}
+
+
+def test_a_dry_run_prints_no_id(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/jobs"] = (200, {**SUBMITTED, "first": None, "warnings": []})
+    assert main(["submit", "--test-only", "true"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "would wait" in err
+    assert fake.bodies("/v1/jobs")[0]["dry_run"] is True
+
+
+def test_submit_and_wait_returns_the_jobs_code(fake: FakeDaemon) -> None:
+    fake.answers["POST /v1/jobs"] = (200, SUBMITTED)
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(12, **FAILED)]})
+    assert main(["submit", "-W", "true"]) == 3
+    assert fake.bodies("/v1/wait")[0]["select"] == ["12-411"]
+
+
+# --------------------------------------------------------------------- run, logs, wait
+
+
+def test_run_follows_and_ends_as_the_job(
+    fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    fake.answers["POST /v1/jobs"] = (200, {"first": 5, "count": 1, "label": "5", "warnings": []})
+    fake.answers["GET /v1/jobs/5/log"] = chunked(b"epoch 1\r", b"\xffdone\n")
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(5, **FAILED)]})
+    assert main(["run", "--", "python", "-x"]) == 3
+    out, err = capsysbinary.readouterr()
+    assert out == b"epoch 1\r\xffdone\n"
+    assert b"job 5 (train) FAILED: exit 3" in err
+    assert fake.bodies("/v1/jobs")[0]["what"] == {"argv": ["python", "-x"]}
+
+
+def test_following_goes_on_where_a_restarted_daemon_left_off(
+    fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    replies = iter([chunked(b"one\n", end=False), chunked(b"one\ntw", end=False),
+                    chunked(b"one\ntwo\n")])  # fmt: skip
+    fake.answers["GET /v1/jobs"] = listing(view(5, **RUNNING))
+    fake.answers["GET /v1/jobs/5/log"] = lambda _: next(replies)
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(5, result=0)]})
+    assert main(["logs", "-f", "5"]) == 0
+    assert capsysbinary.readouterr().out == b"one\ntwo\n"
+
+
+def test_several_logs_have_headings(
+    fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(1), view(2, **FAILED))
+    fake.answers["GET /v1/jobs/1/log"] = chunked(b"a\n")
+    fake.answers["GET /v1/jobs/2/log"] = chunked(b"b\n")
+    fake.answers["POST /v1/seen"] = (200, {"done": [], "skipped": []})
+    assert main(["logs", "--tail", "3", "--since", "5m", "1-2"]) == 0
+    assert capsysbinary.readouterr().out == b"==> 1 train <==\na\n\n==> 2 train <==\nb\n"
+    assert "/log?tail=3&since=300.0" in fake.requests[1][1]
+    assert fake.bodies("/v1/seen") == [{"select": ["2"]}]
+
+
+def test_wait_returns_the_highest_code(fake: FakeDaemon, capsys: Captured) -> None:
+    jobs = [view(1, result=0), view(2, result=143, state="CANCELLED"), view(3, **FAILED)]
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": jobs, "stuck": []})
+    assert main(["wait", "1-3"]) == 143
+    assert fake.bodies("/v1/wait")[0] == {"select": ["1-3"], "any": False, "timeout": None}
+
+
+def test_wait_gives_up_with_101(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [view(1)], "stuck": []})
+    assert main(["wait", "--any", "--timeout", "0.05s", "1"]) == 101
+    assert "time is up; 1 job not finished" in capsys.readouterr().err
+    assert fake.bodies("/v1/wait")[0]["any"] is True
+
+
+def test_wait_ends_when_a_job_can_never_start(fake: FakeDaemon, capsys: Captured) -> None:
+    stuck = [{"id": 2, "text": "it waits for job 1, which failed."}]
+    fake.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [view(2)], "stuck": stuck})
+    assert main(["wait", "2"]) == 1
+    assert "job 2 can never start: it waits for job 1" in capsys.readouterr().err
+
+
+def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
+    assert main(["wait", "99"]) == 3
+
+
+# ---------------------------------------------------------------------- verbs that act
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "body"),
+    [
+        (["cancel", "7", "1,4-6"], "cancel", {"select": ["7", "1,4-6"]}),
+        (["kill", "-s", "USR1", "7"], "kill", {"select": ["7"], "signal": "USR1"}),
+        (["kill", "-9", "7"], "kill", {"select": ["7"], "signal": "9"}),
+        (["kill", "-1"], "kill", {"select": ["-1"], "signal": None}),
+        (["pause", "7"], "pause", {"select": ["7"], "wait": False}),
+        (["resume", "last"], "resume", {"select": ["last"]}),
+        (["hold", "%lr"], "hold", {"select": ["%lr"]}),
+        (["release", "42_3"], "release", {"select": ["42_3"]}),
+        (["retry", "--failed"], "retry", {"select": [], "failed": True, "same_gpus": False}),
+        (["edit", "7", "--priority", "5"], "edit", {"select": ["7"], "options": {"priority": "5"}}),
+        (["move", "7", "--first"], "move", {"select": ["7"], "where": "first", "other": None}),
+        (["move", "7", "--after", "5"], "move", {"select": ["7"], "where": "after", "other": "5"}),
+    ],
+)  # fmt: skip
+def test_the_verb_is_the_request(
+    fake: FakeDaemon, capsys: Captured, argv: list[str], path: str, body: dict[str, object]
+) -> None:
+    done = [{"id": 7, "label": "7", "state": "PENDING"}, {"id": 8, "label": "8", "state": "R"}]
+    fake.answers[f"POST /v1/{path}"] = (200, {"done": done, "skipped": []})
+    assert main(argv) == 0
+    assert fake.bodies(f"/v1/{path}") == [body]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith(" 7-8\n")
+
+
+def test_when_nothing_could_be_done_the_code_is_1(fake: FakeDaemon, capsys: Captured) -> None:
+    skipped = [{"id": 7, "label": "7", "why": "it has already finished"}]
+    fake.answers["POST /v1/cancel"] = (200, {"done": [], "skipped": skipped})
+    assert main(["cancel", "7"]) == 1
+    assert capsys.readouterr().err == "stoker: job 7 left as it is: it has already finished\n"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "kill", "hold", "retry", "edit", "move", "pause"])
+def test_jobs_must_be_named(fake: FakeDaemon, verb: str) -> None:
+    assert main([verb]) == 2
+    assert not fake.requests
+
+
+# ---------------------------------------------------------------------------- the rest
+
+
+def test_show_tells_what_is_known(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(42, **RUNNING))
+    assert main(["show", "42"]) == 0
+    text = capsys.readouterr().out
+    assert "Job 42 train" in text
+    assert "holds           gpu 0,1" in text
+    assert "python train.py" in text
+    assert "None" not in text
+    main(["show", "42", "--json"])
+    assert json.loads(capsys.readouterr().out)["state"] == "RUNNING"
+
+
+def test_why_reads_like_a_sentence(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs/42/why"] = (200, {
+        "id": 42, "label": "42", "state": "PENDING", "reason": "Resources",
+        "text": "it waits for GPUs.", "expected_start": None, "expected_basis": None,
+        "position": 3, "ahead": [39, 40],
+        "nodes": [{"node": "box", "fits_empty": True, "constraints": [
+            {"name": "gpus", "needs": "2", "free": "1", "text": "needs 2 GPUs, 1 is free"}]}],
+    })  # fmt: skip
+    assert main(["why", "42"]) == 0
+    assert capsys.readouterr().out == (
+        "Job 42 is PENDING (Resources): it waits for GPUs.\n"
+        "It is number 3 in the queue; before it: 39, 40.\n"
+        "  box\n"
+        "    gpus: needs 2 GPUs, 1 is free\n"
+    )
+
+
+GPU = {"node": "box", "id": "0", "index": 0, "uuid": "GPU-x", "model": "A100", "memory": 24576,
+       "memory_used": 300, "utilization": 3, "temperature": 41, "power": 60.0, "state": "shared",
+       "free": "0.5", "jobs": [{"id": 42, "label": "42", "name": "t", "user": "ana",
+                                "share": "0.5"}],
+       "foreign": [{"pid": 812, "user": "bo", "command": "/bin/python x",
+                    "memory": 200}]}  # fmt: skip
+
+
+def test_gpus_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
+    idle = {**GPU, "id": "1", "index": 1, "utilization": None, "memory": None, "temperature": None,
+            "jobs": [], "foreign": [], "state": "free"}  # fmt: skip
+    fake.answers["GET /v1/gpus"] = (200, {"gpus": [GPU, idle], "note": None})
+    assert main(["gpus", "--no-header"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "41°C  3 %  300 / 24576 MiB  shared  0.5  42 t ana (0.5), bo:python (200 MiB)" in first
+    assert "free" in second
+    assert main(["gpus", "--id", "1", "--json"]) == 0
+    assert [gpu["id"] for gpu in json.loads(capsys.readouterr().out)["gpus"]] == ["1"]
+    assert main(["gpus", "--id", "9"]) == 3
+
+
+def test_nodes(fake: FakeDaemon, capsys: Captured) -> None:
+    node = {"name": "box", "state": "up", "jobs": 3, "since": None,
+            "resources": {"gpu": {"total": "4", "free": "1"}}}  # fmt: skip
+    fake.answers["GET /v1/nodes"] = (200, {"nodes": [node]})
+    assert main(["nodes"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["box", "up", "1/4", "3"]
+
+
+def test_drain_and_undrain(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["POST /v1/drain"] = (200, {"devices": ["box/gpu:2"], "running": [5]})
+    fake.answers["POST /v1/undrain"] = (200, {"devices": ["box/gpu:2"]})
+    assert main(["drain", "2,3", "--reason", "hot"]) == 0
+    assert fake.bodies("/v1/drain") == [{"devices": ["2", "3"], "reason": "hot"}]
+    assert "still there: 5" in capsys.readouterr().err
+    assert main(["undrain", "all"]) == 0
+    assert main(["drain"]) == 2
+
+
+def test_history_filters_and_csv(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/history"] = (200, {"jobs": [view(7, **FAILED)], "more": 0})
+    argv = ["history", "--since", "2026-11-01T00:00:00Z", "--state", "f", "--limit", "9"]
+    assert main(argv) == 0
+    query = fake.requests[0][1]
+    assert "state=FAILED" in query
+    assert "since=2026-11-01T00%3A00%3A00Z" in query
+    assert "limit=9" in query
+    assert capsys.readouterr().out.splitlines()[1].split()[:7] == [
+        "7", "train", "ana", "FAILED", "0:00", "1", "3",
+    ]  # fmt: skip
+    main(["history", "--csv"])
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.startswith("id,label,name")
+    assert row.startswith("7,7,train")
+
+
+def test_a_backup_gets_an_absolute_path(
+    fake: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    fake.answers["POST /v1/backup"] = (200, {"path": "x", "bytes": 5})
+    assert main(["db", "backup", "copy.db"]) == 0
+    assert fake.bodies("/v1/backup") == [{"path": str(home / "copy.db")}]
+    assert main(["db", "restore"]) == 2
+
+
+def test_daemon_status(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/daemon"] = (200, {"pid": 7, "counts": {"RUNNING": 2}})
+    assert main(["daemon", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pid"] == 7
+    assert main(["daemon", "status"]) == 0
+    assert "2 running" in capsys.readouterr().out
+
+
+def test_daemon_status_without_one(home: Path, capsys: Captured) -> None:
+    assert main(["daemon", "status"]) == 4
+    assert main(["daemon", "stop"]) == 0
+    assert main(["daemon", "frobnicate"]) == 2
+
+
+def test_the_unit_keeps_jobs_alive(home: Path, capsys: Captured) -> None:
+    assert main(["daemon", "install", "--print", "--resources", "{gpu:2, a: 50%}"]) == 0
+    text = capsys.readouterr().out
+    assert "KillMode=process" in text
+    assert "Delegate=yes" in text
+    assert f"STOKER_HOME={home}" in text
+    assert '--resources "{gpu:2, a: 50%%}"' in text
+    assert main(["daemon", "install"]) == 0
+    assert "linger" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker import places
+
+
+def test_stoker_home_moves_everything_together(home: Path) -> None:
+    state = home / "state" / places.machine_id()
+    assert places.config_paths() == [str(home / "config.toml")]
+    assert places.state_dir() == str(state)
+    assert places.logs_dir() == str(state / "logs")
+    assert places.socket_path() == str(home / "run" / "daemon.sock")
+
+
+def test_without_it_the_xdg_directories_are_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STOKER_HOME")
+    user = os.environ["HOME"]
+    assert places.config_paths()[-1] == f"{user}/.config/stoker/config.toml"
+    assert places.state_dir().startswith(f"{user}/.local/state/stoker/")
+    assert places.socket_path() == os.environ["XDG_RUNTIME_DIR"] + "/stoker/daemon.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert places.socket_path() == f"/tmp/stoker-{os.getuid()}/daemon.sock"
+
+
+def test_a_socket_path_that_is_too_long_gets_a_short_one_of_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for letter in "ab":
+        monkeypatch.setenv("STOKER_HOME", str(home / (letter * 100)))
+        found.add(places.socket_path())
+    assert len(found) == 2
+    assert all(len(path) < 60 for path in found)
+
+
+def test_the_machine_has_a_stable_name() -> None:
+    assert places.machine_id() == places.machine_id()
+    assert len(places.machine_id()) >= 8
+    int(places.machine_id(), 16)
+
+
+def test_a_secure_directory_is_made_private(home: Path) -> None:
+    path = places.secure_dir(str(home / "a" / "b"))
+    assert os.stat(path).st_mode & 0o777 == 0o700
+    assert places.secure_dir(path) == path
+
+
+def test_a_directory_that_others_can_change_is_refused(home: Path) -> None:
+    (home / "open").mkdir()
+    (home / "open").chmod(0o777)
+    with pytest.raises(places.UnsafeDirectory, match="chmod 700"):
+        places.secure_dir(str(home / "open"))
+
+
+def test_a_directory_of_another_user_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = places.secure_dir(str(home / "mine"))
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    with pytest.raises(places.UnsafeDirectory, match="not to you"):
+        places.secure_dir(path)
+
+
+def test_a_file_in_its_place_is_refused(home: Path) -> None:
+    (home / "file").touch()
+    with pytest.raises(places.UnsafeDirectory, match="not a directory"):
+        places.secure_dir(str(home / "file"))

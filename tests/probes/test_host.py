@@ -1,0 +1,70 @@
+import os
+import pwd
+import subprocess
+
+import pytest
+
+from stoker.probes import host
+
+
+@pytest.fixture
+def child():
+    env = {**os.environ, "STOKER_TOKEN": "abc"}
+    with subprocess.Popen(
+        ["/bin/cat", "a (strange) name", "-"],
+        env=env,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_the_machine_has_a_boot_a_name_cores_and_memory():
+    assert len(host.boot_id()) == 36
+    assert host.hostname()
+    assert "." not in host.hostname()
+    assert 0 < host.memory_available_mib() <= host.memory_mib()
+
+
+def test_cores_are_those_we_may_run_on():
+    allowed = os.sched_getaffinity(0)
+    assert host.cores() == len(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert host.cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_process_is_known_by_owner_command_session_and_start(child):
+    info = host.process_info(child.pid)
+    assert info is not None
+    assert info.user == pwd.getpwuid(os.geteuid()).pw_name
+    assert info.command == "/bin/cat a (strange) name -"
+    assert (info.pid, info.ppid, info.session) == (child.pid, os.getpid(), child.pid)
+    assert info.start_time > 0
+    assert host.process_info(child.pid) == info
+
+
+def test_a_process_that_does_not_exist_is_nobody():
+    assert host.process_info(2**30) is None
+    assert host.has_token(2**30, b"STOKER_TOKEN=abc") is None
+
+
+def test_a_token_is_matched_whole(child):
+    assert host.has_token(child.pid, b"STOKER_TOKEN=abc") is True
+    assert host.has_token(child.pid, b"STOKER_TOKEN=ab") is False
+    assert host.has_token(child.pid, b"TOKEN=abc") is False
+
+
+def test_a_zombie_does_not_say_whose_it_is(child):
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert host.has_token(child.pid, b"STOKER_TOKEN=abc") is None
+    assert host.process_info(child.pid).command == "[cat]"
+
+
+def test_a_user_without_a_name_is_a_number():
+    assert host.user_name(4_000_000_000) == "4000000000"

@@ -1,0 +1,172 @@
+"""The real helper process and the real nvidia-ml-py against the stand-in library."""
+
+import select
+import time
+
+from fakes.nvml import FakeNvml, Gpu, Process
+from stoker.probes.process import ProbeProcess, read_once
+from stoker.probes.readings import GpuProcess, Reading
+
+TIMEOUT = 30
+
+
+def look(nvml: FakeNvml) -> Reading:
+    return read_once(TIMEOUT, nvml.env())
+
+
+def answer(probe: ProbeProcess) -> Reading:
+    probe.ask()
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        select.select([probe], [], [], 1)
+        reading = probe.receive()
+        if reading is not None:
+            return reading
+    raise AssertionError("no answer")
+
+
+def test_a_gpu_is_read_with_all_its_fields(nvml):
+    nvml.set(
+        [
+            Gpu(
+                uuid="GPU-a",
+                name="NVIDIA A100",
+                memory_total=40960,
+                memory_used=512,
+                utilization=37,
+                temperature=61,
+                power=123_500,
+                pci="0000:3b:00.0",
+                processes=(Process(pid=42, memory=400),),
+            ),
+            Gpu(uuid="GPU-b"),
+        ]
+    )
+    reading = look(nvml)
+    assert reading.error is None
+    first, second = reading.facts
+    assert (first.index, first.uuid, first.model) == (0, "GPU-a", "NVIDIA A100")
+    assert (first.memory, first.vendor, first.pci) == (40960, "nvidia", "0000:3b:00.0")
+    assert not first.mig
+    assert (second.index, second.uuid) == (1, "GPU-b")
+    use = reading.use[0]
+    assert (use.memory_used, use.utilization, use.temperature, use.power) == (512, 37, 61, 123.5)
+    assert use.processes == (GpuProcess(pid=42, memory=400),)
+    assert use.processes_known
+
+
+def test_without_the_library_there_are_simply_no_gpus(nvml, tmp_path):
+    env = nvml.env()
+    # A directory that shadows the name with something that cannot be loaded.
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    env["LD_LIBRARY_PATH"] = str(tmp_path)
+    assert read_once(TIMEOUT, env) == Reading()
+
+
+def test_a_driver_that_is_not_loaded_is_named(nvml):
+    nvml.set(init_error=9)
+    reading = look(nvml)
+    assert reading.facts == ()
+    assert reading.error == "the NVIDIA driver is installed but not loaded"
+
+
+def test_a_driver_of_another_version_is_named(nvml):
+    nvml.set(init_error=18)
+    assert "different versions" in (look(nvml).error or "")
+
+
+def test_every_field_that_is_not_supported_is_none(nvml):
+    fields = ("memory", "utilization", "temperature", "power", "pci", "name", "compute", "mig")
+    nvml.set([Gpu(uuid="GPU-a", not_supported=fields, processes=(Process(pid=42),))])
+    reading = look(nvml)
+    assert reading.error is None
+    (facts,), (use,) = reading.facts, reading.use
+    assert (facts.memory, facts.pci, facts.model) == (None, None, "NVIDIA GPU")
+    assert (use.memory_used, use.utilization, use.temperature, use.power) == (None,) * 4
+    assert (use.processes, use.processes_known) == ((), False)
+
+
+def test_an_old_driver_tells_memory_by_the_older_call(nvml):
+    nvml.set([Gpu(uuid="GPU-a", memory_used=77, not_supported=("memory_v2",))])
+    assert look(nvml).use[0].memory_used == 77
+
+
+def test_values_that_are_not_available_are_none(nvml):
+    processes = (Process(pid=42, memory=None),)
+    nvml.set([Gpu(uuid="GPU-a", memory_total=None, memory_used=None, processes=processes)])
+    reading = look(nvml)
+    assert reading.facts[0].memory is None
+    assert reading.use[0].memory_used is None
+    assert reading.use[0].processes == (GpuProcess(pid=42, memory=None),)
+
+
+def test_computing_and_drawing_processes_are_merged(nvml):
+    processes = (
+        Process(pid=7, memory=300),
+        Process(pid=8, memory=50, graphics=True),
+        Process(pid=9, memory=20),
+        Process(pid=9, memory=20, graphics=True),
+    )
+    nvml.set([Gpu(uuid="GPU-a", processes=processes)])
+    assert look(nvml).use[0].processes == (
+        GpuProcess(pid=7, memory=300),
+        GpuProcess(pid=8, memory=50, graphics=True),
+        GpuProcess(pid=9, memory=20, graphics=True),
+    )
+
+
+def test_a_gpu_in_mig_mode_is_replaced_by_its_instances(nvml):
+    instances = (
+        Gpu(uuid="MIG-1", name="A100 MIG 3g.20gb", memory_total=20000, memory_used=5),
+        Gpu(uuid="MIG-2", memory_total=5000, processes=(Process(pid=42, memory=1000),)),
+    )
+    nvml.set([Gpu(uuid="GPU-a", temperature=55, mig=instances), Gpu(uuid="GPU-b")])
+    reading = look(nvml)
+    assert reading.error is None
+    assert [gpu.uuid for gpu in reading.facts] == ["MIG-1", "MIG-2", "GPU-b"]
+    assert [gpu.index for gpu in reading.facts] == [0, 0, 1]
+    assert [gpu.mig for gpu in reading.facts] == [True, True, False]
+    assert [gpu.parent for gpu in reading.facts] == ["GPU-a", "GPU-a", None]
+    assert [gpu.memory for gpu in reading.facts] == [20000, 5000, 8192]
+    use = reading.use[1]
+    assert use.processes == (GpuProcess(pid=42, memory=1000),)
+    assert (use.utilization, use.power, use.temperature) == (None, None, 55)
+
+
+def test_a_lost_gpu_is_named_and_the_others_are_read(nvml):
+    nvml.set([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b", lost=True), Gpu(uuid="GPU-c", reset=True)])
+    reading = look(nvml)
+    assert [gpu.uuid for gpu in reading.facts] == ["GPU-a"]
+    assert [use.uuid for use in reading.use] == ["GPU-a"]
+    assert "GPU 1 cannot be read: GPU is lost" in (reading.error or "")
+    assert "GPU 2 cannot be read: GPU requires restart" in (reading.error or "")
+
+
+def test_a_driver_that_vanishes_and_returns_is_found_again_by_the_same_process(nvml):
+    gpus = [Gpu(uuid="GPU-a")]
+    nvml.set(gpus)
+    probe = ProbeProcess(nvml.env())
+    try:
+        assert answer(probe).facts[0].uuid == "GPU-a"
+        nvml.set(gpus, gone=True)
+        gone = answer(probe)
+        assert gone.facts == ()
+        assert "NVIDIA driver" in (gone.error or "")
+        nvml.set(gpus)
+        back = answer(probe)
+        assert (back.facts[0].uuid, back.error) == ("GPU-a", None)
+        assert probe.generation == 1
+    finally:
+        probe.close()
+
+
+def test_a_lost_gpu_that_returns_is_read_again_by_the_same_process(nvml):
+    nvml.set([Gpu(uuid="GPU-a", lost=True)])
+    probe = ProbeProcess(nvml.env())
+    try:
+        assert "GPU is lost" in (answer(probe).error or "")
+        nvml.set([Gpu(uuid="GPU-a")])
+        back = answer(probe)
+        assert (back.facts[0].uuid, back.error) == ("GPU-a", None)
+    finally:
+        probe.close()
