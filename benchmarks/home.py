@@ -98,6 +98,16 @@ def resident_megabytes(pid: int) -> float:
     raise Broken(f"process {pid} has no VmRSS")
 
 
+def family(pid: int) -> list[int]:
+    """A process and its descendants: a daemon's helpers are part of what it costs."""
+    found = [pid]
+    for parent in found:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, children.read_text(encoding="utf-8").split())
+    return found
+
+
 def processor_seconds(pid: int) -> float:
     """Processor time that a process and its threads have used, to the nanosecond if possible."""
     try:

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from benchmarks.home import Home, missing, processor_seconds
+from benchmarks.home import Home, family, missing, processor_seconds
 from benchmarks.lab import Broken, fresh_directory
 from benchmarks.report import verdict
 from benchmarks.settings import Settings
@@ -15,7 +15,7 @@ SETTLE_SECONDS = 3.0
 def measure(settings: Settings) -> dict[str, Any]:
     """Per cent of one core, over a while, after a job has come and gone."""
     seconds = 5.0 if settings.quick else 20.0
-    print(f"\nIdle: processor time of a daemon with nothing to do, over {seconds:g} s\n")
+    print(f"\nIdle: processor time of a daemon and its helpers, nothing to do, {seconds:g} s\n")
     try:
         if why := missing(settings.cache):
             raise Broken(why)
@@ -29,9 +29,11 @@ def measure(settings: Settings) -> dict[str, Any]:
                 if pid is None:
                     raise Broken("the daemon does not answer")
                 time.sleep(SETTLE_SECONDS)
-                before = processor_seconds(pid)
+                processes = family(pid)
+                before = sum(map(processor_seconds, processes))
                 time.sleep(seconds)
-                percent = (processor_seconds(pid) - before) / seconds * 100
+                used = sum(map(processor_seconds, processes)) - before
+                percent = used / seconds * 100
             finally:
                 home.stop()
     except (Broken, OSError) as error:

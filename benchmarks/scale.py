@@ -39,7 +39,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         try:
             points.append(point(settings, size))
         except Broken as error:
-            trouble[f"{size} queued"] = str(error)
+            trouble[f"stoker with {size} queued"] = str(error)
     head = ["queued", "bulk submit s", "one submit ms", "RSS MB", "start+finish ms", "restart s"]
     rows = [
         [
@@ -61,7 +61,7 @@ def measure(settings: Settings) -> dict[str, Any]:
             f"restart ≤ 3 s {verdict(last.restart_seconds, 3)}"
         )
     for name, why in trouble.items():
-        print(f"missing: {name}: {why}")
+        print(f"failed: {name}: {why}")
     return {"points": [asdict(p) for p in points], "missing": trouble}
 
 

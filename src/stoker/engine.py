@@ -87,8 +87,7 @@ class Engine:
         """Forget memory and read the state back from the store."""
         snapshot = self.store.load()
         self.seq = snapshot.seq
-        now = self.clock().at
-        self.state = restore(snapshot.rest, snapshot.specs, snapshot.jobs, now)
+        self.state = restore(snapshot.rest, snapshot.specs, snapshot.jobs)
 
     def cycle(self, facts: Iterable[Event] = (), asks: Sequence[Ask] = ()) -> None:
         """Turn once. Nothing is acknowledged or carried out before it is on record."""
@@ -148,7 +147,8 @@ class Engine:
                 continue
             turn.take(decision)
             turn.answers.append((ask, None, decision))
-        if self.planning and state.line.where:
+        if self.planning and state.line.stirred:
+            state.line.stirred = False
             for planned in plan(state, now.at, now.boot):
                 turn.apply(planned)
         old = state.forgettable()

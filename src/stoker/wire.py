@@ -38,3 +38,8 @@ ERRORS: dict[str, tuple[int, int]] = {
     "unavailable": (503, EXIT_UNREACHABLE),
 }
 """Error code -> (HTTP status, exit code of a command that meets it)."""
+
+FINISHED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
+)
+"""States in which a job's story is over."""

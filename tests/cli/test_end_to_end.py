@@ -16,6 +16,14 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = pytest.mark.e2e
 
 
+HEEDS_USR1 = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("got it"))
+print("ready")
+time.sleep(60)
+"""
+
+
 @pytest.fixture
 def four(stoker: Run) -> Run:
     """The command, with a daemon that has four declared GPUs."""
@@ -111,7 +119,7 @@ def test_the_impossible_is_refused_with_6(four: Run) -> None:
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
-        (("submit", "--gpus", "many", "true"), 2),
+        (("submit", "--mem", "much", "true"), 2),
         (("submit", "--time", "soon", "true"), 2),
         (("show", "99"), 3),
         (("wait", "99"), 3),
@@ -173,11 +181,11 @@ def test_hold_release_move_edit_and_priority(four: Run) -> None:
 
 def test_cancel_and_kill(four: Run) -> None:
     four("submit", "sleep", "60")
-    four("submit", "trap 'echo got it; exit 9' USR1; echo ready; sleep 60 & wait")
+    four("submit", sys.executable, "-u", "-c", HEEDS_USR1)
     four("submit", "--hold", "true")
     until(lambda: "ready" in four("logs", "2").stdout)
     assert four("kill", "-s", "USR1", "2").returncode == 0
-    assert four("wait", "2").returncode == 9
+    assert four("wait", "2").returncode == 1
     assert "got it" in four("logs", "2").stdout
     assert four("cancel", "all").returncode == 0
     assert four("wait", "1").returncode == 143

@@ -107,9 +107,9 @@ def test_a_long_queue_does_not_hide_what_failed(fake: FakeDaemon, capsys: Captur
     )
     fake.answers["GET /v1/jobs"] = lambda _: next(replies)
     main(["--limit", "1"])
-    text = capsys.readouterr().out
-    assert "7 train  FAILED" in text
-    assert "499 more jobs" in text
+    out, err = capsys.readouterr()
+    assert "7 train  FAILED" in out
+    assert "499 more jobs" in err
 
 
 def test_an_empty_queue_says_so_on_stderr(fake: FakeDaemon, capsys: Captured) -> None:
@@ -180,13 +180,16 @@ def test_run_follows_and_ends_as_the_job(
 def test_following_goes_on_where_a_restarted_daemon_left_off(
     fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    replies = iter([chunked(b"one\n", end=False), chunked(b"one\ntw", end=False),
-                    chunked(b"one\ntwo\n")])  # fmt: skip
+    replies = iter([chunked(b"one\n", end=False), chunked(b"tw", end=False), chunked(b"o\n")])
     fake.answers["GET /v1/jobs"] = listing(view(5, **RUNNING))
     fake.answers["GET /v1/jobs/5/log"] = lambda _: next(replies)
     fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(5, result=0)]})
     assert main(["logs", "-f", "5"]) == 0
     assert capsysbinary.readouterr().out == b"one\ntwo\n"
+    asked = [target for _, target, _ in fake.requests if "/log" in target]
+    assert [target.partition("?")[2] for target in asked] == [
+        "follow=1", "follow=1&offset=4", "follow=1&offset=6",
+    ]  # fmt: skip
 
 
 def test_several_logs_have_headings(
@@ -198,7 +201,7 @@ def test_several_logs_have_headings(
     fake.answers["POST /v1/seen"] = (200, {"done": [], "skipped": []})
     assert main(["logs", "--tail", "3", "--since", "5m", "1-2"]) == 0
     assert capsysbinary.readouterr().out == b"==> 1 train <==\na\n\n==> 2 train <==\nb\n"
-    assert "/log?tail=3&since=300.0" in fake.requests[1][1]
+    assert "/log?tail=3&since=300" in fake.requests[1][1]
     assert fake.bodies("/v1/seen") == [{"select": ["2"]}]
 
 
@@ -221,6 +224,16 @@ def test_wait_ends_when_a_job_can_never_start(fake: FakeDaemon, capsys: Captured
     fake.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [view(2)], "stuck": stuck})
     assert main(["wait", "2"]) == 1
     assert "job 2 can never start: it waits for job 1" in capsys.readouterr().err
+
+
+def test_what_is_waited_for_does_not_change_meanwhile(fake: FakeDaemon) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(12), more=399)
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [], "stuck": []})
+    assert main(["wait", "last", "7"]) == 0
+    assert fake.bodies("/v1/wait")[0]["select"] == ["12-411", "7"]
+    fake.answers["GET /v1/jobs"] = listing(view(1), view(5))
+    assert main(["wait", "all"]) == 0
+    assert fake.bodies("/v1/wait")[1]["select"] == ["1", "5"]
 
 
 def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
@@ -290,14 +303,14 @@ def test_show_tells_what_is_known(fake: FakeDaemon, capsys: Captured) -> None:
 def test_why_reads_like_a_sentence(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/jobs/42/why"] = (200, {
         "id": 42, "label": "42", "state": "PENDING", "reason": "Resources",
-        "text": "it waits for GPUs.", "expected_start": None, "expected_basis": None,
+        "text": "it waits for its turn.", "expected_start": None, "expected_basis": None,
         "position": 3, "ahead": [39, 40],
         "nodes": [{"node": "box", "fits_empty": True, "constraints": [
             {"name": "gpus", "needs": "2", "free": "1", "text": "needs 2 GPUs, 1 is free"}]}],
     })  # fmt: skip
     assert main(["why", "42"]) == 0
     assert capsys.readouterr().out == (
-        "Job 42 is PENDING (Resources): it waits for GPUs.\n"
+        "Job 42 is PENDING (Resources): it waits for its turn.\n"
         "It is number 3 in the queue; before it: 39, 40.\n"
         "  box\n"
         "    gpus: needs 2 GPUs, 1 is free\n"

@@ -6,18 +6,15 @@ import sys
 import time
 
 from stoker import wire
-from stoker.cli import output
+from stoker.cli import output, patience
 from stoker.client.client import Client
-from stoker.client.errors import ConnectionBroken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, BinaryIO
+    from typing import Any
 
 CANCEL_SECONDS = 2.0
-PATIENCE = 30.0
-"""How long a daemon may be away (a restart, an upgrade) while we follow a job."""
 
 
 def follow_to_end(client: Client, label: str, count: int, *, error: bool = False) -> int:
@@ -26,8 +23,9 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
         return wait_to_end(client, label)
     try:
         with _errors_too(client, label, error):
-            copy_log(client, label, sys.stdout.buffer)
-        views = client.wait([label])["jobs"]
+            done = patience.copy_log(client, label, sys.stdout.buffer)
+        views = patience.wait(client, [label])["jobs"]
+        patience.copy_rest(client, views[0], sys.stdout.buffer, done, attempt=0)
     except KeyboardInterrupt:
         return detached(client, label)
     return concluded(client, views)
@@ -36,37 +34,10 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
 def wait_to_end(client: Client, label: str) -> int:
     """Wait for all jobs under a label; return the highest code. ^C detaches."""
     try:
-        reply = client.wait([label])
+        reply = patience.wait(client, [label])
     except KeyboardInterrupt:
         return detached(client, label)
     return max(concluded(client, reply["jobs"]), stuck_code(reply))
-
-
-def copy_log(client: Client, label: str, target: BinaryIO, **more: object) -> None:
-    """Follow a log to its end, also across a restart of the daemon."""
-    done = 0
-    gone_since = None
-    while True:
-        skip = done
-        try:
-            for piece in client.log(label, follow=True, **more):
-                gone_since = None
-                if skip >= len(piece):
-                    skip -= len(piece)
-                    continue
-                target.write(piece[skip:])
-                target.flush()
-                done += len(piece) - skip
-                skip = 0
-        except ConnectionBroken:
-            # Only a whole log can be taken up again where it was left.
-            now = time.monotonic()
-            gone_since = gone_since or now
-            if "tail" in more or "since" in more or now - gone_since > PATIENCE:
-                raise
-            time.sleep(0.2)
-        else:
-            return
 
 
 def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
@@ -133,7 +104,7 @@ class _errors_too:  # noqa: N801 - reads as a function
             from threading import Thread
 
             self._thread = Thread(
-                target=copy_log,
+                target=patience.copy_log,
                 args=(client, label, sys.stderr.buffer),
                 kwargs={"stream": "err"},
                 daemon=True,

@@ -94,9 +94,9 @@ def _row(gpu: dict[str, Any], args: Args, *, several: bool, bars: bool) -> list[
     return [
         f"{gpu['node']}:{gpu['id']}" if several else str(gpu["id"]),
         str(gpu.get("model") or "-"),
-        Cell("-" if gpu.get("temperature") is None else f"{gpu['temperature']}°C", "red"),
-        Cell("-" if load is None else f"{bar(load) if bars else ''}{load:.0f} %", "green"),
-        Cell(memory, "yellow"),
+        "-" if gpu.get("temperature") is None else Cell(f"{gpu['temperature']}°C", "red"),
+        "-" if load is None else Cell(f"{bar(load) if bars else ''}{load:.0f} %", "green"),
+        Cell(memory, "yellow" if total else ""),
         Cell(state, STATES.get(state, "")),
         str(gpu.get("free") or "-"),
         users(gpu, args),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from stoker.cli import output
-from stoker.cli.follow import concluded, copy_log, mark_seen
+from stoker.cli import output, patience
+from stoker.cli.follow import concluded, mark_seen
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.session import existing
 from stoker.cli.times import parse_duration
@@ -55,13 +55,16 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _follow(client: Client, views: list[dict[str, Any]], args: Args) -> int:
+def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
     code = 0
-    for number, view in enumerate(views):
+    for number, view in enumerate(found):
         label = str(view["label"])
-        _heading(view, len(views), number)
-        copy_log(client, label, sys.stdout.buffer, **_asked(args))
-        code = max(code, concluded(client, client.wait([label])["jobs"]))
+        _heading(view, len(found), number)
+        done = patience.copy_log(client, label, sys.stdout.buffer, **_asked(args))
+        views = patience.wait(client, [label])["jobs"]
+        if not _asked(args):
+            patience.copy_rest(client, views[0], sys.stdout.buffer, done, int(view["attempt"]))
+        code = max(code, concluded(client, views))
     return code
 
 
@@ -82,7 +85,7 @@ def _asked(args: Args) -> dict[str, object]:
             asked[key] = count
     since = args.text("since")
     if since is not None:
-        asked["since"] = parse_duration(since)
+        asked["since"] = round(parse_duration(since))
     return asked
 
 

@@ -11,7 +11,7 @@ import tty
 from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket  # noqa: N812
 
-from stoker.cli import output
+from stoker.cli import output, patience
 from stoker.cli.follow import detached
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
@@ -32,20 +32,22 @@ def pty_session(client: Client, label: str) -> int:
         else:
             _shuttle(sock)
         sock.close()
-    views = client.wait([label])["jobs"]
+    views = patience.wait(client, [label])["jobs"]
     return max((int(view.get("result") or 0) for view in views), default=0)
 
 
 def _attach_path(client: Client, label: str) -> str | None:
     """Return the socket of the job's terminal once there is one; None when it has ended."""
     told = False
+    polls = 30  # the terminal may come a moment after the process
     while True:
         view = client.jobs([label])["jobs"][0]
         if view.get("attach"):
             return str(view["attach"])
         if view.get("result") is not None:
             return None
-        if view["state"] == "RUNNING":
+        polls -= view["state"] == "RUNNING"
+        if polls < 0:
             raise StokerError(f"Job {label} runs, but its terminal cannot be reached.")
         if not told and view.get("reason_text"):
             output.say(f"stoker: waiting: {view['reason_text']}")

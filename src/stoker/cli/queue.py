@@ -22,7 +22,7 @@ OPTIONS = (
     Option("--state", "LIST", "only these: pending,running,failed"),
     Option("-u/--user", "NAME", "only this user's"),
     Option("-p/--queue/--partition", "NAME", "only this queue's", key="queue"),
-    Option("--limit", "N", "at most N jobs (on a terminal: 100)"),
+    Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
     Option("--seen", None, "mark the failures as seen"),
     VERBOSE,
@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
             print("\n".join(lines))
         else:
             output.say("stoker: the queue is empty")
+        if reply.get("more") and not output.is_terminal(1):
+            output.say(_rest(reply))
     if args.flag("seen"):
         from stoker.cli.follow import mark_seen
 
@@ -74,8 +76,8 @@ def _nothing(args: Args) -> int:
 
 def _ask(client: Client, args: Args) -> dict[str, Any]:
     limit = args.count("limit")
-    if limit is None and not args.flag("all") and output.is_terminal(1):
-        limit = 100
+    if limit is None:
+        limit = EVERYTHING if args.flag("all") else 100 if output.is_terminal(1) else 1000
     plain = args.text("format") is None and not args.flag("json_lines")
     asked = {
         "user": args.text("user"),
@@ -83,7 +85,7 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         "tail": TAIL if plain else None,
     }
     state = states(args.text("state"))
-    reply = client.jobs(args.words, state=state, limit=limit or EVERYTHING, **asked)
+    reply = client.jobs(args.words, state=state, limit=limit, **asked)
     cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
     if cut and state is None and not args.words and _UNHAPPY & set(reply.get("counts") or {}):
         # A long queue must not push the failures off the list.
@@ -122,12 +124,16 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
         lines += ["", *_failure(view, coloured)] if lines else _failure(view, coloured)
     if width is not None and len(failures) > FAILURES:
         lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
-    if reply.get("more"):
-        lines.append(f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)")
+    if width is not None and reply.get("more"):
+        lines.append(_rest(reply))
     if width is not None and lines and header and reply.get("counts"):
         text = summary(reply["counts"])
         lines += ["", colour.paint(text, "dim") if coloured else text]
     return lines
+
+
+def _rest(reply: dict[str, Any]) -> str:
+    return f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)"
 
 
 def _is_failure(view: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from stoker.cli import output
+from stoker.cli import output, patience
 from stoker.cli.jobflags import JOB, SUBMIT
 from stoker.cli.submission import build
 from stoker.cli.submit import warn, when
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         return _as_json(client, label)
     if not args.flag("quiet"):
-        output.say(f"stoker: job {label}")
+        output.say(f"stoker: job {label}{_waits(client, label)}")
     if pty:
         from stoker.cli.pty import pty_session
 
@@ -45,9 +45,18 @@ def main(argv: list[str]) -> int:
     return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
 
 
+def _waits(client: Client, label: str) -> str:
+    """Return why nothing happens yet, for a person who watches."""
+    if not output.is_terminal(2):
+        return ""
+    views = client.jobs([label], limit=1)["jobs"]
+    waiting = bool(views) and views[0]["state"] == "PENDING" and views[0].get("reason_text")
+    return f" waits: {output.clean(views[0]['reason_text'])}" if waiting else ""
+
+
 def _as_json(client: Client, label: str) -> int:
     """Wait in silence, then print what became of it."""
-    views = client.wait([label])["jobs"]
+    views = patience.wait(client, [label])["jobs"]
     output.emit(views[0] if len(views) == 1 else views)
     return max((int(view.get("result") or 0) for view in views), default=0)
 

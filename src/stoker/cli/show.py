@@ -84,6 +84,8 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         else:
             found.append((key.replace("_", " "), text(value)))
     for past in view.get("past") or ():
+        if past["attempt"] == view["attempt"]:
+            continue
         cause = output.clean(past.get("cause") or "")
         found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
     return found

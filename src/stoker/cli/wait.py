@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 
 from stoker import wire
-from stoker.cli import output
+from stoker.cli import output, patience
 from stoker.cli.follow import concluded, stuck_code
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.session import existing
 from stoker.cli.times import parse_duration
 from stoker.client.client import Client
-from stoker.client.errors import ConnectionBroken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ OPTIONS = (
     Option("-Q/--quiet", None, "say nothing", key="quiet"),
 )
 SLICE = 1.0
+MOST = 2000
+"""Up to so many jobs are named one by one."""
 
 
 def main(argv: list[str]) -> int:
@@ -54,28 +55,42 @@ def main(argv: list[str]) -> int:
 
 def wait(client: Client, args: Args) -> dict[str, Any]:
     """Return the reply of the last wait: one long one, or short ones with progress between."""
-    select = args.words or ["all"]
+    select = fixed(client, args.words or ["all"])
     timeout = args.text("timeout")
     deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
     progress = output.is_terminal(2) and not args.flag("quiet") and not args.flag("json")
-    pause = SLICE
-    broken = 0
+    met = False
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        step = left if not progress else pause if left is None else min(pause, left)
-        try:
-            reply = client.wait(select, any_of=args.flag("any"), timeout=step)
-        except ConnectionBroken:
-            broken += 1  # the daemon is being restarted; the jobs go on, and so do we
-            if broken > 50:
-                raise
-            time.sleep(0.2)
-            continue
+        step = left if not progress else SLICE if left is None else min(SLICE, left)
+        reply = patience.wait(client, select, any_of=args.flag("any"), timeout=step, met=met)
+        met = True
+        views = reply["jobs"]
+        going = sum(view.get("result") is None for view in views)
         if progress:
             output.progress("")
-        if reply["finished"] or reply.get("stuck") or (left is not None and left == step):
+        over = left is not None and left == step
+        if reply["finished"] or over or len(reply.get("stuck") or ()) >= max(going, 1):
             return reply
+        # Of very many jobs only some are listed; then there is nothing to count.
+        progress = progress and 1 <= len(views) <= MOST
         if progress:
-            done = sum(view.get("result") is not None for view in reply["jobs"])
-            output.progress(f"{done} of {output.counted(len(reply['jobs']), 'job')} done")
-            pause = max(SLICE, len(reply["jobs"]) / 500)  # a long list costs time to ask for
+            done = len(views) - going
+            output.progress(f"{done} of {output.counted(len(views), 'job')} done")
+
+
+def fixed(client: Client, words: list[str]) -> list[str]:
+    """Return selectors that will mean the same jobs when they are asked about again."""
+    found = []
+    for word in words:
+        if word in {"last", "-1"}:
+            reply = client.jobs([word], limit=1)
+            first, more = int(reply["jobs"][0]["id"]), int(reply.get("more") or 0)
+            found.append(f"{first}-{first + more}" if more else str(first))
+        elif word.strip("0123456789,-:_"):
+            reply = client.jobs([word], limit=MOST)
+            labels = [str(view["label"]) for view in reply["jobs"]]
+            found += labels if labels and not reply.get("more") else [word]
+        else:
+            found.append(word)
+    return found

@@ -35,6 +35,8 @@ def told(reply: dict[str, Any]) -> list[str]:
     if reply.get("reason"):
         head += f" ({reply['reason']})"
     text = output.clean(reply.get("text") or "")
+    if any(said in text for said in _said(reply)):
+        text = ""  # the machines below say it in more detail
     lines = [f"{head}: {text}" if text else f"{head}."]
     if reply.get("position"):
         ahead = reply.get("ahead") or []
@@ -48,6 +50,12 @@ def told(reply: dict[str, Any]) -> list[str]:
         basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""
         lines.append(f"Expected start: {relative(expected)} ({absolute(expected)}{basis}).")
     return lines
+
+
+def _said(reply: dict[str, Any]) -> list[str]:
+    """Return what the machines say about this job."""
+    constraints = [c for node in reply.get("nodes") or () for c in node.get("constraints") or ()]
+    return [output.clean(c["text"]) for c in constraints if c.get("text")]
 
 
 def _node(node: dict[str, Any]) -> list[str]:

@@ -192,10 +192,9 @@ class Client:
         except DaemonUnreachable:
             if not self.autostart:
                 raise
-            from stoker.client.start import start_daemon
+            from stoker.client.start import after_start
 
-            start_daemon()
-            reply = transport.send(self.path, method, target, body, timeout)
+            reply = after_start(lambda: transport.send(self.path, method, target, body, timeout))
         if self.check_version:
             try:
                 check_versions(reply.headers.get(wire.HEADER_API.lower(), wire.API_VERSION))

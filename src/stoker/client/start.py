@@ -7,14 +7,18 @@ import select
 import sys
 import time
 
-from stoker import places
-from stoker.client.errors import DaemonUnreachable, StokerError
+from stoker import places, wire
+from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from stoker.client.transport import Reply
 
 READY_SECONDS = 20.0
+OTHERS_SECONDS = 3.0
+"""How long another daemon may take that was being started when ours failed."""
 
 
 def start_daemon(args: Sequence[str] = ()) -> int:
@@ -33,6 +37,30 @@ def start_daemon(args: Sequence[str] = ()) -> int:
     finally:
         os.close(reader)
     return _understood(line, pid, log)
+
+
+def after_start(send: Callable[[], Reply]) -> Reply:
+    """Start a daemon and send as soon as somebody listens.
+
+    Of two daemons started at once ours may be the second, and the first not ready yet.
+    """
+    failure = None
+    try:
+        start_daemon()
+    except StokerError as error:
+        if error.exit_code != wire.EXIT_FAILED:
+            raise
+        failure = error
+    deadline = time.monotonic() + (READY_SECONDS if failure is None else OTHERS_SECONDS)
+    while True:
+        try:
+            return send()
+        except ConnectionBroken:
+            raise
+        except DaemonUnreachable as error:
+            if time.monotonic() > deadline:
+                raise failure or error from None
+            time.sleep(0.02)
 
 
 def daemon_command(*args: str) -> list[str]:

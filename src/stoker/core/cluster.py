@@ -94,15 +94,18 @@ class Device:
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "name", "types")
+    __slots__ = ("by_name", "choices", "name", "types")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.types: dict[str, list[Device]] = {}
         self.by_name: dict[tuple[str, str], Device] = {}
+        self.choices: dict[object, list[Device]] = {}
+        """Devices that suit a kind of request, in order: they change only with the machine."""
 
     def add(self, device: Device) -> None:
         """Put a device on this node."""
+        self.choices.clear()
         self.types.setdefault(device.type, []).append(device)
         self.by_name[device.type, device.name] = device
 
@@ -138,6 +141,7 @@ class Node:
             if device.gone and device.free == device.facts.capacity:
                 self.types[take.type].remove(device)
                 del self.by_name[take.type, take.device]
+                self.choices.clear()
 
 
 class Cluster:

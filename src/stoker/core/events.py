@@ -106,6 +106,13 @@ class StartCalledOff(Event, frozen=True, kw_only=True):
     why: str
 
 
+class AttemptsFound(Event, frozen=True, kw_only=True):
+    """Attempts came to light that the journal had lost: their numbers are used up."""
+
+    job: int
+    attempt: int
+
+
 class JobCancelled(Event, frozen=True, kw_only=True):
     """The owner gave a job up."""
 
@@ -257,8 +264,8 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | AttemptPlanned | ProcessStarted
-    | ProcessExited | AttemptLost | StartFailed | StartCalledOff | JobCancelled | JobHeld
-    | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved
+    | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound | JobCancelled
+    | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved
     | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
     | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
     | JobsForgotten | JobRecalled

@@ -167,6 +167,15 @@ def _set_deadline(state: State, job: Job) -> None:
         heappush(state.deadlines, (deadline, job.id))
 
 
+def on_attempts_found(state: State, event: e.AttemptsFound) -> Wishes:
+    """Never give the number of an attempt out twice."""
+    job = state.jobs.get(event.job)
+    if job is not None and not job.holding and event.attempt >= job.attempt:
+        job.attempt = event.attempt + 1
+        state.touched.add(job.id)
+    return []
+
+
 def _current(state: State, id: int, attempt: int) -> Job | None:
     """The job, unless the message is about an attempt that is already over."""
     job = state.jobs.get(id)
@@ -372,14 +381,19 @@ def on_deadline_passed(state: State, event: e.DeadlinePassed) -> Wishes:
 
 
 def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
-    """Another driver, perhaps another boot of the machine."""
+    """Another driver, perhaps another boot of the machine, that looks for strangers anew."""
     state.rest.term, state.rest.boot = event.term, event.boot
+    for key in state.rest.strangers:
+        for device in state.cluster.named(key):
+            device.stranger, device.stranger_memory = None, 0
+    state.rest.strangers = {}
     state.rest_changed = True
     return []
 
 
 def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     """A machine says what it has; running attempts keep what they hold."""
+    state.line.stirred = True
     facts = event.facts
     held = [
         job.placement
@@ -406,6 +420,7 @@ def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
 
 def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Wishes:
     """Open again."""
+    state.line.stirred = True
     for node, type, name in event.devices:
         state.rest.drained.pop(f"{node}/{type}:{name}", None)
         device = state.cluster.nodes[node].by_name.get((type, name))
@@ -417,6 +432,7 @@ def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Wishes:
 
 def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Wishes:
     """A stranger came to a GPU, or left it."""
+    state.line.stirred = True
     node = state.cluster.nodes.get(event.node)
     device = node.by_name.get(("gpu", event.device)) if node else None
     key = f"{event.node}/gpu:{event.device}"
@@ -431,6 +447,7 @@ def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Wishes:
 
 def on_queue_defined(state: State, event: e.QueueDefined) -> Wishes:
     """A named queue, new or changed."""
+    state.line.stirred = True
     state.rest.queues[event.name] = event
     state.rest_changed = True
     _readmit(state, event.name, event.at)
@@ -439,6 +456,7 @@ def on_queue_defined(state: State, event: e.QueueDefined) -> Wishes:
 
 def on_queue_deleted(state: State, event: e.QueueDeleted) -> Wishes:
     """A named queue's limits are gone; its jobs go on."""
+    state.line.stirred = True
     state.rest.queues.pop(event.name, None)
     state.rest_changed = True
     _readmit(state, event.name, event.at)
@@ -499,6 +517,7 @@ _HANDLERS: dict[type, Callable[[State, Any], Wishes]] = {
     e.AttemptLost: on_attempt_lost,
     e.StartFailed: on_start_failed,
     e.StartCalledOff: on_start_called_off,
+    e.AttemptsFound: on_attempts_found,
     e.JobCancelled: on_job_cancelled,
     e.JobHeld: on_job_held,
     e.JobReleased: on_job_released,

@@ -33,6 +33,9 @@ class JobState(Enum):
     DEADLINE = "DEADLINE"
     """Its deadline passed before it could start or end."""
 
+    # Members are compared all the time; their names need not be hashed for that.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
 
 S = JobState
 

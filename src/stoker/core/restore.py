@@ -10,9 +10,7 @@ from .lifecycle import UNHAPPY
 from .state import Rest, State
 
 
-def restore(
-    rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job], now: float = 0.0
-) -> State:
+def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
     """Build the state, with its ledger and indexes, from what a snapshot holds."""
     state = State()
     state.rest = rest
@@ -39,7 +37,7 @@ def restore(
         if job.state in UNHAPPY and not job.seen:
             state.unseen[job.id] = None
     for job in known:
-        state.admit(job, now)
+        state.admit(job, 0.0)  # at no time: a delay that is over is told by the next cycle
     state.touched.clear()
     return state
 

@@ -262,6 +262,7 @@ class State:
         if placement is None:
             return
         self.cluster.release(placement)
+        self.line.stirred = True
         self.count(job, placement, -1)
         job.last_devices = tuple(placement.names("gpu"))
         job.placement = None

@@ -35,6 +35,7 @@ def _options(argv: list[str]) -> dict[str, str]:
 
 def _run(options: dict[str, str], ready: int) -> int:
     from .. import places
+    from ..executors.keeper import become_subreaper
     from .keep import Keep
     from .lock import Locked, StateLock
 
@@ -42,7 +43,10 @@ def _run(options: dict[str, str], ready: int) -> int:
     try:
         lock = StateLock(state)
     except Locked as locked:
-        _say(ready, f"ready {locked}" if str(locked).isdigit() else "error 1 Another daemon is starting.")
+        _say(
+            ready,
+            f"ready {locked}" if str(locked).isdigit() else "error 1 Another daemon is starting.",
+        )
         return 0
     kept = Keep()
     from .setup import build
@@ -54,6 +58,7 @@ def _run(options: dict[str, str], ready: int) -> int:
         loop.exit_when_idle = float(options["idle-exit"])
     server = Server(loop, "daemon")
     _say(ready, f"ready {os.getpid()}")
+    become_subreaper()
     try:
         loop.run()
     finally:

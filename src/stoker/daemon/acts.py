@@ -153,7 +153,9 @@ def retry(desk: Desk, body: r.Retry) -> Decide:
         elif body.failed:
             ids = _failed(desk, state)
         else:
-            raise Refusal("No job was named. Use an id, a range, a name, last or --failed.", "usage")
+            raise Refusal(
+                "No job was named. Use an id, a range, a name, last or --failed.", "usage"
+            )
         return _act(desk, ids, step, state, now, recall=True)
 
     return decide
@@ -256,12 +258,14 @@ def _waits(state: State, id: int) -> bool:
     return job is not None and job.state is JobState.PENDING
 
 
-def _moves(
-    desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment
-) -> list[e.Event]:
+def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment) -> list[e.Event]:
     moved = {job.id for job in jobs}
     pending = sorted(
-        (job for job in state.jobs.values() if job.state is JobState.PENDING and job.id not in moved),
+        (
+            job
+            for job in state.jobs.values()
+            if job.state is JobState.PENDING and job.id not in moved
+        ),
         key=lambda job: (-job.priority, job.order),
     )
     if body.where in ("before", "after"):
@@ -351,7 +355,9 @@ def delete_queue(desk: Desk, name: str) -> Decide:
             raise Refusal(f"There is no queue '{name}'.", "not_found")
         busy = [job.id for job in state.jobs.values() if not job.finished and _in(state, job, name)]
         if busy:
-            raise Refusal(f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed")
+            raise Refusal(
+                f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed"
+            )
         fact = e.QueueDeleted(at=now.at, name=name)
         return Decision(events=[fact], reply=lambda _: {"name": name})
 

@@ -113,7 +113,9 @@ class Api:
         query = request.query_params
         found = await self.ask(looks.log_of(self.desk, request.path_params["selector"]))
         view, job, spec = found[0]
-        path = view["error_log"] if query.get("stream") == "err" and view["error_log"] else view["log"]
+        path = (
+            view["error_log"] if query.get("stream") == "err" and view["error_log"] else view["log"]
+        )
         if query.get("attempt"):
             past = msgspec.structs.replace(job, attempt=_number(query["attempt"], "attempt"))
             out, err = log_paths(past, spec, view["node"] or "", self.desk.logs)
@@ -282,7 +284,9 @@ class Api:
 
         def decide(state: Any, now: Any) -> Any:
             try:
-                return looks.answered({"path": body.path, "bytes": self.desk.store.backup(body.path)})
+                return looks.answered(
+                    {"path": body.path, "bytes": self.desk.store.backup(body.path)}
+                )
             except StoreError as error:
                 raise Refusal(str(error), "failed") from None
 

@@ -10,7 +10,10 @@ def run_hook(command: str, values: dict[str, Any]) -> int | None:
     """Start a hook command without waiting for it; its facts are in its environment."""
     environment = {
         **os.environ,
-        **{f"STOKER_{key.upper()}": "" if value is None else str(value) for key, value in values.items()},
+        **{
+            f"STOKER_{key.upper()}": "" if value is None else str(value)
+            for key, value in values.items()
+        },
     }
     null = os.open(os.devnull, os.O_RDWR)
     try:

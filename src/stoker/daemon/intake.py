@@ -147,9 +147,7 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     else:
         last = max(state.line.where, default=None)
         if last is not None:
-            wait, _ = predict(
-                state, state.jobs[last], now.boot, lambda job: _limit(state, job)
-            )
+            wait, _ = predict(state, state.jobs[last], now.boot, lambda job: _limit(state, job))
             start = iso(now.at + wait) if wait is not None else None
     return {
         "first": None, "last": None, "count": count, "label": None,

@@ -53,9 +53,7 @@ def listing(
             views.append(view)
         if not words and not states:
             more = max(state.live + len(state.unseen) - len(views), 0) if not user else more
-        return answered(
-            {"jobs": views, "more": more, "counts": counts(state), "now": iso(now.at)}
-        )
+        return answered({"jobs": views, "more": more, "counts": counts(state), "now": iso(now.at)})
 
     return decide
 
@@ -190,7 +188,9 @@ def valid_states(states: list[str]) -> list[str] | None:
     known = {state.value for state in FINISHED}
     for state in states:
         if state not in known:
-            raise Refusal(f"'{state}' is not a finished state; one of {', '.join(sorted(known))}.", "usage")
+            raise Refusal(
+                f"'{state}' is not a finished state; one of {', '.join(sorted(known))}.", "usage"
+            )
     return states or None
 
 

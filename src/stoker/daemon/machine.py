@@ -80,7 +80,9 @@ def offer(
     for declared in parse_resources(resources) if resources else ():
         types[declared.type] = _declared(declared, real)
     present = types.get(GPU, ())
-    missing = [name for name in extra if not any(_means(facts, name) for facts in present)]
+    missing = dict.fromkeys(
+        name for name in extra if not any(_means(facts, name) for facts in present)
+    )
     types[GPU] = (*present, *(_named(real, name) for name in missing))
     if not types[GPU]:
         del types[GPU]

@@ -61,9 +61,7 @@ class Server:
             timeout_graceful_shutdown=2,
             backlog=BACKLOG,
         )
-        self.uvicorn = uvicorn.Server(config)
-        self.uvicorn.install_signal_handlers = lambda: None
-        self.uvicorn.capture_signals = contextlib.nullcontext
+        self.uvicorn = quiet_server(config)
         self.uvicorn.run(sockets=[self.socket])
 
     def close(self) -> None:
@@ -74,8 +72,38 @@ class Server:
             self.socket.close()
             return
         if self.uvicorn is not None:
-            self.uvicorn.should_exit = True
+            self.uvicorn.end()
         self.thread.join(timeout=4)
+
+
+def quiet_server(config: Any) -> Any:
+    """A uvicorn that sleeps while nobody talks to it (its own looks around ten times a second)."""
+    import asyncio
+
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        """Signals are the loop's business, and its end is an event."""
+
+        def __init__(self) -> None:
+            super().__init__(config)
+            self.over = asyncio.Event()
+            self.here: asyncio.AbstractEventLoop | None = None
+
+        def capture_signals(self) -> Any:
+            return contextlib.nullcontext()
+
+        async def main_loop(self) -> None:
+            self.here = asyncio.get_running_loop()
+            if not self.should_exit:
+                await self.over.wait()
+
+        def end(self) -> None:
+            self.should_exit = True
+            if self.here is not None:
+                self.here.call_soon_threadsafe(self.over.set)
+
+    return Quiet()
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:

@@ -54,7 +54,16 @@ def load() -> Settings:
 
 
 def _settings(raw: dict[str, Any]) -> Settings:
-    known = {"gpus", "resources", "grace", "on_end", "on_empty", "secrets_days", "foreign", "queues"}
+    known = {
+        "gpus",
+        "resources",
+        "grace",
+        "on_end",
+        "on_empty",
+        "secrets_days",
+        "foreign",
+        "queues",
+    }
     unknown = sorted(set(raw) - known)
     if unknown:
         raise BadValue(f"config.toml: '{unknown[0]}' is not known; {EXAMPLE}.")

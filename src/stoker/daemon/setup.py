@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterable
 
 from .. import __version__, places
-from ..core.events import DaemonStarted, Event, NodeJoined, QueueDefined
+from ..core.cluster import NodeFacts
+from ..core.events import AttemptsFound, DaemonStarted, Event, NodeJoined, QueueDefined
+from ..core.lifecycle import JobState
 from ..core.request import GPU
 from ..executors.cgroup import Cgroups
 from ..executors.local import LocalExecutor, Places
 from ..probes import host
-from ..probes.readings import Reading
 from ..store.sqlite import SqliteStore
 from . import settings as configuration
 from .desk import Desk, clock
@@ -75,7 +76,13 @@ def build(
     )
     user = _user()
     watch = GpuWatch(
-        facts.name, reading, install, config.thresholds, executor.holds, poller.watch, poller.unwatch
+        facts.name,
+        reading,
+        install,
+        config.thresholds,
+        executor.holds,
+        poller.watch,
+        poller.unwatch,
     )
     desk = Desk(store, places.logs_dir(), facts.name, user)
     loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
@@ -85,14 +92,14 @@ def build(
         declared = before.types.get(GPU, ()) if before else ()
         extra = [*extra, *(device.name for device in declared if device.uuid is None)]
     facts = offer(reading, gpus, resources, extra)
-    _take_over(loop, term, facts, config, reading, run)
+    _take_over(loop, term, facts, config, run)
     for warning in store.warnings():
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
 
 
 def _take_over(
-    loop: Loop, term: int, facts: object, config: configuration.Settings, reading: Reading, run: str
+    loop: Loop, term: int, facts: NodeFacts, config: configuration.Settings, run: str
 ) -> None:
     """Tell the journal who drives now, and find out what became of running attempts."""
     state, at = loop.engine.state, clock().at
@@ -100,7 +107,7 @@ def _take_over(
     same_boot = state.rest.boot in ("", boot)
     events: list[Event] = [
         DaemonStarted(at=at, term=term, boot=boot, pid=os.getpid(), version=__version__),
-        NodeJoined(at=at, facts=facts),  # type: ignore[arg-type]
+        NodeJoined(at=at, facts=facts),
         *(
             QueueDefined(
                 at=at, name=q.name, max_running=q.max_running, max_gpus=q.max_gpus,
@@ -110,8 +117,11 @@ def _take_over(
         ),
     ]  # fmt: skip
     loop.engine.planning = False
-    loop.engine.cycle(events)
     executor = loop.executor
+    waiting = {job.id: job.attempt for job in state.jobs.values() if job.state is JobState.PENDING}
+    for job, attempt in executor.adoption.strays(waiting).items():
+        events.append(AttemptsFound(at=at, job=job, attempt=attempt))
+    loop.engine.cycle(events)
     executor.adopt(list(loop.engine.state.running.values()), same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []
@@ -127,5 +137,3 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-

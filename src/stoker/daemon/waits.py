@@ -68,7 +68,9 @@ class Waits:
         if not self.waiting:
             return
         fresh, self.fresh = self.fresh, []
-        touched = {id for id in (getattr(event, "job", None) for event in events) if type(id) is int}
+        touched = {
+            id for id in (getattr(event, "job", None) for event in events) if type(id) is int
+        }
         failed = {
             id
             for id in touched

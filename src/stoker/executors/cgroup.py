@@ -13,7 +13,9 @@ class Cgroups:
         self.root = root
 
     @classmethod
-    def find(cls, mounts: tuple[str, ...] = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) -> Cgroups:
+    def find(
+        cls, mounts: tuple[str, ...] = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+    ) -> Cgroups:
         """Our own group, when it is not the root of the tree and we may make children in it."""
         try:
             with open("/proc/self/cgroup") as file:

@@ -28,10 +28,9 @@ class Claim(Struct):
         """Whether the very process that was started is still there."""
         return self.pid is not None and _is(self.pid, self.ticks)
 
-    @property
-    def keeper_alive(self) -> bool:
+    def keeper_alive(self, exits: Exits) -> bool:
         """Whether somebody may still write the end down."""
-        return self.keeper is not None and _is(*self.keeper)
+        return _is(*self.keeper) if self.keeper is not None else exits.any_keeper()
 
 
 def _is(pid: int, ticks: int) -> bool:
@@ -64,11 +63,10 @@ def read_claim(path: str) -> Claim | None:
 
 def _read_line(claim: Claim, words: list[bytes]) -> None:
     match words[0]:
-        case b"keeper":
-            claim.keeper = (int(words[1]), int(words[2]))
         case b"pid":
             claim.pid, claim.ticks = int(words[1]), int(words[2])
             claim.started = (float(words[3]), float(words[4]))
+            claim.keeper = (int(words[6]), int(words[7]))
         case b"exit":
             claim.status, claim.ended_at = int(words[1]), float(words[3])
         case b"failed":
@@ -105,6 +103,10 @@ class Exits:
                         found[words[0].decode()] = (int(words[2]), float(words[4]))
         return found
 
+    def any_keeper(self) -> bool:
+        """Whether any keeper of this state is still there."""
+        return any(name.isdigit() and _a_keeper(int(name)) for name in os.listdir(self.directory))
+
     def drop(self, mine: int) -> None:
         """Remove the files of keepers that are gone. Only after their ends are in the journal."""
         for name in os.listdir(self.directory):
@@ -119,4 +121,3 @@ def _a_keeper(pid: int) -> bool:
             return file.read().startswith(b"stoker-keeper")
     except OSError:
         return False
-

@@ -91,8 +91,11 @@ def _detach(keep: int) -> None:
 def start_ticks(pid: int) -> int:
     """The kernel's start time of a process, which tells it from a later one of that pid."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[19])
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(fd, 1024).rpartition(b")")[2].split(None, 20)[19])
+        finally:
+            os.close(fd)
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -103,13 +106,15 @@ class Keeper:
     def __init__(self, wire: Wire, exits_dir: str) -> None:
         self.wire: Wire | None = wire
         me = os.getpid()
-        self.name = b"keeper %d %d\n" % (me, start_ticks(me))
+        self.name = b"keeper %d %d" % (me, start_ticks(me))
         self.children: dict[int, tuple[str, int]] = {}
-        self.environments: dict[str, dict[bytes, bytes]] = {}
+        self.environments: dict[str, dict[str, str]] = {}
+        self.reports: list[tuple[Any, ...]] = []
         self.exits = os.open(
             f"{exits_dir}/{me}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        self.umask = os.umask(0o077)
+        self.umask = 0o077
+        os.umask(self.umask)
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -124,7 +129,7 @@ class Keeper:
         assert self.wire is not None
         orders = self.wire.sock.fileno()
         poll.register(orders, select.EPOLLIN)
-        _become_subreaper()
+        become_subreaper()
         while self.wire is not None or self.children:
             for fd, _ in poll.poll():
                 if fd == orders and self.wire is not None:
@@ -138,6 +143,7 @@ class Keeper:
                     with contextlib.suppress(BlockingIOError):
                         wake.recv(4096)
             self._reap()
+            self._report()
         if os.fstat(self.exits).st_size == 0:
             with contextlib.suppress(OSError):
                 os.unlink(f"/proc/self/fd/{self.exits}")
@@ -150,9 +156,14 @@ class Keeper:
             return None
 
     def _tell(self, *report: Any) -> None:
-        if self.wire is not None:
+        """Keep a report until this round is over: one message carries them all."""
+        self.reports.append(report)
+
+    def _report(self) -> None:
+        reports, self.reports = self.reports, []
+        if self.wire is not None and reports:
             try:
-                self.wire.send(report)
+                self.wire.send(tuple(reports))
             except OSError:
                 self.wire.sock.shutdown(socket.SHUT_RDWR)
 
@@ -169,13 +180,13 @@ class Keeper:
         self,
         key: str,
         claim: str,
-        argv: list[bytes],
-        directory: bytes,
+        argv: tuple[str, ...],
+        directory: str,
         umask: int,
         hash: str,
-        extra: dict[bytes, bytes],
-        out: bytes,
-        err: bytes | None,
+        extra: dict[str, str],
+        out: str,
+        err: str | None,
         locks: list[str],
         cgroup: str | None,
     ) -> None:
@@ -192,9 +203,15 @@ class Keeper:
             return
         opened: list[int] = []
         try:
-            os.write(record, self.name)
             pid = self._spawn(
-                argv, directory, umask, {**self.environments[hash], **extra}, out, err, locks, opened
+                argv,
+                directory,
+                umask,
+                {**self.environments[hash], **extra},
+                out,
+                err,
+                locks,
+                opened,
             )
             if cgroup is not None:
                 with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.procs", "w") as procs:
@@ -209,29 +226,31 @@ class Keeper:
             for fd in opened:
                 os.close(fd)
         boot, wall = time.clock_gettime(BOOT), time.time()
-        os.write(record, b"pid %d %d %.3f %.3f\n" % (pid, start_ticks(pid), boot, wall))
+        mark = (pid, start_ticks(pid), boot, wall, self.name)
+        os.write(record, b"pid %d %d %.3f %.3f %s\n" % mark)
         self.children[pid] = (key, record)
         self._tell("started", key, pid, boot, wall)
 
     def _spawn(
         self,
-        argv: list[bytes],
-        directory: bytes,
+        argv: tuple[str, ...],
+        directory: str,
         umask: int,
-        environment: dict[bytes, bytes],
-        out: bytes,
-        err: bytes | None,
+        environment: dict[str, str],
+        out: str,
+        err: str | None,
         locks: list[str],
         opened: list[int],
     ) -> int:
-        os.umask(0o077)
         for path in locks:  # a shared hold on each GPU, which ends with the last heir
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             opened.append(fd)
             fcntl.flock(fd, fcntl.LOCK_SH)
             os.set_inheritable(fd, True)
         os.chdir(directory)
-        os.umask(umask)
+        if umask != self.umask:
+            os.umask(umask)
+            self.umask = umask
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         opened.append(log := os.open(out, flags, 0o666))
         actions: list[tuple[Any, ...]] = [
@@ -243,10 +262,10 @@ class Keeper:
         else:
             opened.append(error_log := os.open(err, flags, 0o666))
             actions.append((os.POSIX_SPAWN_DUP2, error_log, 2))
-        start = os.posix_spawn if b"/" in argv[0] else os.posix_spawnp
+        start = os.posix_spawn if "/" in argv[0] else os.posix_spawnp
         if start is os.posix_spawnp:
             # The search goes by the job's PATH, not by ours.
-            os.environb[b"PATH"] = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
+            os.environ["PATH"] = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         return start(
             argv[0], argv, environment,
             file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET,
@@ -273,21 +292,21 @@ class Keeper:
             self._tell("exited", key, status, boot, wall)
 
 
-def _explain(error: OSError, argv: list[bytes], directory: bytes) -> str:
+def _explain(error: OSError, argv: tuple[str, ...], directory: str) -> str:
     """One sentence for what could not be started."""
-    name = os.fsdecode(argv[0])
+    name = argv[0]
     if not os.path.isdir(directory):
-        return f"the directory {os.fsdecode(directory)} is not there"
-    if isinstance(error, FileNotFoundError) and error.filename in (None, argv[0], name):
+        return f"the directory {directory} is not there"
+    if isinstance(error, FileNotFoundError) and error.filename in (None, name):
         return f"{name}: not found"
-    if isinstance(error, PermissionError) and error.filename in (None, argv[0], name):
+    if isinstance(error, PermissionError) and error.filename in (None, name):
         return f"{name}: permission denied"
-    where = f" ({os.fsdecode(error.filename)})" if error.filename else ""
+    where = f" ({error.filename})" if error.filename else ""
     return f"cannot start: {error.strerror}{where}"
 
 
-def _become_subreaper() -> None:
-    """Orphans of jobs come to us, so that none lingers as a zombie."""
+def become_subreaper() -> None:
+    """Orphans among our descendants come to us instead of to init."""
     with contextlib.suppress(Exception):
         import ctypes
 

@@ -23,14 +23,13 @@ from ..core.instructions import EndAttempt, SignalAttempt, StartProcess
 from ..core.job import Job
 from ..core.launch import Launch
 from . import cgroup, symptoms, tree
-from .claims import Claim, Exits, claim_path, read_claim, take_claim
+from .adoption import Adoption
+from .claims import Exits, claim_path, read_claim, take_claim
 from .holds import Holds
-from .keeper import BOOT, Wire
+from .keeper import BOOT, Wire, spawn_keeper
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
-RECORD_PATIENCE = 5.0
-"""How long a living keeper may take to write an end down."""
 ENVIRONMENTS = 32
 TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
             signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
@@ -94,6 +93,7 @@ class LocalExecutor:
         self.poller, self.secret, self.blob = poller, secret, blob
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.holds = holds or Holds()
+        self.oom = symptoms.OomCounter()
         self.facts: list[Event] = []
         self.attempts: dict[Key, Attempt] = {}
         self.busy: set[Key] = set()
@@ -101,6 +101,7 @@ class LocalExecutor:
         self.known: dict[str, None] = {}
         self.settled: list[str] = []
         self.exits = Exits(places.exits)
+        self.adoption = Adoption(self)
         poller.watch(self.wire.sock.fileno(), self._hear)
 
     def token(self, job: int, attempt: int) -> str:
@@ -120,11 +121,13 @@ class LocalExecutor:
             self._provide(launch)
         except (OSError, KeyError) as error:
             self.facts.append(
-                StartFailed(at=time.time(), job=key[0], attempt=key[1], why=f"cannot start: {error}")
+                StartFailed(
+                    at=time.time(), job=key[0], attempt=key[1], why=f"cannot start: {error}"
+                )
             )
             return
         attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
-        attempt.oom_before = symptoms.oom_kills()
+        attempt.oom_before = self.oom.before()
         attempt.group = self.cgroups.create(attempt.token)
         self.attempts[key] = attempt
         self.wire.send(
@@ -132,13 +135,13 @@ class LocalExecutor:
                 "start",
                 f"{wish.job}.{wish.attempt}",
                 claim_path(self.places.run, *key),
-                [os.fsencode(word) for word in launch.argv],
-                os.fsencode(launch.directory),
+                launch.argv,
+                launch.directory,
                 launch.umask,
                 launch.environment,
-                {os.fsencode(k): os.fsencode(v) for k, v in launch.extra.items()},
-                os.fsencode(launch.out),
-                os.fsencode(launch.err) if launch.err else None,
+                launch.extra,
+                launch.out,
+                launch.err,
                 self.holds.paths(launch.gpus) if launch.gpus else [],
                 attempt.group,
             )
@@ -158,7 +161,7 @@ class LocalExecutor:
             values = self.secret(launch.environment)
             if values is None:
                 raise KeyError("its environment is no longer stored; submit it again")
-            pairs = (line.partition(b"=") for line in values.split(b"\0") if line)
+            pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
             self.wire.send(
                 ("environment", launch.environment, {name: value for name, _, value in pairs})
             )
@@ -183,7 +186,9 @@ class LocalExecutor:
         now = time.clock_gettime(BOOT)
         if attempt.ending_since is None:
             attempt.ending_since = now
-        attempt.kill_at = now if wish.at_once else min(attempt.kill_at or now + self.grace, now + self.grace)
+        attempt.kill_at = (
+            now if wish.at_once else min(attempt.kill_at or now + self.grace, now + self.grace)
+        )
         self.busy.add(attempt.key)
         if attempt.pid is not None and not wish.at_once:
             tree.end(self._members(attempt), signal.SIGTERM)
@@ -226,7 +231,7 @@ class LocalExecutor:
         if reports is None:
             self._keeper_died()
             return
-        for what, text, *rest in reports:
+        for what, text, *rest in (report for batch in reports for report in batch):
             job, _, number = text.partition(".")
             key = (int(job), int(number))
             attempt = self.attempts.get(key)
@@ -236,14 +241,14 @@ class LocalExecutor:
                 self._started(attempt, *rest)
             elif what == "exited":
                 attempt.status, _, attempt.ended_at = rest
-                self._process_gone(attempt)
+                self.process_gone(attempt)
             elif what == "failed":
-                self._gone(attempt)
+                self.gone(attempt)
                 self.facts.append(
                     StartFailed(at=time.time(), job=key[0], attempt=key[1], why=rest[0])
                 )
             elif what == "late":
-                self._gone(attempt)
+                self.gone(attempt)
                 why = "another daemon claimed it"
                 self.facts.append(AttemptLost(at=time.time(), job=key[0], attempt=key[1], why=why))
 
@@ -256,21 +261,45 @@ class LocalExecutor:
             tree.end(self._members(attempt), signal.SIGTERM)
 
     def _keeper_died(self) -> None:
-        """Somebody killed the keeper: its jobs go on, watched by us, their codes unknown."""
+        """Somebody killed the keeper: get another, and watch its orphans ourselves.
+
+        They are our children now (see `become_subreaper`), so their codes are not lost.
+        """
         self.poller.unwatch(self.wire.sock.fileno())
-        raise KeeperDied("the process that starts jobs was killed")
+        self.wire.sock.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.keeper_pid, 0)
+        self.keeper_pid, self.wire = spawn_keeper(self.places.exits)
+        self.poller.watch(self.wire.sock.fileno(), self._hear)
+        self.known.clear()
+        for attempt in list(self.attempts.values()):
+            self._orphan(attempt)
+
+    def _orphan(self, attempt: Attempt) -> None:
+        job, number = attempt.key
+        path = claim_path(self.places.run, job, number)
+        claim = read_claim(path)
+        if claim is None and take_claim(path):
+            self.gone(attempt)
+            self.settled.append(path)
+            why = "the process that starts jobs was killed"
+            self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+        elif attempt.pid is not None and attempt.status is None and attempt.pidfd < 0:
+            self.adoption.watch(attempt, attempt.pid)
+        elif attempt.pid is None:
+            self.adoption.expect_record(attempt)
 
     # -- ends ---------------------------------------------------------------------------
 
-    def _process_gone(self, attempt: Attempt) -> None:
+    def process_gone(self, attempt: Attempt) -> None:
         """The main process has ended and we know how; the tree may not have."""
         assert attempt.pid is not None
         if attempt.ending_since is None and not tree.group_alive(attempt.pid):
-            self._finish(attempt)
+            self.finish(attempt)
             return
         left = self._members(attempt)
         if not left:
-            self._finish(attempt)
+            self.finish(attempt)
             return
         attempt.left_behind = max(attempt.left_behind, len(left))
         if attempt.ending_since is None:
@@ -279,11 +308,11 @@ class LocalExecutor:
             tree.end(left, signal.SIGTERM)
         self.busy.add(attempt.key)
 
-    def _finish(self, attempt: Attempt) -> None:
+    def finish(self, attempt: Attempt) -> None:
         """The last process is gone: report, and let go of what was held."""
         job, number = attempt.key
         status = attempt.status
-        self._gone(attempt)
+        self.gone(attempt)
         self.settled.append(claim_path(self.places.run, job, number))
         if status is None:
             why = "its process ended without a record"
@@ -319,7 +348,7 @@ class LocalExecutor:
             return f"left {attempt.left_behind} processes behind, {how} with it"
         return "killed after its grace" if attempt.killed else None
 
-    def _gone(self, attempt: Attempt) -> None:
+    def gone(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.key, None)
         self.busy.discard(attempt.key)
         self.holds.drop(attempt.key)
@@ -334,7 +363,7 @@ class LocalExecutor:
         for key in list(self.busy):
             attempt = self.attempts[key]
             if attempt.record_by is not None and attempt.status is None:
-                self._look_for_record(attempt, boot)
+                self.adoption.look(attempt, boot)
             elif attempt.pid is not None:
                 self._press(attempt, boot)
         return RESCAN if self.busy else None
@@ -347,134 +376,22 @@ class LocalExecutor:
             if attempt.group is None or not cgroup.kill(attempt.group):
                 tree.signal_all(self._members(attempt), signal.SIGKILL)
         if main_gone and not self._members(attempt):
-            self._finish(attempt)
+            self.finish(attempt)
 
     # -- adoption -----------------------------------------------------------------------
 
     def adopt(self, jobs: list[Job], same_boot: bool) -> None:
-        """Find out what became of attempts that an earlier daemon started."""
-        if not jobs:
-            return
-        recorded = self.exits.read()
-        run_dir_kept = same_boot and os.path.exists(f"{self.places.run}/.kept")
-        bearers = None if run_dir_kept or not same_boot else tree.bearers(f"{self.install}.")
-        for job in jobs:
-            key = (job.id, job.attempt)
-            path = claim_path(self.places.run, *key)
-            ended = recorded.get(f"{job.id}.{job.attempt}")
-            claim = read_claim(path) if same_boot else Claim()
-            if ended is not None and claim is not None and claim.status is None:
-                claim.status, claim.ended_at = ended
-            if claim is None and bearers is not None:
-                claim = self._from_bearers(bearers.get(self.token(*key), []))
-            if claim is None and take_claim(path):
-                why = "the daemon ended before it could be started"
-                self.facts.append(
-                    StartCalledOff(at=time.time(), job=job.id, attempt=job.attempt, why=why)
-                )
-                self.settled.append(path)
-                continue
-            self._take_over(job, claim or read_claim(path) or Claim(), same_boot)
+        """Take over the attempts that an earlier daemon started."""
+        if jobs:
+            self.adoption.take_over(jobs, same_boot)
 
-    @staticmethod
-    def _from_bearers(pids: list[int]) -> Claim | None:
-        """The run directory is gone but the boot is the same: look for living processes."""
-        leaders = [pid for pid in pids if os.getsid(pid) == pid] or pids
-        if not leaders:
-            return None
-        from .keeper import start_ticks
-
-        return Claim(pid=leaders[0], ticks=start_ticks(leaders[0]), started=(0.0, time.time()))
-
-    def _take_over(self, job: Job, claim: Claim, same_boot: bool) -> None:
-        key = (job.id, job.attempt)
-        attempt = Attempt(key, self.token(*key), pid=claim.pid)
+    def adopted(self, key: Key, pid: int | None) -> Attempt:
+        """Begin to look after somebody else's attempt."""
+        attempt = Attempt(key, self.token(*key), pid=pid)
         attempt.group = self.cgroups.existing(attempt.token)
-        attempt.oom_before = symptoms.oom_kills()
+        attempt.oom_before = self.oom.before()
         self.attempts[key] = attempt
-        if claim.pid is not None and claim.started is not None:
-            boot, wall = claim.started
-            self.facts.append(
-                ProcessStarted(at=wall, job=job.id, attempt=job.attempt, pid=claim.pid, boot=boot)
-            )
-        if claim.status is not None:
-            attempt.status, attempt.ended_at = claim.status, claim.ended_at or time.time()
-            if same_boot and attempt.pid is not None:
-                self._process_gone(attempt)
-            else:
-                self._finish(attempt)
-        elif not same_boot:
-            self._lose(attempt, "the machine restarted")
-        elif claim.failed:
-            self._gone(attempt)
-            why = "could not be started"
-            self.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
-        elif claim.alive and claim.pid is not None:
-            self._watch(attempt, claim.pid)
-        elif claim.keeper_alive:
-            attempt.record_by = time.clock_gettime(BOOT) + RECORD_PATIENCE
-            self.busy.add(key)
-        else:
-            self._orphaned(attempt)
-
-    def _orphaned(self, attempt: Attempt) -> None:
-        """Claimed, no record, nobody left to write one: look for its processes a last time."""
-        living = tree.bearers(attempt.token).get(attempt.token, [])
-        if living:
-            attempt.pid = attempt.pid or next(
-                (pid for pid in living if os.getsid(pid) == pid), living[0]
-            )
-            self._watch(attempt, attempt.pid)
-        else:
-            self._lose(attempt, "its process ended without a record")
-
-    def _watch(self, attempt: Attempt, pid: int) -> None:
-        try:
-            attempt.pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            attempt.record_by = time.clock_gettime(BOOT) + RECORD_PATIENCE
-            self.busy.add(attempt.key)
-            return
-        self.poller.watch(attempt.pidfd, lambda: self._adopted_ended(attempt))
-
-    def _adopted_ended(self, attempt: Attempt) -> None:
-        """The pidfd says when; the record says what, a moment later."""
-        self.poller.unwatch(attempt.pidfd)
-        os.close(attempt.pidfd)
-        attempt.pidfd = -1
-        now = time.clock_gettime(BOOT)
-        attempt.record_by = now + RECORD_PATIENCE
-        self.busy.add(attempt.key)
-        self._look_for_record(attempt, now)
-
-    def _look_for_record(self, attempt: Attempt, boot: float) -> None:
-        claim = read_claim(claim_path(self.places.run, *attempt.key)) or Claim()
-        if claim.pid is not None and attempt.pid is None:
-            attempt.pid = claim.pid
-            if claim.alive:
-                attempt.record_by = None
-                self.busy.discard(attempt.key)
-                self._watch(attempt, claim.pid)
-                return
-        if claim.status is None:
-            ended = self.exits.read().get("{}.{}".format(*attempt.key))
-            if ended is not None:
-                claim.status, claim.ended_at = ended
-        if claim.status is not None:
-            attempt.status, attempt.ended_at = claim.status, claim.ended_at or time.time()
-            self.busy.discard(attempt.key)
-            if attempt.pid is None:
-                self._finish(attempt)
-            else:
-                self._process_gone(attempt)
-        elif not claim.keeper_alive or (attempt.record_by or 0.0) < boot:
-            self._orphaned(attempt)
-
-    def _lose(self, attempt: Attempt, why: str) -> None:
-        job, number = attempt.key
-        self._gone(attempt)
-        self.settled.append(claim_path(self.places.run, job, number))
-        self.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
+        return attempt
 
     def settle(self) -> None:
         """The ends are on disk: their claims may go."""
@@ -482,10 +399,6 @@ class LocalExecutor:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self.settled = []
-
-
-class KeeperDied(RuntimeError):
-    """The daemon cannot start jobs any more; it restarts itself to get a new keeper."""
 
 
 def write_script(path: str, text: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 CUDA_SIGNS = (
     b"CUDA out of memory",
@@ -33,6 +34,21 @@ def tail(path: str, size: int = TAIL) -> bytes:
             return file.read(size)
     except OSError:
         return b""
+
+
+class OomCounter:
+    """Kernel kills for memory since boot, looked up at most once a second before starts."""
+
+    def __init__(self) -> None:
+        self._seen = oom_kills()
+        self._when = time.monotonic()
+
+    def before(self) -> int:
+        """The count before an attempt begins."""
+        now = time.monotonic()
+        if now - self._when > 1.0:
+            self._seen, self._when = oom_kills(), now
+        return self._seen
 
 
 def oom_kills() -> int:

@@ -11,79 +11,97 @@ from . import codec
 from .port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
 
 
+class Rows:
+    """What the tables of a database would hold."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self.events: list[tuple[str, bytes]] = []
+        self.jobs: dict[int, tuple[bytes, bool]] = {}
+        self.specs: dict[str, bytes] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.secrets: dict[str, bytes] = {}
+        self.keys: dict[str, tuple[int, int]] = {}
+        self.rest = codec.encode(Rest())
+
+    def copy(self) -> Rows:
+        """The same rows, to go back to."""
+        twin = Rows()
+        for name, value in vars(self).items():
+            setattr(twin, name, value if isinstance(value, int | bytes) else value.copy())
+        return twin
+
+
 class MemoryStore:
     """Keeps encoded rows, so that what goes through it is what a disk would give back."""
 
-    def __init__(self) -> None:
-        self._term = 0
+    def __init__(self, rows: Rows | None = None) -> None:
+        self.rows = rows or Rows()
         self._mine = 0
-        self._events: list[tuple[str, bytes]] = []
-        self._jobs: dict[int, tuple[bytes, bool]] = {}
-        self._specs: dict[str, bytes] = {}
-        self._blobs: dict[str, bytes] = {}
-        self._secrets: dict[str, bytes] = {}
-        self._keys: dict[str, tuple[int, int]] = {}
-        self._rest = codec.encode(Rest())
+
+    def another(self) -> MemoryStore:
+        """A second handle on the same rows, as another process would open it."""
+        return type(self)(self.rows)
 
     def claim(self) -> int:
         """Take over; see the port."""
-        self._term += 1
-        self._mine = self._term
+        self.rows.term += 1
+        self._mine = self.rows.term
         return self._mine
 
     def load(self) -> Snapshot:
         """The state as of the last commit."""
         return Snapshot(
-            seq=len(self._events),
-            rest=codec.decode_rest(self._rest),
-            jobs=[codec.decode_job(data) for data, resident in self._jobs.values() if resident],
-            specs={hash: codec.decode_spec(data) for hash, data in self._specs.items()},
+            seq=len(self.rows.events),
+            rest=codec.decode_rest(self.rows.rest),
+            jobs=[codec.decode_job(data) for data, resident in self.rows.jobs.values() if resident],
+            specs={hash: codec.decode_spec(data) for hash, data in self.rows.specs.items()},
         )
 
     def commit(self, batch: Batch, force: bool) -> int:
         """Write a batch."""
-        if self._mine != self._term:
+        if self._mine != self.rows.term:
             raise StoreFenced("another daemon has taken over")
-        if any(key in self._keys for key, _, _ in batch.keys):
+        if any(key in self.rows.keys for key, _, _ in batch.keys):
             raise StoreError("that submission is already on record")
-        self._specs.update((hash, codec.encode(spec)) for hash, spec in batch.specs.items())
-        self._blobs.update(batch.blobs)
-        self._secrets.update(batch.secrets)
-        self._keys.update((key, (first, count)) for key, first, count in batch.keys)
-        self._events += [(type(event).__name__, codec.encode(event)) for event in batch.events]
-        self._jobs.update((job.id, (codec.encode(job), True)) for job in batch.jobs)
+        self.rows.specs.update((hash, codec.encode(spec)) for hash, spec in batch.specs.items())
+        self.rows.blobs.update(batch.blobs)
+        self.rows.secrets.update(batch.secrets)
+        self.rows.keys.update((key, (first, count)) for key, first, count in batch.keys)
+        self.rows.events += [(type(event).__name__, codec.encode(event)) for event in batch.events]
+        self.rows.jobs.update((job.id, (codec.encode(job), True)) for job in batch.jobs)
         for id in batch.dropped:
-            self._jobs[id] = (self._jobs[id][0], False)
+            self.rows.jobs[id] = (self.rows.jobs[id][0], False)
         if batch.rest is not None:
-            self._rest = codec.encode(batch.rest)
-        return len(self._events)
+            self.rows.rest = codec.encode(batch.rest)
+        return len(self.rows.events)
 
     def force(self) -> None:
         """Nothing is ever on disk here."""
 
     def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
         """Events behind a sequence number."""
-        for seq, (kind, data) in enumerate(self._events[after : after + most], after + 1):
+        for seq, (kind, data) in enumerate(self.rows.events[after : after + most], after + 1):
             yield seq, codec.decode_event(kind, codec.VERSION, data)
 
     def blob(self, hash: str) -> bytes | None:
         """A script."""
-        return self._blobs.get(hash)
+        return self.rows.blobs.get(hash)
 
     def secret(self, hash: str) -> bytes | None:
         """An environment."""
-        return self._secrets.get(hash)
+        return self.rows.secrets.get(hash)
 
     def find_key(self, key: str) -> tuple[int, int] | None:
         """A submission that was already made."""
-        return self._keys.get(key)
+        return self.rows.keys.get(key)
 
     def past(self, wanted: Filter) -> list[Found]:
         """Jobs that match, oldest first."""
         found: list[Found] = []
-        for _, (data, _resident) in sorted(self._jobs.items()):
+        for _, (data, _resident) in sorted(self.rows.jobs.items()):
             job = codec.decode_job(data)
-            spec: Spec = codec.decode_spec(self._specs[job.spec])
+            spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
             if _matches(job, spec, wanted):
                 found.append(Found(job, spec))
         found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
@@ -105,16 +123,16 @@ class MemoryStore:
     def backup(self, path: str) -> int:
         """The journal as JSON lines."""
         with open(path, "wb") as out:
-            return out.write(b"\n".join(data for _, data in self._events))
+            return out.write(b"\n".join(data for _, data in self.rows.events))
 
     def purge(self, before: float) -> None:
         """Drop environments that only old jobs used."""
         kept = {
-            codec.decode_spec(self._specs[job.spec]).environment
-            for job in (codec.decode_job(data) for data, _ in self._jobs.values())
+            codec.decode_spec(self.rows.specs[job.spec]).environment
+            for job in (codec.decode_job(data) for data, _ in self.rows.jobs.values())
             if job.ended_at is None or not job.finished or job.ended_at >= before
         }
-        self._secrets = {hash: data for hash, data in self._secrets.items() if hash in kept}
+        self.rows.secrets = {hash: data for hash, data in self.rows.secrets.items() if hash in kept}
 
     def close(self) -> None:
         """Stays readable, so that a test can look at it."""

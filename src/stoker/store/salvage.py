@@ -197,7 +197,6 @@ def _write(path: str, found: _Remains) -> str:
                 ),
             )  # fmt: skip
         db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(rest),))
-        db.execute("UPDATE meta SET value = ? WHERE key = 'seq'", (seq,))
         db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (rest.term,))
         db.execute(f"PRAGMA user_version = {SCHEMA}")
     return _story(len(found.tables["events"]), len(jobs), missing, doubtful & jobs.keys())

@@ -98,8 +98,7 @@ class SqliteStore:
 
     def _check_tail(self) -> None:
         """Report a journal that is shorter than what was once forced to disk."""
-        self._seq = int(self._meta("seq"))
-        last = self._db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
+        last = self._last_seq()
         known = os.pread(self._forced, 32, 0).split(b"\n")[0]
         forced = int(known) if known.isdigit() else 0
         if last < forced:
@@ -107,7 +106,7 @@ class SqliteStore:
                 f"the journal ends at event {last}, but event {forced} was once on disk: "
                 "the last events before a crash are missing"
             )
-            self._seq = max(self._seq, last)
+        self._seq = max(last, forced)  # numbers once given out are not given out again
 
     def _set_ballast(self) -> None:
         ballast = self.path + ".ballast"
@@ -147,8 +146,8 @@ class SqliteStore:
             self._salvage_again(error)
             return self._load()
 
-    def _meta(self, key: str) -> Any:
-        return self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0]
+    def _last_seq(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
     def _load(self) -> Snapshot:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
@@ -162,7 +161,7 @@ class SqliteStore:
         for hash in wanted:
             row = self._db.execute("SELECT data FROM specs WHERE hash = ?", (hash,)).fetchone()
             specs[hash] = codec.decode_spec(row[0])
-        self._seq = int(self._meta("seq"))
+        self._seq = max(self._seq, self._last_seq())
         return Snapshot(seq=self._seq, rest=rest, jobs=jobs, specs=specs)
 
     def commit(self, batch: Batch, force: bool) -> int:
@@ -170,13 +169,6 @@ class SqliteStore:
         db, encode = self._db, codec.encode
         seq = self._seq
         with self._transaction(force):
-            fenced = db.execute(
-                "UPDATE meta SET value = ? WHERE key = 'seq'"
-                " AND (SELECT value FROM meta WHERE key = 'term') = ?",
-                (seq + len(batch.events), self._term),
-            )
-            if fenced.rowcount != 1:
-                raise StoreFenced("Another daemon has taken over this state; this one stops.")
             if batch.specs:
                 db.executemany(
                     "INSERT OR IGNORE INTO specs VALUES (?, ?)",
@@ -187,13 +179,17 @@ class SqliteStore:
                     db.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", blobs.items())
             if batch.keys:
                 db.executemany("INSERT INTO submissions VALUES (?, ?, ?)", batch.keys)
-            db.executemany(
-                "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+            term = self._term
+            written = db.executemany(
+                "INSERT INTO events SELECT ?, ?, ?, ?, ?"
+                " WHERE (SELECT value FROM meta WHERE key = 'term') = ?",
                 [
-                    (number, event.at, type(event).__name__, codec.VERSION, encode(event))
+                    (number, event.at, type(event).__name__, codec.VERSION, encode(event), term)
                     for number, event in enumerate(batch.events, seq + 1)
                 ],
             )
+            if written.rowcount != len(batch.events):
+                raise StoreFenced("Another daemon has taken over this state; this one stops.")
             if batch.jobs:
                 self._write_jobs(batch)
             if batch.dropped:
@@ -355,7 +351,7 @@ def _check(db: sqlite3.Connection) -> None:
     found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise sqlite3.DatabaseError(found.splitlines()[-1])
-    if db.execute("SELECT count(*) FROM meta WHERE key IN ('seq', 'term')").fetchone()[0] != 2:
+    if db.execute("SELECT count(*) FROM meta WHERE key = 'term'").fetchone()[0] != 1:
         raise sqlite3.DatabaseError("its table of contents is gone")
 
 

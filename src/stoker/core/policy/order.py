@@ -32,6 +32,8 @@ class ReadyLine:
     def __init__(self) -> None:
         self.classes: dict[Key, JobClass] = {}
         self.where: dict[int, JobClass] = {}
+        self.stirred = False
+        """Whether something has changed since the last plan that could let a job start."""
 
     def __len__(self) -> int:
         return len(self.where)
@@ -45,6 +47,7 @@ class ReadyLine:
         if found is None:
             found = self.classes[key] = JobClass(key)
         self.where[job.id] = found
+        self.stirred = True
         heappush(found.heap, (job.order, job.id))
 
     def remove(self, job: Job) -> None:

@@ -10,6 +10,7 @@ from ..units import THOUSAND, format_amount
 
 NOMINAL = 0.95
 """A card sold as 24 GB may report a little less; this share of the asked size will do."""
+MOST_CHOICES = 1000
 
 
 def place(cluster: Cluster, request: Request) -> Placement | None:
@@ -51,12 +52,11 @@ def wants(request: Request) -> list[tuple[str, int]]:
 
 
 def usable(device: Device, ask: GpuAsk) -> bool:
-    """Whether this GPU may serve this request now, whatever is left of it."""
+    """Whether this GPU of the right kind may serve this request now."""
     return (
         not device.gone
         and device.drained is None
         and (device.stranger is None or ask.despite_strangers)
-        and suits(device, ask)
         and (ask.memory is None or device.memory_free - device.stranger_memory >= ask.memory)
     )
 
@@ -77,11 +77,17 @@ def suits(device: Device, ask: GpuAsk) -> bool:
 
 def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     """GPUs for an ask: whole ones in order, a fraction where it wastes the least."""
-    able = [device for device in node.types.get(GPU, ()) if usable(device, ask)]
-    first = ask.prefer or ask.only
-    if first:
-        able.sort(key=lambda device: _position(device, first))
-    return _choose(able, GPU, ask.amount, ask.memory or 0, keep_order=bool(first))
+    suiting = node.choices.get(ask)
+    if suiting is None:
+        suiting = [device for device in node.types.get(GPU, ()) if suits(device, ask)]
+        first = ask.prefer or ask.only
+        if first:
+            suiting.sort(key=lambda device: _position(device, first))
+        if len(node.choices) > MOST_CHOICES:
+            node.choices.clear()
+        node.choices[ask] = suiting
+    able = [device for device in suiting if usable(device, ask)]
+    return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
 
 
 def _position(device: Device, words: tuple[str, ...]) -> int:

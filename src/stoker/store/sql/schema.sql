@@ -41,6 +41,6 @@ CREATE TABLE submissions (
     count INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- term: who may write. rest: the small remainder of the state. seq: its sequence number.
+-- term: who may write. rest: the small remainder of the state.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-INSERT INTO meta VALUES ('term', 0), ('seq', 0);
+INSERT INTO meta VALUES ('term', 0);

@@ -1,0 +1,72 @@
+"""Crashes of the driver at a chosen instant, and stores that take part in them."""
+
+from __future__ import annotations
+
+from stoker.store.memory import MemoryStore, Rows
+from stoker.store.port import Batch, Store
+
+
+class Crash(BaseException):
+    """The driver was killed here. Not an Exception: nothing of ours may catch and mend it."""
+
+
+class Fuse:
+    """Counts the instants at which a driver could be killed, and kills it at one of them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.passed = 0
+        self.places: list[str] = []
+
+    def pass_by(self, place: str) -> None:
+        """An instant between two steps."""
+        self.passed += 1
+        self.places.append(place)
+        if self.passed == self.at:
+            raise Crash(place)
+
+
+class FusedStore:
+    """A store whose commits can be cut off just before or just after."""
+
+    def __init__(self, store: Store, fuse: Fuse) -> None:
+        self.store, self.fuse = store, fuse
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        """Commit, with an instant on either side."""
+        self.fuse.pass_by("before commit")
+        seq = self.store.commit(batch, force)
+        self.fuse.pass_by("after commit")
+        return seq
+
+
+class VolatileStore(MemoryStore):
+    """Keeps aside what was forced, so that a loss of power can take the rest away."""
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        super().__init__(rows)
+        self.on_disk = self.rows.copy()
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        """Write a batch; on disk only when forced."""
+        seq = super().commit(batch, force)
+        if force:
+            self.force()
+        return seq
+
+    def claim(self) -> int:
+        """Take over, on disk."""
+        term = super().claim()
+        self.force()
+        return term
+
+    def force(self) -> None:
+        """What is committed survives a loss of power from here on."""
+        self.on_disk = self.rows.copy()
+
+    def lose_power(self) -> None:
+        """What was not forced is gone."""
+        self.rows = self.on_disk.copy()

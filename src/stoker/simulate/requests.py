@@ -1,0 +1,183 @@
+"""What clients of a simulated driver ask for, guarded as the daemon guards it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import FINISHED, JobState
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import State
+from stoker.engine import Decision, Moment, Refusal
+from stoker.store.port import Filter, Store
+
+from .driver import Decide
+
+Step = Callable[[State, Job, Moment], list[e.Event]]
+
+
+def spec_of(request: Request | None = None, **fields: Any) -> Spec:
+    """A spec with the parts that do not matter here filled in."""
+    common: dict[str, Any] = {
+        "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",  # noqa: S108
+        "environment": "none", "name": "job",
+    }  # fmt: skip
+    asked = request if request is not None else Request(gpus=GpuAsk(1000))
+    return Spec(request=asked, **{**common, **fields})
+
+
+def hash_of(spec: Spec) -> str:
+    """A name for a spec by its content."""
+    return f"{hash(spec) & (1 << 64) - 1:016x}"
+
+
+def submit(
+    spec: Spec,
+    key: str,
+    count: int = 1,
+    array: bool = False,
+    priority: int = 0,
+    held: bool = False,
+    begin_in: float | None = None,
+) -> Decide:
+    """New jobs, once per key. The reply is the first id and the count."""
+
+    def decide(state: State, now: Moment, store: Store) -> Decision:
+        known = store.find_key(key)
+        if known is not None:
+            return Decision(reply=lambda _: known)
+        first, hash = state.rest.next_id, hash_of(spec)
+        facts: list[e.Event] = []
+        if hash not in state.specs:
+            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+        facts.append(
+            e.JobsSubmitted(
+                at=now.at, first=first, count=count, spec=hash, key=key,
+                lines=("true",) * count, indexes=tuple(range(count)) if array else None,
+                priority=priority, held=held,
+                begin_at=now.at + begin_in if begin_in is not None else None,
+            )
+        )  # fmt: skip
+        reply = (first, count)
+        return Decision(events=facts, key=(key, first, count), reply=lambda _: reply)
+
+    return decide
+
+
+def _for(id: int, states: set[JobState] | None, step: Step) -> Decide:
+    def decide(state: State, now: Moment, _store: Store) -> Decision:
+        job = state.jobs.get(id)
+        if job is None or (states is not None and job.state not in states):
+            raise Refusal(f"job {id} is not there or not in a state for this")
+        return Decision(events=step(state, job, now))
+
+    return decide
+
+
+_LIVE = set(JobState) - FINISHED
+_WAITING = {JobState.PENDING}
+
+
+def cancel(id: int, at_once: bool = False) -> Decide:
+    """End a job for good."""
+    return _for(
+        id, _LIVE, lambda _, job, now: [e.JobCancelled(at=now.at, job=job.id, at_once=at_once)]
+    )
+
+
+def hold(id: int) -> Decide:
+    """Keep a waiting job from starting."""
+    return _for(id, _WAITING, lambda _, job, now: [e.JobHeld(at=now.at, job=job.id)])
+
+
+def release(id: int) -> Decide:
+    """Let a held job go."""
+    return _for(id, _WAITING, lambda _, job, now: [e.JobReleased(at=now.at, job=job.id)])
+
+
+def pause(id: int) -> Decide:
+    """Stop a running job in place."""
+    return _for(
+        id, {JobState.RUNNING},
+        lambda _, job, now: [e.JobPaused(at=now.at, job=job.id, boot=now.boot)],
+    )  # fmt: skip
+
+
+def resume(id: int) -> Decide:
+    """Let a paused job go on."""
+    return _for(
+        id, {JobState.SUSPENDED},
+        lambda _, job, now: [e.JobResumed(at=now.at, job=job.id, boot=now.boot)],
+    )  # fmt: skip
+
+
+def retry(id: int, same_devices: bool = False) -> Decide:
+    """Run a finished job again, also one that has left memory."""
+
+    def decide(state: State, now: Moment, store: Store) -> Decision:
+        facts: list[e.Event] = []
+        job = state.jobs.get(id)
+        if job is None:
+            rows = store.past(Filter(ids=[id]))
+            if not rows:
+                raise Refusal(f"there is no job {id}")
+            job = rows[0].job
+            facts.append(e.JobRecalled(at=now.at, job=job, spec=rows[0].spec))
+        if not job.finished:
+            raise Refusal(f"job {id} is not over")
+        facts.append(e.JobRetried(at=now.at, job=id, same_devices=same_devices))
+        return Decision(events=facts)
+
+    return decide
+
+
+def move(id: int, rank: int, priority: int) -> Decide:
+    """Give a waiting job another place in line."""
+    return _for(
+        id, _WAITING,
+        lambda _, job, now: [e.JobMoved(at=now.at, job=job.id, priority=priority, rank=rank)],
+    )  # fmt: skip
+
+
+def edit(id: int, **fields: Any) -> Decide:
+    """Change what a waiting job asks for."""
+
+    def step(state: State, job: Job, now: Moment) -> list[e.Event]:
+        spec = replace(state.spec(job), **fields)
+        facts: list[e.Event] = []
+        if hash_of(spec) not in state.specs:
+            facts.append(e.SpecRecorded(at=now.at, hash=hash_of(spec), spec=spec))
+        facts.append(
+            e.JobEdited(
+                at=now.at, job=job.id, spec=hash_of(spec), name=spec.name, priority=job.priority,
+                begin_at=job.begin_at,
+            )
+        )  # fmt: skip
+        return facts
+
+    return _for(id, _WAITING, step)
+
+
+def drain(*devices: tuple[str, str, str]) -> Decide:
+    """Close devices to new jobs."""
+    return lambda _state, now, _store: Decision(
+        events=[e.DevicesDrained(at=now.at, devices=devices, reason="maintenance")]
+    )
+
+
+def undrain(*devices: tuple[str, str, str]) -> Decide:
+    """Open devices again."""
+    return lambda _state, now, _store: Decision(
+        events=[e.DevicesUndrained(at=now.at, devices=devices)]
+    )
+
+
+def define_queue(name: str, **limits: Any) -> Decide:
+    """Make or change a named queue."""
+    return lambda _state, now, _store: Decision(
+        events=[e.QueueDefined(at=now.at, name=name, **limits)]
+    )

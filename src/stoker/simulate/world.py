@@ -1,0 +1,62 @@
+"""Virtual time: two clocks that can disagree, and a heap of what is going to happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+from stoker.engine import Moment
+
+EPOCH = 1_700_000_000.0
+"""The wall-clock time at which every simulation begins."""
+
+
+class World:
+    """One machine's time. Nothing here is faster or slower than the events make it."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.time = 0.0
+        """True seconds since the beginning, which no clock of the machine shows."""
+        self.boots = 1
+        self._wall_ahead = EPOCH
+        self._booted_at = -1000.0
+        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._made = 0
+
+    def moment(self) -> Moment:
+        """Now, as the machine's clocks tell it."""
+        return Moment(at=self.time + self._wall_ahead, boot=self.time - self._booted_at)
+
+    @property
+    def boot_id(self) -> str:
+        """Which start of the machine this is."""
+        return f"boot-{self.boots}"
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Let something happen in a while. Equal times keep the order of asking."""
+        self._made += 1
+        heappush(self._coming, (self.time + max(seconds, 0.0), self._made, action))
+
+    def until_next(self) -> float | None:
+        """Seconds until something happens; None when nothing is going to."""
+        return max(self._coming[0][0] - self.time, 0.0) if self._coming else None
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and everything happen that is due by then, in order."""
+        end = self.time + max(seconds, 0.0)
+        while self._coming and self._coming[0][0] <= end:
+            self.time, _, action = heappop(self._coming)
+            action()
+        self.time = end
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock; durations are not affected."""
+        self._wall_ahead += seconds
+
+    def reboot(self) -> None:
+        """The machine starts again: what was going to happen on it does not."""
+        self._coming.clear()
+        self.boots += 1
+        self._booted_at = self.time

@@ -1,0 +1,144 @@
+"""One simulated machine, and the questions every test asks of it."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.core.request import GpuAsk, Request
+from stoker.simulate import checks
+from stoker.simulate import requests as ask
+from stoker.simulate.crash import VolatileStore
+from stoker.simulate.driver import Decide, Driver, Wanted
+from stoker.simulate.executor import Faults
+from stoker.simulate.processes import Model
+from stoker.simulate.world import World
+from stoker.store.port import Filter, Store
+
+
+def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000) -> NodeFacts:
+    cards = [DeviceFacts(name=str(n), index=n, memory=24_000, model="a100") for n in range(gpus)]
+    return NodeFacts(
+        name="box",
+        types={
+            "gpu": tuple(cards),
+            "cpu": (DeviceFacts(name="cpu", capacity=cpus * 1000),),
+            "mem": (DeviceFacts(name="mem", capacity=memory),),
+        },
+    )
+
+
+def gpus(amount: float, **more: object) -> Request:
+    return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))  # type: ignore[arg-type]
+
+
+class Box:
+    """A driver, its models by job, and what its clients were promised."""
+
+    def __init__(
+        self,
+        gpus: int = 4,
+        seed: int = 0,
+        faults: Faults | None = None,
+        open_store: Callable[[], Store] | None = None,
+    ) -> None:
+        self.world = World(seed)
+        self.models: dict[int, tuple[Model, ...]] = {}
+        self.memory = VolatileStore()
+        self.driver = Driver(
+            self.world, open_store or self._reopen, machine(gpus), self._behaviour, faults
+        )
+        self.promised: dict[str, tuple[int, int]] = {}
+        self.keys = 0
+
+    def _reopen(self) -> Store:
+        self.memory = VolatileStore(self.memory.rows)
+        return self.memory
+
+    def _behaviour(self, job: int, attempt: int) -> Model:
+        models = self.models.get(job, (Model(),))
+        return models[min(attempt, len(models) - 1)]
+
+    # -- acting -------------------------------------------------------------------------
+
+    def do(self, decide: Decide) -> Wanted:
+        wanted = self.driver.want(decide)
+        self.driver.turn()
+        return wanted
+
+    def submit(
+        self,
+        request: Request | None = None,
+        models: tuple[Model, ...] = (Model(),),
+        count: int = 1,
+        array: bool = False,
+        priority: int = 0,
+        held: bool = False,
+        begin_in: float | None = None,
+        **fields: object,
+    ) -> int:
+        """New jobs that behave like these models, attempt by attempt; the first id."""
+        self.keys += 1
+        key = f"key-{self.keys}"
+        first = self.state.rest.next_id
+        self.models.update({first + n: models for n in range(count)})
+        spec = ask.spec_of(request, **fields)
+        wanted = self.do(ask.submit(spec, key, count, array, priority, held, begin_in))
+        assert wanted.reply is not None
+        self.promised[key] = wanted.reply
+        assert wanted.reply == (first, count)
+        return first
+
+    def run(self, seconds: float) -> None:
+        self.driver.run(seconds, self.check)
+
+    def finish(self, seconds: float = 100_000) -> None:
+        self.run(seconds)
+
+    # -- looking ------------------------------------------------------------------------
+
+    @property
+    def state(self):
+        return self.driver.engine.state
+
+    def job(self, id: int) -> Job:
+        if id in self.state.jobs:
+            return self.state.jobs[id]
+        return self.driver.store.past(Filter(ids=[id]))[0].job
+
+    def states(self) -> dict[int, str]:
+        return {id: job.state.value for id, job in sorted(self.state.jobs.items())}
+
+    def runs(self, job: int) -> list[int]:
+        """The attempts of a job that really had a process."""
+        return [attempt for id, attempt in self.driver.machine.started if id == job]
+
+    # -- what must always hold ----------------------------------------------------------
+
+    def check(self) -> None:
+        driver = self.driver
+        wrong = [
+            *checks.over_commitments(self.state),
+            *checks.double_starts(driver),
+            *checks.memory_differs(driver),
+        ]
+        assert not wrong, "\n".join(wrong)
+        self.check_promises()
+
+    def check_promises(self) -> None:
+        """Every acknowledged job is there, once."""
+        ids = [id for first, count in self.promised.values() for id in range(first, first + count)]
+        assert len(set(ids)) == len(ids)
+        missing = [id for id in ids if id not in self.state.jobs]
+        if missing:
+            found = {each.job.id for each in self.driver.store.past(Filter(ids=missing))}
+            assert not set(missing) - found
+
+    def check_all_over(self) -> None:
+        """Nothing waits or runs any more: nobody starved."""
+        left = {id: job for id, job in self.state.jobs.items() if not job.finished}
+        assert not left, {id: (job.state, job.held, job.begin_at) for id, job in left.items()}
+        assert not self.driver.machine.processes
+        told = Counter(self.driver.told)
+        assert all(job.state in JobState for job in self.state.jobs.values()), told

@@ -1,0 +1,206 @@
+"""Whatever clients, crashes, reboots and lost messages do, in whatever order."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+from simulate.box import Box, gpus, machine
+
+from stoker.core.dependency import Clause, Dependency, Standing
+from stoker.core.job import RANK_STEP, Retry, Warning_
+from stoker.core.lifecycle import JobState
+from stoker.core.request import GpuAsk, Request
+from stoker.simulate import requests as ask
+from stoker.simulate.checks import unaccounted_processes
+from stoker.simulate.executor import Faults
+from stoker.simulate.processes import Model
+
+REQUESTS = [
+    gpus(1), gpus(2), gpus(0.1), gpus(0.5), gpus(1.5), gpus(3),
+    gpus(1, memory=9_000), gpus(0.3, memory=9_000), gpus(1, only=("0", "1")),
+    gpus(1, prefer=("2",)), gpus(0.5, avoid=("0",)),
+    Request(), Request(cpus=4000, memory=30_000), Request(gpus=GpuAsk(2000), cpus=9000),
+    Request(exclusive=True),
+]  # fmt: skip
+MODELS = [
+    (Model(seconds=5),),
+    (Model(seconds=40),),
+    (Model(seconds=5, code=3),),
+    (Model(seconds=5, code=75), Model(seconds=80, code=75), Model(seconds=3)),
+    (Model(seconds=20, memory="cuda", code=1), Model(seconds=20)),
+    (Model(seconds=30, signal=11), Model(seconds=10)),
+    (Model(seconds=500, ignores_term=True),),
+    (Model(cannot_start="no such directory"),),
+    (Model(taken="held by bob"), Model(seconds=8)),
+    (Model(seconds=0.01),),
+]  # fmt: skip
+DEVICES = [("box", "gpu", str(n)) for n in range(3)]
+SMALL = settings(
+    max_examples=int(__import__('os').environ.get('N', '30')),
+    stateful_step_count=30,
+    deadline=None,
+    phases=[__import__('hypothesis').Phase.generate],
+    report_multiple_bugs=False,
+    derandomize='N' not in __import__('os').environ,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class AnyCourse(RuleBasedStateMachine):
+    """Clients and mishaps in any order; the checks run after every turn."""
+
+    jobs = Bundle("jobs")
+
+    @initialize(seed=st.integers(0, 99), faulty=st.booleans())
+    def begin(self, seed: int, faulty: bool) -> None:
+        faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
+        self.box = Box(gpus=3, seed=seed, faults=faults)
+
+    # -- clients ------------------------------------------------------------------------
+
+    @rule(
+        target=jobs,
+        request=st.sampled_from(REQUESTS),
+        models=st.sampled_from(MODELS),
+        count=st.sampled_from([1, 1, 1, 3, 7]),
+        array=st.sampled_from([None, None, 1, 2]),
+        priority=st.sampled_from([0, 0, 0, 5, -5]),
+        limit=st.sampled_from([None, None, 10, 60]),
+        retry=st.sampled_from([Retry(), Retry(2), Retry(1, ("lost",)), Retry(2, ("timeout",))]),
+        begin_in=st.sampled_from([None, None, None, 30.0]),
+        held=st.sampled_from([False, False, False, True]),
+        queue=st.sampled_from(["default", "default", "narrow", "strict"]),
+        deadline=st.sampled_from([None, None, None, 45.0]),
+    )
+    def submit(self, request, models, count, array, priority, limit, retry, begin_in, held,
+               queue, deadline):  # fmt: skip
+        first = self.box.submit(
+            request, models, count=count, array=array is not None, priority=priority, held=held,
+            begin_in=begin_in, limit=limit, retry=retry, queue=queue,
+            array_limit=array, warning=Warning_(15, 5) if limit else None,
+            deadline_at=self.box.world.moment().at + deadline if deadline else None,
+        )  # fmt: skip
+        return multiple(first)
+
+    @rule(
+        target=jobs,
+        others=st.lists(jobs, min_size=1, max_size=2, unique=True),
+        kind=st.sampled_from(["afterok", "afterany", "afternotok", "after", "aftercorr"]),
+        either=st.booleans(),
+        count=st.sampled_from([1, 3]),
+    )
+    def submit_behind(self, others, kind, either, count):
+        known = tuple(id for id in others if id in self.box.state.jobs)
+        if not known:
+            return multiple()
+        clauses = tuple(Clause(kind, (id,), 20 if kind == "after" else 0) for id in known)
+        first = self.box.submit(
+            gpus(1), dependency=Dependency(clauses, any=either), count=count, array=count > 1
+        )
+        return multiple(first)
+
+    @rule(job=jobs, at_once=st.booleans())
+    def cancel(self, job, at_once):
+        self.box.do(ask.cancel(job, at_once))
+
+    @rule(job=jobs, act=st.sampled_from([ask.hold, ask.release, ask.pause, ask.resume]))
+    def stop_or_go(self, job, act):
+        self.box.do(act(job))
+
+    @rule(job=jobs, same=st.booleans())
+    def retry(self, job, same):
+        self.box.do(ask.retry(job, same))
+
+    @rule(job=jobs, place=st.integers(-3, 9), priority=st.integers(-1, 1))
+    def move(self, job, place, priority):
+        self.box.do(ask.move(job, place * RANK_STEP + 7, priority))
+
+    @rule(job=jobs, request=st.sampled_from(REQUESTS), limit=st.sampled_from([None, 30]))
+    def edit(self, job, request, limit):
+        self.box.do(ask.edit(job, request=request, limit=limit))
+
+    @rule(device=st.sampled_from(DEVICES), act=st.sampled_from([ask.drain, ask.undrain]))
+    def drain(self, device, act):
+        self.box.do(act(device))
+
+    @rule(most=st.sampled_from([None, 1, 2]), gpus=st.sampled_from([None, 1000, 2500]))
+    def limit_queue(self, most, gpus):
+        self.box.do(ask.define_queue("narrow", max_running=most, max_gpus=gpus))
+        self.box.do(ask.define_queue("strict", strict=True, devices=("0", "2")))
+
+    # -- time and mishaps ---------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 7.0, 30.0, 120.0]))
+    def wait(self, seconds):
+        self.box.run(seconds)
+
+    @rule(instant=st.integers(1, 25), seconds=st.sampled_from([0.0, 5.0, 30.0]))
+    def crash_soon(self, instant, seconds):
+        self.box.driver.fuse.passed, self.box.driver.fuse.at = 0, instant
+        self.box.run(seconds)
+        self.box.driver.fuse.at = None
+
+    @rule(down=st.sampled_from([0.0, 20.0]))
+    def crash(self, down):
+        self.box.world.advance(down)
+        self.box.driver.crash()
+
+    @rule(keeps_records=st.booleans())
+    def reboot(self, keeps_records):
+        self.box.driver.reboot(keeps_records)
+
+    @rule(count=st.sampled_from([1, 2, 3]))
+    def rejoin(self, count):
+        self.box.driver.rejoin(machine(count))
+
+    @rule(seconds=st.sampled_from([-3600.0, -1.0, 1.0, 3600.0]))
+    def clock_jumps(self, seconds):
+        self.box.world.jump(seconds)
+
+    # -- what always holds --------------------------------------------------------------
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        self.box.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "box"):
+            self.everything_ends()
+
+    def everything_ends(self) -> None:
+        """Obstacles away, enough time: whatever can run has run."""
+        box = self.box
+        box.driver.rejoin(machine(3))
+        box.do(ask.undrain(*DEVICES))
+        box.do(ask.define_queue("narrow", max_running=1))
+        for id, job in list(box.state.jobs.items()):
+            if job.state is JobState.SUSPENDED:
+                box.do(ask.resume(id))
+            if job.held:
+                box.do(ask.release(id))
+        box.finish()
+        assert not unaccounted_processes(box.driver)
+        for id, job in box.state.jobs.items():
+            if not job.finished:
+                how, _, _ = box.state.dependency_standing(job, box.world.moment().at)
+                assert how is not Standing.MET, (id, job)
+                assert self.hopeless(id), (id, job)
+
+    def hopeless(self, id: int) -> bool:
+        """Whether a job waits for what will never be, at first or at second hand."""
+        job = self.box.state.jobs[id]
+        how, others, _ = self.box.state.dependency_standing(job, self.box.world.moment().at)
+        pending = [each for each in others if not self.box.state.jobs[each].finished]
+        return how is Standing.NEVER or (bool(pending) and all(map(self.hopeless, pending)))
+
+
+TestAnyCourse = AnyCourse.TestCase
+TestAnyCourse.settings = SMALL
