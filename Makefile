@@ -15,7 +15,7 @@ ARGS ?=
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
 
 test: .venv/.dev
 	@.ci/packages test

@@ -10,6 +10,7 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from msgspec import to_builtins
 from simulate.box import Box, gpus, machine
 
 from stoker.core.dependency import Clause, Dependency, Standing
@@ -191,7 +192,7 @@ class AnyCourse(RuleBasedStateMachine):
         for id, job in box.state.jobs.items():
             if not job.finished:
                 how, _, _ = box.state.dependency_standing(job, box.world.moment().at)
-                assert how is not Standing.MET, (id, job)
+                assert how is not Standing.MET, (id, to_builtins(job), id in box.state.line)
                 assert self.hopeless(id), (id, job)
 
     def hopeless(self, id: int) -> bool:

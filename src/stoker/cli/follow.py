@@ -23,9 +23,8 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
         return wait_to_end(client, label)
     try:
         with _errors_too(client, label, error):
-            done = patience.copy_log(client, label, sys.stdout.buffer)
+            patience.copy_attempts(client, label, sys.stdout.buffer)
         views = patience.wait(client, [label])["jobs"]
-        patience.copy_rest(client, views[0], sys.stdout.buffer, done, attempt=0)
     except KeyboardInterrupt:
         return detached(client, label)
     return concluded(client, views)
@@ -104,7 +103,7 @@ class _errors_too:  # noqa: N801 - reads as a function
             from threading import Thread
 
             self._thread = Thread(
-                target=patience.copy_log,
+                target=patience.copy_attempts,
                 args=(client, label, sys.stderr.buffer),
                 kwargs={"stream": "err"},
                 daemon=True,

@@ -60,10 +60,10 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
     for number, view in enumerate(found):
         label = str(view["label"])
         _heading(view, len(found), number)
-        done = patience.copy_log(client, label, sys.stdout.buffer, **_asked(args))
+        asked = _asked(args)
+        copy = patience.copy_log if "attempt" in asked else patience.copy_attempts
+        copy(client, label, sys.stdout.buffer, **asked)
         views = patience.wait(client, [label])["jobs"]
-        if not _asked(args):
-            patience.copy_rest(client, views[0], sys.stdout.buffer, done, int(view["attempt"]))
         code = max(code, concluded(client, views))
     return code
 

@@ -65,13 +65,27 @@ def copy_log(client: Client, label: str, target: BinaryIO, **more: object) -> in
             return done
 
 
-def copy_rest(
-    client: Client, view: dict[str, Any], target: BinaryIO, done: int, attempt: int
-) -> None:
-    """Copy what a follower has not seen: written while nobody listened, or by later attempts."""
-    label, last = str(view["label"]), int(view["attempt"])
-    if last == attempt and int(view["log_bytes"]) > done:
-        target.writelines(client.log(label, offset=done))
-    for later in range(attempt + 1, last + 1):
-        target.writelines(client.log(label, attempt=later))
-    target.flush()
+def copy_attempts(client: Client, label: str, target: BinaryIO, **more: object) -> None:
+    """Follow a job's log to its end, over all further attempts."""
+    attempt = int(client.jobs([label])["jobs"][0]["attempt"])
+    while True:
+        copy_log(client, label, target, attempt=attempt, **more)
+        view = wait_for_view(client, label)
+        if int(view["attempt"]) <= attempt:
+            return
+        attempt += 1
+        more.pop("tail", None)
+
+
+def wait_for_view(client: Client, label: str) -> dict[str, Any]:
+    """How a job stands, from a daemon that may be away for a moment."""
+    until = time.monotonic() + SECONDS
+    while True:
+        try:
+            view: dict[str, Any] = client.jobs([label])["jobs"][0]
+        except DaemonUnreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(PAUSE)
+        else:
+            return view

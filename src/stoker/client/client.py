@@ -56,7 +56,7 @@ class Client:
         """Yield a job's output as raw bytes; with `follow`, until the job has ended."""
         pairs = [("follow", "1" if follow else None), *more.items()]
         target = f"{wire.PREFIX}/jobs/{transport.quote(selector)}/log{transport.query(pairs)}"
-        reply = self._open("GET", target, None, None if follow else TIMEOUT, retry=True)
+        reply = self.open("GET", target, None, None if follow else TIMEOUT, retry=True)
         return reply.stream()
 
     def wait(
@@ -173,22 +173,23 @@ class Client:
         self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
     ) -> dict[str, Any]:
         try:
-            return self._parsed(self._open(method, target, body, timeout, retry=retry))
+            return self._parsed(self.open(method, target, body, timeout, retry=retry))
         except ConnectionBroken:
             # A request with a key, or one that changes nothing, may be asked twice.
             if not retry:
                 raise
-            return self._parsed(self._open(method, target, body, timeout, retry=False))
+            return self._parsed(self.open(method, target, body, timeout, retry=False))
 
-    def _open(
+    def open(
         self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
     ) -> transport.Reply:
+        """Send a request, starting a daemon first where that is wanted; return the reply's head."""
         try:
             reply = transport.send(self.path, method, target, body, timeout)
         except ConnectionBroken:
             if not retry:
                 raise
-            return self._open(method, target, body, timeout, retry=False)
+            return self.open(method, target, body, timeout, retry=False)
         except DaemonUnreachable:
             if not self.autostart:
                 raise

@@ -90,6 +90,10 @@ class Reply:
         """Hang up."""
         self._sock.close()
 
+    def detach(self) -> tuple[Socket, bytes]:
+        """Hand the connection over, with what of the body has arrived."""
+        return self._sock, self._buffer
+
     def _chunks(self) -> Iterator[bytes]:
         while True:
             size = int(self._until(b"\r\n").split(b";")[0], 16)

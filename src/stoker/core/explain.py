@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from msgspec import Struct
@@ -97,7 +98,8 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
     ahead = tuple(each.id for each in line[: position - 1]) if position else ()
-    wait, basis = predict(state, job, boot, expected)
+    starts, basis = predict(state, boot, expected, AHEAD, job.id)
+    wait = starts.get(job.id)
     text = f"needs {describe(request)}"
     lacking = [constraint.text for view in nodes for constraint in view.constraints]
     if lacking:
@@ -106,7 +108,7 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
         text += f"; {phrase}"
     if ahead:
         text += f"; {len(ahead)} ahead of it"
-    return Why(code, text, position, ahead[:50], nodes, wait, basis)
+    return Why(code, text, position, ahead[:50], nodes, wait, basis if wait is not None else None)
 
 
 def _not_waiting(job: Job) -> str:
@@ -191,9 +193,16 @@ def _holder(state: State, job: Job, boot: float) -> str:
 
 
 def predict(
-    state: State, job: Job, boot: float, expected: Expected
-) -> tuple[float | None, str | None]:
-    """Seconds until a ready job starts, playing the line forward; None when nobody can know."""
+    state: State, boot: float, expected: Expected, most: int, until: int | None = None
+) -> tuple[dict[int, float], str]:
+    """Seconds until the first ready jobs start, playing the line forward, and on what basis.
+
+    Ends at the first job whose start nobody can know, or at the one that was asked about.
+    """
+    starts: dict[int, float] = {}
+    line = in_order(state.line, state.jobs, most)
+    if not line:
+        return starts, ""
     shadow = state.cluster.copy()
     ends: list[tuple[float, int]] = []
     held = {}
@@ -207,21 +216,20 @@ def predict(
         held[each.id] = each.placement
         if state.spec(each).limit is None:
             basis = "earlier runs"
-    ends.sort()
+    heapify(ends)
     moment = boot
-    line = in_order(state.line, state.jobs, AHEAD)
     for each in line:
         request = state.effective(each, state.spec(each))
         while (found := place(shadow, request)) is None:
             if not ends or ends[0][0] == inf:
-                return None, None
-            moment, id = ends.pop(0)
+                return starts, basis
+            moment, id = heappop(ends)
             shadow.release(held.pop(id))
-        if each.id == job.id:
-            return max(moment - boot, 0.0), basis
+        starts[each.id] = max(moment - boot, 0.0)
+        if each.id == until:
+            break
         span = expected(each)
         shadow.take(found)
         held[each.id] = found
-        ends.append((moment + span if span is not None else inf, each.id))
-        ends.sort()
-    return None, None
+        heappush(ends, (moment + span if span is not None else inf, each.id))
+    return starts, basis

@@ -57,6 +57,7 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     comment: str | None = None
     dependency: Dependency | None = None
     array_limit: int | None = None
+    array_size: int = 0
     deadline_at: float | None = None
     warning: Warning_ | None = None
     threads: int | None = None

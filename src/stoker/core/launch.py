@@ -25,13 +25,16 @@ class Launch(Struct, frozen=True):
     out: str
     err: str | None
     script: str | None
+    terminal: bool
+    """Whether it runs on a terminal of its own."""
     gpus: tuple[str, ...]
     """UUIDs of real GPUs, for the hold that other users respect."""
 
 
 def launch(
-    job: Job, spec: Spec, placement: Placement, node: Node, logs: str, token: str, scripts: str
-) -> Launch:
+    job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
+    scripts: str,
+) -> Launch:  # fmt: skip
     """Compose the start of an attempt from what was submitted and what it was given."""
     devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
     ids = [
@@ -56,21 +59,22 @@ def launch(
     for take in placement.takes:
         if take.type not in (GPU, "cpu", "mem"):
             extra[f"STOKER_{take.type.upper()}"] = ",".join(placement.names(take.type))
-    if spec.limit is not None and job.started_boot is not None:
-        extra["STOKER_TIME_LIMIT"] = str(spec.limit)
+    if spec.limit is not None:
+        extra["STOKER_DEADLINE"] = str(int(at) + spec.limit)
     if spec.threads is not None:
         extra["OMP_NUM_THREADS"] = str(spec.threads)
     if job.array is not None:
         extra["STOKER_ARRAY_JOB_ID"] = str(job.array)
         extra["STOKER_ARRAY_INDEX"] = str(job.index)
+        extra["STOKER_ARRAY_COUNT"] = str(spec.array_size)
     if spec.slurm:
-        extra.update(_slurm(job, spec, node))
+        extra.update(_slurm(job, spec, node, at))
     out, err = log_paths(job, spec, node.name, logs)
     script = f"{scripts}/{spec.script}" if spec.script else None
     return Launch(
         job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, gpus),
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
-        out=out, err=err, script=spec.script, gpus=uuids,
+        out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
     )  # fmt: skip
 
 
@@ -91,7 +95,7 @@ def _argv(job: Job, spec: Spec, script: str | None, gpus: str) -> tuple[str, ...
     return tuple(word.replace(SHARED, gpus) for word in command or ())
 
 
-def _slurm(job: Job, spec: Spec, node: Node) -> dict[str, str]:
+def _slurm(job: Job, spec: Spec, node: Node, at: float) -> dict[str, str]:
     found = {
         "SLURM_JOB_ID": str(job.id),
         "SLURM_JOBID": str(job.id),
@@ -106,6 +110,8 @@ def _slurm(job: Job, spec: Spec, node: Node) -> dict[str, str]:
         "SLURM_RESTART_COUNT": str(job.attempt),
         "SLURM_SUBMIT_DIR": spec.directory,
     }
+    if spec.limit is not None:
+        found["SLURM_JOB_END_TIME"] = str(int(at) + spec.limit)
     if spec.threads is not None:
         found["SLURM_CPUS_PER_TASK"] = str(spec.threads)
     if job.array is not None:

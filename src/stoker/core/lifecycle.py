@@ -34,7 +34,7 @@ class JobState(Enum):
     """Its deadline passed before it could start or end."""
 
     # Members are compared all the time; their names need not be hashed for that.
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 S = JobState

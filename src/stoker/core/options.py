@@ -78,6 +78,7 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
             raise BadValue(f"--deadline '{words['deadline']}' has already passed.")
     if "array" in words:
         wanted.indexes, fields["array_limit"] = parse_array(words["array"])
+        fields["array_size"] = len(wanted.indexes)
     if "dependency" in words:
         name = words.get("name", "")
         fields["dependency"] = parse_dependency(
@@ -276,7 +277,9 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
             raise BadValue(f"--array '{part}' runs nowhere; write the smaller index first.")
         if last is not None and (last - first) // (step or 1) >= LARGEST_ARRAY:
             raise BadValue(f"--array '{text}' is too large; at most {LARGEST_ARRAY} members.")
-        indexes.update(dict.fromkeys(range(first, (last if last is not None else first) + 1, step or 1)))
+        indexes.update(
+            dict.fromkeys(range(first, (last if last is not None else first) + 1, step or 1))
+        )
     if len(indexes) > LARGEST_ARRAY:
         raise BadValue(f"--array '{text}' is too large; at most {LARGEST_ARRAY} members.")
     return tuple(indexes), int(limit) if percent else None
@@ -310,6 +313,4 @@ _UNUSED = {
 
 
 def _ignored(words: dict[str, str]) -> list[str]:
-    return [
-        f"--{key.replace('_', '-')} {why}" for key, why in _UNUSED.items() if words.get(key)
-    ]
+    return [f"--{key.replace('_', '-')} {why}" for key, why in _UNUSED.items() if words.get(key)]

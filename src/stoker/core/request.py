@@ -54,7 +54,11 @@ def parse_gpus(text: str) -> GpuAsk:
         if re.fullmatch(r"[\d.]+", text):
             return GpuAsk(amount=parse_amount(text, "--gpus"))
         head, tail = text, "1"
-    if (not colon and not re.search(r"[^\W\d_]", head)) or not head or not re.fullmatch(r"[\w .+-]+", head):
+    if (
+        (not colon and not re.search(r"[^\W\d_]", head))
+        or not head
+        or not re.fullmatch(r"[\w .+-]+", head)
+    ):
         raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     amount = parse_amount(tail, "--gpus")
     if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):

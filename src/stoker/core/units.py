@@ -135,9 +135,7 @@ def parse_moment(text: str, now: float, what: str = "begin") -> float:
         clock = [int(part) for part in text.split(":")]
         if clock[0] > 23 or any(part > 59 for part in clock[1:]):
             raise BadValue(f"{what} '{text}' is not a time of day; write HH:MM.")
-        today = here.replace(
-            hour=clock[0], minute=clock[1], second=(*clock, 0)[2], microsecond=0
-        )
+        today = here.replace(hour=clock[0], minute=clock[1], second=(*clock, 0)[2], microsecond=0)
         coming = today if today > here else today + timedelta(days=1)
         # Without its offset, so that the night in which clocks change gives the right hour.
         return coming.replace(tzinfo=None).astimezone().timestamp()

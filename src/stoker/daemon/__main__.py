@@ -42,11 +42,8 @@ def _run(options: dict[str, str], ready: int) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
-    except Locked as locked:
-        _say(
-            ready,
-            f"ready {locked}" if str(locked).isdigit() else "error 1 Another daemon is starting.",
-        )
+    except Locked:
+        _say(ready, _the_other(places.socket_path()))
         return 0
     kept = Keep()
     from .setup import build
@@ -66,6 +63,21 @@ def _run(options: dict[str, str], ready: int) -> int:
         loop.close()
         lock.release()
     return 0
+
+
+def _the_other(path: str) -> str:
+    """Another daemon is first: wait until it answers, and say who it is."""
+    import socket
+    import time
+
+    from .serve import peer
+
+    for _ in range(400):
+        with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+            sock.connect(path)
+            return f"ready {peer(sock)[0]}"
+        time.sleep(0.025)
+    return "error 1 Another daemon holds the state but does not answer. See: stoker daemon status"
 
 
 def _say(fd: int, line: str) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from .. import __version__, wire
 from ..core.events import Event
+from ..core.job import Job
 from ..core.launch import log_paths
 from ..core.lifecycle import JobState
 from ..core.units import BadValue
@@ -24,8 +26,8 @@ from ..engine import Refusal
 from ..store.port import Filter, StoreError
 from . import acts, intake, looks, requests
 from .auth import allowed
-from .desk import Decide
-from .logs import start_of_tail, stream
+from .desk import Decide, answered
+from .logs import follow, start_of_tail, whole
 from .loop import Call, Loop
 from .views import iso
 from .waits import Wait
@@ -89,20 +91,21 @@ class Api:
         return reply(await self.ask(intake.submit(self.desk, body)))
 
     async def jobs(self, request: Request) -> Response:
-        """The queue, or selected jobs."""
+        """The queue, or selected jobs: built in pages, so that the loop goes on in between."""
         query = request.query_params
-        found = await self.ask(
-            looks.listing(
-                self.desk,
-                query.getlist("select"),
-                _listed(query.get("state")),
-                query.get("user", ""),
-                query.get("queue", ""),
-                _number(query.get("limit"), "limit"),
-                min(_number(query.get("tail"), "tail"), 100),
-            )
+        wanted = looks.Wanted(
+            states=looks.known_states(_listed(query.get("state"))),
+            user=query.get("user", ""),
+            queue=query.get("queue", ""),
+            limit=min(_number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
+            tail=min(_number(query.get("tail"), "tail"), 100),
         )
-        return reply({**found, "seq": self.loop.engine.seq})
+        found = await self.ask(looks.choose(self.desk, query.getlist("select"), wanted))
+        ids, jobs = found.pop("ids"), []
+        for start in range(0, len(ids), looks.AT_ONCE):
+            page = ids[start : start + looks.AT_ONCE]
+            jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
+        return reply({"jobs": jobs, **found, "seq": self.loop.engine.seq})
 
     async def why(self, request: Request) -> Response:
         """Why a job is where it is."""
@@ -112,14 +115,10 @@ class Api:
         """A job's output, raw."""
         query = request.query_params
         found = await self.ask(looks.log_of(self.desk, request.path_params["selector"]))
-        view, job, spec = found[0]
-        path = (
-            view["error_log"] if query.get("stream") == "err" and view["error_log"] else view["log"]
-        )
-        if query.get("attempt"):
-            past = msgspec.structs.replace(job, attempt=_number(query["attempt"], "attempt"))
-            out, err = log_paths(past, spec, view["node"] or "", self.desk.logs)
-            path = err if query.get("stream") == "err" and err else out
+        _, job, spec = found[0]
+        number = _number(query["attempt"], "attempt") if query.get("attempt") else _latest(job)
+        out, err = log_paths(replace(job, attempt=number), spec, self.desk.node, self.desk.logs)
+        path = err if query.get("stream") == "err" and err else out
         start = 0
         if query.get("tail"):
             start = start_of_tail(path, _number(query["tail"], "tail"))
@@ -127,31 +126,15 @@ class Api:
             start = _number(query["offset"], "offset")
         elif query.get("since"):
             start = _since(path, _number(query["since"], "since"))
-        ended: Awaitable[Any] | None = None
-        follow = query.get("follow") in ("1", "true")
-        if follow and job.state.value not in wire.FINISHED:
-            ended = self.finished([str(job.id)])
-            path = await self._path_once_started(job.id, path, query.get("stream") == "err")
-        return StreamingResponse(
-            stream(path, start, ended), headers=HEADERS, media_type="application/octet-stream"
-        )
+        body = whole(path, start)
+        if query.get("follow") in ("1", "true"):
+            body = follow(path, start, lambda: self._attempt_over(job.id, number))
+        return StreamingResponse(body, headers=HEADERS, media_type="application/octet-stream")
 
-    async def _path_once_started(self, id: int, path: str, err: bool) -> str:
-        """A waiting job of a later attempt will write to another file than its last one did."""
-        found = await self.ask(looks.log_of(self.desk, str(id)))
-        _, job, spec = found[0]
-        if job.state is JobState.PENDING:
-            out, error = log_paths(job, spec, self.desk.node, self.desk.logs)
-            return error if err and error else out
-        return path
-
-    def finished(self, words: list[str]) -> asyncio.Future[Any]:
-        """A future that is done when these jobs are."""
-        future, done = self._way_back()
-        waiting = Wait(self.loop.waits, self.desk, words, False, None, done)
-        future.add_done_callback(lambda _: setattr(waiting, "gone", True))
-        self.loop.ask(waiting)
-        return future
+    def _attempt_over(self, id: int, attempt: int) -> bool:
+        """Whether an attempt can write no more. Looks at the state, and only looks."""
+        job = self.loop.engine.state.jobs.get(id)
+        return job is None or job.finished or job.attempt > attempt
 
     async def wait(self, request: Request) -> Response:
         """Answer when jobs have finished."""
@@ -212,10 +195,8 @@ class Api:
 
     async def status(self, request: Request) -> Response:
         """Who is answering."""
-        from .looks import counts
-
         loop = self.loop
-        found = await self.ask(lambda state, now: looks.answered(counts(state)))
+        found = await self.ask(lambda state, now: answered(looks.counts(state)))
         gpus = sum(
             len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
         )
@@ -252,11 +233,9 @@ class Api:
     async def stop(self, request: Request) -> Response:
         """End, in one of three ways."""
         body = await read_body(request, requests.Stop)
-        running = await self.ask(lambda state, now: looks.answered(sorted(state.running)))
+        running = await self.ask(lambda state, now: answered(sorted(state.running)))
         if body.mode == "cancel":
-            live = await self.ask(
-                lambda state, now: looks.answered([str(id) for id in state.running])
-            )
+            live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))
             if live:
                 await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
             text = f"{len(running)} running jobs are being cancelled."
@@ -276,7 +255,7 @@ class Api:
             self.loop.stop()
         else:
             self.loop.drain()
-        self.loop.ask(Call(lambda state, now: looks.answered(None), lambda *_: None))
+        self.loop.ask(Call(lambda state, now: answered(None), lambda *_: None))
 
     async def backup(self, request: Request) -> Response:
         """Copy the database while it is in use."""
@@ -284,9 +263,7 @@ class Api:
 
         def decide(state: Any, now: Any) -> Any:
             try:
-                return looks.answered(
-                    {"path": body.path, "bytes": self.desk.store.backup(body.path)}
-                )
+                return answered({"path": body.path, "bytes": self.desk.store.backup(body.path)})
             except StoreError as error:
                 raise Refusal(str(error), "failed") from None
 
@@ -317,7 +294,7 @@ class Api:
 
         def join(state: Any, now: Any) -> Any:
             self.loop.readers.append(reader)
-            return looks.answered(self.loop.engine.seq)
+            return answered(self.loop.engine.seq)
 
         reached = await self.ask(join)
         try:
@@ -325,7 +302,7 @@ class Api:
             behind = reached if after is None else after
             while behind < reached:
                 page = await self.ask(
-                    lambda state, now: looks.answered(list(self.desk.store.events(behind, 500)))
+                    lambda state, now: answered(list(self.desk.store.events(behind, 500)))
                 )
                 if not page:
                     break
@@ -351,6 +328,12 @@ class Api:
         from .openapi import document
 
         return reply(document())
+
+
+def _latest(job: Job) -> int:
+    """The attempt whose log is worth reading: the last that began, unless none has."""
+    waits = job.state is JobState.PENDING and bool(job.past)
+    return job.past[-1].attempt if waits else job.attempt
 
 
 def _sse(seq: int, event: Event) -> bytes:

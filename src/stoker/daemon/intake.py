@@ -10,7 +10,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from ..core.events import Event, JobsSubmitted, SpecRecorded
-from ..core.explain import predict
+from ..core.explain import AHEAD, predict
 from ..core.job import Job, Spec
 from ..core.options import Context, Wanted, read
 from ..core.policy.place import could_ever
@@ -45,7 +45,8 @@ def submit(desk: Desk, body: r.Submit) -> Decide:
             again = desk.store.find_key(body.key)
             if again is not None:
                 first, count = again
-                return Decision(reply=lambda _: _receipt(first, count, False, [], None))
+                array = desk.either(first, state)[0].array is not None
+                return Decision(reply=lambda _: _receipt(first, count, array, [], None))
         try:
             return _accept(desk, body, state, now)
         except BadValue as error:
@@ -145,10 +146,9 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     if spec.dependency is None and place(state.cluster, spec.request) and not len(state.line):
         start = iso(now.at)
     else:
-        last = max(state.line.where, default=None)
-        if last is not None:
-            wait, _ = predict(state, state.jobs[last], now.boot, lambda job: _limit(state, job))
-            start = iso(now.at + wait) if wait is not None else None
+        starts, _ = predict(state, now.boot, lambda job: _limit(state, job), AHEAD)
+        if starts and len(starts) == len(state.line):
+            start = iso(now.at + max(starts.values()))
     return {
         "first": None, "last": None, "count": count, "label": None,
         "warnings": warnings, "expected_start": start,
@@ -183,8 +183,6 @@ def _spec(
         script=script, script_name=what.script_name, args=tuple(what.args),
     )  # fmt: skip
     fields["name"] = fields.get("name") or name
-    if fields.get("pty"):
-        spec = replace(spec, shell=body.shell)
     return replace(spec, **{key: value for key, value in fields.items() if value is not None})
 
 
@@ -207,7 +205,8 @@ def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
             if name in given:
                 values.setdefault(name, given[name])
     for name in list(values):
-        if name in LEAKS or (name.startswith("STOKER_") and name != "STOKER_HOME"):
+        leaks = name in LEAKS and not (name == "TERM" and wanted.fields.get("pty"))
+        if leaks or (name.startswith("STOKER_") and name != "STOKER_HOME"):
             del values[name]
     values.setdefault("PYTHONUNBUFFERED", "1")
     values.update(wanted.set_env)

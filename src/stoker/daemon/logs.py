@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Callable
 
 CHUNK = 1 << 16
 PAUSE = 0.05
 """A file has no way to tell that it grew, so a follower looks; only while there is one."""
-LONGEST_PAUSE = 0.5
+LONGEST_PAUSE = 0.25
 
 
 def start_of_tail(path: str, lines: int) -> int:
@@ -29,27 +29,29 @@ def start_of_tail(path: str, lines: int) -> int:
     return end - sum(map(len, wanted))
 
 
-async def stream(path: str, start: int, ended: Awaitable[object] | None) -> AsyncIterator[bytes]:
-    """Bytes from `start` on; while `ended` is not done, wait for more."""
-    over = asyncio.ensure_future(ended) if ended is not None else None
+async def whole(path: str, start: int) -> AsyncIterator[bytes]:
+    """A log as it is, from `start` on."""
+    at = start
+    while data := _read(path, at):
+        at += len(data)
+        yield data
+
+
+async def follow(path: str, start: int, over: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """A log as it grows, until nothing more can come."""
     at, pause = start, PAUSE
-    try:
-        while True:
-            finished = over is None or over.done()
-            data = _read(path, at)
-            if data:
-                at += len(data)
-                pause = PAUSE
-                yield data
-            elif finished:
-                return
-            else:
-                assert over is not None
-                await asyncio.wait([over], timeout=pause)
-                pause = min(pause * 1.5, LONGEST_PAUSE)
-    finally:
-        if over is not None:
-            over.cancel()
+    while True:
+        ended = over()  # asked before reading, so that the last bytes are not missed
+        data = _read(path, at)
+        if data:
+            at += len(data)
+            pause = PAUSE
+            yield data
+        elif ended:
+            return
+        else:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
 
 
 def _read(path: str, at: int) -> bytes:

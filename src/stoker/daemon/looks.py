@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from ..core.explain import predict, why
-from ..core.job import Job
+from ..core.job import Job, Spec
 from ..core.lifecycle import FINISHED, JobState
 from ..core.policy.order import in_order
 from ..core.state import State
@@ -16,44 +18,75 @@ from .desk import Decide, Desk, answered
 from .views import gpu_view, iso, job_view, node_view
 
 PAGE = 1000
+MOST = 1_000_000
+AT_ONCE = 250
+"""Views built in one turn of the loop: a long listing must not hold anybody up."""
 ETAS = 20
 """How many waiting jobs of a listing get a predicted start."""
 RUNS = 10
 """How many earlier runs an expectation is drawn from."""
 
 
-def listing(
-    desk: Desk, words: list[str], states: list[str], user: str, queue: str, limit: int, tail: int
-) -> Decide:
-    """The queue, or the selected jobs."""
-    limit = min(limit or PAGE, 100_000)
-    unknown = [state for state in states if state not in JobState.__members__]
-    if unknown:
-        raise Refusal(f"There is no state {unknown[0]}.", "usage")
+class Wanted(Struct, frozen=True):
+    """Which jobs a listing shows."""
+
+    states: list[str]
+    user: str
+    queue: str
+    limit: int
+    tail: int
+
+
+def known_states(states: list[str]) -> list[str]:
+    """States by name; refuses what is none."""
+    for state in states:
+        if state not in JobState.__members__:
+            raise Refusal(f"There is no state {state}.", "usage")
+    return states
+
+
+def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
+    """The ids that a listing shows, and how many there are besides."""
 
     def decide(state: State, now: Moment) -> Decision:
-        chosen = desk.ids(words, state) if words else _current(state, limit)
-        views, more = [], 0
-        expected = Expected(desk, state)
-        etas = ETAS
-        for id in chosen:
-            job, spec = desk.either(id, state)
-            if states and job.state.value not in states:
-                continue
-            if (user and job.user != user) or (queue and spec.queue != queue):
-                continue
-            if len(views) >= limit:
-                more += 1
-                continue
-            view = job_view(job, spec, state, now, desk.logs, tail)
-            if job.id in state.line and etas:
-                etas -= 1
-                wait, _ = predict(state, job, now.boot, expected)
-                view["expected_start"] = iso(now.at + wait) if wait is not None else None
-            views.append(view)
-        if not words and not states:
-            more = max(state.live + len(state.unseen) - len(views), 0) if not user else more
-        return answered({"jobs": views, "more": more, "counts": counts(state), "now": iso(now.at)})
+        narrowed = bool(wanted.states or wanted.user or wanted.queue)
+        most = MOST if narrowed else wanted.limit
+        chosen = desk.ids(words, state) if words else _current(state, most)
+        total = len(chosen)
+        if narrowed:
+            chosen = [id for id in chosen if _matches(*desk.either(id, state), wanted)]
+            total = len(chosen)
+        elif not words:
+            total = state.live + len(state.unseen)
+        ids = chosen[: wanted.limit]
+        if not words:
+            ids += [id for id in chosen[wanted.limit :] if id in state.unseen]
+        more = max(total - len(ids), 0)
+        return answered({"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at)})
+
+    return decide
+
+
+def _matches(job: Job, spec: Spec, wanted: Wanted) -> bool:
+    return (
+        (not wanted.states or job.state.value in wanted.states)
+        and (not wanted.user or job.user == wanted.user)
+        and (not wanted.queue or spec.queue == wanted.queue)
+    )
+
+
+def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
+    """Some jobs, whole; the first waiting ones with the time they may start."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        starts = predict(state, now.boot, Expected(desk, state), ETAS)[0] if first else {}
+        shown = []
+        for id in ids:
+            view = job_view(*desk.either(id, state), state, now, desk.logs, tail)
+            if id in starts:
+                view["expected_start"] = iso(now.at + starts[id])
+            shown.append(view)
+        return answered(shown)
 
     return decide
 

@@ -257,7 +257,14 @@ class Loop:
         node = state.cluster.nodes[wish.placement.node]
         token = self.executor.token(wish.job, wish.attempt)
         order = launch(
-            job, state.spec(job), wish.placement, node, self.desk.logs, token, self.scripts
+            job,
+            state.spec(job),
+            wish.placement,
+            node,
+            clock().at,
+            self.desk.logs,
+            token,
+            self.scripts,
         )
         self.executor.start(wish, order)
 
@@ -286,9 +293,9 @@ class Loop:
                     continue
             self.children.remove(pid)
         if command:
-            pid = run_hook(command, values)
-            if pid is not None:
-                self.children.append(pid)
+            started = run_hook(command, values)
+            if started is not None:
+                self.children.append(started)
 
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""

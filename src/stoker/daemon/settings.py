@@ -108,7 +108,7 @@ def _text(raw: dict[str, Any], key: str) -> str | None:
 def _thresholds(raw: Any) -> Thresholds:
     if not isinstance(raw, dict) or set(raw) - {"load", "memory", "leave_seconds"}:
         raise BadValue(f"config.toml: [foreign] takes load, memory and leave_seconds; {EXAMPLE}.")
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in raw.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
             raise BadValue(f"config.toml: foreign.{key} must be a number, not {value!r}.")

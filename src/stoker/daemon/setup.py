@@ -65,7 +65,7 @@ def build(
     term = store.claim()
     poller = Poller()
     executor = LocalExecutor(
-        Places(run, kept.exits, kept.scripts),
+        Places(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
         install,
         kept.keeper,
         poller,

@@ -6,15 +6,17 @@ import os
 import time
 from typing import Any
 
+from .. import places
 from ..core.cluster import Device, Node
 from ..core.explain import reason
 from ..core.job import Job, Spec
 from ..core.launch import log_paths
-from ..core.lifecycle import SHORT, UNHAPPY
+from ..core.lifecycle import SHORT, UNHAPPY, JobState
 from ..core.request import GPU, Request
 from ..core.state import State
 from ..core.units import format_amount
 from ..engine import Moment
+from ..executors.local import terminal_path
 
 LAST_LINES = 8192
 
@@ -96,6 +98,9 @@ def job_view(
             for past in job.past
         ],
     }
+    if spec.pty and job.state is JobState.RUNNING:
+        path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
+        view["attach"] = path if os.path.exists(path) else None
     if tail and job.state in UNHAPPY:
         view["tail"] = last_lines(err if err and _size(err) else out, tail)
     return view

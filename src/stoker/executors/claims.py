@@ -77,12 +77,17 @@ def _read_line(claim: Claim, words: list[bytes]) -> None:
 
 def take_claim(path: str) -> bool:
     """Make sure that an attempt nobody started is never started; False when somebody was first."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return False
+    # Whole or not at all: an empty claim would say that a keeper died in the middle of a start.
+    part = f"{path}.part"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.write(fd, b"taken\n")
     os.close(fd)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(part)
     return True
 
 
@@ -103,9 +108,12 @@ class Exits:
                         found[words[0].decode()] = (int(words[2]), float(words[4]))
         return found
 
-    def any_keeper(self) -> bool:
-        """Whether any keeper of this state is still there."""
-        return any(name.isdigit() and _a_keeper(int(name)) for name in os.listdir(self.directory))
+    def any_keeper(self, but: int = 0) -> bool:
+        """Whether any keeper of this state is still there, besides one."""
+        return any(
+            name.isdigit() and int(name) != but and _a_keeper(int(name))
+            for name in os.listdir(self.directory)
+        )
 
     def drop(self, mine: int) -> None:
         """Remove the files of keepers that are gone. Only after their ends are in the journal."""

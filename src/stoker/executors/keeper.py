@@ -22,10 +22,8 @@ import time
 from typing import Any
 
 BOOT = time.CLOCK_BOOTTIME
-_RESET = {
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ,
-    signal.SIGCHLD, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-}  # fmt: skip
+_RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""Whatever the daemon's own starter ignored is none of the jobs' business."""
 
 
 class Wire:
@@ -110,9 +108,11 @@ class Keeper:
         self.children: dict[int, tuple[str, int]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.reports: list[tuple[Any, ...]] = []
+        self.exits_path = f"{exits_dir}/{me}"
         self.exits = os.open(
-            f"{exits_dir}/{me}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self.exits_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
+        self.children_path = f"/proc/{me}/task/{me}/children"
         self.umask = 0o077
         os.umask(self.umask)
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -146,7 +146,7 @@ class Keeper:
             self._report()
         if os.fstat(self.exits).st_size == 0:
             with contextlib.suppress(OSError):
-                os.unlink(f"/proc/self/fd/{self.exits}")
+                os.unlink(self.exits_path)
 
     def _listen(self) -> list[tuple[Any, ...]] | None:
         assert self.wire is not None
@@ -289,7 +289,18 @@ class Keeper:
                 with contextlib.suppress(OSError):  # a full disk: the other copy has it
                     os.write(fd, data)
             os.close(record)
-            self._tell("exited", key, status, boot, wall)
+            self._tell("exited", key, status, boot, wall, self._has_orphans())
+
+    def _has_orphans(self) -> bool:
+        """Whether some job has left processes behind: they fall to us when their parent ends."""
+        try:
+            fd = os.open(self.children_path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return True  # an old kernel: better to look than to miss one
+        try:
+            return os.read(fd, 1 << 20).count(b" ") > len(self.children)
+        finally:
+            os.close(fd)
 
 
 def _explain(error: OSError, argv: tuple[str, ...], directory: str) -> str:

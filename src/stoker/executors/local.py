@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -43,13 +45,18 @@ class Places(Struct, frozen=True):
     run: str
     exits: str
     scripts: str
+    terminals: str
+    """Where the sockets of jobs with a terminal are, by `job.attempt`."""
 
 
-class Poller(Struct):
+class Poller(Protocol):
     """How to be told that a descriptor is readable."""
 
-    watch: Callable[[int, Callable[[], None]], None]
-    unwatch: Callable[[int], None]
+    def watch(self, fd: int, callback: Callable[[], None], /) -> None:
+        """Call back whenever it is."""
+
+    def unwatch(self, fd: int, /) -> None:
+        """Stop watching; safe to repeat."""
 
 
 class Attempt(Struct):
@@ -135,7 +142,7 @@ class LocalExecutor:
                 "start",
                 f"{wish.job}.{wish.attempt}",
                 claim_path(self.places.run, *key),
-                launch.argv,
+                self._argv(launch),
                 launch.directory,
                 launch.umask,
                 launch.environment,
@@ -146,6 +153,12 @@ class LocalExecutor:
                 attempt.group,
             )
         )
+
+    def _argv(self, launch: Launch) -> tuple[str, ...]:
+        if not launch.terminal:
+            return launch.argv
+        path = terminal_path(self.places.terminals, launch.job, launch.attempt)
+        return (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *launch.argv)
 
     def _call_off(self, wish: StartProcess, why: str) -> None:
         now = time.time()
@@ -195,13 +208,14 @@ class LocalExecutor:
         self.tick(now)
 
     def signal(self, wish: SignalAttempt) -> None:
-        """Pass a signal on; a shell that waits for a child is spared all but the deadly ones."""
+        """Pass a signal on; a shell that waits for a child gets it only if it has a trap for it."""
         attempt = self.attempts.get((wish.job, wish.attempt))
         if attempt is None or attempt.pid is None:
             return
         pids = self._members(attempt)
         if len(pids) > 1 and wish.signal not in TERMINAL:
-            pids = [pid for pid in pids if pid != attempt.pid]
+            leader = attempt.pid
+            pids = [pid for pid in pids if pid != leader or tree.catches(pid, wish.signal)]
         tree.signal_all(pids, wish.signal)
 
     def suspend(self, job: int, attempt: int) -> None:
@@ -399,6 +413,11 @@ class LocalExecutor:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self.settled = []
+
+
+def terminal_path(directory: str, job: int, attempt: int) -> str:
+    """The socket on which a job's own terminal is offered."""
+    return f"{directory}/tty-{job}.{attempt}"
 
 
 def write_script(path: str, text: bytes) -> None:

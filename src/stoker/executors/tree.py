@@ -61,6 +61,18 @@ def carries(pid: int, token: str) -> bool:
         return False
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
 def bearers(prefix: str) -> dict[str, list[int]]:
     """All processes that carry a token with this prefix, by token."""
     found: dict[str, list[int]] = {}

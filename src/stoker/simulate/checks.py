@@ -28,7 +28,7 @@ def over_commitments(state: State) -> list[str]:
             found.append(f"{type} {name} is held and not in the ledger")
         elif device.facts.capacity - device.free != amount:
             found.append(f"the ledger of {type} {name} is wrong: {amount} is held")
-        elif amount > device.facts.capacity:
+        elif amount > device.facts.capacity and not device.gone:
             found.append(f"{type} {name} is over-committed: {amount}")
     return found
 

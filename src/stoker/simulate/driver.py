@@ -190,7 +190,7 @@ class Driver:
                 job = state.jobs[wish.job]
                 node = state.cluster.nodes[wish.placement.node]
                 token = f"sim.{wish.job}.{wish.attempt}"
-                start = launch(job, state.spec(job), wish.placement, node, "/l", token, "/s")
+                start = launch(job, state.spec(job), wish.placement, node, 0.0, "/l", token, "/s")
                 executor.start(wish, start)
             case EndAttempt():
                 executor.end(wish)

@@ -51,11 +51,13 @@ class MemoryStore:
 
     def load(self) -> Snapshot:
         """The state as of the last commit."""
+        jobs = [codec.decode_job(data) for data, resident in self.rows.jobs.values() if resident]
+        wanted = {job.spec for job in jobs}
         return Snapshot(
             seq=len(self.rows.events),
             rest=codec.decode_rest(self.rows.rest),
-            jobs=[codec.decode_job(data) for data, resident in self.rows.jobs.values() if resident],
-            specs={hash: codec.decode_spec(data) for hash, data in self.rows.specs.items()},
+            jobs=jobs,
+            specs={hash: codec.decode_spec(self.rows.specs[hash]) for hash in wanted},
         )
 
     def commit(self, batch: Batch, force: bool) -> int:

@@ -100,14 +100,13 @@ class Walk:
 
 def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
     """The first ready jobs in the order in which they are considered."""
-    heads = [
-        (-found.priority, order, id)
-        for found in line.classes.values()
-        for order, id in found.heap
-        if line.where.get(id) is found and jobs[id].order == order
-    ]
-    if len(heads) > most:
-        from heapq import nsmallest
-
-        heads = nsmallest(most, heads)
-    return [jobs[id] for _, _, id in sorted(set(heads))]
+    first: list[tuple[int, int, int]] = []
+    for found in line.classes.values():
+        heap, taken = found.heap.copy(), 0
+        while heap and taken < most:
+            order, id = heappop(heap)
+            if line.where.get(id) is found and jobs[id].order == order:
+                first.append((-found.priority, order, id))
+                taken += 1
+    first = sorted(set(first))[:most]
+    return [jobs[id] for _, _, id in first]

@@ -188,5 +188,6 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     if ask.only or ask.avoid:
         traits.append("among those named")
     kind = " " + " and ".join(traits) if traits else ""
-    return f"has {len(fitting)} GPU{'s' * (len(fitting) != 1)}{kind}, not {format_amount(ask.amount)}"
-
+    return (
+        f"has {len(fitting)} GPU{'s' * (len(fitting) != 1)}{kind}, not {format_amount(ask.amount)}"
+    )

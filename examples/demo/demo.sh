@@ -1,0 +1,74 @@
+#!/bin/sh
+# A tour of stoker on a machine without a GPU: a small sweep of real trainings, first with
+# `feed`, then through the queue. Every command shown is the command that is run. All of it
+# happens in a directory of its own, which is gone afterwards. Run it with: make demo
+
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+
+STOKER_HOME=$(mktemp -d "${TMPDIR:-/tmp}/stoker-demo.XXXXXX")
+export STOKER_HOME
+# Defaults that you may have set for your own jobs are not meant for these.
+for name in $(env | sed -n 's/^\(STOKER_[A-Z_]*\|SBATCH_[A-Z_]*\)=.*/\1/p'); do
+    [ "$name" = STOKER_HOME ] || unset "$name"
+done
+
+finish() {
+    code=$?
+    trap - EXIT INT TERM
+    cd /
+    stoker daemon stop --cancel >/dev/null 2>&1 || true
+    rm -rf "$STOKER_HOME"
+    exit "$code"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+mkdir "$STOKER_HOME/work"
+cp "$here/train.py" "$here/table.py" "$STOKER_HOME/work"
+cd "$STOKER_HOME/work"
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    esc=$(printf '\033')
+    bold="$esc[1m" dim="$esc[2m" green="$esc[32m" plain="$esc[0m"
+else
+    bold='' dim='' green='' plain=''
+fi
+say() { printf '\n%s%s%s %s%s%s\n' "$bold" "$1" "$plain" "$dim" "$2" "$plain"; }
+run() {
+    printf '%s$%s %s\n' "$green" "$plain" "$*"
+    eval "$*"
+}
+
+printf '%sNo GPU needed: devices 0 and 1 are only declared. The trainings are small, but real.%s\n' \
+    "$dim" "$plain"
+
+say '1. A list of commands.' 'One GPU each, in the foreground; no daemon, nothing to set up.'
+for lr in 0.0003 0.003 0.03 0.3 3; do
+    echo "python3 train.py --lr $lr"
+done >sweep.txt
+run 'head -n 3 sweep.txt'
+run 'stoker feed --gpus 0,1 < sweep.txt'
+
+say '2. The queue.' 'It goes on when this terminal is closed. Here it may use two devices.'
+rm -rf results
+run 'stoker daemon start --gpus 0,1'
+
+say '3. Fill it.' 'The sweep in one call, one urgent job with a typo, and a summary behind them all.'
+run 'stoker submit --gpus 1 --name moons --each-line sweep.txt'
+run 'stoker submit --gpus 1 --name typo --priority 9 python3 train.py --lr O.1'
+run 'stoker submit --name table --dependency afterany:moons:typo python3 table.py'
+
+say '4. Look.' 'What runs, what waits and why, what failed and with which words.'
+stoker wait --quiet typo 2>/dev/null || true # so that there is a failure to look at
+run stoker
+run 'stoker why table'
+
+say '5. Wait for the summary.' 'A typo fails its own job and no other.'
+run 'stoker wait table'
+run 'stoker history --since 1h --name moons'
+run 'stoker logs --tail 3 6'
+run 'stoker logs table'
+
+say 'That was all.' 'Yours next: stoker submit --gpus 1 python train.py'

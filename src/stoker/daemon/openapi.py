@@ -1,0 +1,125 @@
+"""The API's own description, made from the same types that check its requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .. import __version__, wire
+from . import requests as r
+
+SELECTOR = {"name": "selector", "in": "path", "required": True, "schema": {"type": "string"}}
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "exit"],
+            "properties": {
+                "code": {"type": "string", "enum": sorted(wire.ERRORS)},
+                "message": {"type": "string"},
+                "exit": {"type": "integer"},
+            },
+        }
+    },
+}
+
+GETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/jobs": ("The queue, or selected jobs", ("select", "state", "user", "queue", "limit", "tail")),
+    "/jobs/{selector}/why": ("Why a job is where it is", ()),
+    "/jobs/{selector}/log": (
+        "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt"),
+    ),
+    "/gpus": ("Every GPU and its use", ()),
+    "/nodes": ("Every machine", ()),
+    "/queues": ("Named queues", ()),
+    "/history": (
+        "What has finished", ("select", "state", "user", "name", "since", "until", "limit"),
+    ),
+    "/daemon": ("Who is answering", ()),
+    "/events": ("Everything that happens, as server-sent events", ("after",)),
+    "/openapi.json": ("This document", ()),
+}  # fmt: skip
+
+POSTS: dict[str, tuple[str, type]] = {
+    "/jobs": ("Submit jobs", r.Submit),
+    "/wait": ("Answer when jobs have finished", r.Wait),
+    "/cancel": ("End jobs for good", r.Cancel),
+    "/kill": ("Send a signal, or end at once", r.Kill),
+    "/pause": ("Stop running jobs in place", r.Pause),
+    "/resume": ("Let paused jobs go on", r.Resume),
+    "/hold": ("Keep waiting jobs from starting", r.Hold),
+    "/release": ("Let held jobs go", r.Release),
+    "/retry": ("Run finished jobs again", r.Retry),
+    "/edit": ("Change waiting jobs", r.Edit),
+    "/move": ("Change the place in line", r.Move),
+    "/seen": ("Take failures off the listing", r.Seen),
+    "/drain": ("Close devices to new jobs", r.Drain),
+    "/undrain": ("Open devices again", r.Undrain),
+    "/queues": ("Define a named queue", r.Queue),
+    "/daemon/stop": ("End the daemon", r.Stop),
+    "/backup": ("Copy the database", r.Backup),
+}
+
+NUMBERS = {"limit", "tail", "since", "offset", "attempt", "after"}
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI description of every route."""
+    bodies = [kind for _, kind in POSTS.values()]
+    schemas, components = msgspec.json.schema_components(
+        bodies, ref_template="#/components/schemas/{name}"
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for path, (text, query) in GETS.items():
+        parameters: list[dict[str, Any]] = [_query(path, name) for name in query]
+        if "{selector}" in path:
+            parameters.append(SELECTOR)
+        paths.setdefault(wire.PREFIX + path, {})["get"] = _operation(path, text, parameters)
+    for (path, (text, _)), schema in zip(POSTS.items(), schemas, strict=True):
+        operation = _operation(path, text, [])
+        operation["requestBody"] = {
+            "required": True, "content": {"application/json": {"schema": schema}},
+        }  # fmt: skip
+        paths.setdefault(wire.PREFIX + path, {})["post"] = operation
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths[f"{wire.PREFIX}/queues/{{name}}"] = {
+        "delete": _operation("/queues", "Forget a named queue", [name])
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "stoker", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": {**components, "Error": ERROR}},
+    }
+
+
+def _query(path: str, name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if name in NUMBERS and path != "/history":
+        schema = {"type": "integer", "minimum": 0, "maximum": 10**12}
+    elif name == "limit":
+        schema = {"type": "integer", "minimum": 0, "maximum": 10**6}
+    elif name == "select":
+        schema = {"type": "array", "items": {"type": "string"}}
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _operation(path: str, text: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    kinds = {"/jobs/{selector}/log": "application/octet-stream", "/events": "text/event-stream"}
+    kind = kinds.get(path, "application/json")
+    failure = {
+        "description": "What happened, and what to do",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    statuses = sorted({str(status) for status, _ in wire.ERRORS.values()})
+    return {
+        "summary": text,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": text, "content": {kind: {}}},
+            **dict.fromkeys(statuses, failure),
+        },
+    }

@@ -1,0 +1,144 @@
+"""A state told as a story: facts in, wishes out, no clock but the one in the facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.core import events as e
+from stoker.core.clock import due
+from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
+from stoker.core.fold import apply
+from stoker.core.instructions import Instruction
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.plan import plan
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import State
+
+
+def gpus(amount: float, **more: Any) -> Request:
+    return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))
+
+
+def node(gpus: int = 2, name: str = "box", cpus: int = 8, memory: int = 32_000) -> NodeFacts:
+    cards = [DeviceFacts(name=str(n), index=n, memory=24_000, model="a100") for n in range(gpus)]
+    return NodeFacts(
+        name=name,
+        types={
+            "gpu": tuple(cards),
+            "cpu": (DeviceFacts(name="cpu", capacity=cpus * 1000),),
+            "mem": (DeviceFacts(name="mem", capacity=memory),),
+        },
+    )
+
+
+class Story:
+    """One state and the time of its next fact (wall clock and boot clock alike)."""
+
+    def __init__(self, gpus: int = 2, **more: Any) -> None:
+        self.state = State()
+        self.now = 1000.0
+        self.journal: list[e.Event] = []
+        self.tell(e.NodeJoined(at=self.now, facts=node(gpus, **more)))
+
+    # -- facts --------------------------------------------------------------------------
+
+    def tell(self, event: e.Event) -> list[Instruction]:
+        self.journal.append(event)
+        return apply(self.state, event)
+
+    def fact(self, kind: type[e.Event], job: int, **more: Any) -> list[Instruction]:
+        """A fact about a job, now."""
+        return self.tell(kind(at=self.now, job=job, **more))  # type: ignore[call-arg]
+
+    def submit(
+        self,
+        request: Request | None = None,
+        count: int = 1,
+        array: bool = False,
+        priority: int = 0,
+        held: bool = False,
+        begin_at: float | None = None,
+        **fields: Any,
+    ) -> int:
+        """New jobs; the first id."""
+        common = {"kind": "line", "user": "ada", "directory": "/", "shell": "sh", "name": "job"}
+        asked = request if request is not None else gpus(1)
+        spec = Spec(request=asked, environment="none", **{**common, **fields})
+        hash = f"{spec!r}"
+        self.tell(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
+        first = self.state.rest.next_id
+        indexes = tuple(range(count)) if array else None
+        self.tell(
+            e.JobsSubmitted(
+                at=self.now, first=first, count=count, spec=hash, lines=("true",) * count,
+                priority=priority, held=held, begin_at=begin_at, indexes=indexes,
+            )
+        )  # fmt: skip
+        return first
+
+    def started(self, job: int, **more: Any) -> list[Instruction]:
+        attempt = self.job(job).attempt
+        fields = {"attempt": attempt, "pid": 7, "boot": self.now, **more}
+        return self.fact(e.ProcessStarted, job, **fields)
+
+    def exited(self, job: int, code: int | None = 0, **more: Any) -> list[Instruction]:
+        fields = {"attempt": self.job(job).attempt, "code": code, **more}
+        return self.fact(e.ProcessExited, job, **fields)
+
+    def about(self, kind: type[e.Event], job: int, **more: Any) -> list[Instruction]:
+        """A fact about a job's current attempt."""
+        return self.fact(kind, job, attempt=self.job(job).attempt, **more)
+
+    # -- what follows -------------------------------------------------------------------
+
+    def plan(self) -> list[int]:
+        """Start whatever can start; their ids in that order."""
+        begun = []
+        for planned in plan(self.state, self.now, self.now):
+            self.tell(planned)
+            begun.append(planned.job)
+        return begun
+
+    def run(self, *jobs: int) -> None:
+        """Plan, and say that these have started."""
+        self.plan()
+        for job in jobs:
+            self.started(job)
+
+    def wait(self, seconds: float) -> list[e.Event]:
+        """Let time pass; what it brought."""
+        self.now += seconds
+        facts = due(self.state, self.now, self.now)
+        for fact in facts:
+            self.tell(fact)
+        return facts
+
+    # -- looking ------------------------------------------------------------------------
+
+    def job(self, id: int) -> Job:
+        return self.state.jobs[id]
+
+    def is_(self, id: int) -> str:
+        return self.job(id).state.value
+
+    def states(self) -> list[str]:
+        return [job.state.value for _, job in sorted(self.state.jobs.items())]
+
+    def placed(self, id: int) -> Placement:
+        placement = self.job(id).placement
+        assert placement is not None
+        return placement
+
+    def on(self, id: int) -> list[str]:
+        """The GPUs a job holds."""
+        return self.placed(id).names("gpu")
+
+    def ready(self) -> list[int]:
+        return sorted(self.state.line.where)
+
+    def free(self, type: str = "gpu") -> dict[str, int]:
+        return {each.name: each.free for each in self.state.cluster.nodes["box"].types[type]}
+
+
+S = JobState

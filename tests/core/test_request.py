@@ -1,0 +1,64 @@
+"""What a job asks for, read from one word."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.request import GpuAsk, Request, describe, parse_gpus, parse_names
+from stoker.core.units import BadValue
+
+
+@pytest.mark.parametrize(
+    ("text", "ask"),
+    [
+        ("2", GpuAsk(2000)),
+        ("0.5", GpuAsk(500)),
+        ("0", GpuAsk(0)),
+        ("a100:2", GpuAsk(2000, model="a100")),
+        ("A100", GpuAsk(1000, model="a100")),
+        ("3090:0.5", GpuAsk(500, model="3090")),
+        ("rtx a6000:1", GpuAsk(1000, model="rtx a6000")),
+        ("24GB..:2", GpuAsk(2000, min_vram=24576)),
+        ("24G+:1", GpuAsk(1000, min_vram=24576)),
+    ],
+)
+def test_gpus(text: str, ask: GpuAsk):
+    assert parse_gpus(text) == ask
+
+
+@pytest.mark.parametrize("text", ["", ":", ":2", "a100:", "a100:x", "1.2.3", "-1", "a/b", "4-8"])
+def test_what_is_no_ask(text: str):
+    with pytest.raises(BadValue):
+        parse_gpus(text)
+
+
+@given(st.text(max_size=12))
+def test_an_ask_is_read_or_refused_with_a_sentence(text: str):
+    try:
+        assert parse_gpus(text).amount >= 0
+    except BadValue as error:
+        assert str(error).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("0,2", ("0", "2")), ("0-3", ("0", "1", "2", "3")), ("0-1, 7", ("0", "1", "7")),
+     ("GPU-abc,0", ("GPU-abc", "0")), ("1,1", ("1",))],
+)  # fmt: skip
+def test_names(text: str, names: tuple[str, ...]):
+    assert parse_names(text, "--gpus") == names
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "names no device"), ("3-1", "runs backwards")])
+def test_what_names_nothing(text: str, why: str):
+    with pytest.raises(BadValue, match=why):
+        parse_names(text, "--gpus")
+
+
+def test_a_request_in_words():
+    ask = GpuAsk(2500, model="a100", min_vram=24000)
+    request = Request(gpus=ask, cpus=4000, memory=100, named=(("licence", 1000),))
+    words = "2.5 a100 GPUs with 24000 MiB, 4 cores, 100 MiB of RAM, 1 licence"
+    assert describe(request) == words
+    assert describe(Request()) == "nothing"
+    assert describe(Request(exclusive=True)) == "a whole machine"

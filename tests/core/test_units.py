@@ -1,0 +1,143 @@
+"""How people type amounts, memory, durations and moments."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.units import (
+    LONGEST,
+    BadValue,
+    format_amount,
+    format_duration,
+    format_memory,
+    parse_amount,
+    parse_duration,
+    parse_memory,
+    parse_moment,
+)
+
+NOON = 1_700_000_000.0
+LETTERS = st.text("0123456789.:-+ nowTZdhmsGMKiB/_e", max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("2", 2000), ("0.5", 500), ("2.5", 2500), (".25", 250), ("1.500", 1500), ("0.1000", 100),
+     (" 3 ", 3000), ("0", 0)],
+)  # fmt: skip
+def test_amounts(text: str, amount: int):
+    assert parse_amount(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", ".", "2.", "-1", "1e3", "0.0001", "1,5", "two", "1" * 10])
+def test_what_is_no_amount(text: str):
+    with pytest.raises(BadValue, match="is not a number"):
+        parse_amount(text)
+
+
+@given(st.integers(0, 10**9))
+def test_an_amount_is_written_as_it_is_read(amount: int):
+    assert parse_amount(format_amount(amount)) == amount
+
+
+def test_ten_tenths_are_one():
+    assert sum(parse_amount("0.1") for _ in range(10)) == parse_amount("1")
+
+
+@pytest.mark.parametrize(
+    ("text", "mebi"),
+    [("8G", 8192), ("500M", 500), ("24GB", 24576), ("24GiB", 24576), ("512", 512), ("1.5g", 1536),
+     ("1T", 1 << 20), ("1K", 1), ("1025K", 2), ("0", 0), ("8 G", 8192)],
+)  # fmt: skip
+def test_memory(text: str, mebi: int):
+    assert parse_memory(text) == mebi
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "8X", "1e3", "8GG", "9" * 10])
+def test_what_is_no_memory(text: str):
+    with pytest.raises(BadValue, match="is not a size"):
+        parse_memory(text)
+
+
+@given(st.integers(0, 10_000))
+def test_whole_sizes_are_read_as_they_are_written(gibi: int):
+    assert parse_memory(format_memory(gibi * 1024)) == gibi * 1024
+
+
+@given(st.integers(0, 1 << 30))
+def test_a_written_size_is_close(mebi: int):
+    assert abs(parse_memory(format_memory(mebi)) - mebi) <= 52  # half of a tenth of a GiB, up
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("1:30", 90), ("1:30:00", 5400), ("2-12", 216_000), ("1-0:30", 88_200),
+     ("1-1:1:1", 90_061), ("90m", 5400), ("1d12h", 129_600), ("1h 30m", 5400), ("45s", 45),
+     ("1.5h", 5400), ("2weeks", 1_209_600), ("10 minutes", 600), ("0", 0)],
+)  # fmt: skip
+def test_durations(text: str, seconds: int):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1:2:3:4", "-5", "1-", "1h-2", "5 parsecs", "1h x", "1::2", "1-2-3"]
+)
+def test_what_is_no_duration(text: str):
+    with pytest.raises(BadValue, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["4000d", "99999999", "600000000s", "9999-0"])
+def test_more_than_ten_years_is_a_slip(text: str):
+    with pytest.raises(BadValue, match="longer than ten years"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + "-1", "9" * 400 + "h", "9" * 5000, "1:" + "9" * 99])
+def test_absurd_numbers_are_refused_like_any_other(text: str):
+    with pytest.raises(BadValue):
+        parse_duration(text)
+
+
+@given(st.integers(60, LONGEST))
+def test_a_duration_of_a_minute_or_more_is_read_as_it_is_written(seconds: int):
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "ahead"),
+    [("now", 0), ("now+1hour", 3600), ("now+90", 90), ("now + 2m", 120), ("90m", 5400),
+     ("+90m", 5400), ("30", 1800)],
+)  # fmt: skip
+def test_moments_from_now(text: str, ahead: float):
+    assert parse_moment(text, NOON) == NOON + ahead
+
+
+def test_a_time_of_day_is_the_next_one():
+    for text in ("16:00", "04:30:15"):
+        moment = parse_moment(text, NOON)
+        assert NOON < moment <= NOON + 86_400 + 3600
+        assert parse_moment(text, moment - 1) == moment
+
+
+def test_a_date():
+    assert parse_moment("2026-12-24T18:00+00:00", NOON) == 1_798_135_200
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "25:00", "12:60", "now-1h", "nowhere", "now+", "2026-13-01", "0001-01-01",
+     "now+" + "9" * 5000, "now+99999999999", "9" * 5000],
+)  # fmt: skip
+def test_what_is_no_moment(text: str):
+    with pytest.raises(BadValue):
+        parse_moment(text, NOON)
+
+
+@given(st.one_of(LETTERS, st.text(max_size=20)))
+def test_nothing_typed_ends_otherwise_than_with_a_value_or_a_sentence(text: str):
+    for read in (parse_amount, parse_memory, parse_duration, lambda t: parse_moment(t, NOON)):
+        try:
+            assert read(text) >= 0 or read is not parse_amount
+        except BadValue as error:
+            assert "'" in str(error)
