@@ -118,13 +118,17 @@ def picture(rows: list[list[tuple[str, Style]]], title: str, columns: int) -> st
     width = round(columns * WIDTH + 2 * MARGIN)
     height = len(rows) * HEIGHT + BAR + 2 * MARGIN - 8
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" font-family="{FONT}" font-size="{SIZE}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" font-family="{FONT}" font-size="{SIZE}">'
+        ),
         f'<rect width="{width}" height="{height}" rx="9" fill="{PAPER}"/>',
         f'<path d="M0 {BAR}V9a9 9 0 0 1 9-9H{width - 9}a9 9 0 0 1 9 9V{BAR}z" fill="{FRAME}"/>',
         *(f'<circle cx="{20 + 20 * n}" cy="18" r="6" fill="{dot}"/>' for n, dot in enumerate(DOTS)),
-        f'<text x="{width / 2:g}" y="23" fill="{FAINT}" font-size="13" text-anchor="middle">'
-        f"{escape(title)}</text>",
+        (
+            f'<text x="{width / 2:g}" y="23" fill="{FAINT}" font-size="13" text-anchor="middle">'
+            f"{escape(title)}</text>"
+        ),
     ]
     for number, row in enumerate(rows):
         column, base = 0, BAR + MARGIN + number * HEIGHT + 10

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from .core.clock import due
-from .core.events import Event, JobsForgotten, JobsSubmitted, SpecRecorded
-from .core.fold import apply
-from .core.instructions import Instruction
-from .core.job import Spec
-from .core.plan import plan
-from .core.restore import restore
-from .core.state import State
-from .store.port import Batch, Store, StoreError, StoreFull
+from stoker.core.clock import due
+from stoker.core.events import Event, JobsForgotten, JobsSubmitted, SpecRecorded
+from stoker.core.fold import apply
+from stoker.core.instructions import Instruction
+from stoker.core.job import Spec
+from stoker.core.plan import plan
+from stoker.core.restore import restore
+from stoker.core.state import State
+from stoker.store.port import Batch, Store, StoreError, StoreFull
 
 
 class Refusal(Exception):

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from simulate.box import Box, gpus, machine
 
 from stoker.core.dependency import Clause, Dependency, Standing
-from stoker.core.job import RANK_STEP, Retry, Warning_
+from stoker.core.job import RANK_STEP, Retry, EarlySignal
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import requests as ask
@@ -84,7 +84,7 @@ class AnyCourse(RuleBasedStateMachine):
         first = self.box.submit(
             request, models, count=count, array=array is not None, priority=priority, held=held,
             begin_in=begin_in, limit=limit, retry=retry, queue=queue,
-            array_limit=array, warning=Warning_(15, 5) if limit else None,
+            array_limit=array, warning=EarlySignal(15, 5) if limit else None,
             deadline_at=self.box.world.moment().at + deadline if deadline else None,
         )  # fmt: skip
         return multiple(first)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from heapq import heappop
 
-from .events import DeadlinePassed, Event, TimeLimitNear, TimeLimitReached, WaitOver
-from .job import Job
-from .lifecycle import JobState
-from .state import State
+from stoker.core.events import DeadlinePassed, Event, TimeLimitNear, TimeLimitReached, WaitOver
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.core.state import State
 
 _NOT_COUNTING = (JobState.SUSPENDED, JobState.COMPLETING)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from .request import GPU
-from .units import THOUSAND
+from stoker.core.request import GPU
+from stoker.core.units import THOUSAND
 
 
 class DeviceFacts(Struct, frozen=True, omit_defaults=True):

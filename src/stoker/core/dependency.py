@@ -8,7 +8,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from .units import BadValue
+from stoker.core.units import BadValue
 
 KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 

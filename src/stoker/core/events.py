@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .cluster import NodeFacts, Placement
-from .job import Job, Spec
+from stoker.core.cluster import NodeFacts, Placement
+from stoker.core.job import Job, Spec
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True):
@@ -265,8 +265,8 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 AnyEvent = (
     DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | AttemptPlanned | ProcessStarted
     | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound | JobCancelled
-    | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved
-    | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
+    | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited
+    | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
     | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
     | JobsForgotten | JobRecalled
 )  # fmt: skip

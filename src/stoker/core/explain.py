@@ -8,15 +8,15 @@ from math import inf
 
 from msgspec import Struct
 
-from .cluster import Device, Node
-from .dependency import Standing
-from .job import Job
-from .lifecycle import JobState
-from .policy.order import in_order
-from .policy.place import could_ever, fit, place, suits, wants
-from .request import GPU, MEMORY, GpuAsk, Request, describe
-from .state import State
-from .units import THOUSAND, format_amount, format_duration
+from stoker.core.cluster import Device, Node
+from stoker.core.dependency import Standing
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.core.policy.order import in_order
+from stoker.core.policy.place import could_ever, fit, place, suits, wants
+from stoker.core.request import GPU, MEMORY, GpuAsk, Request, describe
+from stoker.core.state import State
+from stoker.core.units import THOUSAND, format_amount, format_duration
 
 AHEAD = 500
 """How many jobs ahead a prediction looks through before it gives up."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from . import events as e
-from .instructions import (
+from stoker.core import events as e
+from stoker.core.dependency import Standing
+from stoker.core.instructions import (
     AnnounceEmpty,
     AnnounceEnd,
     EndAttempt,
@@ -19,12 +20,11 @@ from .instructions import (
     StartProcess,
     SuspendAttempt,
 )
-from .dependency import Standing
-from .job import Job, Past
-from .lifecycle import HOLDING, UNHAPPY, JobState
-from .naming import name_of
-from .retry import Verdict, after_exit, after_loss
-from .state import State
+from stoker.core.job import Job, Past
+from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
+from stoker.core.naming import name_of
+from stoker.core.retry import Verdict, after_exit, after_loss
+from stoker.core.state import State
 
 Wishes = list[Instruction]
 KEEP_PAST = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .cluster import Placement
+from stoker.core.cluster import Placement
 
 
 class Instruction(Struct, frozen=True):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
-from .cluster import Placement
-from .dependency import Dependency
-from .lifecycle import FINISHED, HOLDING, JobState
-from .request import Request
+from stoker.core.cluster import Placement
+from stoker.core.dependency import Dependency
+from stoker.core.lifecycle import FINISHED, HOLDING, JobState
+from stoker.core.request import Request
 
 Command = str | tuple[str, ...] | None
 """A shell line, an argv, or nothing (the spec's script)."""
@@ -24,7 +24,7 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     """`any`, `fail`, `oom`, `lost`, `timeout`, `signal`, `exit:3`."""
 
 
-class Warning_(Struct, frozen=True, omit_defaults=True):
+class EarlySignal(Struct, frozen=True, omit_defaults=True):
     """A signal to be sent some seconds before the time limit (`--signal=USR1@120`)."""
 
     signal: int
@@ -59,7 +59,7 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     array_limit: int | None = None
     array_size: int = 0
     deadline_at: float | None = None
-    warning: Warning_ | None = None
+    warning: EarlySignal | None = None
     threads: int | None = None
     slurm: bool = False
     pty: bool = False

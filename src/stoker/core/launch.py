@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .cluster import Node, Placement
-from .job import Job, Spec
-from .request import GPU
-from .units import format_amount
+from stoker.core.cluster import Node, Placement
+from stoker.core.job import Job, Spec
+from stoker.core.request import GPU
+from stoker.core.units import format_amount
 
 SHARED = "{gpu}"
 

@@ -10,11 +10,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .dependency import parse_dependency
-from .job import Retry, Warning_
-from .request import GpuAsk, Request, parse_gpus, parse_names
-from .retry import parse_retry
-from .units import THOUSAND, BadValue, parse_amount, parse_duration, parse_memory, parse_moment
+from stoker.core.dependency import parse_dependency
+from stoker.core.job import EarlySignal, Retry
+from stoker.core.request import GpuAsk, Request, parse_gpus, parse_names
+from stoker.core.retry import parse_retry
+from stoker.core.units import (
+    THOUSAND,
+    BadValue,
+    parse_amount,
+    parse_duration,
+    parse_memory,
+    parse_moment,
+)
 
 Options = dict[str, Any]
 LARGEST_ARRAY = 100_000
@@ -296,10 +303,10 @@ def parse_signal(text: str) -> int:
         raise BadValue(f"There is no signal '{text}'; write USR1, TERM or a number.") from None
 
 
-def parse_warning(text: str) -> Warning_:
+def parse_warning(text: str) -> EarlySignal:
     """Read Slurm's `--signal=[B:]USR1[@120]`."""
     name, _, seconds = text.removeprefix("B:").removeprefix("b:").partition("@")
-    return Warning_(parse_signal(name), _count(seconds or "60", "--signal"))
+    return EarlySignal(parse_signal(name), _count(seconds or "60", "--signal"))
 
 
 _UNUSED = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .events import AttemptPlanned
-from .policy.backfill import Reservation, reserve
-from .policy.order import Walk
-from .policy.place import place
-from .request import Request
-from .state import State
+from stoker.core.events import AttemptPlanned
+from stoker.core.policy.backfill import Reservation, reserve
+from stoker.core.policy.order import Walk
+from stoker.core.policy.place import place
+from stoker.core.request import Request
+from stoker.core.state import State
 
 
 def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:

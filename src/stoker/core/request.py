@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from .units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
+from stoker.core.units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
 
 GPU, CPU, MEMORY = "gpu", "cpu", "mem"
 

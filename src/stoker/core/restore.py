@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappush
 
-from .job import Job, Spec
-from .lifecycle import UNHAPPY
-from .state import Rest, State
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import UNHAPPY
+from stoker.core.state import Rest, State
 
 
 def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:

@@ -7,13 +7,15 @@ import signal as signals
 
 from msgspec import Struct
 
-from .events import ProcessExited
-from .job import Job, Retry, Spec
-from .lifecycle import JobState
-from .units import BadValue
+from stoker.core.events import ProcessExited
+from stoker.core.job import Job, Retry, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.units import BadValue
 
 REQUEUE_ME = 75
 """EX_TEMPFAIL: the job saved its work and wants to go on later."""
+SKIPPED = 77
+"""The job found nothing to do, as test programs say it."""
 MOST_REQUEUES = 100
 """A job that asks to be requeued more often than this is in a loop."""
 LONGEST_BACKOFF = 300
@@ -46,6 +48,8 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
         return _again(job, spec.retry, verdict, ("signal", "fail"), ran)
     if event.code == 0:
         return Verdict(JobState.COMPLETED, "done")
+    if event.code == SKIPPED:
+        return Verdict(JobState.COMPLETED, "skipped (exit 77)")
     if event.code == REQUEUE_ME and job.requeues < MOST_REQUEUES:
         cause = "asked to be requeued (exit 75)"
         delay = _backoff(job.requeues, ran)
@@ -79,9 +83,9 @@ def parse_retry(limit_text: str | None, on_text: str | None, requeue: bool | Non
     if limit_text is not None and not (limit_text.isdecimal() and len(limit_text) <= 6):
         raise BadValue(f"--retries '{limit_text}' is not a count; write a whole number.")
     on: list[str] = []
-    for word in filter(None, (w.strip().lower() for w in (on_text or "").split(","))):
-        if word.isdecimal() and len(word) <= 3:
-            word = f"exit:{int(word)}"
+    for typed in filter(None, (w.strip().lower() for w in (on_text or "").split(","))):
+        is_code = typed.isdecimal() and len(typed) <= 3
+        word = f"exit:{int(typed)}" if is_code else typed
         known = word in ("any", "fail", "oom", "lost", "timeout", "signal")
         if not known and not re.fullmatch(r"exit:\d{1,3}", word):
             raise BadValue(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .job import Job
-from .state import State
-from .units import BadValue
+from stoker.core.job import Job
+from stoker.core.state import State
+from stoker.core.units import BadValue
 
 MOST = 1_000_000
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .cluster import Cluster, NodeFacts, Placement
-from .dependency import Dependency, Other, Standing, standing
-from .events import QueueDefined
-from .job import Job, Spec
-from .lifecycle import UNHAPPY, JobState, check
-from .policy.backfill import latest_end
-from .policy.order import JobClass, Key, ReadyLine
-from .request import GpuAsk, Request
+from stoker.core.cluster import Cluster, NodeFacts, Placement
+from stoker.core.dependency import Dependency, Other, Standing, standing
+from stoker.core.events import QueueDefined
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import UNHAPPY, JobState, check
+from stoker.core.policy.backfill import latest_end
+from stoker.core.policy.order import JobClass, Key, ReadyLine
+from stoker.core.request import GpuAsk, Request
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -120,9 +120,9 @@ class State:
         queue = self.rest.queues.get(found.queue)
         if queue is None:
             return None
-        if queue.max_running is not None:
-            if self.queue_running.get(found.queue, 0) >= queue.max_running:
-                return f"queue {found.queue} runs {queue.max_running} at a time"
+        running = self.queue_running.get(found.queue, 0)
+        if queue.max_running is not None and running >= queue.max_running:
+            return f"queue {found.queue} runs {queue.max_running} at a time"
         if queue.max_gpus is not None:
             used = self.queue_gpus.get(found.queue, 0)
             if used + found.request.gpu_amount > queue.max_gpus:

@@ -34,22 +34,26 @@ def _options(argv: list[str]) -> dict[str, str]:
 
 
 def _run(options: dict[str, str], ready: int) -> int:
-    from .. import places
-    from ..executors.keeper import become_subreaper
-    from .keep import Keep
-    from .lock import Locked, StateLock
+    from stoker import places
+    from stoker.daemon.keep import Keep
+    from stoker.daemon.lock import Locked, StateLock
+    from stoker.executors.keeper import become_subreaper
 
     state = places.secure_dir(places.state_dir())
-    try:
-        lock = StateLock(state)
-    except Locked:
-        _say(ready, _the_other(places.socket_path()))
-        return 0
+    for patience in range(400, -1, -1):
+        try:
+            lock = StateLock(state)
+            break
+        except Locked:
+            other = _the_other(places.socket_path(), patience)
+            if other is not None:
+                _say(ready, other)
+                return 0
     kept = Keep()
-    from .setup import build
+    from stoker.daemon.setup import build
 
-    loop = build(kept, lock, options.get("gpus"), options.get("resources"))
-    from .serve import Server
+    loop = build(kept, options.get("gpus"), options.get("resources"))
+    from stoker.daemon.serve import Server
 
     if options.get("idle-exit"):
         loop.exit_when_idle = float(options["idle-exit"])
@@ -65,18 +69,19 @@ def _run(options: dict[str, str], ready: int) -> int:
     return 0
 
 
-def _the_other(path: str) -> str:
-    """Another daemon is first: wait until it answers, and say who it is."""
+def _the_other(path: str, patience: int) -> str | None:
+    """Another daemon is first: say who it is; None while it starts, or is about to end."""
     import socket
     import time
 
-    from .serve import peer
+    from stoker.daemon.serve import peer
 
-    for _ in range(400):
-        with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
-            sock.connect(path)
-            return f"ready {peer(sock)[0]}"
+    with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+        sock.connect(path)
+        return f"ready {peer(sock)[0]}"
+    if patience:
         time.sleep(0.025)
+        return None
     return "error 1 Another daemon holds the state but does not answer. See: stoker daemon status"
 
 
@@ -88,15 +93,15 @@ def _say(fd: int, line: str) -> None:
 
 
 def _expected(error: BaseException) -> bool:
-    from .. import places
-    from ..core.units import BadValue
-    from ..store.port import StoreError
+    from stoker import places
+    from stoker.core.units import BadValue
+    from stoker.store.port import StoreError
 
     return isinstance(error, (places.UnsafeDirectory, BadValue, StoreError, OSError, ValueError))
 
 
 def _exit_code(error: BaseException) -> int:
-    from ..core.units import BadValue
+    from stoker.core.units import BadValue
 
     if isinstance(error, BadValue):
         return 2

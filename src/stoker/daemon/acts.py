@@ -8,17 +8,17 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from ..core import events as e
-from ..core.job import RANK_STEP, Job, Spec
-from ..core.lifecycle import HOLDING, UNHAPPY, JobState
-from ..core.options import parse_signal, read
-from ..core.state import State
-from ..core.units import BadValue, parse_amount
-from ..engine import Decision, Moment, Refusal
-from ..store.port import Filter
-from . import requests as r
-from .desk import Decide, Desk
-from .intake import check_possible, context, digest
+from stoker.core import events as e
+from stoker.core.job import RANK_STEP, Job, Spec
+from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
+from stoker.core.options import parse_signal, read
+from stoker.core.state import State
+from stoker.core.units import BadValue, parse_amount
+from stoker.daemon import requests as r
+from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.intake import check_possible, context, digest
+from stoker.engine import Decision, Moment, Refusal
+from stoker.store.port import Filter
 
 Step = Callable[[State, Job, Moment], list[e.Event] | str]
 """The facts for one job, or the sentence why not."""

@@ -16,21 +16,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from .. import __version__, wire
-from ..core.events import Event
-from ..core.job import Job
-from ..core.launch import log_paths
-from ..core.lifecycle import JobState
-from ..core.units import BadValue
-from ..engine import Refusal
-from ..store.port import Filter, StoreError
-from . import acts, intake, looks, requests
-from .auth import allowed
-from .desk import Decide, answered
-from .logs import follow, start_of_tail, whole
-from .loop import Call, Loop
-from .views import iso
-from .waits import Wait
+from stoker import __version__, wire
+from stoker.core.events import Event
+from stoker.core.job import Job
+from stoker.core.launch import log_paths
+from stoker.core.lifecycle import JobState
+from stoker.core.units import BadValue
+from stoker.daemon import acts, intake, looks, requests
+from stoker.daemon.auth import allowed
+from stoker.daemon.desk import Decide, answered
+from stoker.daemon.logs import follow, start_of_tail, whole
+from stoker.daemon.loop import Call, Loop
+from stoker.daemon.views import iso
+from stoker.daemon.waits import Wait
+from stoker.engine import Refusal
+from stoker.store.port import Filter, StoreError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 READER_BUFFER = 10_000
 """Events a slow reader may fall behind before it is disconnected."""
 HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
+NOTHING = "Nothing was running."
 _encode = msgspec.json.Encoder().encode
 
 
@@ -226,7 +227,7 @@ class Api:
     @staticmethod
     def loop_socket() -> str:
         """Where we listen."""
-        from .. import places
+        from stoker import places
 
         return places.socket_path()
 
@@ -238,7 +239,7 @@ class Api:
             live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))
             if live:
                 await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
-            text = f"{len(running)} running jobs are being cancelled."
+            text = f"{len(running)} running jobs are being cancelled." if running else NOTHING
         elif running:
             text = (
                 f"{len(running)} jobs go on running; the next daemon adopts them."
@@ -246,7 +247,7 @@ class Api:
                 else f"The daemon ends when {len(running)} running jobs have ended."
             )
         else:
-            text = "Nothing was running."
+            text = NOTHING
         asyncio.get_running_loop().call_later(0.05, self._end, body.mode)
         return reply({"running": running, "text": text})
 
@@ -301,9 +302,7 @@ class Api:
             yield b": stoker\n\n"
             behind = reached if after is None else after
             while behind < reached:
-                page = await self.ask(
-                    lambda state, now: answered(list(self.desk.store.events(behind, 500)))
-                )
+                page = await self.ask(self._page(behind))
                 if not page:
                     break
                 for seq, event in page:
@@ -323,9 +322,12 @@ class Api:
         finally:
             self.loop.readers.remove(reader)
 
+    def _page(self, after: int) -> Decide:
+        return lambda state, now: answered(list(self.desk.store.events(after, 500)))
+
     async def openapi(self, request: Request) -> Response:
         """This API, described."""
-        from .openapi import document
+        from stoker.daemon.openapi import document
 
         return reply(document())
 
@@ -369,8 +371,9 @@ async def read_body(request: Request, kind: Any) -> Any:
 
 
 async def _disconnected(request: Request) -> None:
-    while not await request.is_disconnected():
-        await asyncio.sleep(0.5)
+    """Return when the caller has hung up; its request has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _listed(text: str | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .serve import peer
+from stoker.daemon.serve import peer
 
 
 def guarded_protocol() -> type[H11Protocol]:

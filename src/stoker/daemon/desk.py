@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.events import Event, JobRecalled
-from ..core.job import Job, Spec
-from ..core.selectors import NotFound, select
-from ..core.state import State
-from ..core.units import BadValue
-from ..engine import Decision, Moment, Refusal
-from ..store.port import Filter, Store
+from stoker.core.events import Event, JobRecalled
+from stoker.core.job import Job, Spec
+from stoker.core.selectors import NotFound, select
+from stoker.core.state import State
+from stoker.core.units import BadValue
+from stoker.engine import Decision, Moment, Refusal
+from stoker.store.port import Filter, Store
 
 Decide = Callable[[State, Moment], Decision]
 

@@ -9,18 +9,18 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from ..core.events import Event, JobsSubmitted, SpecRecorded
-from ..core.explain import AHEAD, predict
-from ..core.job import Job, Spec
-from ..core.options import Context, Wanted, read
-from ..core.policy.place import could_ever
-from ..core.request import Request, describe
-from ..core.state import State
-from ..core.units import BadValue
-from ..engine import Decision, Moment, Refusal
-from . import requests as r
-from .desk import Decide, Desk
-from .views import iso
+from stoker.core.events import Event, JobsSubmitted, SpecRecorded
+from stoker.core.explain import AHEAD, predict
+from stoker.core.job import Job, Spec
+from stoker.core.options import Context, Wanted, read
+from stoker.core.policy.place import could_ever
+from stoker.core.request import Request, describe
+from stoker.core.state import State
+from stoker.core.units import BadValue
+from stoker.daemon import requests as r
+from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.views import iso
+from stoker.engine import Decision, Moment, Refusal
 
 LEAKS = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
 """Variables of the terminal, not of the user."""
@@ -140,7 +140,7 @@ def _receipt(
 
 def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int) -> dict[str, Any]:
     """What would happen: nothing is stored."""
-    from ..core.policy.place import place
+    from stoker.core.policy.place import place
 
     start = None
     if spec.dependency is None and place(state.cluster, spec.request) and not len(state.line):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .. import places
-from ..executors.keeper import Wire, spawn_keeper
+from stoker import places
+from stoker.executors.keeper import Wire, spawn_keeper
 
 
 class Keep:

@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.explain import predict, why
-from ..core.job import Job, Spec
-from ..core.lifecycle import FINISHED, JobState
-from ..core.policy.order import in_order
-from ..core.state import State
-from ..engine import Decision, Moment, Refusal
-from ..store.port import Filter
-from .desk import Decide, Desk, answered
-from .views import gpu_view, iso, job_view, node_view
+from stoker.core.explain import predict, why
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import FINISHED, JobState
+from stoker.core.policy.order import in_order
+from stoker.core.state import State
+from stoker.daemon.desk import Decide, Desk, answered
+from stoker.daemon.views import gpu_view, iso, job_view, node_view
+from stoker.engine import Decision, Moment, Refusal
+from stoker.store.port import Filter
 
 PAGE = 1000
 MOST = 1_000_000
@@ -259,7 +259,7 @@ def queues(desk: Desk) -> Decide:
     """The named queues."""
 
     def decide(state: State, now: Moment) -> Decision:
-        from ..core.units import format_amount
+        from stoker.core.units import format_amount
 
         shown = [
             {

@@ -14,20 +14,20 @@ from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core import instructions as i
-from ..core.clock import seconds_until_due
-from ..core.events import Event
-from ..core.launch import launch
-from ..core.state import State
-from ..engine import Ask, Decision, Engine, Moment, Refusal
-from ..executors.local import LocalExecutor
-from ..store.port import Store, StoreError, StoreFenced
-from .desk import Decide, Desk, clock
-from .hooks import run_hook
-from .settings import Settings
-from .views import job_view
-from .waits import Waits
-from .watch import GpuWatch
+from stoker.core import instructions as i
+from stoker.core.clock import seconds_until_due
+from stoker.core.events import Event
+from stoker.core.launch import launch
+from stoker.core.state import State
+from stoker.daemon.desk import Decide, Desk, clock
+from stoker.daemon.hooks import run_hook
+from stoker.daemon.settings import Settings
+from stoker.daemon.views import job_view
+from stoker.daemon.waits import Waits
+from stoker.daemon.watch import GpuWatch
+from stoker.engine import Ask, Decision, Engine, Moment, Refusal
+from stoker.executors.local import LocalExecutor
+from stoker.store.port import Store, StoreError, StoreFenced
 
 FORCE_AFTER = 0.05
 """Starts and exits are on disk within this time; submissions before they are acknowledged."""
@@ -173,7 +173,6 @@ class Loop:
             raise
         except StoreError as error:
             print(f"stoker: {error}", file=sys.stderr, flush=True)
-            self.engine.owed = [*self.engine.owed, *facts]
         self.waits.check(self.engine.state, self.desk, self._last)
         self.feeder.after(self._last)
         if self.engine.unforced and self.force_at is None:
@@ -207,13 +206,20 @@ class Loop:
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed or self.engine.trouble else None,
-            max(self.force_at - time.monotonic(), 0.0) if self.force_at is not None else None,
+            self._force_left(),
             PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
             self._idle_left(state),
         ):
             if wait is not None:
-                waits.append(wait)
+                waits.append(wait)  # noqa: PERF401 - a comprehension over nine calls reads worse
+        if self.executor.facts:
+            return 0.0  # a look around just now has found something
         return min(waits) if waits else None
+
+    def _force_left(self) -> float | None:
+        if self.force_at is None or self.forcing:
+            return None  # the end of a sync rings the bell
+        return max(self.force_at - time.monotonic(), 0.0)
 
     def _idle_left(self, state: State) -> float | None:
         if self.exit_when_idle is None:
@@ -326,6 +332,7 @@ class Loop:
         finally:
             self.settling = []
             self.forcing = False
+            os.eventfd_write(self._bell, 1)
 
     # -- ending -------------------------------------------------------------------------
 
@@ -363,7 +370,4 @@ class Loop:
             time.sleep(0.001)
         self.watch.close()
         self.store.close()
-        for path in self.executor.settled:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self.executor.wire.sock.close()
+        self.executor.close()

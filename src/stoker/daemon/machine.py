@@ -6,13 +6,20 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from ..core.cluster import DeviceFacts, NodeFacts
-from ..core.request import CPU, GPU, MEMORY
-from ..core.units import THOUSAND
-from ..probes import host
-from ..probes.declared import POOL, Declared, inherited_limit, limit, parse_gpus, parse_resources
-from ..probes.process import read_once
-from ..probes.readings import GpuFacts, Reading
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.request import CPU, GPU, MEMORY
+from stoker.core.units import THOUSAND
+from stoker.probes import host
+from stoker.probes.declared import (
+    POOL,
+    Declared,
+    inherited_limit,
+    limit,
+    parse_gpus,
+    parse_resources,
+)
+from stoker.probes.process import read_once
+from stoker.probes.readings import GpuFacts, Reading
 
 SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
 """Where one of these is, a GPU driver is: only then is it worth asking."""

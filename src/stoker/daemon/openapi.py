@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from .. import __version__, wire
-from . import requests as r
+from stoker import __version__, wire
+from stoker.daemon import requests as r
 
 SELECTOR = {"name": "selector", "in": "path", "required": True, "schema": {"type": "string"}}
 ERROR = {

@@ -9,10 +9,10 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .. import places
+from stoker import places
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from stoker.daemon.loop import Loop
 
 BACKLOG = 512
 
@@ -45,8 +45,8 @@ class Server:
     def _serve(self) -> None:
         import uvicorn
 
-        from .api import application
-        from .auth import guarded_protocol
+        from stoker.daemon.api import application
+        from stoker.daemon.auth import guarded_protocol
 
         config = uvicorn.Config(
             application(self.loop, self.mode),

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from .. import places
-from ..core.foreign import Thresholds
-from ..core.units import BadValue, parse_amount, parse_duration
+from stoker import places
+from stoker.core.foreign import Thresholds
+from stoker.core.units import BadValue, parse_amount, parse_duration
 
 EXAMPLE = "see docs/configuration.md"
 

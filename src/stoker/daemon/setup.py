@@ -8,22 +8,24 @@ import pwd
 import sys
 from collections.abc import Iterable
 
-from .. import __version__, places
-from ..core.cluster import NodeFacts
-from ..core.events import AttemptsFound, DaemonStarted, Event, NodeJoined, QueueDefined
-from ..core.lifecycle import JobState
-from ..core.request import GPU
-from ..executors.cgroup import Cgroups
-from ..executors.local import LocalExecutor, Places
-from ..probes import host
-from ..store.sqlite import SqliteStore
-from . import settings as configuration
-from .desk import Desk, clock
-from .keep import Keep
-from .lock import StateLock, on_shared_file_system
-from .loop import Feeder, Loop, Poller
-from .machine import Declaration, offer, probe
-from .watch import GpuWatch
+from stoker import __version__, places
+from stoker.core.cluster import NodeFacts
+from stoker.core.events import AttemptsFound, DaemonStarted, Event, NodeJoined, QueueDefined
+from stoker.core.launch import log_paths
+from stoker.core.lifecycle import JobState
+from stoker.core.request import GPU
+from stoker.daemon import settings as configuration
+from stoker.daemon.desk import Desk, clock
+from stoker.daemon.keep import Keep
+from stoker.daemon.lock import on_shared_file_system
+from stoker.daemon.loop import Feeder, Loop, Poller
+from stoker.daemon.machine import Declaration, offer, probe
+from stoker.daemon.watch import GpuWatch
+from stoker.executors.adoption import KEPT
+from stoker.executors.cgroup import Cgroups
+from stoker.executors.local import LocalExecutor, Places
+from stoker.probes import host
+from stoker.store.sqlite import SqliteStore
 
 
 def install_id(state: str) -> str:
@@ -39,7 +41,6 @@ def install_id(state: str) -> str:
 
 def build(
     kept: Keep,
-    lock: StateLock,
     gpus: str | None = None,
     resources: str | None = None,
     extra: Iterable[str] = (),
@@ -93,6 +94,8 @@ def build(
         extra = [*extra, *(device.name for device in declared if device.uuid is None)]
     facts = offer(reading, gpus, resources, extra)
     _take_over(loop, term, facts, config, run)
+    if shared:
+        store.warnings().append(f"{kept.state} is on a network file system: commits are slower")
     for warning in store.warnings():
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
@@ -122,14 +125,19 @@ def _take_over(
     for job, attempt in executor.adoption.strays(waiting).items():
         events.append(AttemptsFound(at=at, job=job, attempt=attempt))
     loop.engine.cycle(events)
+    executor.adoption.logs = lambda job: log_paths(
+        job, loop.engine.state.spec(job), facts.name, loop.desk.logs
+    )
     executor.adopt(list(loop.engine.state.running.values()), same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []
         loop.engine.cycle(found)
     loop.store.force()
     executor.exits.drop(executor.keeper_pid)
+    executor.adoption.sweep(loop.engine.state.rest.next_id)
     with contextlib.suppress(OSError):
-        os.close(os.open(f"{run}/.kept", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    loop.store.purge(at - config.secrets_days * 86400)
 
 
 def _user() -> str:

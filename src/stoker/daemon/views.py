@@ -6,17 +6,17 @@ import os
 import time
 from typing import Any
 
-from .. import places
-from ..core.cluster import Device, Node
-from ..core.explain import reason
-from ..core.job import Job, Spec
-from ..core.launch import log_paths
-from ..core.lifecycle import SHORT, UNHAPPY, JobState
-from ..core.request import GPU, Request
-from ..core.state import State
-from ..core.units import format_amount
-from ..engine import Moment
-from ..executors.local import terminal_path
+from stoker import places
+from stoker.core.cluster import Device, Node
+from stoker.core.explain import reason
+from stoker.core.job import Job, Spec
+from stoker.core.launch import log_paths
+from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
+from stoker.core.request import GPU, Request
+from stoker.core.state import State
+from stoker.core.units import format_amount
+from stoker.engine import Moment
+from stoker.executors.local import terminal_path
 
 LAST_LINES = 8192
 

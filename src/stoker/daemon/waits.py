@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.dependency import Standing
-from ..core.events import Event
-from ..core.explain import reason
-from ..core.lifecycle import JobState
-from ..core.state import State
-from ..engine import Decision, Moment, Refusal
-from .desk import Desk, clock
-from .views import job_view
+from stoker.core.dependency import Standing
+from stoker.core.events import Event
+from stoker.core.explain import reason
+from stoker.core.lifecycle import JobState
+from stoker.core.state import State
+from stoker.daemon.desk import Desk, clock
+from stoker.daemon.views import job_view
+from stoker.engine import Decision, Moment, Refusal
 
 SHOWN = 10_000
 """A wait over more jobs than this is answered with the worst of them only."""
@@ -97,9 +97,9 @@ class Waits:
         found = []
         for id in wait.left if look else ():
             job = state.jobs[id]
-            if job.state is JobState.PENDING and state.spec(job).dependency is not None:
-                if state.dependency_standing(job, clock().at)[0] is Standing.NEVER:
-                    found.append((id, f"{reason(state, job, clock().at)[1]}"))
+            waits = job.state is JobState.PENDING and state.spec(job).dependency is not None
+            if waits and state.dependency_standing(job, clock().at)[0] is Standing.NEVER:
+                found.append((id, f"{reason(state, job, clock().at)[1]}"))
         return found
 
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.cluster import Device
-from ..core.events import Event, ForeignUseChanged
-from ..core.foreign import Thresholds, Verdict, Watch
-from ..core.state import State
-from ..executors.holds import Holds
-from ..executors.tree import TOKEN
-from ..probes.process import ProbeProcess
-from ..probes.readings import Reading
-from ..probes.samples import samples
+from stoker.core.cluster import Device
+from stoker.core.events import Event, ForeignUseChanged
+from stoker.core.foreign import Thresholds, Verdict, Watch
+from stoker.core.state import State
+from stoker.executors.holds import Holds
+from stoker.executors.tree import TOKEN
+from stoker.probes.process import ProbeProcess
+from stoker.probes.readings import Reading
+from stoker.probes.samples import samples
 
 INTERVAL = 2.0
 FRESH = 4.0

@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core.events import AttemptLost, ProcessStarted, StartCalledOff, StartFailed
-from ..core.job import Job
-from . import tree
-from .claims import Claim, claim_path, read_claim, take_claim
-from .keeper import BOOT, start_ticks
+from stoker.core.events import AttemptLost, ProcessStarted, StartCalledOff, StartFailed
+from stoker.core.instructions import EndAttempt
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.executors import tree
+from stoker.executors.claims import Claim, claim_path, read_claim, take_claim
+from stoker.executors.keeper import BOOT, start_ticks
 
 if TYPE_CHECKING:
-    from .local import Attempt, LocalExecutor
+    from stoker.executors.local import Attempt, LocalExecutor
 
+KEPT = ".kept"
+"""Shows that the run directory is the one that attempts were started with."""
 PATIENCE = 5.0
 """How long a living keeper may take to write an end down."""
 
@@ -29,12 +34,14 @@ class Adoption:
 
     def __init__(self, executor: LocalExecutor) -> None:
         self.executor = executor
+        self.logs: Callable[[Job], tuple[str | None, str | None]] = lambda _: (None, None)
+        """Where a job's output goes."""
 
     def take_over(self, jobs: list[Job], same_boot: bool) -> None:
         """Find out what became of every attempt that the journal says is under way."""
         executor = self.executor
         recorded = executor.exits.read()
-        kept = same_boot and os.path.exists(f"{executor.places.run}/.kept")
+        kept = same_boot and os.path.exists(f"{executor.places.run}/{KEPT}")
         # A missing run directory is never a missing claim: look for living processes first.
         bearers = {} if kept or not same_boot else tree.bearers(f"{executor.install}.")
         for job in jobs:
@@ -47,17 +54,21 @@ class Adoption:
                 claim.status, claim.ended_at = ended
             if claim is None:
                 claim = _from_bearers(bearers.get(executor.token(*key), []))
-            if claim is None and take_claim(path):
-                executor.settled.append(path)
+            taken = claim is None and take_claim(path)
+            if (claim is not None and claim.taken) or (taken and kept and job.started_at is None):
+                # The claim stays where it is: a keeper that has the order may still be slow.
                 executor.facts.append(
                     StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=START_NEVER)
                 )
-                continue
-            self._judge(job, claim or read_claim(path) or Claim(), same_boot)
+            elif taken:  # it ran, or nobody can say any more that it did not
+                self._lose(executor.adopted(key, None), NO_RECORD)
+            else:
+                self._judge(job, claim or read_claim(path) or Claim(), same_boot)
 
     def _judge(self, job: Job, claim: Claim, same_boot: bool) -> None:
         executor, key = self.executor, (job.id, job.attempt)
         attempt = executor.adopted(key, claim.pid)
+        attempt.out, attempt.err = self.logs(job)
         if claim.pid is not None and claim.started is not None:
             boot, wall = claim.started
             executor.facts.append(
@@ -69,12 +80,23 @@ class Adoption:
             self._lose(attempt, REBOOTED)
         elif claim.failed:
             executor.gone(attempt)
-            why = "it could not be started"
+            why = claim.failed
             executor.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
         elif claim.alive and claim.pid is not None:
             self.watch(attempt, claim.pid)
+            self._repeat(job)
         else:
             self.expect_record(attempt)
+            self._repeat(job)
+
+    def _repeat(self, job: Job) -> None:
+        """What was decided before the daemon ended may not have been done: do it again."""
+        if job.ending is not None:
+            self.executor.end(EndAttempt(job.id, job.attempt))
+        elif job.state is JobState.SUSPENDED:
+            self.executor.suspend(job.id, job.attempt)
+        elif job.slack:
+            self.executor.resume(job.id, job.attempt)
 
     def expect_record(self, attempt: Attempt) -> None:
         """Its process is gone or not yet seen: somebody should write down what happened."""
@@ -104,6 +126,8 @@ class Adoption:
         claim = read_claim(claim_path(executor.places.run, *attempt.key)) or Claim()
         if attempt.pid is None and claim.pid is not None:
             attempt.pid = claim.pid
+            if claim.started is not None:
+                self.executor.started(attempt, claim.pid, *claim.started)
             if claim.alive:
                 self._calm(attempt)
                 self.watch(attempt, claim.pid)
@@ -136,7 +160,9 @@ class Adoption:
         living = tree.bearers(attempt.token).get(attempt.token, [])
         if living:
             leader = next((pid for pid in living if _session(pid) == pid), living[0])
-            attempt.pid = attempt.pid or leader
+            if attempt.pid is None:
+                attempt.pid = leader
+                self.executor.started(attempt, leader, time.clock_gettime(BOOT), time.time())
             self.watch(attempt, leader)
         else:
             self._lose(attempt, NO_RECORD)
@@ -166,6 +192,22 @@ class Adoption:
                 token = self.executor.token(id, attempt)
                 tree.signal_all(tree.bearers(token).get(token, []), 9)
         return found
+
+    def sweep(self, next_id: int) -> None:
+        """Remove the claims of attempts that are over.
+
+        Not while an older keeper lives: it may still hold an order, and the claim stops it.
+        """
+        executor = self.executor
+        if executor.exits.any_keeper(but=executor.keeper_pid):
+            return
+        for name in os.listdir(executor.places.run):
+            job, _, number = name.partition(".")
+            if not (job.isdigit() and number.isdigit()) or int(job) >= next_id:
+                continue
+            if (int(job), int(number)) not in executor.attempts:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{executor.places.run}/{name}")
 
 
 def _from_bearers(pids: list[int]) -> Claim | None:

@@ -19,7 +19,8 @@ class Claim(Struct):
     status: int | None = None
     """The wait status, once it has ended."""
     ended_at: float | None = None
-    failed: bool = False
+    failed: str | None = None
+    """Why it could not be started."""
     taken: bool = False
     """A later daemon took the claim, so that nobody can start this attempt any more."""
 
@@ -70,7 +71,8 @@ def _read_line(claim: Claim, words: list[bytes]) -> None:
         case b"exit":
             claim.status, claim.ended_at = int(words[1]), float(words[3])
         case b"failed":
-            claim.failed = True
+            why = b" ".join(words[1:]).decode("utf-8", "replace")
+            claim.failed = why or "it could not be started"
         case b"taken":
             claim.taken = True
 

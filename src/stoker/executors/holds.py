@@ -39,7 +39,7 @@ class Holds:
                     for fd in taken:
                         os.close(fd)
                     return f"GPU {uuid} is held by the stoker of {owner}"
-                fd = os.open(self.path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                fd = _opened(self.path(uuid), os.O_RDWR, 0o644)
                 fcntl.flock(fd, fcntl.LOCK_SH)
                 taken.append(fd)
         self._open[key] = taken
@@ -62,13 +62,13 @@ class Holds:
         """A directory that all users share and nobody can play tricks in."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.directory)
-            os.chmod(self.directory, 0o1777)
+            os.chmod(self.directory, 0o1777)  # noqa: S103 - shared by all users, like /tmp
         found = os.lstat(self.directory)
         return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)
 
     @contextlib.contextmanager
     def _alone(self, uuid: str):  # type: ignore[no-untyped-def]
-        fd = os.open(f"{self.directory}/{uuid}", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = _opened(f"{self.directory}/{uuid}", os.O_RDONLY, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -93,3 +93,19 @@ class Holds:
                 finally:
                     os.close(fd)
         return None
+
+
+def _opened(path: str, flags: int, mode: int) -> int:
+    """Open a file that all users can read, making it if need be.
+
+    Not with a plain O_CREAT: where fs.protected_regular is set, that is refused for a file
+    of another user in a sticky directory. And whatever our umask is, others must be able
+    to see whether it is locked.
+    """
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            os.fchmod(fd, mode)
+            return fd

@@ -35,8 +35,7 @@ class Wire:
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send one message whole."""
-        data = marshal.dumps(message)
-        self.sock.sendall(len(data).to_bytes(4, "little") + data)
+        self.sock.sendall(frame(message))
 
     def receive(self) -> list[tuple[Any, ...]] | None:
         """All messages that have arrived; None when the other side is gone."""
@@ -49,10 +48,16 @@ class Wire:
             end = start + 4 + int.from_bytes(buffer[start : start + 4], "little")
             if end > len(buffer):
                 break
-            messages.append(marshal.loads(memoryview(buffer)[start + 4 : end]))
+            messages.append(marshal.loads(memoryview(buffer)[start + 4 : end]))  # noqa: S302 - our own fork
             start = end
         self.buffer = buffer[start:]
         return messages
+
+
+def frame(message: tuple[Any, ...]) -> bytes:
+    """A message with its length in front."""
+    data = marshal.dumps(message)
+    return len(data).to_bytes(4, "little") + data
 
 
 def spawn_keeper(exits_dir: str) -> tuple[int, Wire]:
@@ -108,6 +113,7 @@ class Keeper:
         self.children: dict[int, tuple[str, int]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.reports: list[tuple[Any, ...]] = []
+        self.unsent = b""
         self.exits_path = f"{exits_dir}/{me}"
         self.exits = os.open(
             self.exits_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -131,7 +137,9 @@ class Keeper:
         poll.register(orders, select.EPOLLIN)
         become_subreaper()
         while self.wire is not None or self.children:
-            for fd, _ in poll.poll():
+            for fd, what in poll.poll():
+                if fd == orders and what == select.EPOLLOUT:
+                    continue  # there is room for what could not be said before
                 if fd == orders and self.wire is not None:
                     messages = self._listen()
                     if messages is None:
@@ -144,6 +152,9 @@ class Keeper:
                         wake.recv(4096)
             self._reap()
             self._report()
+            if self.wire is not None:
+                more = select.EPOLLOUT if self.unsent else 0
+                poll.modify(orders, select.EPOLLIN | more)
         if os.fstat(self.exits).st_size == 0:
             with contextlib.suppress(OSError):
                 os.unlink(self.exits_path)
@@ -160,12 +171,20 @@ class Keeper:
         self.reports.append(report)
 
     def _report(self) -> None:
+        """Say what there is to say, but never wait: the daemon may be waiting for us."""
         reports, self.reports = self.reports, []
-        if self.wire is not None and reports:
+        if self.wire is None:
+            return
+        if reports:
+            self.unsent += frame(tuple(reports))
+        if self.unsent:
             try:
-                self.wire.send(tuple(reports))
+                sent = self.wire.sock.send(self.unsent, socket.MSG_DONTWAIT)
+                self.unsent = self.unsent[sent:]
+            except BlockingIOError:
+                pass
             except OSError:
-                self.wire.sock.shutdown(socket.SHUT_RDWR)
+                self.unsent = b""  # nobody listens any more, as the next look will show
 
     def _obey(self, message: tuple[Any, ...]) -> None:
         if message[0] == "environment":
@@ -216,10 +235,10 @@ class Keeper:
             if cgroup is not None:
                 with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.procs", "w") as procs:
                     procs.write(str(pid))
-        except OSError as error:
-            os.write(record, b"failed\n")
-            os.close(record)
+        except (OSError, ValueError, KeyError) as error:
             what = _explain(error, argv, directory)
+            os.write(record, f"failed {what}\n".encode("utf-8", "replace"))
+            os.close(record)
             self._tell("failed", key, what)
             return
         finally:
@@ -298,13 +317,18 @@ class Keeper:
         except OSError:
             return True  # an old kernel: better to look than to miss one
         try:
-            return os.read(fd, 1 << 20).count(b" ") > len(self.children)
+            count = 0
+            while part := os.read(fd, 1 << 16):
+                count += part.count(b" ")
+            return count > len(self.children)
         finally:
             os.close(fd)
 
 
-def _explain(error: OSError, argv: tuple[str, ...], directory: str) -> str:
+def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:
     """One sentence for what could not be started."""
+    if not isinstance(error, OSError):
+        return f"cannot start: {error}"
     name = argv[0]
     if not os.path.isdir(directory):
         return f"the directory {directory} is not there"

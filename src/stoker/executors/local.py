@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..core.events import (
+from stoker.core.events import (
     AttemptLost,
     Event,
     ForeignUseChanged,
@@ -21,14 +21,14 @@ from ..core.events import (
     StartCalledOff,
     StartFailed,
 )
-from ..core.instructions import EndAttempt, SignalAttempt, StartProcess
-from ..core.job import Job
-from ..core.launch import Launch
-from . import cgroup, symptoms, tree
-from .adoption import Adoption
-from .claims import Exits, claim_path, read_claim, take_claim
-from .holds import Holds
-from .keeper import BOOT, Wire, spawn_keeper
+from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
+from stoker.core.job import Job
+from stoker.core.launch import Launch
+from stoker.executors import cgroup, symptoms, tree
+from stoker.executors.adoption import KEPT, Adoption
+from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
+from stoker.executors.holds import Holds
+from stoker.executors.keeper import BOOT, Wire, spawn_keeper
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
@@ -127,6 +127,7 @@ class LocalExecutor:
         try:
             self._provide(launch)
         except (OSError, KeyError) as error:
+            self.holds.drop(key)
             self.facts.append(
                 StartFailed(
                     at=time.time(), job=key[0], attempt=key[1], why=f"cannot start: {error}"
@@ -137,22 +138,25 @@ class LocalExecutor:
         attempt.oom_before = self.oom.before()
         attempt.group = self.cgroups.create(attempt.token)
         self.attempts[key] = attempt
-        self.wire.send(
-            (
-                "start",
-                f"{wish.job}.{wish.attempt}",
-                claim_path(self.places.run, *key),
-                self._argv(launch),
-                launch.directory,
-                launch.umask,
-                launch.environment,
-                launch.extra,
-                launch.out,
-                launch.err,
-                self.holds.paths(launch.gpus) if launch.gpus else [],
-                attempt.group,
-            )
+        self._order(
+            "start",
+            f"{wish.job}.{wish.attempt}",
+            claim_path(self.places.run, *key),
+            self._argv(launch),
+            launch.directory,
+            launch.umask,
+            launch.environment,
+            launch.extra,
+            launch.out,
+            launch.err,
+            self.holds.paths(launch.gpus) if launch.gpus else [],
+            attempt.group,
         )
+
+    def _order(self, *message: object) -> None:
+        """Tell the keeper. If it has died, `_hear` learns of it and sorts out what it had."""
+        with contextlib.suppress(OSError):
+            self.wire.send(message)
 
     def _argv(self, launch: Launch) -> tuple[str, ...]:
         if not launch.terminal:
@@ -175,14 +179,13 @@ class LocalExecutor:
             if values is None:
                 raise KeyError("its environment is no longer stored; submit it again")
             pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
-            self.wire.send(
-                ("environment", launch.environment, {name: value for name, _, value in pairs})
-            )
+            values_by_name = {name: value for name, _, value in pairs}
+            self._order("environment", launch.environment, values_by_name)
             self.known[launch.environment] = None
             if len(self.known) > ENVIRONMENTS:
                 oldest = next(iter(self.known))
                 del self.known[oldest]
-                self.wire.send(("forget", oldest))
+                self._order("forget", oldest)
         if launch.script is not None:
             path = f"{self.places.scripts}/{launch.script}"
             if not os.path.exists(path):
@@ -241,7 +244,10 @@ class LocalExecutor:
     # -- what the keeper says -----------------------------------------------------------
 
     def _hear(self) -> None:
-        reports = self.wire.receive()
+        try:
+            reports = self.wire.receive()
+        except ConnectionError:
+            reports = None
         if reports is None:
             self._keeper_died()
             return
@@ -252,10 +258,10 @@ class LocalExecutor:
             if attempt is None:
                 continue
             if what == "started":
-                self._started(attempt, *rest)
+                self.started(attempt, *rest)
             elif what == "exited":
-                attempt.status, _, attempt.ended_at = rest
-                self.process_gone(attempt)
+                attempt.status, _, attempt.ended_at, orphans = rest
+                self.process_gone(attempt, look_around=orphans)
             elif what == "failed":
                 self.gone(attempt)
                 self.facts.append(
@@ -266,7 +272,8 @@ class LocalExecutor:
                 why = "another daemon claimed it"
                 self.facts.append(AttemptLost(at=time.time(), job=key[0], attempt=key[1], why=why))
 
-    def _started(self, attempt: Attempt, pid: int, boot: float, wall: float) -> None:
+    def started(self, attempt: Attempt, pid: int, boot: float, wall: float) -> None:
+        """Its process exists."""
         attempt.pid = pid
         job, number = attempt.key
         self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
@@ -292,23 +299,24 @@ class LocalExecutor:
     def _orphan(self, attempt: Attempt) -> None:
         job, number = attempt.key
         path = claim_path(self.places.run, job, number)
-        claim = read_claim(path)
-        if claim is None and take_claim(path):
+        if attempt.pid is not None:
+            if attempt.status is None and attempt.pidfd < 0 and attempt.record_by is None:
+                self.adoption.watch(attempt, attempt.pid)
+        elif read_claim(path) is None and take_claim(path):
             self.gone(attempt)
             self.settled.append(path)
             why = "the process that starts jobs was killed"
             self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
-        elif attempt.pid is not None and attempt.status is None and attempt.pidfd < 0:
-            self.adoption.watch(attempt, attempt.pid)
-        elif attempt.pid is None:
+        else:
             self.adoption.expect_record(attempt)
 
     # -- ends ---------------------------------------------------------------------------
 
-    def process_gone(self, attempt: Attempt) -> None:
+    def process_gone(self, attempt: Attempt, look_around: bool = True) -> None:
         """The main process has ended and we know how; the tree may not have."""
         assert attempt.pid is not None
-        if attempt.ending_since is None and not tree.group_alive(attempt.pid):
+        alone = attempt.ending_since is None and not look_around
+        if alone and not tree.group_alive(attempt.pid):
             self.finish(attempt)
             return
         left = self._members(attempt)
@@ -406,6 +414,16 @@ class LocalExecutor:
         attempt.oom_before = self.oom.before()
         self.attempts[key] = attempt
         return attempt
+
+    def close(self) -> None:
+        """Let the keeper go, and leave nothing in the run directory that nobody needs."""
+        self.settle()
+        self.wire.sock.close()
+        if not self.attempts:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.places.run}/{KEPT}")
+                os.rmdir(self.places.run)
+                os.rmdir(os.path.dirname(self.places.run))
 
     def settle(self) -> None:
         """The ends are on disk: their claims may go."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..core.events import Event
-from ..core.instructions import EndAttempt, SignalAttempt, StartProcess
-from ..core.job import Job
-from ..core.launch import Launch
+from stoker.core.events import Event
+from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
+from stoker.core.job import Job
+from stoker.core.launch import Launch
 
 
 class Executor(Protocol):

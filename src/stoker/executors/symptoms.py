@@ -20,10 +20,8 @@ TAIL = 16384
 
 def cuda_out_of_memory(*logs: str | None) -> bool:
     """Whether the end of a log says that CUDA ran out of memory."""
-    for path in logs:
-        if path is not None and any(sign in tail(path) for sign in CUDA_SIGNS):
-            return True
-    return False
+    ends = [tail(path) for path in logs if path is not None]
+    return any(sign in end for end in ends for sign in CUDA_SIGNS)
 
 
 def tail(path: str, size: int = TAIL) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 
-TOKEN = "STOKER_TOKEN"
+TOKEN = "STOKER_TOKEN"  # noqa: S105 - a mark, not a secret
 """Every process of an attempt carries this variable, so that none can slip away."""
 
 

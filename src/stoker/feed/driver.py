@@ -49,7 +49,7 @@ def drive(
     from stoker.daemon.setup import build
 
     feeder = StdinFeeder(lines, progress, options)
-    loop = build(kept, lock, None, resources, extra=devices, feeder=feeder)
+    loop = build(kept, None, resources, extra=devices, feeder=feeder)
     server = Server(loop, "feed")
     feeder.begin(loop, devices)
     try:
@@ -102,9 +102,9 @@ class StdinFeeder(Feeder):
                         f"GPU {name} is used by {device.stranger}; it is used all the same, "
                         "because you named it"
                     )
-        if not devices and not any(node.types.get("gpu") for node in state.cluster.nodes.values()):
-            if self.options.pop("gpus", None):
-                self.progress.warn("no GPU here: one core per line (name devices with --gpus)")
+        no_gpu = not any(node.types.get("gpu") for node in state.cluster.nodes.values())
+        if no_gpu and not devices and self.options.pop("gpus", None):
+            self.progress.warn("no GPU here: one core per line (name devices with --gpus)")
 
     # -- what the loop asks -------------------------------------------------------------
 

@@ -9,9 +9,8 @@ from typing import Any
 from stoker.core.cluster import Placement
 from stoker.core.restore import restore
 from stoker.core.state import State
-
-from .driver import Driver
-from .portrait import portrait, replayed
+from stoker.simulate.driver import Driver
+from stoker.simulate.portrait import portrait, replayed
 
 
 def over_commitments(state: State) -> list[str]:

@@ -23,12 +23,11 @@ from stoker.core.instructions import (
 from stoker.core.launch import launch
 from stoker.core.state import State
 from stoker.engine import Ask, Decision, Engine, Moment, Refusal
+from stoker.simulate.crash import Crash, Fuse, FusedStore
+from stoker.simulate.executor import Faults, ModelledExecutor
+from stoker.simulate.processes import Machine, Model
+from stoker.simulate.world import World
 from stoker.store.port import Store
-
-from .crash import Crash, Fuse, FusedStore
-from .executor import Faults, ModelledExecutor
-from .processes import Machine, Model
-from .world import World
 
 FORCE_AFTER = 0.05
 """Seconds within which everything committed is on disk."""

@@ -20,9 +20,8 @@ from stoker.core.events import (
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch
-
-from .processes import Claim, Key, Machine, Report
-from .world import World
+from stoker.simulate.processes import Claim, Key, Machine, Report
+from stoker.simulate.world import World
 
 RECHECK = 5.0
 """Seconds between looks at the claims of attempts that have not been heard of."""

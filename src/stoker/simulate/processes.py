@@ -8,8 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from stoker.engine import Moment
-
-from .world import World
+from stoker.simulate.world import World
 
 Key = tuple[int, int]
 """A job and the number of its attempt."""

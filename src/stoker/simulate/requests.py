@@ -13,9 +13,8 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 from stoker.engine import Decision, Moment, Refusal
+from stoker.simulate.driver import Decide
 from stoker.store.port import Filter, Store
-
-from .driver import Decide
 
 Step = Callable[[State, Job, Moment], list[e.Event]]
 

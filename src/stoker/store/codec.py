@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import AnyEvent, Event
-from ..core.job import Job, Spec
-from ..core.state import Rest
+from stoker.core.events import AnyEvent, Event
+from stoker.core.job import Job, Spec
+from stoker.core.state import Rest
 
 VERSION = 1
 """Written beside every event; an upcaster lifts each older version by one."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.events import Event
-from ..core.job import Job, Spec
-from ..core.state import Rest
-from . import codec
-from .port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
+from stoker.core.events import Event
+from stoker.core.job import Job, Spec
+from stoker.core.state import Rest
+from stoker.store import codec
+from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
 
 
 class Rows:

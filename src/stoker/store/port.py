@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..core.events import Event
-from ..core.job import Job, Spec
-from ..core.state import Rest
+from stoker.core.events import Event
+from stoker.core.job import Job, Spec
+from stoker.core.state import Rest
 
 
 class StoreError(Exception):

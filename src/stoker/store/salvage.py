@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import JobsForgotten, SpecRecorded
-from ..core.fold import apply
-from ..core.job import Job, Spec
-from ..core.state import Rest, State
-from . import codec
+from stoker.core.events import JobsForgotten, SpecRecorded
+from stoker.core.fold import apply
+from stoker.core.job import Job, Spec
+from stoker.core.state import Rest, State
+from stoker.store import codec
 
 Row = tuple[Any, ...]
 _TABLES = {
@@ -56,7 +56,7 @@ class _Remains:
         """From the front up to the damage, then from the back down to it."""
         rows = self.tables[name]
         for direction in ("ASC", "DESC"):
-            query = f"SELECT * FROM {name} ORDER BY {_TABLES[name]} {direction}"  # noqa: S608
+            query = f"SELECT * FROM {name} ORDER BY {_TABLES[name]} {direction}"
             try:
                 for row in db.execute(query):
                     rows[row[0]] = row
@@ -103,7 +103,7 @@ def _spec(row: Row) -> Spec | None:
 
 def _with_new_first_page(path: str) -> _Remains | None:
     """The first page says only where the tables lie, which is the same in every journal."""
-    from .sqlite import SCHEMA, create
+    from stoker.store.sqlite import SCHEMA, create
 
     with contextlib.suppress(OSError, sqlite3.DatabaseError):
         fresh, copy = path + ".fresh", path + ".copy"
@@ -145,7 +145,7 @@ def _replayed(found: _Remains) -> tuple[State, dict[int, Job], bool]:
 
 def _write(path: str, found: _Remains) -> str:
     """Lay out a new file: rows as they stood where readable, else as the events tell."""
-    from .sqlite import SCHEMA, create
+    from stoker.store.sqlite import SCHEMA, create
 
     state, forgotten, complete = _replayed(found)
     jobs = {**{id: (job, 0) for id, job in forgotten.items()},
@@ -173,8 +173,6 @@ def _write(path: str, found: _Remains) -> str:
     jobs = {id: each for id, each in jobs.items() if each[0].spec in specs}
     rest = _rest(found, state, jobs)
     missing = set(range(1, rest.next_id)) - jobs.keys()
-    seq = max((found.meta("seq") or 0) if isinstance(found.meta("seq"), int) else 0,
-              max(found.tables["events"], default=0))  # fmt: skip
     db = sqlite3.connect(path)
     with contextlib.closing(db), db:
         create(db)
@@ -183,7 +181,7 @@ def _write(path: str, found: _Remains) -> str:
             rows = list(found.tables[name].values())
             if rows:
                 marks = ", ".join("?" * len(rows[0]))
-                db.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)  # noqa: S608
+                db.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
         db.executemany(
             "INSERT INTO specs VALUES (?, ?)",
             [(hash, codec.encode(spec)) for hash, spec in specs.items()],

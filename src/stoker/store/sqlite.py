@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from ..core.events import Event
-from ..core.lifecycle import FINISHED
-from . import codec
-from .port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
+from stoker.core.events import Event
+from stoker.core.lifecycle import FINISHED
+from stoker.store import codec
+from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 
 SCHEMA = 1
 """The layout of the tables; an older file is migrated, a newer one is refused."""
@@ -91,7 +91,7 @@ class SqliteStore:
 
     def _recover(self, path: str, shared: bool, cause: Exception) -> sqlite3.Connection:
         """Set a damaged file aside and read back whatever of its journal is whole."""
-        from .salvage import salvage
+        from stoker.store.salvage import salvage
 
         self._warnings.append(salvage(path, cause))
         return self._open(path, shared)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from ..cluster import Cluster, Placement
-from ..request import Request
-from .place import place
+from stoker.core.cluster import Cluster, Placement
+from stoker.core.policy.place import place
+from stoker.core.request import Request
 
 GRACE = 10.0
 """Seconds a job may take to end after its time limit, before it is killed."""

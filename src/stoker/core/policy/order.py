@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from ..job import Job
-from ..request import Request
+from stoker.core.job import Job
+from stoker.core.request import Request
 
 Key = tuple[Request, int, str, int, int | None]
 """Request, priority, queue, the throttled array it belongs to (0: none), and time limit.

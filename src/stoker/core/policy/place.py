@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..cluster import Cluster, Device, Node, Placement, Take
-from ..request import CPU, GPU, MEMORY, GpuAsk, Request
-from ..units import THOUSAND, format_amount
+from stoker.core.cluster import Cluster, Device, Node, Placement, Take
+from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
+from stoker.core.units import THOUSAND, format_amount
 
 NOMINAL = 0.95
 """A card sold as 24 GB may report a little less; this share of the asked size will do."""

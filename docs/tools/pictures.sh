@@ -1,0 +1,68 @@
+#!/bin/sh
+# Take the pictures of the documentation: real commands in a real terminal (tmux), drawn by
+# ansi2svg.py. Needs tmux, and stoker on the PATH. Run it from the top of the repository.
+
+set -eu
+top=$(pwd)
+work=$(mktemp -d /tmp/moons.XXXX)
+cp "$top/examples/demo/train.py" "$work"
+export STOKER_HOME="$work/.stoker"
+
+# A terminal of its own: no start-up files, a plain prompt, the usual width.
+screen() { tmux -L stoker-pictures "$@"; }
+open_() {
+    screen -f /dev/null new-session -d -x 100 -y "$1" -c "$work" \
+        "env PS1='\[\033[32m\]\$\[\033[0m\] ' bash --noprofile --norc"
+    screen set-option -g default-terminal tmux-256color >/dev/null
+    sleep 0.5
+}
+keys() {
+    screen send-keys -l -- "$1"
+    screen send-keys Enter
+    sleep "${2:-1}"
+}
+take() {
+    screen capture-pane -e -p | sed -e :a -e '/^\(\x1b\[[0-9;]*m\)*\(\x1b\[32m\)*\$*\(\x1b\[[0-9;]*m\)* *$/{$d;N;ba' -e '}' |
+        "$top/docs/tools/ansi2svg.py" --title "$2" --columns 100 >"$top/docs/images/$1.svg"
+    screen kill-server
+}
+finish() {
+    screen kill-server 2>/dev/null || true
+    stoker daemon stop --cancel >/dev/null 2>&1 || true
+    rm -rf "$work"
+}
+trap finish EXIT
+mkdir -p "$top/docs/images"
+
+# feed, half-way through a list with one mistake in it
+for lr in 0.0003 0.001 0.003 O.01 0.03 0.1 0.3 1 3; do
+    echo "python3 train.py --lr $lr --epochs 250"
+done >"$work/sweep.txt"
+open_ 18
+keys 'cat sweep.txt'
+keys 'stoker feed --gpus 0,1 < sweep.txt' 4
+take feed 'stoker feed'
+stoker cancel -y all >/dev/null 2>&1 || true
+sleep 1
+rm -rf "$STOKER_HOME"
+
+# the queue of somebody's afternoon
+cd "$work"
+long="python3 train.py --lr 0.003 --epochs 100000"
+stoker daemon start --gpus 0,1,2,3 2>/dev/null
+{
+    stoker submit --gpus 1 --name typo python3 train.py --lr O.1
+    stoker wait --quiet typo || true
+    stoker submit --gpus 2 --name wide --time 4h $long
+    stoker submit --gpus 0.5 --name sweep --time 90m --array 0-9%4 $long
+    stoker submit --gpus 4 --name big --priority 5 --time 12h $long
+    stoker submit --gpus 1 --name quick --time 30m $long
+    stoker submit --name table --dependency afterany:sweep python3 table.py
+    stoker submit --gpus 1 --name nightly --begin 23:30 $long
+} >/dev/null 2>&1
+sleep 1
+open_ 44
+keys stoker
+keys 'stoker why big'
+keys 'stoker gpus'
+take queue 'stoker'

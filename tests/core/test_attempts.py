@@ -1,0 +1,138 @@
+"""An attempt's life: started, over, lost, called off; and messages that come too late."""
+
+import pytest
+from core.story import Story, gpus
+
+from stoker.core import events as e
+from stoker.core.instructions import AnnounceEmpty, AnnounceEnd, EndAttempt, StartProcess
+from stoker.core.job import Retry
+from stoker.simulate.portrait import portrait
+
+
+def test_a_decision_holds_the_devices_and_wishes_a_start():
+    story = Story(gpus=1)
+    job = story.submit()
+    story.plan()
+    placed = story.placed(job)
+    assert story.is_(job) == "CONFIGURING"
+    assert story.free() == {"0": 0}
+    assert story.tell(e.JobsSeen(at=0, jobs=())) == []
+    assert placed.names("gpu") == ["0"]
+
+
+def test_a_start_is_wished_once_per_attempt():
+    story = Story()
+    job = story.submit()
+    planned = e.AttemptPlanned(
+        at=1, job=job, attempt=0, placement=_first_gpu(story), boot=1.0
+    )  # fmt: skip
+    assert story.tell(planned) == [StartProcess(job, 0, planned.placement)]
+
+
+def _first_gpu(story: Story):
+    from stoker.core.policy.place import place
+
+    placement = place(story.state.cluster, gpus(1))
+    assert placement is not None
+    return placement
+
+
+def test_the_end_gives_the_devices_back_and_is_announced():
+    story = Story()
+    one, two = story.submit(), story.submit()
+    story.run(one, two)
+    assert story.exited(one) == [AnnounceEnd(one)]
+    assert story.exited(two, 3) == [AnnounceEnd(two), AnnounceEmpty()]
+    assert story.free() == {"0": 1000, "1": 1000}
+    assert (story.job(two).code, story.job(two).cause) == (3, "exit 3")
+
+
+def test_an_end_seen_before_its_start_is_an_end():
+    story = Story()
+    job = story.submit()
+    story.plan()
+    story.exited(job, 0)
+    assert story.is_(job) == "COMPLETED"
+    assert story.fact(e.ProcessStarted, job, attempt=0, pid=7, boot=1.0) == []
+    assert story.is_(job) == "COMPLETED"
+
+
+def test_a_job_whose_start_was_called_off_keeps_its_place_with_a_new_attempt():
+    story = Story(gpus=1)
+    one, two = story.submit(), story.submit()
+    story.plan()
+    story.about(e.StartCalledOff, one, why="bob was first")
+    assert (story.is_(one), story.job(one).attempt) == ("PENDING", 1)
+    assert story.plan() == [one]
+    assert story.is_(two) == "PENDING"
+
+
+def test_a_job_that_cannot_start_has_failed_whatever_its_retry_rule():
+    story = Story()
+    job = story.submit(retry=Retry(5))
+    story.plan()
+    story.about(e.StartFailed, job, why="no such directory: /gone")
+    assert (story.is_(job), story.job(job).cause) == ("FAILED", "no such directory: /gone")
+    assert story.job(job).result == 1
+
+
+STALE = [
+    lambda job: e.ProcessStarted(at=5000, job=job, attempt=0, pid=99, boot=5000),
+    lambda job: e.ProcessExited(at=5000, job=job, attempt=0, code=9),
+    lambda job: e.AttemptLost(at=5000, job=job, attempt=0, why="late"),
+    lambda job: e.StartFailed(at=5000, job=job, attempt=0, why="late"),
+    lambda job: e.StartCalledOff(at=5000, job=job, attempt=0, why="late"),
+    lambda job: e.TimeLimitReached(at=5000, job=job, attempt=0),
+    lambda job: e.TimeLimitNear(at=5000, job=job, attempt=0),
+]
+
+
+@pytest.mark.parametrize("stale", STALE)
+@pytest.mark.parametrize("stage", ["waiting", "running", "over", "forgotten"])
+def test_a_message_about_an_older_attempt_changes_nothing(stale, stage: str):
+    story = Story()
+    job = story.submit(retry=Retry(1))
+    story.run(job)
+    story.exited(job, 1)
+    if stage != "waiting":
+        story.wait(10)
+        story.run(job)
+    if stage in ("over", "forgotten"):
+        story.exited(job, 0)
+    if stage == "forgotten":
+        story.tell(e.JobsForgotten(at=0, jobs=(job,)))
+    before = portrait(story.state)
+    assert story.tell(stale(job)) == []
+    assert portrait(story.state) == before
+
+
+@pytest.mark.parametrize("repeated", STALE[:5])
+def test_a_message_about_a_finished_attempt_changes_nothing(repeated):
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    story.exited(job, 0)
+    before = portrait(story.state)
+    assert story.tell(repeated(job)) == []
+    assert portrait(story.state) == before
+
+
+def test_a_second_start_message_changes_nothing():
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    before = portrait(story.state)
+    story.now += 50
+    assert story.started(job, pid=8) == []
+    assert portrait(story.state) == before
+
+
+def test_the_first_message_of_a_cancelled_start_does_not_revive_it():
+    story = Story()
+    job = story.submit()
+    story.plan()
+    assert story.fact(e.JobCancelled, job) == [EndAttempt(job, 0)]
+    story.started(job)
+    assert story.is_(job) == "COMPLETING"
+    story.exited(job, 0)
+    assert story.is_(job) == "CANCELLED"
