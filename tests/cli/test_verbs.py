@@ -169,6 +169,7 @@ def test_run_follows_and_ends_as_the_job(
 ) -> None:
     fake.answers["POST /v1/jobs"] = (200, {"first": 5, "count": 1, "label": "5", "warnings": []})
     fake.answers["GET /v1/jobs/5/log"] = chunked(b"epoch 1\r", b"\xffdone\n")
+    fake.answers["GET /v1/jobs"] = listing(view(5, **FAILED))
     fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(5, **FAILED)]})
     assert main(["run", "--", "python", "-x"]) == 3
     out, err = capsysbinary.readouterr()
@@ -188,8 +189,22 @@ def test_following_goes_on_where_a_restarted_daemon_left_off(
     assert capsysbinary.readouterr().out == b"one\ntwo\n"
     asked = [target for _, target, _ in fake.requests if "/log" in target]
     assert [target.partition("?")[2] for target in asked] == [
-        "follow=1", "follow=1&offset=4", "follow=1&offset=6",
+        "follow=1&attempt=0", "follow=1&offset=4&attempt=0", "follow=1&offset=6&attempt=0",
     ]  # fmt: skip
+
+
+def test_following_goes_on_with_the_next_attempt(
+    fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    views = iter([view(5, **RUNNING), view(5, **RUNNING, attempt=1), view(5, attempt=1, result=0)])
+    logs = iter([chunked(b"first\n"), chunked(b"second\n")])
+    fake.answers["GET /v1/jobs"] = lambda _: listing(next(views))
+    fake.answers["GET /v1/jobs/5/log"] = lambda _: next(logs)
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(5, result=0)]})
+    assert main(["logs", "-f", "5"]) == 0
+    assert capsysbinary.readouterr().out == b"first\nsecond\n"
+    asked = [target for _, target, _ in fake.requests if "/log" in target]
+    assert [target[-9:] for target in asked] == ["attempt=0", "attempt=1"]
 
 
 def test_several_logs_have_headings(

@@ -23,7 +23,7 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
         return wait_to_end(client, label)
     try:
         with _errors_too(client, label, error):
-            patience.copy_attempts(client, label, sys.stdout.buffer)
+            patience.copy_attempts(client, label, sys.stdout.buffer, 0)
         views = patience.wait(client, [label])["jobs"]
     except KeyboardInterrupt:
         return detached(client, label)
@@ -104,7 +104,7 @@ class _errors_too:  # noqa: N801 - reads as a function
 
             self._thread = Thread(
                 target=patience.copy_attempts,
-                args=(client, label, sys.stderr.buffer),
+                args=(client, label, sys.stderr.buffer, 0),
                 kwargs={"stream": "err"},
                 daemon=True,
             )

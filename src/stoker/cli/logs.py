@@ -61,8 +61,11 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
         label = str(view["label"])
         _heading(view, len(found), number)
         asked = _asked(args)
-        copy = patience.copy_log if "attempt" in asked else patience.copy_attempts
-        copy(client, label, sys.stdout.buffer, **asked)
+        if "attempt" in asked:
+            patience.copy_log(client, label, sys.stdout.buffer, **asked)
+        else:
+            first = int(view["attempt"])
+            patience.copy_attempts(client, label, sys.stdout.buffer, first, **asked)
         views = patience.wait(client, [label])["jobs"]
         code = max(code, concluded(client, views))
     return code

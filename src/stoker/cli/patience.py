@@ -65,9 +65,10 @@ def copy_log(client: Client, label: str, target: BinaryIO, **more: object) -> in
             return done
 
 
-def copy_attempts(client: Client, label: str, target: BinaryIO, **more: object) -> None:
-    """Follow a job's log to its end, over all further attempts."""
-    attempt = int(client.jobs([label])["jobs"][0]["attempt"])
+def copy_attempts(
+    client: Client, label: str, target: BinaryIO, attempt: int, **more: object
+) -> None:
+    """Follow a job's log to its end, from one attempt on over all further ones."""
     while True:
         copy_log(client, label, target, attempt=attempt, **more)
         view = wait_for_view(client, label)

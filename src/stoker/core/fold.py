@@ -238,6 +238,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
     if not job.holding:
         return []
     job.ending = "cancel"
+    state.touched.add(job.id)
     if job.state is not JobState.COMPLETING:
         state.move(job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt, event.at_once)]

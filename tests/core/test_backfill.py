@@ -1,0 +1,197 @@
+"""Small jobs in the gaps, and never at the cost of the one at the head."""
+
+from core.story import Story, gpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.plan import plan
+from stoker.core.policy.backfill import GRACE
+
+
+def test_a_short_job_starts_in_the_gap_before_the_head():
+    story = Story(gpus=2)
+    story.submit(limit=600)
+    head = story.submit(gpus(2), limit=600)
+    short, long = story.submit(limit=500), story.submit(limit=700)
+    assert story.plan()[1:] == [short]
+    assert {story.is_(head), story.is_(long)} == {"PENDING"}
+
+
+def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
+    story = Story(gpus=2)
+    story.submit(limit=600)
+    story.submit(gpus(2), limit=600)
+    long, short = story.submit(), story.submit(limit=60)
+    assert story.plan()[1:] == [short]
+    assert story.is_(long) == "PENDING"
+
+
+def test_the_grace_counts():
+    story = Story(gpus=2)
+    story.submit(limit=600)
+    story.submit(gpus(2), limit=600)
+    just = story.submit(limit=600)
+    story.submit(limit=601)
+    assert story.plan()[1:] == [just]
+
+
+def test_what_fits_beside_the_head_may_run_for_ever():
+    story = Story(gpus=3)
+    story.submit(gpus(2), limit=600)
+    story.submit(gpus(2), limit=600)  # the head: two of three
+    beside, not_beside = story.submit(), story.submit()
+    assert story.plan()[1:] == [beside]
+    assert story.is_(not_beside) == "PENDING"
+
+
+def test_a_job_goes_round_the_heads_devices_when_others_are_free():
+    story = Story()
+    fast = [DeviceFacts(name=str(n), index=n, model="a100") for n in range(2)]
+    slow = DeviceFacts(name="2", index=2, model="t4")
+    story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": (*fast, slow)})))
+    story.submit(gpus(1, only=("1",)), limit=600)
+    head = story.submit(gpus(2, model="a100"), limit=600)
+    any_gpu = story.submit()
+    story.plan()
+    assert story.is_(head) == "PENDING"
+    assert story.on(any_gpu) == ["2"]
+
+
+def test_behind_a_job_without_a_limit_the_heads_devices_are_kept_from_unlimited_ones():
+    story = Story(gpus=2)
+    story.submit()
+    head = story.submit(gpus(2))
+    unlimited, limited = story.submit(), story.submit(limit=60)
+    assert story.plan()[1:] == [limited]
+    assert {story.is_(head), story.is_(unlimited)} == {"PENDING"}
+
+
+def test_a_paused_job_has_no_known_end():
+    story = Story(gpus=2)
+    running = story.submit(limit=600)
+    story.run(running)
+    story.fact(e.JobPaused, running, boot=story.now)
+    story.submit(gpus(2), limit=600)
+    story.submit(limit=9_000)
+    assert len(story.plan()) == 1
+
+
+def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_reservation():
+    story = Story(gpus=3)
+    story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "2"),), reason="fan"))
+    story.submit(limit=600)
+    impossible = story.submit(gpus(3))
+    second = story.submit(gpus(2), limit=600)
+    small = story.submit()
+    assert len(story.plan()) == 1
+    assert {story.is_(job) for job in (impossible, second, small)} == {"PENDING"}
+
+
+def test_a_stream_of_small_jobs_does_not_starve_a_big_one():
+    story = Story(gpus=4)
+    running = {job: story.now + 100 for job in [story.submit(limit=100) for _ in range(4)]}
+    story.plan()
+    big = story.submit(gpus(4), limit=100)
+    for _ in range(60):
+        story.submit(limit=100)
+        story.submit(limit=30)
+        story.now += 10
+        for job in [job for job, end in running.items() if end <= story.now]:
+            story.exited(job)
+            del running[job]
+        for job in story.plan():
+            running[job] = story.now + (story.state.spec(story.job(job)).limit or 0)
+            if job == big:
+                return
+    raise AssertionError("it never started")
+
+
+# -- the promise --------------------------------------------------------------------------
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from([0.3, 0.5, 1, 1.5, 2, 3]),
+        st.one_of(st.integers(5, 300), st.none()),
+        st.integers(0, 60),
+    ),
+    min_size=2,
+    max_size=14,
+)
+"""How many GPUs, the time limit, and how much earlier than it the job ends."""
+
+
+def start_of_head(jobs: list[tuple[float, int | None, int]], backfill: bool) -> float | None:
+    """When the first job that has to wait starts, if everybody takes all of their time."""
+    story = Story(gpus=3, cpus=4)
+    ids = [story.submit(gpus(amount), limit=limit) for amount, limit, _ in jobs]
+    ends: dict[int, float] = {}
+    head: int | None = None
+    for _ in range(60):
+        for planned in plan(story.state, story.now, story.now):
+            if not backfill and head is not None and planned.job > head:
+                break  # nobody overtakes
+            story.tell(planned)
+            limit = story.state.spec(story.job(planned.job)).limit
+            ends[planned.job] = story.now + (10_000 if limit is None else limit) + GRACE
+        if head is None:
+            waiting = [id for id in ids if story.is_(id) == "PENDING"]
+            if not waiting:
+                return None
+            head = waiting[0]
+            if any(story.state.spec(story.job(id)).limit is None for id in ends):
+                return None  # no promise can be made behind one without a limit
+        if head in ends:
+            return ends[head] - (jobs[head - 1][1] or 10_000) - GRACE
+        story.now = min(ends.values())
+        for id in [id for id, end in ends.items() if end <= story.now]:
+            story.exited(id)
+            del ends[id]
+    raise AssertionError("the head never started")
+
+
+@settings(max_examples=150)
+@given(JOBS)
+def test_backfill_never_delays_the_head(jobs: list[tuple[float, int | None, int]]):
+    without = start_of_head(jobs, backfill=False)
+    with_ = start_of_head(jobs, backfill=True)
+    if without is not None and with_ is not None:
+        assert with_ <= without
+
+
+@settings(max_examples=150)
+@given(JOBS)
+def test_the_head_starts_by_its_reserved_time_even_when_others_end_early(
+    jobs: list[tuple[float, int | None, int]],
+):
+    from stoker.core.policy.backfill import reserve
+
+    story = Story(gpus=3)
+    ids = [story.submit(gpus(amount), limit=limit) for amount, limit, _ in jobs]
+    ends: dict[int, float] = {}
+    promised: float | None = None
+    head: int | None = None
+    for _ in range(60):
+        for job in story.plan():
+            _, limit, early = jobs[job - 1]
+            ends[job] = story.now + (500 if limit is None else max(limit - early, 0)) + GRACE
+        if head is not None and story.is_(head) != "PENDING":
+            assert promised is None or story.now <= promised
+            return
+        waiting = [id for id in ids if story.is_(id) == "PENDING"]
+        if not waiting:
+            return
+        if head is None:
+            head = waiting[0]
+        request = story.state.spec(story.job(head)).request
+        found = reserve(story.state.cluster, story.state.ends(), request)
+        assert found is not None
+        if found.start != float("inf"):
+            assert promised is None or found.start <= promised
+            promised = found.start
+        story.now = min(ends.values())
+        for id in [id for id, end in ends.items() if end <= story.now]:
+            story.exited(id)
+            del ends[id]
+    raise AssertionError("the head never started")

@@ -1,0 +1,140 @@
+"""Machines that come back with less, devices closed and opened, strangers."""
+
+from core.story import Story, gpus, node
+
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.request import Request
+
+ZERO = (("box", "gpu", "0"),)
+
+
+def test_a_drained_gpu_finishes_its_work_and_takes_no_new():
+    story = Story(gpus=1)
+    job, waits = story.submit(), story.submit()
+    story.run(job)
+    story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
+    assert story.is_(job) == "RUNNING"
+    story.exited(job)
+    assert story.plan() == []
+    story.tell(e.DevicesUndrained(at=0, devices=ZERO))
+    assert story.plan() == [waits]
+
+
+def test_a_drained_gpu_stays_drained_when_its_machine_joins_again():
+    story = Story(gpus=1)
+    story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
+    story.tell(e.NodeJoined(at=0, facts=node(2)))
+    story.submit(count=2)
+    assert len(story.plan()) == 1
+    assert story.state.cluster.nodes["box"].by_name["gpu", "0"].drained == "fan"
+
+
+def test_draining_means_the_device_of_that_name_and_no_other():
+    swapped = NodeFacts(
+        name="box",
+        types={"gpu": (DeviceFacts(name="0", index=1), DeviceFacts(name="1", index=0))},
+    )
+    story = Story()
+    story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
+    story.tell(e.NodeJoined(at=0, facts=swapped))
+    drained = {each.name: each.drained for each in story.state.cluster.nodes["box"].devices()}
+    assert drained == {"0": "fan", "1": None}
+
+
+def test_a_gpu_that_a_stranger_uses_waits_until_he_leaves():
+    story = Story(gpus=1)
+    job = story.submit()
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob", memory=100))
+    assert story.plan() == []
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger=None))
+    assert story.plan() == [job]
+    assert story.state.rest.strangers == {}
+
+
+def test_a_strangers_memory_is_not_given_out():
+    story = Story(gpus=1)
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger=None, memory=20_000))
+    story.submit(gpus(0.1, memory=5_000))
+    small = story.submit(gpus(0.1, memory=4_000))
+    assert story.plan() == [small]
+
+
+def test_another_driver_looks_for_strangers_anew():
+    story = Story(gpus=1)
+    job = story.submit()
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob"))
+    story.tell(e.DaemonStarted(at=0, term=2, boot="b", pid=1, version="1"))
+    assert story.plan() == [job]
+
+
+def test_a_machine_that_joins_again_keeps_what_its_attempts_hold():
+    story = Story(gpus=2)
+    job = story.submit()
+    story.run(job)
+    story.tell(e.NodeJoined(at=0, facts=node(2)))
+    assert story.free() == {"0": 0, "1": 1000}
+    story.exited(job)
+    assert story.free() == {"0": 1000, "1": 1000}
+
+
+def test_a_gpu_that_vanished_under_a_running_attempt_stays_until_its_end():
+    story = Story(gpus=2)
+    halves = [story.submit(gpus(0.5)) for _ in range(2)]
+    other = story.submit()
+    story.run(*halves, other)
+    story.tell(e.NodeJoined(at=0, facts=_only("1")))
+    story.submit(gpus(0.5))
+    assert story.plan() == []
+    story.exited(halves[0])
+    assert story.plan() == []
+    story.exited(halves[1])
+    assert story.free() == {"1": 0}
+    story.exited(other)
+    assert story.plan() != []
+
+
+def _only(*names: str) -> NodeFacts:
+    cards = tuple(DeviceFacts(name=name) for name in names)
+    return NodeFacts(name="box", types={"gpu": cards})
+
+
+def test_a_gpu_that_comes_back_is_open_again():
+    story = Story(gpus=1)
+    job, waits = story.submit(), story.submit()
+    story.run(job)
+    story.tell(e.NodeJoined(at=0, facts=_only("9")))
+    story.tell(e.NodeJoined(at=0, facts=_only("0")))
+    assert story.plan() == []
+    story.exited(job)
+    assert story.plan() == [waits]
+    assert story.on(waits) == ["0"]
+
+
+def test_a_pool_that_shrank_under_its_attempts_is_closed_until_they_end_and_not_lost():
+    story = Story(cpus=8)
+    big, small = story.submit(Request(cpus=6000)), story.submit(Request(cpus=2000))
+    story.run(big, small)
+    story.tell(e.NodeJoined(at=0, facts=node(2, cpus=4)))
+    waits = story.submit(Request(cpus=1000))
+    assert story.plan() == []
+    story.exited(small)
+    assert story.plan() == []
+    story.exited(big)
+    assert story.plan() == [waits]
+    assert story.free("cpu") == {"cpu": 3000}
+
+
+def test_devices_by_the_words_people_use():
+    cards = tuple(
+        DeviceFacts(name=str(n), index=n, uuid=f"GPU-{n}{n}{n}{n}-abcd") for n in range(3)
+    )
+    story = Story()
+    story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
+
+    def found(word: str) -> list[str]:
+        return [device.name for _, device in story.state.cluster.find(word)]
+
+    assert found("1") == found("gpu:1") == found("box/gpu:1") == found("GPU-1111") == ["1"]
+    assert found("all") == ["0", "1", "2"]
+    assert found("cpu:0") == found("other/gpu:1") == found("GPU-") == []

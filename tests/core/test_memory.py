@@ -1,0 +1,111 @@
+"""Forgetting finished jobs, recalling them, and building the state from rows."""
+
+import pytest
+from core.story import Story
+
+from stoker.core import events as e
+from stoker.core import state as state_module
+from stoker.core.dependency import Clause, Dependency
+from stoker.core.restore import restore
+from stoker.simulate.portrait import fold, portrait
+
+
+@pytest.fixture(autouse=True)
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "KEEP_FINISHED", 4)
+    monkeypatch.setattr(state_module, "KEEP_UNSEEN", 6)
+    monkeypatch.setattr(state_module, "FORGET_BATCH", 2)
+
+
+def finished(story: Story, count: int, code: int = 0) -> list[int]:
+    jobs = []
+    for _ in range(count):
+        job = story.submit()
+        story.run(job)
+        story.exited(job, code)
+        jobs.append(job)
+    return jobs
+
+
+def forget(story: Story) -> tuple[int, ...]:
+    story.state.touched.clear()  # a commit
+    chosen = story.state.forgettable()
+    if chosen:
+        story.tell(e.JobsForgotten(at=story.now, jobs=chosen))
+    return chosen
+
+
+def test_the_oldest_ends_leave_memory_once_there_are_enough():
+    story = Story()
+    jobs = finished(story, 5)
+    assert forget(story) == ()
+    jobs += finished(story, 1)
+    assert forget(story) == tuple(jobs[:2])
+    assert story.state.dropped == jobs[:2]
+    assert sorted(story.state.jobs) == jobs[2:]
+
+
+def test_an_end_that_is_not_yet_on_record_stays():
+    story = Story()
+    finished(story, 9)
+    assert story.state.forgettable() == ()
+
+
+def test_unseen_failures_stay_longer_but_not_without_bound():
+    story = Story()
+    failures = finished(story, 7, code=1)
+    assert forget(story) == ()
+    failures += finished(story, 3, code=1)
+    assert forget(story) == tuple(failures[:4])
+
+
+def test_a_job_that_others_wait_for_stays():
+    story = Story()
+    [needed] = finished(story, 1, code=1)
+    story.tell(e.JobsSeen(at=0, jobs=(needed,)))
+    story.submit(dependency=Dependency((Clause("afterok", (needed,)),)))
+    jobs = finished(story, 9)
+    assert needed not in forget(story)
+    assert forget(story) == ()
+    assert jobs[0] not in story.state.jobs
+
+
+def test_a_forgotten_job_is_recalled_as_it_was():
+    story = Story()
+    finished(story, 1, code=3)
+    job, spec = story.job(1), story.state.spec(story.job(1))
+    story.tell(e.JobsForgotten(at=0, jobs=(1,)))
+    assert story.state.specs == {}
+    story.tell(e.JobRecalled(at=0, job=job, spec=spec))
+    assert (story.is_(1), list(story.state.unseen)) == ("FAILED", [1])
+    assert story.state.live == 0
+
+
+def test_the_fact_of_a_recall_does_not_change_with_the_job():
+    story = Story()
+    finished(story, 1, code=3)
+    job, spec = story.job(1), story.state.spec(story.job(1))
+    story.tell(e.JobsForgotten(at=0, jobs=(1,)))
+    recalled = e.JobRecalled(at=0, job=job, spec=spec)
+    story.tell(recalled)
+    story.fact(e.JobRetried, 1)
+    assert recalled.job.state.value == "FAILED"
+    assert portrait(fold(story.journal)) == portrait(story.state)
+
+
+def test_replay_and_rows_give_the_same_state():
+    story = Story(gpus=2)
+    story.tell(e.QueueDefined(at=0, name="q", max_running=2))
+    story.submit(queue="q", count=3, array=True, array_limit=2)
+    story.submit(held=True)
+    story.submit(begin_at=2000.0, deadline_at=3000.0)
+    story.submit(dependency=Dependency((Clause("afterok", (1,)),)))
+    story.run(1)
+    story.exited(1, 1)
+    story.run(2)
+    story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "0"),), reason="fan"))
+    story.tell(e.ForeignUseChanged(at=0, node="box", device="1", stranger="bob", memory=9))
+    state = story.state
+    assert portrait(fold(story.journal)) == portrait(state)
+    rows = restore(state.rest, state.specs, list(state.jobs.values()))
+    assert portrait(rows) == portrait(state)

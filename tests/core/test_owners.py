@@ -1,0 +1,162 @@
+"""What owners do to their jobs."""
+
+import pytest
+from core.story import Story, gpus
+
+from stoker.core import events as e
+from stoker.core.instructions import (
+    AnnounceEmpty,
+    AnnounceEnd,
+    EndAttempt,
+    ResumeAttempt,
+    SignalAttempt,
+    SuspendAttempt,
+)
+from stoker.core.job import Spec
+
+
+def test_cancelling_a_waiting_job_ends_it_there_and_then():
+    story = Story()
+    job = story.submit()
+    assert story.fact(e.JobCancelled, job) == [AnnounceEnd(job), AnnounceEmpty()]
+    assert (story.is_(job), story.job(job).result) == ("CANCELLED", 143)
+    assert story.plan() == []
+
+
+@pytest.mark.parametrize("more", [{"held": True}, {"begin_at": 9e9}])
+def test_cancelling_a_job_that_waits_for_something_else(more: dict[str, object]):
+    story = Story()
+    job = story.submit(**more)  # type: ignore[arg-type]
+    story.fact(e.JobCancelled, job)
+    assert story.is_(job) == "CANCELLED"
+
+
+@pytest.mark.parametrize("stage", ["configuring", "running", "suspended"])
+def test_cancelling_a_job_that_holds_devices_ends_its_tree_first(stage: str):
+    story = Story(gpus=1)
+    job = story.submit()
+    story.plan()
+    if stage != "configuring":
+        story.started(job)
+    if stage == "suspended":
+        story.fact(e.JobPaused, job, boot=story.now)
+    assert story.fact(e.JobCancelled, job) == [EndAttempt(job, 0)]
+    assert story.free() == {"0": 0}
+    story.exited(job, None, signal=15)
+    assert (story.is_(job), story.free()) == ("CANCELLED", {"0": 1000})
+
+
+def test_a_second_cancel_may_insist():
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    story.fact(e.JobCancelled, job)
+    assert story.fact(e.JobCancelled, job, at_once=True) == [EndAttempt(job, 0, at_once=True)]
+
+
+def test_cancelling_one_that_is_out_of_time_makes_it_cancelled_and_says_so_on_record():
+    story = Story()
+    job = story.submit(limit=60)
+    story.run(job)
+    story.wait(60)
+    story.state.touched.clear()
+    story.fact(e.JobCancelled, job)
+    assert story.state.touched == {job}
+    story.exited(job, None, signal=15)
+    assert story.is_(job) == "CANCELLED"
+
+
+def test_cancelling_what_is_over_changes_nothing():
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    story.exited(job)
+    assert story.fact(e.JobCancelled, job) == []
+    assert story.is_(job) == "COMPLETED"
+
+
+def test_hold_and_release():
+    story = Story()
+    job = story.submit()
+    story.fact(e.JobHeld, job)
+    assert story.plan() == []
+    story.fact(e.JobReleased, job)
+    assert story.plan() == [job]
+
+
+def test_pause_keeps_the_devices():
+    story = Story(gpus=1)
+    job = story.submit()
+    story.run(job)
+    assert story.fact(e.JobPaused, job, boot=story.now) == [SuspendAttempt(job, 0)]
+    story.submit()
+    assert story.plan() == []
+    assert story.fact(e.JobResumed, job, boot=story.now) == [ResumeAttempt(job, 0)]
+
+
+def test_a_signal_is_passed_on():
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    assert story.fact(e.JobSignalled, job, signal=10) == [SignalAttempt(job, 0, 10)]
+
+
+def edit(story: Story, job: int, **fields: object) -> None:
+    from msgspec.structs import replace
+
+    spec: Spec = replace(story.state.spec(story.job(job)), **fields)
+    hash = repr(spec)
+    story.tell(e.SpecRecorded(at=story.now, hash=hash, spec=spec))
+    story.fact(
+        e.JobEdited, job, spec=hash, name=spec.name, priority=3, begin_at=story.job(job).begin_at
+    )
+
+
+def test_an_edited_job_asks_for_something_else():
+    story = Story(gpus=2)
+    jobs = [story.submit(gpus(2)) for _ in range(2)]
+    old = story.job(jobs[0]).spec
+    edit(story, jobs[1], request=gpus(1), name="other")
+    assert (story.job(jobs[1]).name, story.job(jobs[1]).priority) == ("other", 3)
+    assert story.plan() == [jobs[1]]
+    assert story.state.spec_users[old] == 1
+
+
+def test_a_spec_that_nobody_uses_any_more_goes():
+    story = Story()
+    job = story.submit()
+    old = story.job(job).spec
+    edit(story, job, limit=60)
+    assert old not in story.state.specs
+    assert list(story.state.spec_users.values()) == [1]
+
+
+def test_an_edited_dependency_replaces_the_old_one():
+    from stoker.core.dependency import Clause, Dependency
+
+    story = Story(gpus=1)
+    first, other = story.submit(held=True), story.submit(held=True)
+    job = story.submit(dependency=Dependency((Clause("afterok", (first,)),)))
+    edit(story, job, dependency=Dependency((Clause("afterany", (other,)),)))
+    assert story.state.dependents == {other: {job}}
+    story.fact(e.JobCancelled, other)
+    assert story.plan() == [job]
+
+
+def test_seen_failures_leave_the_listing():
+    story = Story()
+    job = story.submit()
+    story.run(job)
+    story.exited(job, 1)
+    assert list(story.state.unseen) == [job]
+    story.tell(e.JobsSeen(at=0, jobs=(job, 99)))
+    assert (list(story.state.unseen), story.job(job).seen) == ([], True)
+
+
+def test_ids_are_never_used_again():
+    story = Story()
+    first = story.submit(count=3)
+    for job in range(first, first + 3):
+        story.fact(e.JobCancelled, job)
+    story.tell(e.JobsForgotten(at=0, jobs=(first, first + 1, first + 2)))
+    assert story.submit() == first + 3

@@ -1,0 +1,28 @@
+"""Fixtures of the end-to-end tests: a box with a real daemon."""
+
+from pathlib import Path
+
+import pytest
+from e2e.box import Box, Run
+from fakes.nvml import nvml
+
+__all__ = ["nvml"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture
+def idle(home: Path, stoker: Run) -> Box:
+    """A home in which nothing runs yet."""
+    return Box(home, stoker)
+
+
+@pytest.fixture
+def box(idle: Box) -> Box:
+    """A home whose daemon has four declared GPUs and eight cores."""
+    return idle.start()
