@@ -5,7 +5,7 @@ from core.story import Story
 from stoker.core import events as e
 from stoker.core.clock import due, seconds_until_due
 from stoker.core.instructions import EndAttempt, SignalAttempt
-from stoker.core.job import Retry, Warning_
+from stoker.core.job import Retry, EarlySignal
 
 
 def until_due(story: Story) -> float | None:
@@ -89,7 +89,7 @@ def test_a_pause_does_not_count_against_the_limit():
 
 def test_the_warning_comes_once_and_before_the_limit():
     story = Story()
-    job = story.submit(limit=60, warning=Warning_(10, 20))
+    job = story.submit(limit=60, warning=EarlySignal(10, 20))
     story.run(job)
     assert until_due(story) == 40
     story.now += 40
@@ -101,7 +101,7 @@ def test_the_warning_comes_once_and_before_the_limit():
 
 def test_no_warning_reaches_a_job_that_is_being_ended():
     story = Story()
-    job = story.submit(limit=60, warning=Warning_(10, 20))
+    job = story.submit(limit=60, warning=EarlySignal(10, 20))
     story.run(job)
     assert [type(fact) for fact in story.wait(100)] == [e.TimeLimitReached]
     assert story.wait(1) == []
@@ -109,7 +109,7 @@ def test_no_warning_reaches_a_job_that_is_being_ended():
 
 def test_every_attempt_has_its_own_time_and_its_own_warning():
     story = Story()
-    job = story.submit(limit=60, warning=Warning_(10, 20), retry=Retry(1))
+    job = story.submit(limit=60, warning=EarlySignal(10, 20), retry=Retry(1))
     story.run(job)
     story.wait(45)
     story.exited(job, 1)

@@ -1,0 +1,205 @@
+"""One daemon per state; how it comes, goes and is replaced while jobs run."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from e2e.box import Box, alive, as_json, kill, until
+
+
+def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Box) -> None:
+    starts = [idle.popen("daemon", "start", "--json") for _ in range(8)]
+    import json
+
+    ends = [(*start.communicate(timeout=60), start.returncode) for start in starts]
+    assert [code for _, _, code in ends] == [0] * 8, ends
+    assert {json.loads(out)["pid"] for out, _, _ in ends} == {idle.pid}
+    assert len(idle.keepers) == 1
+
+
+def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(idle: Box) -> None:
+    submits = [idle.popen("submit", f"exit {n}") for n in range(8)]
+    labels = [submit.communicate(timeout=60)[0].decode().strip() for submit in submits]
+    assert sorted(map(int, labels)) == list(range(1, 9))
+    results = sorted(idle.end_of(label)["result"] for label in labels)
+    assert results == list(range(8))
+    until(lambda: len(idle.keepers) == 1)
+
+
+def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: Box) -> None:
+    first = box.pid
+    second = box.popen("daemon", "run")
+    assert second.wait(30) == 0
+    second.communicate()
+    assert box.pid == first
+
+
+def test_a_submission_while_the_daemon_is_ending_gets_a_new_one(box: Box) -> None:
+    for _ in range(5):
+        old = box.pid
+        os.kill(old, signal.SIGTERM)
+        label = box.submit("true")
+        assert box.end_of(label)["state"] == "COMPLETED"
+        until(lambda old=old: not alive(old))
+        box.up()
+
+
+def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) -> None:
+    flag = box.user / "go"
+    job = box.submit("--gpus", "2", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 5")
+    box.says(job, "ready")
+    pid, daemon = box.job(job)["pid"], box.pid
+    done = box.stoker("daemon", "stop")
+    assert done.returncode == 0
+    assert "running" in done.stderr
+    assert alive(pid)
+    assert not alive(daemon)
+    box.start()
+    adopted = box.job(job)
+    assert (adopted["state"], adopted["pid"]) == ("RUNNING", pid)
+    assert box.gpus()["1"]["jobs"][0]["id"] == int(job)
+    flag.touch()
+    assert box.end_of(job)["result"] == 5
+
+
+def test_a_job_that_ended_while_no_daemon_ran_has_its_code_and_its_time(box: Box) -> None:
+    job = box.submit("echo ready; sleep 0.3; exit 9")
+    box.says(job, "ready")
+    pid = box.job(job)["pid"]
+    box.stoker("daemon", "stop", check=True)
+    until(lambda: not alive(pid))
+    time.sleep(1.0)
+    ended = box.up().end_of(job)
+    assert ended["result"] == 9
+    assert ended["elapsed"] < 1.0
+
+
+def test_restart_keeps_the_declared_devices_and_the_jobs(box: Box) -> None:
+    job = box.submit("--gpus", "1", "echo ready; sleep 60")
+    box.says(job, "ready")
+    before = box.pid
+    assert box.stoker("daemon", "restart").returncode == 0
+    assert box.pid != before
+    assert sorted(box.gpus()) == ["0", "1", "2", "3"]
+    assert box.job(job)["state"] == "RUNNING"
+    box.client.kill([job])
+    assert box.end_of(job)["state"] == "CANCELLED"
+
+
+def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: Box) -> None:
+    flag = box.user / "go"
+    job = box.submit("--exclusive", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done")
+    box.says(job, "ready")
+    waits = box.submit("--exclusive", "true")
+    daemon = box.pid
+    stopping = box.popen("daemon", "stop", "--drain")
+    until(lambda: box.client.daemon() and stopping.poll() is None)
+    flag.touch()
+    assert stopping.wait(30) == 0
+    stopping.communicate()
+    until(lambda: not alive(daemon))
+    box.up()
+    assert box.job(job)["state"] == "COMPLETED"
+    assert box.end_of(waits)["state"] == "COMPLETED"
+
+
+def test_stop_cancel_ends_what_runs(box: Box) -> None:
+    job = box.submit("echo ready; sleep 60")
+    box.says(job, "ready")
+    pid = box.job(job)["pid"]
+    assert box.stoker("daemon", "stop", "--cancel").returncode == 0
+    assert not alive(pid)
+    assert box.up().job(job)["state"] == "CANCELLED"
+
+
+def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: Box) -> None:
+    box.result("true")
+    (keeper,) = box.keepers
+    box.stoker("daemon", "stop", check=True)
+    until(lambda: not alive(keeper))
+
+
+def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(idle: Box) -> None:
+    done = idle.stoker("daemon", "start", "--idle-exit", "0.3", "--gpus", "0")
+    assert done.returncode == 0, done.stderr
+    daemon = idle.lock_pid
+    assert daemon is not None
+    idle.submit("--hold", "true")
+    time.sleep(0.8)
+    assert alive(daemon)
+    idle.client.cancel(["all"])
+    until(lambda: not alive(daemon))
+
+
+def test_an_idle_daemon_does_nothing_at_all(box: Box) -> None:
+    box.result("--gpus", "1", "true")
+    box.client.gpus()
+    time.sleep(1.5)
+
+    def work() -> tuple[int, int]:
+        ticks = switches = 0
+        for pid in (box_pid, *box.keepers):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+                status = (task / "status").read_text()
+                switches += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+        return ticks, switches
+
+    box_pid = box.pid
+    time.sleep(0.5)
+    before = work()
+    time.sleep(3)
+    after = work()
+    assert after[0] - before[0] <= 2
+    assert after[1] - before[1] < 10
+
+
+def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: Box) -> None:
+    told = idle.user / "told"
+    (idle.home / "config.toml").write_text(
+        f"""on_end = 'echo "$STOKER_EVENT $STOKER_JOB_ID $STOKER_JOB_NAME $STOKER_STATE $STOKER_CODE [$STOKER_CAUSE] $STOKER_LOG" >> {told}'
+on_empty = 'echo "$STOKER_EVENT" >> {told}'
+"""
+    )
+    box = idle.start()
+    job = box.submit("-J", "bad", "exit 3")
+    box.end_of(job)
+    until(lambda: told.exists() and "empty" in told.read_text())
+    text = told.read_text()
+    assert f"end {job} bad FAILED 3 [exit 3] {box.job(job)['log']}\n" in text
+    assert text.splitlines().count("empty") == 1
+
+
+def test_a_job_can_bring_a_hook_of_its_own(box: Box) -> None:
+    told = box.user / "told"
+    box.result("--on-end", f"echo $STOKER_STATE > {told}.part; mv {told}.part {told}", "true")
+    until(told.exists)
+    assert told.read_text() == "COMPLETED\n"
+
+
+def test_a_config_that_cannot_be_read_is_one_sentence(idle: Box) -> None:
+    (idle.home / "config.toml").write_text("gpus = [0\n")
+    done = idle.stoker("submit", "true")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "config.toml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_key_in_the_config_is_named(idle: Box) -> None:
+    (idle.home / "config.toml").write_text("gpu = 1\n")
+    done = idle.stoker("daemon", "start")
+    assert done.returncode == 2
+    assert "'gpu' is not known" in done.stderr
+
+
+def test_daemon_status_says_who_answers(box: Box) -> None:
+    status = as_json(box.stoker("daemon", "status", "--json"))
+    assert status["pid"] == box.lock_pid
+    assert status["mode"] == "daemon"
+    kill(status["pid"])
+    assert box.stoker("daemon", "status").returncode == 4
+    assert subprocess.run(["true"], check=False).returncode == 0

@@ -1,0 +1,194 @@
+"""The keeper, the daemon and the machine itself go away; the jobs' ends stay known."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from e2e.box import Box, alive, kill, until
+
+WAITS = "echo ready; while [ ! -e {flag} ]; do sleep 0.05; done; exit {code}"
+
+
+def waiting(box: Box, code: int, *options: object) -> tuple[str, Path]:
+    """A job that ends with a code when a file appears."""
+    flag = box.user / f"go-{code}-{time.monotonic_ns()}"
+    job = box.submit(*options, WAITS.format(flag=flag, code=code))
+    box.says(job, "ready")
+    return job, flag
+
+
+def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: Box) -> None:
+    job, flag = waiting(box, 7, "--gpus", "1")
+    (keeper,) = box.keepers
+    kill(keeper)
+    new = until(lambda: [pid for pid in box.keepers if pid != keeper])
+    assert alive(box.job(job)["pid"])
+    assert box.result("exit 5")["result"] == 5  # new jobs start
+    flag.touch()
+    ended = box.end_of(job)
+    assert (ended["state"], ended["result"], ended["attempt"]) == ("FAILED", 7, 0)
+    assert len(new) == 1
+
+
+def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: Box) -> None:
+    label = box.submit("--each-line", "-", input="sleep 0.1; exit 4\n" * 24)
+    for _ in range(4):
+        time.sleep(0.07)
+        for keeper in box.keepers:
+            kill(keeper)
+    assert box.client.wait([label], timeout=40)["finished"]
+    ends = {(job["state"], job["result"]) for job in box.jobs(label)}
+    assert ("FAILED", 4) in ends
+    # A start that was cut in the middle is lost, and said to be; nothing hangs.
+    assert ends <= {("FAILED", 4), ("NODE_FAIL", 1)}
+
+
+def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None:
+    job, flag = waiting(box, 0)
+    again, flag_again = waiting(box, 0, "--retries", "1", "--retry-on", "lost")
+    going, flag_going = waiting(box, 0)
+    (keeper,) = box.keepers
+    pids = [box.job(each)["pid"] for each in (job, again)]
+    box.crash()
+    kill(keeper)
+    flag.touch()
+    flag_again.touch()
+    until(lambda: not any(map(alive, pids)))
+    ended = box.up().end_of(job)
+    assert (ended["state"], ended["cause"]) == ("NODE_FAIL", "lost: its process ended without a record")
+    second = box.end_of(again)
+    assert (second["state"], second["attempt"]) == ("COMPLETED", 1)
+    assert box.job(going)["state"] == "RUNNING"
+    flag_going.touch()
+    assert box.end_of(going)["state"] == "NODE_FAIL"  # nobody was its parent any more
+
+
+def reboot(box: Box, jobs: list[str]) -> None:
+    """What a restart of the machine leaves behind."""
+    pids = [box.job(job)["pid"] for job in jobs]
+    keepers = box.keepers
+    box.crash()
+    for pid in [*keepers, *pids]:
+        kill(pid)
+    shutil.rmtree(box.run_dir)
+    with sqlite3.connect(box.state / "journal.db") as db:
+        (rest,) = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
+        changed = json.loads(rest)
+        assert changed["boot"]
+        changed["boot"] = "another boot"
+        db.execute(
+            "UPDATE meta SET value = ? WHERE key = 'rest'", (json.dumps(changed).encode(),)
+        )
+    db.close()
+
+
+def test_after_a_reboot_running_jobs_are_lost_and_follow_their_rule(box: Box) -> None:
+    job, _ = waiting(box, 0)
+    requeued, flag = waiting(box, 0, "--requeue", "--gpus", "2")
+    queued = box.submit("--hold", "true")
+    reboot(box, [job, requeued])
+    flag.touch()
+    ended = box.up().end_of(job)
+    assert (ended["state"], ended["cause"]) == ("NODE_FAIL", "lost: the machine restarted")
+    assert box.stoker("wait", job).returncode == 1
+    again = box.end_of(requeued)
+    assert (again["state"], again["attempt"]) == ("COMPLETED", 1)
+    assert box.job(queued)["state"] == "PENDING"
+
+
+def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
+    job, flag = waiting(box, 6)
+    other, _ = waiting(box, 0)
+    daemon = box.pid
+    os.kill(daemon, signal.SIGSTOP)  # the daemon does not learn of the end, the keeper does
+    flag.touch()
+    until(lambda: any(b"exit" in path.read_bytes() for path in (box.state / "exits").iterdir()))
+    kill(daemon)
+    box.up()  # so that pids can be asked for; the end is known now
+    assert box.end_of(job)["result"] == 6
+    third, flag = waiting(box, 9)
+    (keeper, *_) = box.keepers[::-1]
+    pids = [box.job(each)["pid"] for each in (other, third)]
+    daemon = box.pid
+    os.kill(daemon, signal.SIGSTOP)
+    flag.touch()
+    until(lambda: any(f"{third}.0 exit".encode() in p.read_bytes() for p in (box.state / "exits").iterdir()))
+    kill(daemon)
+    for pid in (*box.keepers, *pids):
+        kill(pid)
+    shutil.rmtree(box.run_dir)
+    with sqlite3.connect(box.state / "journal.db") as db:
+        (rest,) = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
+        changed = {**json.loads(rest), "boot": "another boot"}
+        db.execute("UPDATE meta SET value = ? WHERE key = 'rest'", (json.dumps(changed).encode(),))
+    db.close()
+    box.up()
+    assert box.end_of(third)["result"] == 9
+    assert box.end_of(other)["cause"] == "lost: the machine restarted"
+
+
+def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice(box: Box) -> None:
+    count = box.user / "count"
+    flag = box.user / "go"
+    job = box.submit("--gpus", "1", f"echo x >> {count}; echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 3")
+    box.says(job, "ready")
+    box.crash()
+    shutil.rmtree(box.run_dir)
+    box.up()
+    assert box.job(job)["state"] == "RUNNING"
+    assert box.gpus()["0"]["state"] == "busy"
+    flag.touch()
+    ended = box.end_of(job)
+    assert (ended["state"], ended["result"], ended["attempt"]) == ("FAILED", 3, 0)
+    assert count.read_text() == "x\n"
+
+
+def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
+    job, flag = waiting(box, 8)
+    pid = box.job(job)["pid"]
+    box.crash()
+    shutil.rmtree(box.run_dir)
+    flag.touch()
+    until(lambda: not alive(pid))
+    until(lambda: any(b"exit" in path.read_bytes() for path in (box.state / "exits").iterdir()))
+    ended = box.up().end_of(job)
+    assert (ended["state"], ended["result"]) == ("FAILED", 8)
+
+
+def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_again(box: Box) -> None:
+    count = box.user / "count"
+    job = box.submit(f"echo x >> {count}; echo ready; sleep 60")
+    box.says(job, "ready")
+    pid, keepers = box.job(job)["pid"], box.keepers
+    box.crash()
+    for each in (*keepers, pid):
+        kill(each)
+    shutil.rmtree(box.run_dir)
+    assert box.up().end_of(job)["state"] == "NODE_FAIL"
+    assert count.read_text() == "x\n"
+
+
+def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: Box) -> None:
+    flag = box.user / "go"
+    job = box.submit(
+        f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; echo 'CUDA out of memory'; exit 1"
+    )
+    box.says(job, "ready")
+    box.crash()
+    box.up()
+    flag.touch()
+    ended = box.end_of(job)
+    assert (ended["state"], ended["cause"]) == ("OUT_OF_MEMORY", "CUDA out of memory")
+
+
+@pytest.mark.timeout(120)
+def test_thousands_of_starts_at_once_do_not_tie_daemon_and_keeper_in_a_knot(idle: Box) -> None:
+    box = idle.start("{cpu:6000}")
+    label = box.submit("--each-line", "-", input="true\n" * 6000)
+    assert box.client.wait([label], timeout=100)["finished"]
+    assert box.client.jobs()["counts"].get("FAILED", 0) == 0

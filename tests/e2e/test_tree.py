@@ -1,0 +1,123 @@
+"""Ending a job ends everything it started, and its GPU is free only then."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from e2e.box import Box, alive, until
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def note(word):
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{word} {os.getpid()}\\n")
+note("main")
+if os.fork() == 0:
+    note("child")
+    if os.fork() == 0:
+        note("grandchild")
+    elif os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        note("daemon")
+while True:
+    time.sleep(0.1)
+"""
+
+
+def noted(path: Path, count: int) -> dict[str, int]:
+    """Who wrote down a pid."""
+
+    def there() -> dict[str, int]:
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {word: int(pid) for word, pid in map(str.split, lines)} if len(lines) >= count else {}
+
+    found: dict[str, int] = until(there)
+    return found
+
+
+def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term(idle: Box) -> None:
+    (idle.home / "config.toml").write_text("grace = 1\n")
+    box = idle.start()
+    box.script("stubborn.py", STUBBORN)
+    job = box.submit("--gpus", "1", "python3", "stubborn.py", "pids")
+    pids = noted(box.user / "pids", 4)
+    assert len(set(map(os.getsid, pids.values()))) == 2
+    box.client.cancel([job])
+    # As long as one of them lives the GPU is not given back.
+    while box.job(job)["state"] != "CANCELLED":
+        assert box.job(job)["state"] == "COMPLETING"
+        time.sleep(0.02)
+    assert [word for word, pid in pids.items() if alive(pid)] == []
+    assert box.gpus()["0"]["state"] == "free"
+    assert box.job(job)["result"] == 143
+
+
+def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: Box) -> None:
+    (idle.home / "config.toml").write_text("grace = 1\n")
+    box = idle.start("{gpu:1,cpu:4}")
+    job = box.submit("--gpus", "1", f"trap '' TERM; echo $$ > {box.user}/pid; while :; do sleep 0.05; done")
+    until((box.user / "pid").exists)
+    pid = until(lambda: (box.user / "pid").read_text().strip())
+    check = f"kill -0 {pid} 2>/dev/null && exit 66; exit 0"
+    after = box.submit("--gpus", "1", check)
+    box.client.cancel([job])
+    assert box.end_of(after)["result"] == 0
+
+
+def test_kill_does_not_wait_for_a_grace(box: Box) -> None:
+    job = box.submit("trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    box.says(job, "ready")
+    assert box.stoker("kill", job).returncode == 0
+    assert box.end_of(job, seconds=8)["state"] == "CANCELLED"  # the grace would be ten seconds
+
+
+def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Box) -> None:
+    job = box.submit("--gpus", "1", "sleep 300 & echo $! > pid; exit 0")
+    ended = box.end_of(job)
+    pid = int((box.user / "pid").read_text())
+    assert not alive(pid)
+    assert (ended["state"], ended["result"]) == ("COMPLETED", 0)
+    assert "1 process" in (ended["leftovers"] or "")
+
+
+def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Box) -> None:
+    job = box.submit("--gpus", "1", "setsid sh -c 'echo $$ > pid; exec sleep 300' & sleep 0.3; exit 4")
+    ended = box.end_of(job)
+    pid = int((box.user / "pid").read_text())
+    with contextlib.suppress(OSError):
+        assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert not alive(pid)
+    assert ended["result"] == 4
+    assert ended["leftovers"]
+
+
+def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> None:
+    program = "import signal,sys,time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(12)); print('ready', flush=True); time.sleep(60)"
+    box.script("heeds.py", program)
+    job = box.submit("python3 heeds.py; exit $?")
+    box.says(job, "ready")
+    assert box.stoker("kill", "-s", "USR1", job).returncode == 0
+    assert box.end_of(job)["result"] == 12
+
+
+def test_a_cancelled_job_may_clean_up_in_its_grace(box: Box) -> None:
+    job = box.submit("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    box.says(job, "ready")
+    box.client.cancel([job])
+    ended = box.end_of(job)
+    assert (ended["state"], ended["result"]) == ("CANCELLED", 143)
+    assert "cleaned" in box.output(job)
+
+
+def test_a_paused_job_can_be_cancelled(box: Box) -> None:
+    job = box.submit("echo ready; sleep 60")
+    box.says(job, "ready")
+    box.client.pause([job])
+    pid = box.job(job)["pid"]
+    box.client.cancel([job])
+    assert box.end_of(job)["state"] == "CANCELLED"
+    assert not alive(pid)

@@ -1,0 +1,123 @@
+"""One busy scenario, with the driver killed at every single instant of it."""
+
+from pathlib import Path
+
+import pytest
+from simulate.box import Box, gpus
+
+from stoker.core.dependency import Clause, Dependency
+from stoker.core.job import Retry
+from stoker.core.lifecycle import JobState
+from stoker.core.request import Request
+from stoker.simulate import requests as ask
+from stoker.simulate.crash import Fuse
+from stoker.simulate.processes import Model
+from stoker.store.port import Store
+from stoker.store.sqlite import SqliteStore
+
+
+def busy(box: Box) -> None:
+    """A little of everything, in three minutes."""
+    first = box.submit(models=(Model(seconds=20),))
+    array = box.submit(gpus(0.5), count=3, array=True, array_limit=2)
+    again = box.submit(
+        models=(Model(seconds=8, code=1), Model(seconds=5)), retry=Retry(1), priority=5
+    )
+    box.submit(dependency=Dependency((Clause("afterok", (first, array)),)))
+    stubborn = box.submit(models=(Model(seconds=900, ignores_term=True),), limit=30)
+    box.run(6)
+    paused = box.submit(gpus(2), models=(Model(seconds=30),), limit=60)
+    checkpoints = box.submit(models=(Model(seconds=3, code=75), Model(seconds=3)))
+    unwanted = box.submit(held=True)
+    box.run(6)
+    box.do(ask.pause(first))
+    box.do(ask.edit(unwanted, request=Request(cpus=1000)))
+    box.do(ask.move(unwanted, 1, 9))
+    box.run(20)
+    box.do(ask.resume(first))
+    box.do(ask.cancel(unwanted))
+    box.do(ask.cancel(stubborn))
+    box.run(30)
+    box.do(ask.retry(unwanted))
+    box.run(120)
+    box.check_all_over()
+    for job in (first, array, again, paused, checkpoints, unwanted):
+        assert box.job(job).state is JobState.COMPLETED, box.job(job)
+    assert box.job(stubborn).state in (JobState.TIMEOUT, JobState.CANCELLED)
+    for job in range(first, unwanted + 1):
+        assert len(box.runs(job)) <= 2
+
+
+def counted() -> Fuse:
+    box = Box(gpus=2)
+    busy(box)
+    assert box.driver.crashes == 0
+    return box.driver.fuse
+
+
+def test_the_scenario_passes_every_kind_of_instant():
+    kinds = set(counted().places)
+    assert {"before commit", "after commit", "carried out", "adopted"} <= kinds
+    assert {"before StartProcess", "before EndAttempt", "before SuspendAttempt"} <= kinds
+
+
+def test_killed_at_any_instant_nothing_is_lost_and_nothing_runs_twice():
+    for instant in range(2, counted().passed + 1):
+        box = Box(gpus=2)
+        box.driver.fuse.passed, box.driver.fuse.at = 1, instant
+        busy(box)
+        assert box.driver.crashes == 1, instant
+
+
+@pytest.mark.parametrize("every", [7, 11, 23])
+def test_killed_again_and_again(every: int):
+    box = Box(gpus=2)
+    turn = box.driver.turn
+
+    def turn_with_a_crash() -> None:
+        box.driver.fuse.passed, box.driver.fuse.at = 0, every
+        turn()
+
+    box.driver.turn = turn_with_a_crash  # type: ignore[method-assign]
+    busy(box)
+    assert box.driver.crashes > 3
+
+
+def test_killed_with_the_journal_in_sqlite(tmp_path: Path):
+    opened: list[SqliteStore] = []
+
+    def open_store() -> Store:
+        for old in opened:  # a killed process closes nothing but its descriptors
+            old._db.close()
+        opened[:] = [SqliteStore(str(tmp_path / "journal.db"))]
+        return opened[0]
+
+    box = Box(gpus=2, open_store=open_store)
+    turns = 0
+    turn = box.driver.turn
+
+    def turn_with_a_crash() -> None:
+        nonlocal turns
+        turns += 1
+        if turns % 5 == 0:
+            box.driver.fuse.passed, box.driver.fuse.at = 0, turns % 7 + 1
+        turn()
+
+    box.driver.turn = turn_with_a_crash  # type: ignore[method-assign]
+    busy(box)
+    assert box.driver.crashes > 3
+
+
+def test_a_loss_of_power_takes_nothing_that_was_acknowledged():
+    for seconds in range(0, 60, 3):
+        box = Box(gpus=2, seed=seconds)
+        rule = Retry(3, ("lost",))
+        box.submit(models=(Model(seconds=10),), count=4, retry=rule)
+        box.run(seconds)
+        late = box.submit(models=(Model(seconds=4),), retry=rule)
+        box.memory.lose_power()
+        box.driver.machine.started.clear()  # what ran within the last moments may run again
+        box.driver.reboot(keeps_records=seconds % 2 == 0)
+        box.finish(5000)
+        box.check_all_over()
+        assert box.job(late).state is JobState.COMPLETED
