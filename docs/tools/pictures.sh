@@ -22,13 +22,14 @@ keys() {
     sleep "${2:-1}"
 }
 take() {
-    screen capture-pane -e -p | sed -e :a -e '/^\(\x1b\[[0-9;]*m\)*\(\x1b\[32m\)*\$*\(\x1b\[[0-9;]*m\)* *$/{$d;N;ba' -e '}' |
+    screen capture-pane -e -p |
         "$top/docs/tools/ansi2svg.py" --title "$2" --columns 100 >"$top/docs/images/$1.svg"
     screen kill-server
 }
 finish() {
     screen kill-server 2>/dev/null || true
     stoker daemon stop --cancel >/dev/null 2>&1 || true
+    python3 -c 'import shutil; from stoker import places; shutil.rmtree(places.run_dir(), True)'
     rm -rf "$work"
 }
 trap finish EXIT
@@ -54,15 +55,13 @@ stoker daemon start --gpus 0,1,2,3 2>/dev/null
     stoker submit --gpus 1 --name typo python3 train.py --lr O.1
     stoker wait --quiet typo || true
     stoker submit --gpus 2 --name wide --time 4h $long
-    stoker submit --gpus 0.5 --name sweep --time 90m --array 0-9%4 $long
-    stoker submit --gpus 4 --name big --priority 5 --time 12h $long
-    stoker submit --gpus 1 --name quick --time 30m $long
+    stoker submit --gpus 0.5 --name sweep --time 90m --array 0-7%4 $long
+    stoker submit --gpus 4 --name big --time 12h $long
     stoker submit --name table --dependency afterany:sweep python3 table.py
     stoker submit --gpus 1 --name nightly --begin 23:30 $long
 } >/dev/null 2>&1
 sleep 1
-open_ 44
+open_ 40
 keys stoker
 keys 'stoker why big'
-keys 'stoker gpus'
 take queue 'stoker'

@@ -15,13 +15,17 @@ done
 
 finish() {
     code=$?
-    trap - EXIT INT TERM
+    trap - EXIT HUP INT TERM
     cd /
     stoker daemon stop --cancel >/dev/null 2>&1 || true
+    # Claims of running jobs are kept in memory where that is possible, outside STOKER_HOME.
+    python3 -c 'import shutil; from stoker import places; shutil.rmtree(places.run_dir(), True)' \
+        2>/dev/null || true
     rm -rf "$STOKER_HOME"
     exit "$code"
 }
 trap finish EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 

@@ -12,7 +12,7 @@ def main():
     results.sort(key=lambda result: (-result["accuracy"], result["loss"]))
     print("    lr   accuracy      loss   GPU   job")
     for place, result in enumerate(results):
-        bar = "█" * round(24 * result["accuracy"])
+        bar = "━" * round(24 * result["accuracy"])
         best = "  ← best" if place == 0 else ""
         print(
             f"{result['lr']:6g}   {result['accuracy']:8.1%}  {result['loss']:8.4f}"

@@ -136,3 +136,15 @@ def test_the_first_message_of_a_cancelled_start_does_not_revive_it():
     assert story.is_(job) == "COMPLETING"
     story.exited(job, 0)
     assert story.is_(job) == "CANCELLED"
+
+
+def test_a_number_that_a_lost_attempt_used_is_not_used_again():
+    story = Story(gpus=1)
+    waits, over, runs = (story.submit(priority=n) for n in (0, 2, 1))
+    story.run(over)
+    story.exited(over)
+    story.run(runs)
+    for job in (waits, over, runs):
+        assert story.fact(e.AttemptsFound, job, attempt=3) == []
+    assert [story.job(job).attempt for job in (waits, over, runs)] == [4, 4, 0]
+    assert story.fact(e.AttemptsFound, 99, attempt=3) == []

@@ -1,8 +1,8 @@
 """One daemon per state; how it comes, goes and is replaced while jobs run."""
 
+import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,8 +11,6 @@ from e2e.box import Box, alive, as_json, kill, until
 
 def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Box) -> None:
     starts = [idle.popen("daemon", "start", "--json") for _ in range(8)]
-    import json
-
     ends = [(*start.communicate(timeout=60), start.returncode) for start in starts]
     assert [code for _, _, code in ends] == [0] * 8, ends
     assert {json.loads(out)["pid"] for out, _, _ in ends} == {idle.pid}
@@ -122,12 +120,11 @@ def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: Box) -> N
 
 
 def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(idle: Box) -> None:
-    done = idle.stoker("daemon", "start", "--idle-exit", "0.3", "--gpus", "0")
+    done = idle.stoker("daemon", "start", "--idle-exit", "1.5", "--gpus", "0")
     assert done.returncode == 0, done.stderr
-    daemon = idle.lock_pid
-    assert daemon is not None
     idle.submit("--hold", "true")
-    time.sleep(0.8)
+    daemon = idle.pid
+    time.sleep(2)
     assert alive(daemon)
     idle.client.cancel(["all"])
     until(lambda: not alive(daemon))
@@ -202,4 +199,3 @@ def test_daemon_status_says_who_answers(box: Box) -> None:
     assert status["mode"] == "daemon"
     kill(status["pid"])
     assert box.stoker("daemon", "status").returncode == 4
-    assert subprocess.run(["true"], check=False).returncode == 0

@@ -48,8 +48,8 @@ def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term
     assert len(set(map(os.getsid, pids.values()))) == 2
     box.client.cancel([job])
     # As long as one of them lives the GPU is not given back.
-    while box.job(job)["state"] != "CANCELLED":
-        assert box.job(job)["state"] == "COMPLETING"
+    while (state := box.job(job)["state"]) != "CANCELLED":
+        assert state == "COMPLETING"
         time.sleep(0.02)
     assert [word for word, pid in pids.items() if alive(pid)] == []
     assert box.gpus()["0"]["state"] == "free"
@@ -81,7 +81,7 @@ def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Box)
     pid = int((box.user / "pid").read_text())
     assert not alive(pid)
     assert (ended["state"], ended["result"]) == ("COMPLETED", 0)
-    assert "1 process" in (ended["leftovers"] or "")
+    assert "left 1 process behind" in ended["enforced"]
 
 
 def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Box) -> None:
@@ -92,7 +92,7 @@ def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Bo
         assert b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert not alive(pid)
     assert ended["result"] == 4
-    assert ended["leftovers"]
+    assert "left 1 process behind" in ended["enforced"]
 
 
 def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> None:

@@ -42,7 +42,9 @@ class Box:
         seed: int = 0,
         faults: Faults | None = None,
         open_store: Callable[[], Store] | None = None,
+        check_every: int = 1,
     ) -> None:
+        self.check_every, self.turns = check_every, 0
         self.world = World(seed)
         self.models: dict[int, tuple[Model, ...]] = {}
         self.memory = VolatileStore()
@@ -91,7 +93,12 @@ class Box:
         return first
 
     def run(self, seconds: float) -> None:
-        self.driver.run(seconds, self.check)
+        self.driver.run(seconds, self._after_turn)
+
+    def _after_turn(self) -> None:
+        self.turns += 1
+        if self.turns % self.check_every == 0:
+            self.check()
 
     def finish(self, seconds: float = 100_000) -> None:
         self.run(seconds)

@@ -367,7 +367,8 @@ class LocalExecutor:
     def _note(attempt: Attempt) -> str | None:
         if attempt.left_behind:
             how = "killed" if attempt.killed else "ended"
-            return f"left {attempt.left_behind} processes behind, {how} with it"
+            left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
+            return f"left {left} behind, {how} with it"
         return "killed after its grace" if attempt.killed else None
 
     def gone(self, attempt: Attempt) -> None:
@@ -395,8 +396,10 @@ class LocalExecutor:
         main_gone = attempt.status is not None
         if attempt.kill_at is not None and boot >= attempt.kill_at:
             attempt.killed = True
-            if attempt.group is None or not cgroup.kill(attempt.group):
-                tree.signal_all(self._members(attempt), signal.SIGKILL)
+            if attempt.group is not None:
+                cgroup.kill(attempt.group)
+            # The group may have been joined a moment too late to hold the first children.
+            tree.signal_all(self._members(attempt), signal.SIGKILL)
         if main_gone and not self._members(attempt):
             self.finish(attempt)
 

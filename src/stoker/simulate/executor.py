@@ -20,6 +20,7 @@ from stoker.core.events import (
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch
+from stoker.core.lifecycle import JobState
 from stoker.simulate.processes import Claim, Key, Machine, Report
 from stoker.simulate.world import World
 
@@ -181,18 +182,30 @@ class ModelledExecutor:
                 why = "the daemon ended before it could be started"
                 self._fact_of(StartCalledOff, key, at, why)
             elif same_boot:
-                self._take_over(key, self.machine.claims[key])
+                self._take_over(job, self.machine.claims[key])
             elif key in self.machine.records:
                 self.facts.append(_fact(self.machine.records[key]))
                 self._gone(key)
             else:
                 self._fact_of(AttemptLost, key, at, "the machine restarted")
 
-    def _take_over(self, key: Key, claim: Claim) -> None:
+    def _take_over(self, job: Job, claim: Claim) -> None:
+        key = (job.id, job.attempt)
         if claim.taken:  # by a driver that ended before it could say so
             self._fact_of(StartCalledOff, key, self.world.moment().at, "it was never started")
             return
         self._tell(key, claim)
+        if key in self.attempts:
+            self._repeat(job)
+
+    def _repeat(self, job: Job) -> None:
+        """What was decided before the driver died may not have been done: do it again."""
+        if job.ending is not None:
+            self.end(EndAttempt(job.id, job.attempt))
+        elif job.state is JobState.SUSPENDED:
+            self.suspend(job.id, job.attempt)
+        elif job.slack:
+            self.resume(job.id, job.attempt)
 
     def _fact_of(self, kind: type[Any], key: Key, at: float, why: str) -> None:
         self.facts.append(kind(at=at, job=key[0], attempt=key[1], why=why))

@@ -104,7 +104,7 @@ class MemoryStore:
         for _, (data, _resident) in sorted(self.rows.jobs.items()):
             job = codec.decode_job(data)
             spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
-            if _matches(job, spec, wanted):
+            if _matches(job, wanted):
                 found.append(Found(job, spec))
         found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
         return found[-max(wanted.limit, len(wanted.ids or ())) :]
@@ -140,7 +140,7 @@ class MemoryStore:
         """Stays readable, so that a test can look at it."""
 
 
-def _matches(job: Job, spec: Spec, wanted: Filter) -> bool:
+def _matches(job: Job, wanted: Filter) -> bool:
     if wanted.ids is not None:
         return job.id in wanted.ids
     if not job.finished:
@@ -148,7 +148,7 @@ def _matches(job: Job, spec: Spec, wanted: Filter) -> bool:
     ended = job.ended_at or 0.0
     return (
         (wanted.states is None or job.state.value in wanted.states)
-        and (wanted.user is None or spec.user == wanted.user)
+        and (wanted.user is None or job.user == wanted.user)
         and (wanted.name is None or job.name == wanted.name)
         and (wanted.since is None or ended >= wanted.since)
         and (wanted.until is None or ended < wanted.until)

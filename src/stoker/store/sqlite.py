@@ -62,7 +62,6 @@ class SqliteStore:
                 version = db.execute("PRAGMA user_version").fetchone()[0]
                 if version == 0:
                     create(db)
-                    db.execute(f"PRAGMA user_version = {SCHEMA}")
                 elif version > SCHEMA:
                     raise StoreError(
                         f"{path} was written by a newer stoker (layout {version}, this one knows "
@@ -75,7 +74,7 @@ class SqliteStore:
                 db.close()
                 raise
         except sqlite3.DatabaseError as error:
-            if new or isinstance(error, sqlite3.OperationalError):
+            if new or not _is_damage(error):
                 raise _translated(error, path) from error
             return self._recover(path, shared, error)
         finally:
@@ -140,8 +139,8 @@ class SqliteStore:
         """The state, row by row, as of the last commit."""
         try:
             return self._load()
-        except (sqlite3.DatabaseError, msgspec.MsgspecError, TypeError) as error:
-            if isinstance(error, sqlite3.OperationalError):
+        except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
+            if isinstance(error, sqlite3.DatabaseError) and not _is_damage(error):
                 raise _translated(error, self.path) from error
             self._salvage_again(error)
             return self._load()
@@ -160,6 +159,8 @@ class SqliteStore:
         specs = {}
         for hash in wanted:
             row = self._db.execute("SELECT data FROM specs WHERE hash = ?", (hash,)).fetchone()
+            if row is None:
+                raise sqlite3.DatabaseError(f"what was submitted is gone ({hash})")
             specs[hash] = codec.decode_spec(row[0])
         self._seq = max(self._seq, self._last_seq())
         return Snapshot(seq=self._seq, rest=rest, jobs=jobs, specs=specs)
@@ -343,7 +344,13 @@ class SqliteStore:
 def create(db: sqlite3.Connection) -> None:
     """Lay the tables out, all or nothing."""
     with open(os.path.join(_HERE, "sql", "schema.sql")) as script:
-        db.executescript(f"BEGIN;\n{script.read()}\nCOMMIT;")
+        # The version too: tables without one could not be told from somebody else's.
+        db.executescript(f"BEGIN;\n{script.read()}\nPRAGMA user_version = {SCHEMA};\nCOMMIT;")
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is wrong: anything else comes as a more special error."""
+    return type(error) is sqlite3.DatabaseError
 
 
 def _check(db: sqlite3.Connection) -> None:

@@ -1,0 +1,285 @@
+"""Real GPUs as the driver shows them: theirs, ours, strangers', lost and hanging."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.box import Box, Run, as_json, until
+from fakes.nvml import FakeNvml, Gpu, Process
+
+A = Gpu(uuid="GPU-aaaa", name="NVIDIA A100-SXM4-80GB", memory_total=81920, pci="0000:01:00.0")
+B = Gpu(uuid="GPU-bbbb", name="NVIDIA GeForce RTX 3090", memory_total=24576, pci="0000:02:00.0")
+HOLDS = "echo ready; exec sleep 300"
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The pid of a process that is none of ours."""
+    process = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]})
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def quick(idle: Box) -> Box:
+    """A home whose strangers are believed gone without delay."""
+    (idle.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
+    return idle
+
+
+def start(box: Box, nvml: FakeNvml, *args: str, **env: str) -> Box:
+    """A daemon that sees the stand-in driver."""
+    done = box.stoker("daemon", "start", *args, env={**nvml.env(), **env})
+    assert done.returncode == 0, done.stderr
+    return box
+
+
+def used(gpu: Gpu, pid: int, memory: int = 4000, **more: Any) -> Gpu:
+    """The same GPU with somebody's process on it."""
+    fields = {name: getattr(gpu, name) for name in ("uuid", "name", "memory_total", "pci")}
+    return Gpu(**fields, memory_used=memory, processes=(Process(pid=pid, memory=memory),), **more)
+
+
+def test_gpus_are_shown_with_what_the_driver_knows(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([A, B])
+    box = start(idle, nvml)
+    first, second = as_json(box.stoker("gpus", "--json"))["gpus"]
+    assert (first["id"], first["uuid"], first["memory"]) == ("0", "GPU-aaaa", 81920)
+    assert "A100" in first["model"]
+    assert second["uuid"] == "GPU-bbbb"
+    assert (first["state"], first["temperature"], first["utilization"]) == ("free", 40, 0)
+    assert "3090" in box.stoker("gpus").stdout
+
+
+def test_jobs_get_the_model_and_the_memory_they_ask_for(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([B, A])
+    box = start(idle, nvml)
+    job = box.result("--gpus", "a100:1", "echo $CUDA_VISIBLE_DEVICES $STOKER_GPU_UUIDS")
+    assert box.output(job["id"]) == "1 GPU-aaaa\n"
+    job = box.result("--gpus", "1", "--gpus-min-vram", "40G", "echo $CUDA_VISIBLE_DEVICES")
+    assert box.output(job["id"]) == "1\n"
+    assert box.refused("--gpus", "h100:1", "true")[0] == 6
+    assert box.refused("--gpus", "2", "--gpus-min-vram", "40G", "true")[0] == 6
+
+
+def test_jobs_share_a_gpu_by_memory(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([B])
+    box = start(idle, nvml)
+    jobs = [box.submit("--gpus", "0.3", "--gpu-memory", "10G", HOLDS) for _ in range(3)]
+    until(lambda: [box.job(job)["state"] for job in jobs] == ["RUNNING", "RUNNING", "PENDING"])
+
+
+def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
+    quick: Box, nvml: FakeNvml, stranger: int
+) -> None:
+    nvml.set([used(A, stranger)])
+    box = start(quick, nvml)
+    job = box.submit("--gpus", "1", "true")
+    text = until(lambda: (w := str(box.client.why(job))) and f"pid {stranger}" in w and w)
+    assert "sleep" in text
+    (gpu,) = box.gpus().values()
+    assert gpu["state"] == "foreign"
+    assert gpu["foreign"][0]["pid"] == stranger
+    assert box.job(job)["state"] == "PENDING"
+    nvml.set([A])
+    assert box.end_of(job)["state"] == "COMPLETED"
+
+
+def test_a_stranger_who_comes_while_a_job_runs_does_not_end_it(
+    quick: Box, nvml: FakeNvml, stranger: int
+) -> None:
+    nvml.set([A])
+    box = start(quick, nvml)
+    job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
+    box.says(job, "ready")
+    nvml.set([used(A, stranger)])
+    until(lambda: box.gpus()["0"]["foreign"])
+    assert box.job(job)["state"] == "RUNNING"
+    (box.user / "go").touch()
+    assert box.end_of(job)["state"] == "COMPLETED"
+
+
+def test_our_own_process_on_a_gpu_is_no_stranger(quick: Box, nvml: FakeNvml) -> None:
+    nvml.set([A])
+    box = start(quick, nvml)
+    job = box.submit("--gpus", "0.5", HOLDS)
+    box.says(job, "ready")
+    nvml.set([used(A, box.job(job)["pid"], memory=30000)])
+    until(lambda: box.gpus()["0"]["memory_used"] == 30000)
+    assert box.gpus()["0"]["foreign"] == []
+    box.becomes(box.submit("--gpus", "0.5", HOLDS), "RUNNING")
+
+
+def test_feed_uses_the_gpus_it_was_told_to_with_one_warning(
+    idle: Box, nvml: FakeNvml, stranger: int
+) -> None:
+    nvml.set([used(A, stranger), B])
+    lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 4
+    done = idle.stoker("feed", "--gpus", "0", input=lines, env=nvml.env())
+    assert done.returncode == 0, done.stderr
+    assert (idle.user / "seen").read_text() == "0\n" * 4
+    assert done.stderr.count(f"pid {stranger}") == 1
+
+
+def test_a_mig_instance_is_addressed_by_its_uuid(idle: Box, nvml: FakeNvml) -> None:
+    parts = tuple(
+        Gpu(uuid=f"MIG-{n}", name="NVIDIA A100 MIG 3g.40gb", memory_total=40448) for n in "12"
+    )
+    nvml.set([Gpu(uuid="GPU-aaaa", name="NVIDIA A100", memory_total=81920, mig=parts)])
+    box = start(idle, nvml)
+    job = box.result("--gpus", "2", "echo $CUDA_VISIBLE_DEVICES")
+    assert box.output(job["id"]) == "MIG-1,MIG-2\n"
+
+
+def test_figures_that_the_driver_does_not_support_are_unknown_not_wrong(
+    idle: Box, nvml: FakeNvml
+) -> None:
+    nvml.set([Gpu(uuid="GPU-old", not_supported=("utilization", "power", "temperature"))])
+    box = start(idle, nvml)
+    gpu = until(lambda: box.gpus().get("0"))
+    assert gpu["utilization"] is None
+    assert gpu["power"] is None
+    assert box.result("--gpus", "1", "true")["state"] == "COMPLETED"
+
+
+def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([A])
+    box = start(idle, nvml)
+    job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done; exit 3")
+    box.says(job, "ready")
+    nvml.set([A], hang="nvmlDeviceGetMemoryInfo")
+    time.sleep(2.5)  # so that a look is under way
+    asked = time.monotonic()
+    assert box.client.jobs()["jobs"]
+    assert box.result("true")["state"] == "COMPLETED"
+    (box.user / "go").touch()
+    assert box.end_of(job)["result"] == 3
+    assert time.monotonic() - asked < 9, "something waited for the driver"
+
+
+def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starting(
+    idle: Box, nvml: FakeNvml
+) -> None:
+    nvml.set([A], hang="nvmlInit_v2")
+    box = start(idle, nvml)
+    assert box.result("true")["state"] == "COMPLETED"
+    assert box.refused("--gpus", "1", "true")[0] == 6
+
+
+def test_a_driver_that_vanishes_takes_its_gpus_out_of_use_and_back(
+    quick: Box, nvml: FakeNvml
+) -> None:
+    nvml.set([A])
+    box = start(quick, nvml)
+    job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done; exit 3")
+    box.says(job, "ready")
+    nvml.set([], gone=True)
+    until(lambda: box.client.gpus()["note"])
+    (box.user / "go").touch()
+    assert box.end_of(job)["result"] == 3
+    blocked = box.submit("--gpus", "1", "true")
+    time.sleep(1)
+    assert box.job(blocked)["state"] == "PENDING"
+    nvml.set([A])
+    assert box.end_of(blocked)["state"] == "COMPLETED"
+
+
+def test_an_inherited_limit_is_a_limit(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([A, B])
+    box = start(idle, nvml, CUDA_VISIBLE_DEVICES="1")
+    assert list(box.gpus()) == ["1"]
+    job = box.result("--gpus", "1", "echo $CUDA_VISIBLE_DEVICES")
+    assert box.output(job["id"]) == "1\n"
+    assert box.refused("--gpus", "2", "true")[0] == 6
+
+
+def test_an_empty_inherited_limit_leaves_no_gpu(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([A])
+    box = start(idle, nvml, CUDA_VISIBLE_DEVICES="")
+    assert box.gpus() == {}
+
+
+def test_gpus_named_at_the_start_are_the_only_ones(idle: Box, nvml: FakeNvml) -> None:
+    nvml.set([A, B])
+    box = start(idle, nvml, "--gpus", "1")
+    assert [(id, gpu["uuid"]) for id, gpu in box.gpus().items()] == [("1", "GPU-bbbb")]
+
+
+# ------------------------------------------------------------------------- another user
+
+
+@pytest.fixture
+def neighbour(home: Path, needs: Any) -> Iterator[tuple[str, Path]]:
+    """Another user of this machine and a home of his own."""
+    if os.getuid() != 0:
+        pytest.skip("only root can make users")
+    needs("useradd", "userdel")
+    name = f"sk{os.getpid()}"
+    subprocess.run(["useradd", "--no-create-home", name], check=True, timeout=30)
+    place = Path(f"/tmp/{name}")
+    place.mkdir(mode=0o700)
+    os.chown(place, pwd.getpwnam(name).pw_uid, -1)
+    yield name, place
+    with contextlib.suppress(Exception):
+        from conftest import end_processes_of
+
+        end_processes_of(place)
+    shutil.rmtree(place, ignore_errors=True)
+    subprocess.run(["userdel", name], check=False, timeout=30)
+
+
+def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
+    quick: Box, nvml: FakeNvml, neighbour: tuple[str, Path], stoker: Run
+) -> None:
+    name, place = neighbour
+    uuid = f"GPU-two-users-{os.getpid()}"
+    shared = Gpu(uuid=uuid)
+    nvml.set([shared])
+    readable = Path(f"{place}-nvml")
+    readable.mkdir(mode=0o755)
+    shutil.copy(nvml.library / "libnvidia-ml.so.1", readable)
+    shutil.copy(nvml.file, readable / "gpus.txt")
+    (readable / "gpus.txt").chmod(0o644)
+    try:
+        box = start(quick, nvml)
+        first = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
+        box.says(first, "ready")
+        theirs = {
+            "PATH": os.environ["PATH"], "HOME": str(place), "STOKER_HOME": str(place / "home"),
+            "LD_LIBRARY_PATH": str(readable), "FAKE_NVML": str(readable / "gpus.txt"),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", nvml.python_path), "SHELL": "/bin/sh",
+        }  # fmt: skip
+        (place / "home").mkdir()
+        (place / "home" / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
+        for path in (place / "home", place / "home" / "config.toml"):
+            os.chown(path, pwd.getpwnam(name).pw_uid, -1)
+
+        def they(*args: str) -> "subprocess.CompletedProcess[str]":
+            return subprocess.run(
+                [sys.executable, "-m", "stoker", *args], user=name, group=0, extra_groups=[],
+                env=theirs, cwd=place, capture_output=True, text=True, timeout=30, check=False,
+                stdin=subprocess.DEVNULL, umask=0o077,
+            )  # fmt: skip
+
+        submitted = they("submit", "--gpus", "1", "echo $CUDA_VISIBLE_DEVICES > got")
+        assert submitted.returncode == 0, submitted.stderr
+        until(lambda: "the stoker of root" in they("why", "1").stdout)
+        assert not (place / "got").exists()
+        (box.user / "go").touch()
+        box.end_of(first)
+        assert they("wait", "--timeout", "30", "1").returncode == 0
+        assert (place / "got").read_text() == "0\n"
+        they("daemon", "stop", "--cancel")
+    finally:
+        shutil.rmtree(readable)
+        for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
+            path.unlink()

@@ -1,0 +1,306 @@
+"""What jobs ask for, in which order they get it, and what people do to the queue."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.box import Box, until
+
+HOLDS = "echo ready; exec sleep 300"
+
+
+def busy(box: Box, *options: object) -> str:
+    """A job that keeps what it was given."""
+    job = box.submit(*options, HOLDS)
+    box.says(job, "ready")
+    return job
+
+
+def waits(box: Box, *options: object) -> str:
+    """A job that cannot start now."""
+    job = box.submit(*options, HOLDS)
+    assert box.job(job)["state"] == "PENDING", box.job(job)
+    return job
+
+
+def devices(box: Box, label: object) -> list[str]:
+    """The GPUs a job has."""
+    found: list[str] = box.job(label)["devices"]["gpu"]
+    return found
+
+
+def order(box: Box) -> list[str]:
+    """What ran, in the order in which it started."""
+    path = box.user / "order"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture
+def one(idle: Box) -> Iterator[Box]:
+    """A box with a single GPU."""
+    yield idle.start("{gpu:1,cpu:8}")
+
+
+# ------------------------------------------------------------------------------- amounts
+
+
+def test_two_halves_share_a_gpu_and_a_third_waits(one: Box) -> None:
+    first, second = (busy(one, "--gpus", "0.5") for _ in range(2))
+    assert devices(one, first) == devices(one, second) == ["0"]
+    third = waits(one, "--gpus", "0.5")
+    assert one.job(third)["reason"] == "Resources"
+    assert one.gpus()["0"]["free"] == "0"
+    one.client.kill([first])
+    one.becomes(third, "RUNNING")
+
+
+def test_ten_tenths_fill_a_gpu_and_the_eleventh_waits(one: Box) -> None:
+    label = one.submit("--gpus", "0.1", "--each-line", "-", input=f"{HOLDS}\n" * 11)
+    until(lambda: one.states(label).count("RUNNING") == 10)
+    assert one.states(label) == ["RUNNING"] * 10 + ["PENDING"]
+
+
+def test_two_and_a_half_gpus_are_two_of_its_own_and_half_of_another(box: Box) -> None:
+    job = busy(box, "--gpus", "2.5")
+    assert len(devices(box, job)) == 3
+    assert sorted(gpu["free"] for gpu in box.gpus().values()) == ["0", "0", "0.5", "1"]
+    rest = busy(box, "--gpus", "1.5")
+    assert len(devices(box, rest)) == 2
+    waits(box, "--gpus", "0.1")
+
+
+def test_two_jobs_submitted_in_the_same_breath_never_share_by_accident(box: Box) -> None:
+    label = box.submit("--gpus", "1", "--each-line", "-", input=f"{HOLDS}\n" * 6)
+    until(lambda: box.states(label).count("RUNNING") == 4)
+    used = [job["devices"]["gpu"] for job in box.jobs(label) if job["state"] == "RUNNING"]
+    assert sorted(used) == [["0"], ["1"], ["2"], ["3"]]
+
+
+def test_named_resources_are_counted(idle: Box) -> None:
+    idle.start("{gpu:4,cpu:8,licence:[2]}")
+    for _ in range(2):
+        busy(idle, "--resource", "licence=1")
+    third = waits(idle, "-r", "{licence:1}")
+    why = idle.client.why(third)
+    assert "licence" in str(why)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--gpus", "5"), "GPU"),
+        (("--gpus", "a100:1"), "a100"),
+        (("--gpus-min-vram", "80G"), "GPU"),
+        (("--cpus", "9"), "cores"),
+        (("--mem", "90T"), "RAM"),
+        (("--resource", "licence=1"), "licence"),
+        (("--use-gpus", "7"), "7"),
+        (("-N", "2"), "machine"),
+    ],
+)
+def test_the_impossible_is_refused_with_its_reason(
+    box: Box, options: tuple[str, ...], word: str
+) -> None:
+    code, text = box.refused(*options, "true")
+    assert code == 6, text
+    assert word in text
+    assert box.client.jobs()["jobs"] == []
+
+
+def test_gpus_can_be_chosen_preferred_and_avoided(box: Box) -> None:
+    assert devices(box, busy(box, "--gpus", "1", "--use-gpus", "2")) == ["2"]
+    assert devices(box, busy(box, "--gpus", "1", "--prefer-gpus", "3")) == ["3"]
+    assert devices(box, busy(box, "--gpus", "1", "--avoid-gpus", "0")) == ["1"]
+    waits(box, "--gpus", "1", "--avoid-gpus", "0")
+    assert devices(box, busy(box, "--gpus", "1", "--prefer-gpus", "3")) == ["0"]
+
+
+def test_a_whole_machine_means_alone(box: Box) -> None:
+    first = busy(box)
+    alone = waits(box, "--exclusive")
+    box.client.kill([first])
+    box.becomes(alone, "RUNNING")
+    waits(box)
+
+
+def test_drained_gpus_get_nothing_new_and_what_runs_there_goes_on(box: Box) -> None:
+    job = busy(box, "--gpus", "1", "--use-gpus", "1")
+    done = box.stoker("drain", "0,1")
+    assert done.returncode == 0
+    assert box.gpus()["0"]["state"] == "drained"
+    assert devices(box, busy(box, "--gpus", "2")) == ["2", "3"]
+    blocked = waits(box, "--gpus", "1")
+    assert "drained" in str(box.client.why(blocked))
+    assert box.job(job)["state"] == "RUNNING"
+    box.stoker("daemon", "restart", check=True)  # it is not forgotten
+    assert box.job(blocked)["state"] == "PENDING"
+    box.stoker("undrain", "0,1", check=True)
+    assert box.becomes(blocked, "RUNNING")["devices"]["gpu"] == ["0"]
+
+
+# --------------------------------------------------------------------------------- order
+
+
+def test_larger_priority_goes_first_and_equals_go_in_the_order_of_submission(one: Box) -> None:
+    blocker = busy(one, "--gpus", "1")
+    for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", 5), ("e", -1)]:
+        one.submit("--gpus", "1", f"--priority={priority}", f"echo {name} >> order")
+    one.client.kill([blocker])
+    until(lambda: len(order(one)) == 5)
+    assert order(one) == ["b", "d", "a", "c", "e"]
+
+
+def test_a_large_job_at_the_head_is_not_starved_by_small_ones(box: Box) -> None:
+    blocker = busy(box, "--gpus", "1")
+    large = waits(box, "--gpus", "4")
+    small = [box.submit("--gpus", "1", HOLDS) for _ in range(3)]
+    assert {box.job(job)["state"] for job in small} == {"PENDING"}
+    box.client.kill([blocker])
+    box.becomes(large, "RUNNING")
+
+
+def test_small_jobs_with_a_time_limit_fill_the_gap_before_a_reserved_start(box: Box) -> None:
+    busy(box, "--gpus", "1", "--time", "10m")
+    large = waits(box, "--gpus", "4", "--time", "10m")
+    short = box.submit("--gpus", "1", "--time", "5m", HOLDS)
+    box.becomes(short, "RUNNING")
+    long = waits(box, "--gpus", "1", "--time", "30m")
+    assert box.job(large)["expected_start"] is not None
+    assert box.job(long)["reason"] in ("Priority", "Resources")
+
+
+def test_queues_of_the_config_have_their_limits(idle: Box) -> None:
+    (idle.home / "config.toml").write_text(
+        "[queues.small]\nmax_running = 1\n[queues.narrow]\nmax_gpus = 2\ndevices = ['2', '3']\n"
+    )
+    box = idle.start()
+    first = busy(box, "-p", "small")
+    second = waits(box, "-p", "small")
+    assert "small" in str(box.client.why(second))
+    assert devices(box, busy(box, "-p", "narrow", "--gpus", "2")) == ["2", "3"]
+    waits(box, "-p", "narrow", "--gpus", "1")
+    busy(box, "--gpus", "2")
+    box.client.kill([first])
+    box.becomes(second, "RUNNING")
+
+
+def test_an_array_runs_no_more_members_at_once_than_it_may(box: Box) -> None:
+    label = box.submit("--array", "0-5%2", HOLDS)
+    until(lambda: box.states(label).count("RUNNING") == 2)
+    assert box.states(label) == ["RUNNING"] * 2 + ["PENDING"] * 4
+    box.client.kill([f"{label}_0"])
+    until(lambda: box.states(label).count("RUNNING") == 2)
+    assert box.states(label)[2] == "RUNNING"
+    box.client.cancel([label])
+    until(lambda: set(box.states(label)) == {"CANCELLED"})
+
+
+def test_dependencies_go_by_how_the_other_job_ended(box: Box) -> None:
+    bad = box.submit("--hold", "exit 1")
+    after = {
+        kind: box.submit("-d", f"{kind}:{bad}", "true")
+        for kind in ("afterok", "afterany", "afternotok")
+    }
+    assert {box.job(job)["reason"] for job in after.values()} == {"Dependency"}
+    box.client.release([bad])
+    assert box.end_of(after["afterany"])["state"] == "COMPLETED"
+    assert box.end_of(after["afternotok"])["state"] == "COMPLETED"
+    assert box.job(after["afterok"])["reason"] == "DependencyNeverSatisfied"
+    done = box.stoker("wait", after["afterok"])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_retried_dependency_revives_those_that_wait_for_it(box: Box) -> None:
+    flaky = box.submit("[ -e fixed ] || exit 1")
+    waiting = box.submit("-d", f"afterok:{flaky}", "echo done")
+    box.end_of(flaky)
+    until(lambda: box.job(waiting)["reason"] == "DependencyNeverSatisfied")
+    (box.user / "fixed").touch()
+    assert box.stoker("retry", "--failed").returncode == 0
+    assert box.end_of(flaky)["attempt"] == 1
+    assert box.end_of(waiting)["state"] == "COMPLETED"
+
+
+def test_singletons_of_a_name_run_one_after_the_other(box: Box) -> None:
+    first = busy(box, "-J", "only", "-d", "singleton")
+    second = waits(box, "-J", "only", "-d", "singleton")
+    busy(box, "-J", "other", "-d", "singleton")
+    box.client.kill([first])
+    box.becomes(second, "RUNNING")
+
+
+def test_a_job_does_not_begin_before_its_time(box: Box) -> None:
+    later = box.submit("--begin", "now+1hour", "true")
+    assert (box.job(later)["state"], box.job(later)["reason"]) == ("PENDING", "BeginTime")
+    soon = box.submit("--delay", "1s", "true")
+    ended = box.end_of(soon)
+    assert ended["started_at"] > ended["submitted_at"]
+    assert box.job(later)["state"] == "PENDING"
+
+
+# -------------------------------------------------------------------- what people change
+
+
+def test_held_jobs_wait_until_they_are_released(box: Box) -> None:
+    job = box.submit("--hold", "true")
+    assert (box.job(job)["state"], box.job(job)["reason"]) == ("PENDING", "JobHeldUser")
+    assert box.stoker("release", job).returncode == 0
+    assert box.end_of(job)["state"] == "COMPLETED"
+
+
+def test_a_paused_job_stands_still_and_keeps_its_gpu(one: Box) -> None:
+    job = one.submit("--gpus", "1", "while :; do echo x >> ticks; sleep 0.05; done")
+    ticks = one.user / "ticks"
+    until(ticks.exists)
+    assert one.stoker("pause", job).returncode == 0
+    assert one.job(job)["state"] == "SUSPENDED"
+    pid = one.job(job)["pid"]
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    size = ticks.stat().st_size
+    waits(one, "--gpus", "1")
+    assert ticks.stat().st_size == size
+    assert one.stoker("resume", job).returncode == 0
+    until(lambda: ticks.stat().st_size > size)
+    assert one.job(job)["state"] == "RUNNING"
+
+
+def test_a_waiting_job_can_be_changed(one: Box) -> None:
+    blocker = busy(one, "--gpus", "1")
+    job = waits(one, "--gpus", "1")
+    done = one.stoker("edit", job, "--gpus", "0", "--cpus", "2", "-J", "changed")
+    assert done.returncode == 0, done.stderr
+    now = one.becomes(job, "RUNNING")
+    assert (now["name"], now["request"]["cpus"]) == ("changed", "2")
+    assert one.stoker("edit", blocker, "--gpus", "0").returncode == 1
+    late = waits(one, "--gpus", "1")
+    assert one.stoker("edit", late, "--gpus", "2").returncode == 6
+
+
+def test_a_waiting_job_can_be_moved(one: Box) -> None:
+    blocker = busy(one, "--gpus", "1")
+    jobs = {name: one.submit("--gpus", "1", f"echo {name} >> order") for name in "abcd"}
+    assert one.stoker("move", jobs["d"], "--first").returncode == 0
+    assert one.stoker("move", jobs["a"], "--last").returncode == 0
+    assert one.stoker("move", jobs["c"], "--before", jobs["b"]).returncode == 0
+    one.client.kill([blocker])
+    until(lambda: len(order(one)) == 4)
+    assert order(one) == ["d", "c", "b", "a"]
+
+
+def test_why_names_the_machine_the_constraint_and_who_is_in_the_way(one: Box) -> None:
+    blocker = busy(one, "--gpus", "1")
+    job = waits(one, "--gpus", "1")
+    why = one.client.why(job)
+    assert why["reason"] == "Resources"
+    (constraint,) = [c for c in why["nodes"][0]["constraints"] if c["name"] == "gpus"]
+    assert (constraint["needs"], constraint["free"]) == ("1", "0")
+    assert f"job {blocker}" in constraint["text"]
+
+
+def test_more_memory_than_there_is_waits_and_is_given_back(idle: Box) -> None:
+    box = idle.start("{gpu:1,cpu:4,mem:1024}")
+    first = busy(box, "--mem", "800M")
+    second = waits(box, "--mem", "300M")
+    box.client.kill([first])
+    box.becomes(second, "RUNNING")

@@ -1,0 +1,271 @@
+"""The cycle: what is acknowledged is on record, and what is on record is carried out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.instructions import Instruction, StartProcess
+from stoker.core.state import State
+from stoker.engine import Decision, Engine, Moment, Refusal
+from stoker.simulate import requests as ask
+from stoker.store.memory import MemoryStore, Rows
+from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
+
+NODE = NodeFacts(name="box", types={"gpu": tuple(DeviceFacts(name=str(n)) for n in range(2))})
+
+
+class Asking:
+    """A request that remembers its answer."""
+
+    def __init__(self, decide: ask.Decide, store: Any) -> None:
+        self._decide, self.store = decide, store
+        self.answers: list[Any] = []
+        self.refusals: list[Refusal] = []
+
+    def decide(self, state: State, now: Moment) -> Decision:
+        return self._decide(state, now, self.store)
+
+    def answer(self, reply: Any) -> None:
+        self.answers.append(reply)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
+
+class Moody(MemoryStore):
+    """A store that can be told to fail."""
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        super().__init__(rows)
+        self.failure: Callable[[Batch], Exception | None] = lambda _: None
+        self.forced: list[bool] = []
+        self.ballast = True
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        failure = self.failure(batch)
+        if failure is not None:
+            raise failure
+        self.forced.append(force)
+        return super().commit(batch, force)
+
+    def drop_ballast(self) -> bool:
+        had, self.ballast = self.ballast, False
+        return had
+
+
+class Room:
+    """An engine with everything it needs, and what it did."""
+
+    def __init__(self) -> None:
+        self.store = Moody()
+        self.store.claim()
+        self.log: list[object] = []
+        self.now = 1000.0
+        self.engine = Engine(
+            self.store, lambda: Moment(self.now, self.now), self.carry_out, self.publish
+        )
+        self.engine.cycle([e.NodeJoined(at=self.now, facts=NODE)])
+        self.log.clear()
+        self.keys = 0
+
+    def carry_out(self, wishes: list[Instruction]) -> None:
+        self.log.append(("carried out at", self.store.load().seq))
+        self.log += wishes
+
+    def publish(self, seq: int, events: object) -> None:
+        self.log.append(("published", seq))
+
+    def asking(self, decide: ask.Decide) -> Asking:
+        return Asking(decide, self.store)
+
+    def submission(self, key: str = "", **more: Any) -> Asking:
+        self.keys += 1
+        return self.asking(ask.submit(ask.spec_of(), key or f"k{self.keys}", **more))
+
+    def submit(self, **more: Any) -> Asking:
+        asked = self.submission(**more)
+        self.engine.cycle(asks=[asked])
+        return asked
+
+    def exit(self, job: int, attempt: int = 0) -> e.ProcessExited:
+        return e.ProcessExited(at=self.now, job=job, attempt=attempt, code=0)
+
+    def states(self) -> list[str]:
+        return [job.state.value for _, job in sorted(self.engine.state.jobs.items())]
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room: Room):
+    asked = room.submit()
+    assert asked.answers == [(1, 1)]
+    carried, start, published = room.log
+    assert carried == ("carried out at", room.engine.seq)
+    assert isinstance(start, StartProcess)
+    assert published == ("published", room.engine.seq)
+
+
+def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: Room):
+    room.submit()
+    assert room.store.forced[-1] is True
+
+    def without_key(state: State, now: Moment, store: Any) -> Decision:
+        spec = ask.spec_of()
+        first = state.rest.next_id
+        facts: list[e.Event] = [
+            e.JobsSubmitted(at=now.at, first=first, count=1, spec=ask.hash_of(spec), lines=("a",))
+        ]
+        return Decision(events=facts)
+
+    room.engine.cycle(asks=[room.asking(without_key)])
+    assert room.store.forced[-1] is True
+
+
+def test_what_is_not_forced_stays_so_until_it_is(room: Room):
+    room.submit()
+    assert room.engine.unforced is False
+    room.engine.cycle([room.exit(1)])
+    assert room.engine.unforced is True
+    room.engine.cycle()
+    assert room.engine.unforced is True
+    room.submit()
+    assert room.engine.unforced is False
+
+
+def test_a_refused_request_changes_nothing(room: Room):
+    asked = room.asking(ask.cancel(99))
+    seq = room.engine.seq
+    room.engine.cycle(asks=[asked])
+    assert [each.message for each in asked.refusals] != []
+    assert room.engine.seq == seq
+    assert room.log == []
+
+
+def test_the_same_request_twice_in_one_cycle_is_one_submission(room: Room):
+    first, second = room.submission("same"), room.submission("same")
+    other = room.submission()
+    room.engine.cycle(asks=[first, second, other])
+    assert first.answers == second.answers == [(1, 1)]
+    assert other.answers == [(2, 1)]
+    assert sorted(room.engine.state.jobs) == [1, 2]
+
+
+def test_a_repeated_request_is_answered_as_before(room: Room):
+    room.submit(key="same", count=3)
+    again = room.submit(key="same", count=3)
+    assert again.answers == [(1, 3)]
+    assert len(room.engine.state.jobs) == 3
+
+
+def test_when_the_commit_fails_nothing_happened(room: Room):
+    room.store.failure = lambda _: StoreError("the disk is on fire")
+    asked = room.submission()
+    with pytest.raises(StoreError):
+        room.engine.cycle(asks=[asked])
+    assert asked.answers == []
+    assert [each.code for each in asked.refusals] == ["unavailable"]
+    assert room.log == []
+    assert room.engine.state.jobs == {}
+    room.store.failure = lambda _: None
+    assert room.submit().answers == [(1, 1)]
+
+
+def test_facts_of_a_failed_commit_are_kept_for_the_next(room: Room):
+    room.submit()
+    room.store.failure = lambda _: StoreError("locked")
+    with pytest.raises(StoreError):
+        room.engine.cycle([room.exit(1)])
+    room.store.failure = lambda _: None
+    room.engine.cycle()
+    assert room.states() == ["COMPLETED"]
+
+
+def test_who_was_fenced_off_writes_nothing_and_says_so(room: Room):
+    room.store.another().claim()
+    asked = room.submission()
+    with pytest.raises(StoreFenced):
+        room.engine.cycle(asks=[asked])
+    assert asked.refusals
+    assert room.log == []
+
+
+def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: Room):
+    room.submit()
+
+    def broken(state: State, now: Moment, store: Any) -> Decision:
+        return Decision(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
+
+    asked = room.asking(broken)
+    with pytest.raises(KeyError):
+        room.engine.cycle([room.exit(1)], [asked])
+    assert [each.code for each in asked.refusals] == ["internal"]
+    assert room.engine.state.jobs[1].held is False
+    room.engine.cycle()
+    assert room.states() == ["COMPLETED"]
+
+
+def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: Room):
+    room.submit()
+    room.store.failure = lambda _: StoreFull("full") if room.store.ballast else None
+    asked = room.submission()
+    room.engine.cycle([room.exit(1)], [asked])
+    assert [each.message for each in asked.refusals] == ["full"]
+    assert room.states() == ["COMPLETED"]
+    assert room.store.ballast is False
+    assert room.engine.trouble == "full"
+    assert room.engine.planning is True
+
+
+def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: Room):
+    room.submit(count=3)
+    room.store.failure = lambda _: StoreFull("full")
+    room.engine.cycle([room.exit(1)])
+    room.engine.cycle([room.exit(2)])
+    assert room.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
+    assert [fact.job for fact in room.engine.owed] == [1, 2]  # type: ignore[attr-defined]
+    room.store.failure = lambda _: None
+    room.engine.cycle()
+    assert room.states() == ["COMPLETED", "COMPLETED", "CONFIGURING"]
+    assert (room.engine.owed, room.engine.trouble) == ([], None)
+
+
+def test_a_full_disk_starts_nothing(room: Room):
+    room.store.failure = lambda _: StoreFull("full")
+    room.submit()
+    assert room.log == []
+    assert room.engine.state.running == {}
+
+
+def test_while_draining_nothing_starts(room: Room):
+    room.engine.planning = False
+    room.submit()
+    assert room.states() == ["PENDING"]
+    room.engine.planning = True
+    room.engine.cycle()
+    assert room.states() == ["CONFIGURING"]
+
+
+def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(room: Room):
+    room.submit(count=500, held=True)
+    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
+    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    assert len(room.engine.state.jobs) < 500
+    rows = room.store.past(Filter(ids=list(range(1, 501))))
+    assert {row.job.state.value for row in rows} == {"CANCELLED"}
+
+
+def test_a_forgotten_job_can_be_retried(room: Room):
+    room.submit(count=500, held=True)
+    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
+    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    assert 1 not in room.engine.state.jobs
+    room.engine.cycle(asks=[room.asking(ask.retry(1))])
+    assert room.engine.state.jobs[1].attempt == 1
+    room.engine.reload()
+    assert room.engine.state.jobs[1].state.value == "CONFIGURING"

@@ -1,0 +1,98 @@
+"""Writes the golden journal of this version: `python tests/store/golden/write.py NAME`.
+
+Run it once per release that changes an event, under a new name. A file that is there is
+history: it is never written again.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent))
+
+from core.story import Story, gpus, node  # noqa: E402
+from store.test_golden import outline  # noqa: E402
+
+from stoker.core import events as e  # noqa: E402
+from stoker.core.dependency import Clause, Dependency  # noqa: E402
+from stoker.core.job import EarlySignal, Retry  # noqa: E402
+from stoker.store.codec import VERSION  # noqa: E402
+
+
+def life() -> Story:
+    """A bit of everything: every kind of fact at least once."""
+    story = Story(gpus=3)
+    story.tell(e.DaemonStarted(at=1000.0, term=1, boot="boot-1", pid=42, version="0.1.0"))
+    story.tell(e.QueueDefined(at=1000.0, name="night", max_running=2, max_gpus=1500, priority=-1))
+    story.tell(e.QueueDefined(at=1000.0, name="gone", strict=True, devices=("0",)))
+    story.tell(e.QueueDeleted(at=1000.0, name="gone"))
+    plain = story.submit(name="train", labels=("lr=0.1",), group="sweep")
+    array = story.submit(gpus(0.5, memory=4000), count=3, array=True, array_limit=2, queue="night")
+    limited = story.submit(
+        limit=60, warning=EarlySignal(10, 20), retry=Retry(1, ("timeout",)), priority=3
+    )
+    late = story.submit(deadline_at=1030.0, held=True)
+    behind = story.submit(
+        dependency=Dependency((Clause("afterok", (plain,)), Clause("after", (array,), 600)))
+    )
+    begins = story.submit(begin_at=1010.0, held=True)
+    moved = story.submit()
+    story.run(limited, plain)
+    story.wait(15)
+    story.fact(e.JobReleased, begins)
+    story.wait(1)
+    story.fact(e.JobMoved, moved, priority=0, rank=5)
+    spec = msgspec.structs.replace(story.state.spec(story.job(moved)), request=gpus(2))
+    story.tell(e.SpecRecorded(at=story.now, hash="edited", spec=spec))
+    story.fact(e.JobEdited, moved, spec="edited", name="big", priority=1)
+    story.fact(e.JobHeld, moved)
+    story.fact(e.JobPaused, plain, boot=story.now)
+    story.wait(20)  # the deadline
+    story.fact(e.JobResumed, plain, boot=story.now)
+    story.fact(e.JobSignalled, plain, signal=10)
+    story.tell(e.DevicesDrained(at=story.now, devices=(("box", "gpu", "2"),), reason="fan"))
+    story.tell(e.DevicesUndrained(at=story.now, devices=(("box", "gpu", "2"),)))
+    story.tell(e.DevicesDrained(at=story.now, devices=(("box", "gpu", "1"),), reason="noise"))
+    story.tell(e.ForeignUseChanged(at=story.now, node="box", device="0", stranger="bob", memory=7))
+    story.exited(plain, 0)
+    story.wait(10)  # the warning
+    story.wait(30)  # the limit
+    story.exited(limited, None, signal=15, note="killed after its grace")
+    story.plan()
+    for job in [job for job in (array, array + 1) if story.job(job).holding]:
+        story.started(job)
+    story.about(e.AttemptLost, array, why="the machine restarted")
+    story.about(e.StartCalledOff, array + 1, why="bob was first")
+    story.plan()
+    story.about(e.StartFailed, array + 1, why="no such directory")
+    story.fact(e.JobCancelled, begins)
+    story.fact(e.AttemptsFound, late, attempt=4)
+    story.fact(e.JobRetried, late)
+    story.tell(e.JobsSeen(at=story.now, jobs=(array,)))
+    job, of = story.job(plain), story.state.spec(story.job(plain))
+    story.tell(e.JobsForgotten(at=story.now, jobs=(array,)))
+    story.fact(e.JobCancelled, behind)
+    story.tell(e.JobsForgotten(at=story.now, jobs=(plain,)))
+    story.tell(e.JobRecalled(at=story.now, job=msgspec.structs.replace(job), spec=of))
+    story.tell(e.NodeJoined(at=story.now, facts=node(2)))
+    return story
+
+
+def main(name: str) -> None:
+    journal, expected = HERE / f"{name}.jsonl", HERE / f"{name}.state.json"
+    if journal.exists():
+        raise SystemExit(f"{journal} is history; choose another name")
+    story = life()
+    lines = [
+        msgspec.json.encode({"version": VERSION, "event": msgspec.to_builtins(event)})
+        for event in story.journal
+    ]
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+    state = msgspec.json.encode(outline(story.state))
+    expected.write_bytes(msgspec.json.format(state, indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

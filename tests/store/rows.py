@@ -1,0 +1,41 @@
+"""Small batches to put into a store."""
+
+from typing import Any
+
+from stoker.core import events as e
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import Rest
+from stoker.store.port import Batch
+
+
+def spec(**fields: Any) -> Spec:
+    common = {
+        "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",
+        "environment": "env-1", "name": "train",
+    }  # fmt: skip
+    return Spec(request=Request(gpus=GpuAsk(500)), **{**common, **fields})
+
+
+def job(id: int, state: str = "PENDING", **fields: Any) -> Job:
+    common = {"spec": "s1", "name": "train", "user": "ada", "submitted_at": 10.0 + id}
+    return Job(id=id, state=JobState(state), **{**common, **fields})
+
+
+def done(id: int, ended_at: float, state: str = "COMPLETED", **fields: Any) -> Job:
+    return job(id, state, started_at=ended_at - 5, ended_at=ended_at, **fields)
+
+
+def batch(*jobs: Job, **fields: Any) -> Batch:
+    """One fact per job, and the rest as said."""
+    empty: dict[str, Any] = {
+        "events": [e.JobHeld(at=float(each.id), job=each.id) for each in jobs],
+        "jobs": list(jobs), "dropped": [], "rest": None, "blobs": {}, "secrets": {}, "keys": [],
+        "specs": {"s1": spec()} if jobs else {},
+    }  # fmt: skip
+    return Batch(**{**empty, **fields})
+
+
+def rest(**fields: Any) -> Rest:
+    return Rest(**fields)

@@ -1,0 +1,211 @@
+"""What every store does, whichever it is."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from store.rows import batch, done, job, rest, spec
+
+from stoker.core import events as e
+from stoker.store.memory import MemoryStore
+from stoker.store.port import Filter, Store, StoreError, StoreFenced
+from stoker.store.sqlite import SqliteStore
+
+Open = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite on a shared file system"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the same store again, as another process would."""
+    opened: list[Store] = []
+
+    def open_() -> Store:
+        if request.param == "memory":
+            opened.append(opened[0].another() if opened else MemoryStore())  # type: ignore[attr-defined]
+        elif request.param == "sqlite":
+            opened.append(SqliteStore(str(tmp_path / "journal.db")))
+        else:
+            for old in opened:  # only one at a time may have it open
+                old.close()
+            opened[:] = [SqliteStore(str(tmp_path / "journal.db"), shared_file_system=True)]
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(reopen: Open) -> Store:
+    found = reopen()
+    found.claim()
+    return found
+
+
+def test_a_new_store_is_empty(store: Store):
+    found = store.load()
+    assert (found.seq, found.jobs, found.specs, found.rest) == (0, [], {}, rest())
+    assert store.warnings() == []
+    assert list(store.events(0, 10)) == []
+
+
+def test_what_was_committed_is_read_back(store: Store, reopen: Open):
+    jobs = [job(1), job(2, "RUNNING", pid=7, started_at=1.5)]
+    assert store.commit(batch(*jobs, rest=rest(next_id=3, boot="b")), force=True) == 2
+    for each in (lambda: store, reopen):
+        found = each().load()
+        assert (found.seq, found.jobs, found.specs) == (2, jobs, {"s1": spec()})
+        assert found.rest == rest(next_id=3, boot="b")
+
+
+def test_a_later_commit_replaces_rows_and_keeps_what_it_does_not_mention(store: Store):
+    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=False)
+    store.commit(batch(job(1, "RUNNING")), force=False)
+    found = store.load()
+    assert found.jobs == [job(1, "RUNNING"), job(2)]
+    assert (found.seq, found.rest) == (3, rest(next_id=3))
+
+
+def test_forgotten_jobs_are_not_loaded_but_found(store: Store):
+    store.commit(batch(done(1, 50.0), job(2)), force=False)
+    store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), force=False)
+    assert [each.id for each in store.load().jobs] == [2]
+    [found] = store.past(Filter(ids=[1]))
+    assert (found.job, found.spec) == (done(1, 50.0), spec())
+
+
+def test_a_recalled_job_is_loaded_again(store: Store):
+    store.commit(batch(done(1, 50.0)), force=False)
+    store.commit(batch(dropped=[1]), force=False)
+    store.commit(batch(job(1)), force=False)
+    assert store.load().jobs == [job(1)]
+
+
+def test_only_the_specs_in_use_are_loaded(store: Store):
+    specs = {"s1": spec(), "s2": spec(name="unused")}
+    store.commit(batch(job(1), specs=specs), force=False)
+    assert set(store.load().specs) == {"s1"}
+
+
+def test_who_came_before_can_no_longer_write(store: Store, reopen: Open):
+    store.commit(batch(job(1)), force=False)
+    newer = reopen()
+    assert newer.claim() == 2
+    with pytest.raises(StoreError):
+        store.commit(batch(job(2)), force=False)
+    assert newer.commit(batch(job(3)), force=False) == 2
+    assert [each.id for each in newer.load().jobs] == [1, 3]
+
+
+def test_a_fenced_store_says_so(tmp_path: Path):
+    old = SqliteStore(str(tmp_path / "j.db"))
+    memory = MemoryStore()
+    for one, two in ((old, SqliteStore(str(tmp_path / "j.db"))), (memory, memory.another())):
+        one.claim()
+        two.claim()
+        with pytest.raises(StoreFenced):
+            one.commit(batch(job(1)), force=True)
+        assert two.load().jobs == []
+        one.close()
+        two.close()
+
+
+def test_terms_only_grow(reopen: Open):
+    assert [reopen().claim() for _ in range(3)] == [1, 2, 3]
+
+
+def test_events_come_in_order_and_in_pages(store: Store):
+    facts: list[e.Event] = [e.JobHeld(at=float(n), job=n) for n in range(1, 8)]
+    store.commit(batch(events=facts[:3]), force=False)
+    store.commit(batch(events=facts[3:]), force=False)
+    assert list(store.events(0, 99)) == list(enumerate(facts, 1))
+    assert list(store.events(2, 3)) == list(enumerate(facts, 1))[2:5]
+    assert list(store.events(7, 3)) == []
+
+
+def test_a_submission_key_is_used_once(store: Store):
+    assert store.find_key("k") is None
+    store.commit(batch(job(1), keys=[("k", 1, 5)]), force=True)
+    assert store.find_key("k") == (1, 5)
+    with pytest.raises(StoreError):
+        store.commit(batch(job(6), keys=[("k", 6, 5)]), force=True)
+    assert store.find_key("k") == (1, 5)
+    assert [each.id for each in store.load().jobs] == [1]
+    assert store.commit(batch(job(6), keys=[("other", 6, 1)]), force=True) == 2
+
+
+def test_scripts_and_environments(store: Store):
+    store.commit(batch(blobs={"b": b"#!/bin/sh\n\xff"}, secrets={"e": b"A=1\0B=2"}), force=False)
+    assert (store.blob("b"), store.secret("e")) == (b"#!/bin/sh\n\xff", b"A=1\0B=2")
+    assert store.blob("e") is None
+    assert store.secret("b") is None
+    assert all(b"A=1" not in repr(event).encode() for _, event in store.events(0, 9))
+
+
+HISTORY = [
+    done(1, 10.0), done(2, 20.0, "FAILED", code=1), done(3, 30.0, user="bob"),
+    done(4, 25.0, name="other"), job(5), job(6, "RUNNING", started_at=1.0),
+    done(7, 5.0, "CANCELLED"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (Filter(), [7, 1, 2, 4, 3]),
+        (Filter(limit=2), [4, 3]),
+        (Filter(states=["FAILED", "CANCELLED"]), [7, 2]),
+        (Filter(states=["RUNNING"]), []),
+        (Filter(name="other"), [4]),
+        (Filter(since=20.0), [2, 4, 3]),
+        (Filter(until=20.0), [7, 1]),
+        (Filter(since=10.0, until=26.0, states=["COMPLETED"]), [1, 4]),
+        (Filter(ids=[6, 2, 99]), [6, 2]),
+        (Filter(ids=[1, 2, 3], limit=1), [1, 2, 3]),
+        (Filter(ids=[]), []),
+    ],
+)
+def test_the_past_oldest_first(store: Store, wanted: Filter, ids: list[int]):
+    store.commit(batch(*HISTORY), force=False)
+    assert [found.job.id for found in store.past(wanted)] == ids
+
+
+def test_many_ids_at_once(store: Store):
+    store.commit(batch(*[job(n) for n in range(1, 301)]), force=False)
+    ids = list(range(1, 40_000))
+    assert len(store.past(Filter(ids=ids))) == 300
+
+
+def test_how_long_jobs_of_a_name_took(store: Store):
+    store.commit(batch(*HISTORY, done(8, 90.0)), force=False)
+    assert store.durations("ada", "train", 10) == [5.0, 5.0]
+    assert store.durations("ada", "train", 1) == [5.0]
+    assert store.durations("ada", "nothing", 10) == []
+
+
+def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
+    specs = {f"s{n}": spec(environment=f"env-{n}") for n in range(1, 5)}
+    secrets = {f"env-{n}": b"SECRET=1" for n in range(1, 5)}
+    rows = [
+        done(1, 100.0), done(2, 900.0, spec="s2"), job(3, spec="s3"),
+        job(4, spec="s4", ended_at=50.0),  # retried: it ended once and waits again
+    ]  # fmt: skip
+    store.commit(batch(*rows, specs=specs, secrets=secrets), force=False)
+    store.purge(before=500.0)
+    kept = [n for n in range(1, 5) if store.secret(f"env-{n}") is not None]
+    assert kept == [2, 3, 4]
+
+
+def test_a_backup_is_a_copy(store: Store, tmp_path: Path):
+    store.commit(batch(job(1), job(2)), force=False)
+    path = tmp_path / "copy"
+    size = store.backup(str(path))
+    assert size == path.stat().st_size > 0
+
+
+def test_forcing_is_always_allowed(store: Store):
+    store.force()
+    store.commit(batch(job(1)), force=False)
+    store.force()
+    store.force()
+    assert store.load().seq == 1

@@ -1,0 +1,87 @@
+"""Journals of every release so far, replayed by today's code."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.core import events as e
+from stoker.core.state import State
+from stoker.simulate.portrait import fold, portrait
+from stoker.store import codec
+
+GOLDEN = Path(__file__).parent / "golden"
+JOURNALS = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))
+LASTING = ("jobs", "running", "finished", "unseen", "devices")
+"""Parts of a portrait that mean the same in every release; new fields may be added to them."""
+
+
+def outline(state: State) -> dict[str, Any]:
+    found = portrait(state)
+    kept = {part: found[part] for part in LASTING}
+    kept |= {"ready": sorted(found["ready"]), "next id": state.rest.next_id}
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept))
+    return plain
+
+
+def read(name: str) -> list[e.Event]:
+    class Line(msgspec.Struct):
+        version: int
+        event: msgspec.Raw
+
+    class Kind(msgspec.Struct):
+        kind: str
+
+    lines = (GOLDEN / f"{name}.jsonl").read_bytes().splitlines()
+    decoded = [msgspec.json.decode(line, type=Line) for line in lines]
+    return [
+        codec.decode_event(
+            msgspec.json.decode(line.event, type=Kind).kind, line.version, bytes(line.event)
+        )
+        for line in decoded
+    ]
+
+
+def same(expected: Any, found: Any) -> bool:
+    """Equal, but for fields that did not exist when the journal was written."""
+    if isinstance(expected, dict):
+        return all(key in found and same(value, found[key]) for key, value in expected.items())
+    return bool(expected == found)
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_an_old_journal_gives_the_state_it_gave_then(name: str):
+    expected = msgspec.json.decode((GOLDEN / f"{name}.state.json").read_bytes())
+    found = outline(fold(read(name)))
+    for part, value in expected.items():
+        assert same(value, found[part]), part
+        if isinstance(value, dict):
+            assert set(value) == set(found[part])
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_an_old_journal_is_written_again_as_it_was_read(name: str):
+    for event in read(name):
+        assert codec.decode_event(type(event).__name__, codec.VERSION, codec.encode(event)) == event
+
+
+def test_every_kind_of_fact_is_in_some_journal():
+    kinds = {type(event).__name__ for name in JOURNALS for event in read(name)}
+    assert kinds == {kind.__name__ for kind in e.AnyEvent.__args__}
+
+
+def test_a_fact_from_the_future_is_refused():
+    event = e.JobHeld(at=1.0, job=1)
+    with pytest.raises(codec.Unreadable, match="newer stoker"):
+        codec.decode_event("JobHeld", codec.VERSION + 1, codec.encode(event))
+    with pytest.raises(codec.Unreadable):
+        codec.decode_event("JobHeld", codec.VERSION, b'{"kind": "JobHeld"')
+
+
+def test_an_older_fact_is_lifted_one_version_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(codec, "VERSION", 3)
+    monkeypatch.setitem(codec.UPCASTERS, ("JobHeld", 1), lambda raw: {**raw, "job": raw["id"]})
+    monkeypatch.setitem(codec.UPCASTERS, ("JobHeld", 2), lambda raw: {**raw, "at": 2.0})
+    lifted = codec.decode_event("JobHeld", 1, b'{"kind": "JobHeld", "at": 1.0, "id": 7}')
+    assert lifted == e.JobHeld(at=2.0, job=7)

@@ -1,0 +1,361 @@
+"""What only a database in a file can suffer, and how it gets over it."""
+
+import os
+import random
+import resource
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from simulate.box import Box
+from store.rows import batch, job, rest
+
+from stoker.simulate.portrait import portrait, replayed
+from stoker.simulate.processes import Model
+from stoker.store.port import StoreError, StoreFull
+from stoker.store.salvage import salvage
+from stoker.store.sqlite import BALLAST, SCHEMA, SqliteStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], SqliteStore]]:
+    stores: list[SqliteStore] = []
+
+    def open_(path: Path) -> SqliteStore:
+        stores.append(SqliteStore(str(path)))
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        store.close()
+
+
+def crash_copy(path: Path, where: Path) -> Path:
+    """The files as a crash would leave them: taken while the store is open."""
+    where.mkdir(exist_ok=True)
+    for each in path.parent.glob(path.name + "*"):
+        if each.is_file() and not each.name.endswith("-shm"):
+            shutil.copy(each, where / each.name)
+    return where / path.name
+
+
+def ids(store: SqliteStore) -> list[int]:
+    return [each.id for each in store.load().jobs]
+
+
+# -- plain things -------------------------------------------------------------------------
+
+
+def test_its_files_are_the_owners_alone(path: Path, opened):
+    os.umask(os.umask(0))  # whatever the mask is
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(1), secrets={"e": b"TOKEN=1"}), force=True)
+    store.backup(str(path) + ".copy")
+    for each in path.parent.iterdir():
+        assert stat.S_IMODE(each.stat().st_mode) & 0o077 == 0, each
+
+
+def test_opening_changes_nobody_elses_mask(path: Path, opened):
+    before = os.umask(0o027)
+    try:
+        opened(path)
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
+def test_a_newer_layout_is_refused_politely_and_left_alone(path: Path):
+    SqliteStore(str(path)).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="was written by a newer stoker.*Upgrade stoker"):
+        SqliteStore(str(path))
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path):
+    with pytest.raises(StoreError):
+        SqliteStore(str(tmp_path / "not there" / "journal.db"))
+
+
+def test_a_backup_opens_as_a_store(path: Path, opened):
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=True)
+    store.backup(str(path) + ".copy")
+    copy = opened(Path(str(path) + ".copy"))
+    assert (ids(copy), copy.load().rest.next_id) == ([1, 2], 3)
+
+
+def test_a_backup_overwrites_nothing(path: Path, opened):
+    store = opened(path)
+    target = path.parent / "precious"
+    target.write_text("mine")
+    with pytest.raises(StoreError, match="Cannot write"):
+        store.backup(str(target))
+    assert target.read_text() == "mine"
+
+
+def test_it_can_be_read_by_hand_while_it_is_open(path: Path, opened):
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(7)), force=False)
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        assert db.execute("SELECT id, state FROM jobs").fetchall() == [(7, "PENDING")]
+    db.close()
+
+
+# -- a torn tail --------------------------------------------------------------------------
+
+
+def test_a_torn_log_opens_with_the_commits_before_the_tear(path: Path, tmp_path: Path, opened):
+    store = opened(path)
+    store.claim()
+    for n in range(1, 21):
+        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=n % 3 == 0)
+    size = os.path.getsize(f"{path}-wal")
+    dice = random.Random(1)
+    lengths = set()
+    for n in range(25):
+        copy = crash_copy(path, tmp_path / f"torn-{n}")
+        os.truncate(f"{copy}-wal", dice.randrange(size + 1))
+        torn = SqliteStore(str(copy))
+        found = torn.load()
+        last = len(found.jobs)
+        assert [each.id for each in found.jobs] == list(range(1, last + 1))
+        assert [seq for seq, _ in torn.events(0, 99)] == list(range(1, last + 1))
+        assert found.rest.next_id == last + 1
+        missing = any("missing" in each for each in torn.warnings())
+        assert missing == (last < 18)
+        torn.claim()
+        torn.commit(batch(job(99)), force=True)
+        assert ids(torn) == [*range(1, last + 1), 99]
+        torn.close()
+        lengths.add(last)
+    assert len(lengths) > 5
+
+
+def test_a_log_with_garbage_at_its_end_opens(path: Path, tmp_path: Path, opened):
+    store = opened(path)
+    store.claim()
+    for n in range(1, 6):
+        store.commit(batch(job(n)), force=True)
+    copy = crash_copy(path, tmp_path / "copy")
+    with open(f"{copy}-wal", "r+b") as log:
+        log.seek(-3000, os.SEEK_END)
+        log.write(random.Random(2).randbytes(3000))
+    torn = opened(copy)
+    assert ids(torn) == [1, 2, 3, 4]
+    assert "event 4, but event 5 was once on disk" in torn.warnings()[0]
+
+
+def test_numbers_once_given_out_are_not_given_out_again(path: Path, tmp_path: Path, opened):
+    store = opened(path)
+    store.claim()
+    for n in range(1, 6):
+        store.commit(batch(job(n)), force=True)
+    copy = crash_copy(path, tmp_path / "copy")
+    os.truncate(f"{copy}-wal", os.path.getsize(f"{copy}-wal") - 100)
+    torn = opened(copy)
+    torn.claim()
+    assert torn.commit(batch(job(9)), force=True) == 6
+
+
+# -- damage -------------------------------------------------------------------------------
+
+
+def lived(path: Path) -> tuple[dict[str, object], int]:
+    """A database with a history; its state and its size."""
+    opened: list[SqliteStore] = []
+
+    def open_store() -> SqliteStore:
+        opened.append(SqliteStore(str(path)))
+        return opened[-1]
+
+    box = Box(gpus=2, open_store=open_store)
+    box.submit(models=(Model(seconds=5),), count=60)
+    box.submit(held=True, count=40)
+    box.run(100)
+    found = portrait(box.state)
+    opened[-1].close()
+    return found, path.stat().st_size
+
+
+def damaged_copies(path: Path, tmp_path: Path, size: int, filler: str) -> Iterator[Path]:
+    dice = random.Random(3)
+    page = 4096
+    for n, start in enumerate(range(0, size, page * max(size // page // 12, 1))):
+        copy = crash_copy(path, tmp_path / f"{filler}-{n}")
+        length = dice.randrange(200, 2 * page)
+        with open(copy, "r+b") as file:
+            file.seek(start)
+            file.write(bytes(length) if filler == "zeros" else dice.randbytes(length))
+            file.truncate(size)
+        yield copy
+
+
+@pytest.mark.parametrize("filler", ["zeros", "garbage"])
+def test_damage_anywhere_is_mended_with_a_message_and_the_file_is_kept(
+    path: Path, tmp_path: Path, filler: str
+):
+    before, size = lived(path)
+    salvaged = 0
+    for copy in damaged_copies(path, tmp_path, size, filler):
+        store = SqliteStore(str(copy))
+        found = store.load()
+        warnings = store.warnings()
+        by_id = {each.id: each for each in found.jobs}
+        kept = set(by_id)
+        if not warnings:
+            # The damage hit what decides nothing: free space, or the text of an old event.
+            assert kept == set(before["jobs"])  # type: ignore[call-overload]
+        else:
+            salvaged += 1
+            message = warnings[0]
+            assert "the journal was damaged" in message
+            assert list(copy.parent.glob("*.damaged-*"))
+            if "lost" not in message:
+                assert kept == set(before["jobs"])  # type: ignore[call-overload]
+            else:
+                assert len(kept) < 100
+        for id in kept:
+            was = before["jobs"][id]  # type: ignore[index]
+            now = by_id[id]
+            assert now.state.value == was.get("state", "PENDING") or now.held, (id, was, now)
+        assert found.rest.next_id == 101 or "lost" in str(warnings)
+        store.claim()
+        store.commit(batch(job(200)), force=True)
+        store.close()
+        again = SqliteStore(str(copy))
+        assert again.warnings() == []
+        assert 200 in ids(again)
+        again.close()
+    assert salvaged > 3
+
+
+def test_a_database_whose_first_page_is_gone_loses_nothing(path: Path):
+    before, _ = lived(path)
+    with open(path, "r+b") as file:
+        file.write(bytes(4096))
+    store = SqliteStore(str(path))
+    assert "the journal was damaged" in store.warnings()[0]
+    assert set(ids(store)) == set(before["jobs"])  # type: ignore[call-overload]
+    assert portrait(replayed(store)) == before
+    store.close()
+
+
+def test_a_file_of_garbage_is_set_aside_and_a_new_one_begun(path: Path):
+    path.write_bytes(random.Random(4).randbytes(50_000))
+    store = SqliteStore(str(path))
+    assert "0 events and 0 jobs were recovered" in store.warnings()[0]
+    store.claim()
+    store.commit(batch(job(1)), force=True)
+    store.close()
+
+
+def test_two_salvages_in_one_second_keep_both_files(path: Path):
+    for _ in range(2):
+        path.write_bytes(b"garbage" * 1000)
+        salvage(str(path), ValueError("test"))
+    kept = [each for each in path.parent.iterdir() if "damaged" in each.name]
+    assert len(kept) == 2
+
+
+# -- a full disk --------------------------------------------------------------------------
+
+
+def test_the_ballast_is_set_aside_and_given_up_once(path: Path, opened):
+    store = opened(path)
+    ballast = Path(f"{path}.ballast")
+    assert ballast.stat().st_size == BALLAST
+    assert store.drop_ballast() is True
+    assert not ballast.exists()
+    assert store.drop_ballast() is False
+
+
+FULL = """
+    import resource, signal, sys
+    from store.rows import batch, job
+    from stoker.store.port import StoreFull
+    from stoker.store.sqlite import SqliteStore
+
+    store = SqliteStore(sys.argv[1])
+    store.claim()
+    store.commit(batch(job(1)), force=True)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = 60_000 + __import__("os").path.getsize(sys.argv[1] + "-wal")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    committed = 1
+    try:
+        for n in range(2, 1000):
+            store.commit(batch(job(n)), force=True)
+            committed = n
+    except StoreFull as full:
+        print(committed, [each.id for each in store.load().jobs] == list(range(1, committed + 1)))
+        print(full)
+"""
+
+
+def test_no_room_is_said_and_what_was_committed_stays(path: Path, opened):
+    here = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(here)},
+    )
+    assert done.returncode == 0, done.stderr
+    committed, whole, *words = done.stdout.split()
+    assert whole == "True"
+    assert " ".join(words).startswith("The disk with ")
+    assert len(ids(opened(path))) == int(committed)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, needs: Callable[..., None]) -> Iterator[Path]:
+    needs("mount", "umount")
+    where = tmp_path / "disk"
+    where.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(where)]
+    made = subprocess.run(options, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount: {made.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=False)
+
+
+def test_on_a_full_disk_the_ballast_makes_room_for_ends(small_disk: Path):
+    store = SqliteStore(str(small_disk / "journal.db"))
+    store.claim()
+    store.commit(batch(job(1)), force=True)
+    with (small_disk / "others").open("wb", buffering=0) as file:
+        with pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+    with pytest.raises(StoreFull, match="Free some space; nothing was lost"):
+        for n in range(2, 100):
+            store.commit(batch(job(n)), force=True)
+    before = ids(store)
+    assert store.drop_ballast()
+    store.commit(batch(job(500, "COMPLETED", ended_at=5.0)), force=True)
+    assert ids(store) == [*before, 500]
+    store.close()
+
+
+def test_rlimits_are_as_they_were():
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
