@@ -1,8 +1,8 @@
 """An attempt's life: started, over, lost, called off; and messages that come too late."""
 
 import pytest
-from core.story import Story, gpus
 
+from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.instructions import AnnounceEmpty, AnnounceEnd, EndAttempt, StartProcess
 from stoker.core.job import Retry

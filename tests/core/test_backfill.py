@@ -1,9 +1,9 @@
 """Small jobs in the gaps, and never at the cost of the one at the head."""
 
-from core.story import Story, gpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.plan import plan
@@ -91,7 +91,7 @@ def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_re
 
 def test_a_stream_of_small_jobs_does_not_starve_a_big_one():
     story = Story(gpus=4)
-    running = {job: story.now + 100 for job in [story.submit(limit=100) for _ in range(4)]}
+    running = dict.fromkeys((story.submit(limit=100) for _ in range(4)), story.now + 100)
     story.plan()
     big = story.submit(gpus(4), limit=100)
     for _ in range(60):

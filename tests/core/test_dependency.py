@@ -1,8 +1,8 @@
 """Waiting for other jobs."""
 
 import pytest
-from core.story import Story
 
+from core.story import Story
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency, Standing, parse_dependency
 from stoker.core.units import BadValue
@@ -194,8 +194,8 @@ def test_a_singleton_with_nobody_before_it_waits_for_nothing():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "afterok", "afterok:", "before:5", "afterok:5+3", "after:5+x", "afterok:1?afterany:2,after:3",
-     "after:5+" + "9" * 5000, "singleton:3"],
+    ["", "afterok", "afterok:", "before:5", "afterok:5+3", "after:5+x",
+     "afterok:1?afterany:2,after:3", "after:5+" + "9" * 5000, "singleton:3"],
 )  # fmt: skip
 def test_what_is_no_dependency(text: str):
     with pytest.raises(BadValue):

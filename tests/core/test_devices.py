@@ -1,7 +1,6 @@
 """Machines that come back with less, devices closed and opened, strangers."""
 
 from core.story import Story, gpus, node
-
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import Request

@@ -1,8 +1,8 @@
 """The states of a job: the table, and a sentence for every edge of it."""
 
 import pytest
-from core.story import S, Story
 
+from core.story import S, Story
 from stoker.core import events as e
 from stoker.core.job import Retry
 from stoker.core.lifecycle import FINISHED, HOLDING, SHORT, TRANSITIONS, UNHAPPY, JobState, check

@@ -1,8 +1,8 @@
 """Forgetting finished jobs, recalling them, and building the state from rows."""
 
 import pytest
-from core.story import Story
 
+from core.story import Story
 from stoker.core import events as e
 from stoker.core import state as state_module
 from stoker.core.dependency import Clause, Dependency

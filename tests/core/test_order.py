@@ -1,9 +1,9 @@
 """Who goes first; limits of queues and arrays."""
 
-from core.story import Story, gpus
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.job import RANK_STEP
 from stoker.core.policy.order import in_order
@@ -35,7 +35,7 @@ def test_priority_goes_first_then_submission():
 def test_on_one_gpu_the_order_is_priority_then_submission(asked: list[tuple[int, float]]):
     story = Story(gpus=1)
     jobs = [story.submit(gpus(amount), priority=priority) for priority, amount in asked]
-    expected = sorted(jobs, key=lambda id: (-story.job(id).priority, id))
+    expected = sorted(jobs, key=lambda job: (-story.job(job).priority, job))
     assert [job.id for job in in_order(story.state.line, story.state.jobs, 99)] == expected
     assert one_by_one(story) == expected
 

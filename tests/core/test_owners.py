@@ -1,8 +1,8 @@
 """What owners do to their jobs."""
 
 import pytest
-from core.story import Story, gpus
 
+from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.instructions import (
     AnnounceEmpty,

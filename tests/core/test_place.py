@@ -1,10 +1,10 @@
 """Where a job goes."""
 
 import pytest
-from core.story import Story, gpus, node
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.story import Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts
 from stoker.core.policy.place import could_ever, place

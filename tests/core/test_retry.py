@@ -1,8 +1,8 @@
 """What an ended attempt makes of its job."""
 
 import pytest
-from core.story import Story
 
+from core.story import Story
 from stoker.core import events as e
 from stoker.core.job import Retry
 from stoker.core.retry import LONGEST_BACKOFF, MOST_REQUEUES, parse_retry

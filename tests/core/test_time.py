@@ -1,11 +1,10 @@
 """What the passing of time brings about."""
 
 from core.story import Story
-
 from stoker.core import events as e
 from stoker.core.clock import due, seconds_until_due
 from stoker.core.instructions import EndAttempt, SignalAttempt
-from stoker.core.job import Retry, EarlySignal
+from stoker.core.job import EarlySignal, Retry
 
 
 def until_due(story: Story) -> float | None:

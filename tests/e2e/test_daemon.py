@@ -112,6 +112,17 @@ def test_stop_cancel_ends_what_runs(box: Box) -> None:
     assert box.up().job(job)["state"] == "CANCELLED"
 
 
+def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: Box) -> None:
+    label = box.submit("--exclusive", "--each-line", "-", input="echo ready; exec sleep 300\n" * 3)
+    first, *others = box.jobs(label)
+    box.says(first["id"], "ready")
+    assert box.stoker("daemon", "stop", "--cancel").returncode == 0
+    box.stoker("daemon", "start", check=True)
+    assert [job["attempt"] for job in others] == [0, 0]
+    assert box.job(first["id"])["state"] == "CANCELLED"
+    box.becomes(others[0]["id"], "RUNNING")
+
+
 def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: Box) -> None:
     box.result("true")
     (keeper,) = box.keepers

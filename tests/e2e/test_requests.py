@@ -94,7 +94,7 @@ def test_named_resources_are_counted(idle: Box) -> None:
         (("--cpus", "9"), "cores"),
         (("--mem", "90T"), "RAM"),
         (("--resource", "licence=1"), "licence"),
-        (("--use-gpus", "7"), "7"),
+        (("--use-gpus", "7"), "among those named"),
         (("-N", "2"), "machine"),
     ],
 )

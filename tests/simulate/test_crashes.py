@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from simulate.box import Box, gpus
 
+from simulate.box import Box, gpus
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState

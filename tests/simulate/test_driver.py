@@ -1,7 +1,6 @@
 """The simulated driver itself: what it does without any mishap."""
 
 from simulate.box import Box, gpus
-
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 from stoker.simulate import requests as ask

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store.rows import batch, done, job, rest, spec
 
 from stoker.core import events as e
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Filter, Store, StoreError, StoreFenced
 from stoker.store.sqlite import SqliteStore
+from store.rows import batch, done, job, rest, spec
 
 Open = Callable[[], Store]
 

@@ -59,6 +59,8 @@ def main(argv: list[str]) -> int:
             output.say("stoker: the queue is empty")
         if reply.get("more") and not output.is_terminal(1):
             output.say(_rest(reply))
+        for warning in reply.get("warnings") or ():
+            output.say(f"stoker: warning: {output.clean(warning)}")
     if args.flag("seen"):
         from stoker.cli.follow import mark_seen
 

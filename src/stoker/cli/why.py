@@ -44,7 +44,8 @@ def told(reply: dict[str, Any]) -> list[str]:
         before = f"; before it: {names}" if ahead else ""
         lines.append(f"It is number {reply['position']} in the queue{before}.")
     for node in reply.get("nodes") or ():
-        lines += _node(node)
+        if node.get("constraints"):
+            lines += _node(node)
     expected = reply.get("expected_start")
     if expected:
         basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""
@@ -66,4 +67,6 @@ def _node(node: dict[str, Any]) -> list[str]:
             f"needs {constraint.get('needs')}, {constraint.get('free')} is free"
         )
         lines.append(f"    {constraint['name']}: {output.clean(text)}")
+        details = constraint.get("details") or []
+        lines += [f"      {output.clean(detail)}" for detail in details[:32]]
     return lines

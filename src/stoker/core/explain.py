@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from math import inf
-
 from msgspec import Struct
 
 from stoker.core.cluster import Device, Node
 from stoker.core.dependency import Standing
+from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.order import in_order
@@ -21,9 +18,6 @@ from stoker.core.units import THOUSAND, format_amount, format_duration
 AHEAD = 500
 """How many jobs ahead a prediction looks through before it gives up."""
 
-Expected = Callable[[Job], float | None]
-"""How long a job is expected to run in all, from its limit or from history."""
-
 
 class Constraint(Struct, frozen=True):
     """One thing that a machine lacks for a job now."""
@@ -32,6 +26,8 @@ class Constraint(Struct, frozen=True):
     needs: str
     free: str
     text: str
+    details: tuple[str, ...] = ()
+    """Device by device, what is in the way."""
 
 
 class NodeView(Struct, frozen=True):
@@ -48,7 +44,7 @@ class Why(Struct, frozen=True):
     reason: str | None
     text: str
     position: int | None = None
-    ahead: tuple[int, ...] = ()
+    ahead: tuple[str, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     expected_in: float | None = None
     """Seconds from now."""
@@ -97,8 +93,8 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
         return Why(reason=code, text=phrase or "", nodes=nodes)
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
-    ahead = tuple(each.id for each in line[: position - 1]) if position else ()
-    starts, basis = predict(state, boot, expected, AHEAD, job.id)
+    ahead = tuple(each.label for each in line[: position - 1]) if position else ()
+    starts, basis = forecast(state, boot, expected, AHEAD, job.id)
     wait = starts.get(job.id)
     text = f"needs {describe(request)}"
     lacking = [constraint.text for view in nodes for constraint in view.constraints]
@@ -158,11 +154,9 @@ def _gpu_constraint(state: State, node: Node, ask: GpuAsk, boot: float) -> list[
     plural = "GPU" if ask.amount <= THOUSAND else "GPUs"
     needs, left = format_amount(ask.amount), format_amount(free)
     text = f"needs {needs} {plural}, {left} free on {node.name}"
-    if notes:
-        text += ": " + ", ".join(notes[:8])
     if free >= ask.amount and not notes:
         return []
-    return [Constraint("gpus", needs, left, text)]
+    return [Constraint("gpus", needs, left, text, tuple(notes))]
 
 
 def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float) -> str | None:
@@ -190,46 +184,3 @@ def _holder(state: State, job: Job, boot: float) -> str:
         return f"job {job.label}"
     left = job.started_boot + limit + job.slack - boot
     return f"job {job.label} (at most {format_duration(left)} more)"
-
-
-def predict(
-    state: State, boot: float, expected: Expected, most: int, until: int | None = None
-) -> tuple[dict[int, float], str]:
-    """Seconds until the first ready jobs start, playing the line forward, and on what basis.
-
-    Ends at the first job whose start nobody can know, or at the one that was asked about.
-    """
-    starts: dict[int, float] = {}
-    line = in_order(state.line, state.jobs, most)
-    if not line:
-        return starts, ""
-    shadow = state.cluster.copy()
-    ends: list[tuple[float, int]] = []
-    held = {}
-    basis = "time limits"
-    for each in state.running.values():
-        if each.placement is None:
-            continue
-        span = expected(each)
-        started = each.started_boot if each.started_boot is not None else boot
-        ends.append((max(started + span, boot) if span is not None else inf, each.id))
-        held[each.id] = each.placement
-        if state.spec(each).limit is None:
-            basis = "earlier runs"
-    heapify(ends)
-    moment = boot
-    for each in line:
-        request = state.effective(each, state.spec(each))
-        while (found := place(shadow, request)) is None:
-            if not ends or ends[0][0] == inf:
-                return starts, basis
-            moment, id = heappop(ends)
-            shadow.release(held.pop(id))
-        starts[each.id] = max(moment - boot, 0.0)
-        if each.id == until:
-            break
-        span = expected(each)
-        shadow.take(found)
-        held[each.id] = found
-        heappush(ends, (moment + span if span is not None else inf, each.id))
-    return starts, basis

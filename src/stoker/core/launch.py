@@ -58,7 +58,8 @@ def launch(
     }
     for take in placement.takes:
         if take.type not in (GPU, "cpu", "mem"):
-            extra[f"STOKER_{take.type.upper()}"] = ",".join(placement.names(take.type))
+            name = "".join(letter if letter.isalnum() else "_" for letter in take.type.upper())
+            extra[f"STOKER_{name}"] = ",".join(placement.names(take.type))
     if spec.limit is not None:
         extra["STOKER_DEADLINE"] = str(int(at) + spec.limit)
     if spec.threads is not None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoker.core.events import AttemptPlanned
-from stoker.core.policy.backfill import Reservation, reserve
+from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import Walk
-from stoker.core.policy.place import place
-from stoker.core.request import Request
 from stoker.core.state import State
 
 
@@ -22,26 +20,13 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
     5. Behind it, only what cannot delay that reservation starts (backfill).
     """
     walk = Walk(state.line, state.jobs)
-    blocked: list[Request] = []
-    reservation: Reservation | None = None
+    gate = Gate(state.cluster, state.ends)
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
         job, found = candidate
-        if found.queue in stopped:
+        if found.queue in stopped or state.limit_reached(found):
             continue
-        if state.limit_reached(found):
-            continue
-        placement = place(state.cluster, found.request)
-        if placement is None and reservation is None:
-            blocked.append(found.request)
-        while placement is not None and reservation is None and blocked:
-            # None: not even the end of all running jobs would help it (strangers, drained
-            # devices), so it must not block the others, and the next one is the head.
-            reservation = reserve(state.cluster, state.ends(), blocked.pop(0))
-        if placement is not None and reservation is not None:
-            limit = state.specs[job.spec].limit
-            if not reservation.over_in_time(boot, limit):
-                placement = reservation.beside(state.cluster, found.request)
+        placement = gate.find(found.request, state.specs[job.spec].limit, boot)
         if placement is None:
             queue = state.rest.queues.get(found.queue)
             if queue is not None and queue.strict:

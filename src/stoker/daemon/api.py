@@ -106,7 +106,15 @@ class Api:
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
             jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
-        return reply({"jobs": jobs, **found, "seq": self.loop.engine.seq})
+        return reply(
+            {"jobs": jobs, **found, "seq": self.loop.engine.seq, "warnings": self._warnings()}
+        )
+
+    def _warnings(self) -> list[str]:
+        """What a person should know about this daemon."""
+        loop = self.loop
+        more = [text for text in (loop.engine.trouble, loop.watch.note) if text]
+        return [*loop.store.warnings(), *more]
 
     async def why(self, request: Request) -> Response:
         """Why a job is where it is."""
@@ -216,11 +224,7 @@ class Api:
                 "gpus": gpus,
                 "node": self.desk.node,
                 "seq": loop.engine.seq,
-                "warnings": [
-                    *loop.store.warnings(),
-                    *([loop.engine.trouble] if loop.engine.trouble else []),
-                    *([loop.watch.note] if loop.watch.note else []),
-                ],
+                "warnings": self._warnings(),
             }
         )
 
@@ -236,6 +240,7 @@ class Api:
         body = await read_body(request, requests.Stop)
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
         if body.mode == "cancel":
+            self.loop.starting = False  # what waits must not take the place of what is cancelled
             live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))
             if live:
                 await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))

@@ -10,7 +10,8 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core.events import Event, JobsSubmitted, SpecRecorded
-from stoker.core.explain import AHEAD, predict
+from stoker.core.explain import AHEAD
+from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.options import Context, Wanted, read
 from stoker.core.policy.place import could_ever
@@ -83,6 +84,8 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
         if lines is not None:
             lines = lines * count
     hash = digest(encode(spec))
+    if spec.queue != "default" and spec.queue not in state.rest.queues:
+        wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
     queue = state.rest.queues.get(spec.queue)
     priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
     first = state.rest.next_id
@@ -146,7 +149,7 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     if spec.dependency is None and place(state.cluster, spec.request) and not len(state.line):
         start = iso(now.at)
     else:
-        starts, _ = predict(state, now.boot, lambda job: _limit(state, job), AHEAD)
+        starts, _ = forecast(state, now.boot, lambda job: _limit(state, job), AHEAD)
         if starts and len(starts) == len(state.line):
             start = iso(now.at + max(starts.values()))
     return {

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.explain import predict, why
+from stoker.core.explain import why
+from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.policy.order import in_order
@@ -79,7 +80,7 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
     """Some jobs, whole; the first waiting ones with the time they may start."""
 
     def decide(state: State, now: Moment) -> Decision:
-        starts = predict(state, now.boot, Expected(desk, state), ETAS)[0] if first else {}
+        starts = forecast(state, now.boot, Expected(desk, state), ETAS)[0] if first else {}
         shown = []
         for id in ids:
             view = job_view(*desk.either(id, state), state, now, desk.logs, tail)
@@ -165,7 +166,13 @@ def explain(desk: Desk, word: str) -> Decide:
                         "node": view.node,
                         "fits_empty": view.fits_empty,
                         "constraints": [
-                            {"name": c.name, "needs": c.needs, "free": c.free, "text": c.text}
+                            {
+                                "name": c.name,
+                                "needs": c.needs,
+                                "free": c.free,
+                                "text": c.text,
+                                "details": list(c.details),
+                            }
                             for c in view.constraints
                         ],
                     }

@@ -112,6 +112,8 @@ class Loop:
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
         self.since = time.time()
         self.draining = False
+        self.starting = True
+        """False once the daemon is about to end: what becomes free stays free."""
         self.done = False
         self.exit_when_idle: float | None = None
         self.idle_since: float | None = None
@@ -164,7 +166,9 @@ class Loop:
     def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
         """Turn the engine once, and tell everybody who waits."""
         state = self.engine.state
-        self.engine.planning = not self.draining and self._gpus_known(state)
+        self.engine.planning = (
+            self.starting and not self.draining and self._gpus_known(state)
+        )
         self._last = ()
         try:
             self.engine.cycle(facts, asks)

@@ -11,7 +11,7 @@ from stoker import places
 from stoker.core.foreign import Thresholds
 from stoker.core.units import BadValue, parse_amount, parse_duration
 
-EXAMPLE = "see docs/configuration.md"
+EXAMPLE = "see Configuration in the documentation"
 
 
 class QueueLimits(Struct, frozen=True):

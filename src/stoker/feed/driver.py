@@ -20,6 +20,7 @@ from stoker.daemon.loop import Call, Feeder, Loop
 from stoker.daemon.requests import Cancel, Kill, Submit, What
 from stoker.daemon.views import job_view
 from stoker.engine import Ask, Refusal
+from stoker.executors.keeper import become_subreaper
 from stoker.feed.lines import Lines
 from stoker.feed.progress import Progress
 
@@ -51,6 +52,7 @@ def drive(
     feeder = StdinFeeder(lines, progress, options)
     loop = build(kept, None, resources, extra=devices, feeder=feeder)
     server = Server(loop, "feed")
+    become_subreaper()
     feeder.begin(loop, devices)
     try:
         loop.run()

@@ -13,12 +13,11 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 from core.story import Story, gpus, node  # noqa: E402
-from store.test_golden import outline  # noqa: E402
-
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.job import EarlySignal, Retry  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
+from store.test_golden import outline  # noqa: E402
 
 
 def life() -> Story:

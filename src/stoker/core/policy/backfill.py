@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement
@@ -38,6 +39,32 @@ class Reservation:
         if placement is not None:
             self.shadow.take(placement)
         return placement
+
+
+class Gate:
+    """One pass over the line: finds room, and lets nobody delay the first that has none."""
+
+    def __init__(self, cluster: Cluster, ends: Callable[[], list[tuple[float, Placement]]]) -> None:
+        self.cluster = cluster
+        self.ends = ends
+        """When each running attempt is over at the latest; asked only if it matters."""
+        self.blocked: list[Request] = []
+        self.reservation: Reservation | None = None
+
+    def find(self, request: Request, limit: int | None, now: float) -> Placement | None:
+        """Devices on which this request may start now, or None."""
+        placement = place(self.cluster, request)
+        if placement is None:
+            if self.reservation is None:
+                self.blocked.append(request)
+            return None
+        while self.reservation is None and self.blocked:
+            # None: not even the end of all running jobs would help it (strangers, drained
+            # devices), so it must not block the others, and the next one is the head.
+            self.reservation = reserve(self.cluster, self.ends(), self.blocked.pop(0))
+        if self.reservation is None or self.reservation.over_in_time(now, limit):
+            return placement
+        return self.reservation.beside(self.cluster, request)
 
 
 def reserve(

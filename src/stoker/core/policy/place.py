@@ -183,8 +183,9 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     if ask.min_vram:
         traits.append(f"with {ask.min_vram} MiB")
     if ask.memory is not None:
-        unknown = any(device.facts.memory is None for device in devices)
-        traits.append(f"with {ask.memory} MiB to give" + (" (size unknown)" if unknown else ""))
+        if all(device.facts.memory is None for device in devices):
+            return "has GPUs that were only declared, so the size of their memory is not known"
+        traits.append(f"with {ask.memory} MiB")
     if ask.only or ask.avoid:
         traits.append("among those named")
     kind = " " + " and ".join(traits) if traits else ""

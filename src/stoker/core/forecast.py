@@ -1,0 +1,95 @@
+"""When waiting jobs may start: the planner's own rules, played forward in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from stoker.core.cluster import Cluster, Placement
+from stoker.core.job import Job
+from stoker.core.policy.backfill import Gate
+from stoker.core.policy.order import in_order
+from stoker.core.request import Request
+from stoker.core.state import State
+
+MOMENTS = 300
+"""How many ends of jobs a forecast looks at before it gives up."""
+
+Expected = Callable[[Job], float | None]
+"""How long a job is expected to run in all, from its limit or from history."""
+
+
+def forecast(
+    state: State, boot: float, expected: Expected, most: int, until: int | None = None
+) -> tuple[dict[int, float], str]:
+    """Seconds until the first ready jobs start, by id, and what that rests on.
+
+    Jobs whose start nobody can know are left out. Stops early at the job asked about.
+    """
+    waiting = in_order(state.line, state.jobs, most)
+    starts: dict[int, float] = {}
+    if not waiting:
+        return starts, ""
+    play = _Play(state, boot, expected)
+    for _ in range(MOMENTS):
+        begun = play.start(waiting)
+        starts.update((job.id, play.moment - boot) for job in begun)
+        waiting = [job for job in waiting if job.id not in starts]
+        if not waiting or until in starts or not play.advance():
+            break
+    return starts, play.basis
+
+
+class _Play:
+    """A copy of the ledger in which running jobs end as expected."""
+
+    def __init__(self, state: State, boot: float, expected: Expected) -> None:
+        self.state, self.expected, self.moment = state, expected, boot
+        self.shadow: Cluster = state.cluster.copy()
+        self.held: dict[int, Placement] = {}
+        self.ends: list[tuple[float, int]] = []
+        self.basis = "time limits"
+        for job in state.running.values():
+            if job.placement is not None:
+                started = job.started_boot if job.started_boot is not None else boot
+                self._run(job, job.placement, started)
+        heapify(self.ends)
+
+    def _run(self, job: Job, placement: Placement, started: float) -> None:
+        span = self.expected(job)
+        end = max(started + span, self.moment) if span is not None else inf
+        self.held[job.id] = placement
+        heappush(self.ends, (end, job.id))
+        if self.state.spec(job).limit is None:
+            self.basis = "earlier runs"
+
+    def start(self, waiting: list[Job]) -> list[Job]:
+        """What the planner would start now, in its order and with its backfill."""
+        begun: list[Job] = []
+        gate = Gate(self.shadow, lambda: [(end, self.held[id]) for end, id in self.ends])
+        full: set[Request] = set()
+        for job in waiting:
+            spec = self.state.spec(job)
+            request = self.state.effective(job, spec)
+            if request in full:
+                continue
+            found = gate.find(request, spec.limit, self.moment)
+            if found is None:
+                if spec.limit is None:
+                    full.add(request)
+                continue
+            self.shadow.take(found)
+            self._run(job, found, self.moment)
+            begun.append(job)
+        return begun
+
+    def advance(self) -> bool:
+        """Go to the next end of a job; False when there is none that anybody can know."""
+        if not self.ends or self.ends[0][0] == inf:
+            return False
+        self.moment = self.ends[0][0]
+        while self.ends and self.ends[0][0] <= self.moment:
+            _, id = heappop(self.ends)
+            self.shadow.release(self.held.pop(id))
+        return True
