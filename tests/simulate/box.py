@@ -12,6 +12,7 @@ from stoker.simulate import requests as ask
 from stoker.simulate.crash import VolatileStore
 from stoker.simulate.driver import Decide, Driver, Wanted
 from stoker.simulate.executor import Faults
+from stoker.simulate.portrait import Mirror, portrait, replayed
 from stoker.simulate.processes import Model
 from stoker.simulate.world import World
 from stoker.store.port import Filter, Store
@@ -45,6 +46,7 @@ class Box:
         check_every: int = 1,
     ) -> None:
         self.check_every, self.turns = check_every, 0
+        self.mirror = Mirror()
         self.world = World(seed)
         self.models: dict[int, tuple[Model, ...]] = {}
         self.memory = VolatileStore()
@@ -128,7 +130,7 @@ class Box:
         wrong = [
             *checks.over_commitments(self.state),
             *checks.double_starts(driver),
-            *checks.memory_differs(driver),
+            *checks.memory_differs(driver, self.mirror),
         ]
         assert not wrong, "\n".join(wrong)
         self.check_promises()
@@ -144,6 +146,7 @@ class Box:
 
     def check_all_over(self) -> None:
         """Nothing waits or runs any more: nobody starved."""
+        assert portrait(replayed(self.driver.store)) == portrait(self.state)
         left = {id: job for id, job in self.state.jobs.items() if not job.finished}
         assert not left, {id: (job.state, job.held, job.begin_at) for id, job in left.items()}
         assert not self.driver.machine.processes

@@ -44,7 +44,7 @@ MODELS = [
 ]  # fmt: skip
 DEVICES = [("box", "gpu", str(n)) for n in range(3)]
 SMALL = settings(
-    max_examples=80,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

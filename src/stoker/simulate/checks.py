@@ -10,7 +10,7 @@ from stoker.core.cluster import Placement
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.driver import Driver
-from stoker.simulate.portrait import portrait, replayed
+from stoker.simulate.portrait import Mirror, portrait
 
 
 def over_commitments(state: State) -> list[str]:
@@ -74,12 +74,12 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return found
 
 
-def memory_differs(driver: Driver) -> list[str]:
+def memory_differs(driver: Driver, mirror: Mirror) -> list[str]:
     """Where live state, state read back, and state replayed from the journal disagree."""
     live = portrait(driver.engine.state)
     snapshot = driver.store.load()
     state = restore(snapshot.rest, snapshot.specs, snapshot.jobs)
-    again = difference(live, portrait(replayed(driver.store)))
+    again = difference(live, portrait(mirror.follow(driver.store)))
     for id in [id for id in live["ready"] if _delayed(state, id)]:
         state.admit(state.jobs[id], inf)  # told by the first cycle after a start
     back = difference(live, portrait(state))

@@ -53,6 +53,20 @@ def replayed(store: Store) -> State:
     return fold(event for _, event in store.events(0, 1 << 60))
 
 
+class Mirror:
+    """The state by the journal alone, kept up to date event by event."""
+
+    def __init__(self) -> None:
+        self.state, self.seq = State(), 0
+
+    def follow(self, store: Store) -> State:
+        """Catch up with a journal that has only grown since the last time."""
+        for seq, event in store.events(self.seq, 1 << 60):
+            apply(self.state, event)
+            self.seq = seq
+        return self.state
+
+
 def fold(events: Any) -> State:
     """The state that these events come to."""
     state = State()

@@ -1,0 +1,104 @@
+"""Why a job waits, and when it may start."""
+
+from core.story import Story, gpus
+from stoker.core import events as e
+from stoker.core.dependency import Clause, Dependency
+from stoker.core.explain import reason, why
+from stoker.core.forecast import Expected, forecast
+from stoker.core.job import Job
+from stoker.core.request import Request
+
+
+def by_limit(story: Story) -> Expected:
+    def expected(job: Job) -> float | None:
+        limit = story.state.spec(job).limit
+        return float(limit) if limit is not None else None
+
+    return expected
+
+
+def reason_of(story: Story, job: int) -> str | None:
+    return reason(story.state, story.job(job), story.now)[0]
+
+
+def test_a_running_job_has_no_reason() -> None:
+    story = Story(gpus=1)
+    job = story.submit()
+    story.run(job)
+    assert reason_of(story, job) is None
+    told = why(story.state, story.job(job), story.now, story.now, by_limit(story))
+    assert told.text == "it is not waiting: running"
+
+
+def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:
+    story = Story(gpus=1)
+    first, second, third = story.submit(), story.submit(), story.submit()
+    story.run(first)
+    assert [reason_of(story, job) for job in (second, third)] == ["Resources", "Priority"]
+
+
+def test_every_kind_of_waiting_has_its_word() -> None:
+    story = Story(gpus=1)
+    running = story.submit(limit=60)
+    story.run(running)
+    held = story.submit(held=True)
+    later = story.submit(begin_at=story.now + 60)
+    behind = story.submit(dependency=Dependency((Clause("afterok", (running,)),)))
+    array = story.submit(Request(cpus=1000), count=2, array=True, array_limit=1)
+    story.plan()
+    assert reason_of(story, held) == "JobHeldUser"
+    assert reason_of(story, later) == "BeginTime"
+    assert reason_of(story, behind) == "Dependency"
+    assert reason_of(story, array + 1) == "JobArrayTaskLimit"
+    story.exited(running, code=1)
+    assert reason_of(story, behind) == "DependencyNeverSatisfied"
+
+
+def test_why_names_each_gpu_and_who_has_it() -> None:
+    story = Story(gpus=3)
+    mine = story.submit(limit=600)
+    story.run(mine)
+    story.tell(e.DevicesDrained(at=story.now, devices=(("box", "gpu", "1"),), reason="fan"))
+    story.tell(
+        e.ForeignUseChanged(at=story.now, node="box", device="2", stranger="bob's python (pid 8)")
+    )
+    waiting = story.submit(gpus(2))
+    story.plan()
+    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    (constraint,) = told.nodes[0].constraints
+    assert constraint.text == "needs 2 GPUs, 0 free on box"
+    assert constraint.details == (
+        "GPU 0 is held by job 1 (at most 10:00 more)",
+        "GPU 1 is drained (fan)",
+        "GPU 2 is used by bob's python (pid 8)",
+    )
+
+
+def test_a_start_is_forecast_from_time_limits() -> None:
+    story = Story(gpus=1)
+    first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
+    story.run(first)
+    starts, basis = forecast(story.state, story.now, by_limit(story), 10)
+    assert starts == {second: 100.0, third: 150.0}
+    assert basis == "time limits"
+
+
+def test_a_forecast_knows_backfill() -> None:
+    story = Story(gpus=2)
+    first = story.submit(limit=1000)
+    story.run(first)
+    big = story.submit(gpus(2), limit=100)
+    small = story.submit(limit=200)
+    long = story.submit(limit=5000)
+    starts, _ = forecast(story.state, story.now, by_limit(story), 10)
+    assert starts == {big: 1000.0, small: 0.0, long: 1100.0}
+
+
+def test_nobody_knows_when_an_unlimited_job_ends() -> None:
+    story = Story(gpus=1)
+    first, second = story.submit(), story.submit()
+    story.run(first)
+    assert forecast(story.state, story.now, by_limit(story), 10)[0] == {}
+    told = why(story.state, story.job(second), story.now, story.now, by_limit(story))
+    assert told.expected_in is None
+    assert told.position == 1

@@ -1,0 +1,128 @@
+"""What people type, read once: every option, and every way to get one wrong."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.job import EarlySignal, Retry
+from stoker.core.options import KNOWN, Context, Wanted, parse_array, parse_signal, read
+from stoker.core.units import BadValue
+
+NOW = 1_700_000_000.0
+
+
+def asked(**options: Any) -> Wanted:
+    return read(options, Context(NOW, lambda word: [int(word)], lambda _: [3]))
+
+
+def test_a_job_that_asks_for_nothing_gets_one_core() -> None:
+    request = asked().request
+    assert (request.cpus, request.gpus) == (1000, None)
+
+
+def test_a_gpu_job_is_not_held_up_by_cores() -> None:
+    assert asked(gpus="2").request.cpus == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "amount", "model", "vram"),
+    [
+        ({"gpus": "0.5"}, 500, None, None),
+        ({"gpus": "a100:2"}, 2000, "a100", None),
+        ({"gpus": "24GB..:2"}, 2000, None, 24 * 1024),
+        ({"gres": "gpu:v100:4"}, 4000, "v100", None),
+        ({"gres": "gpu:3"}, 3000, None, None),
+        ({"gpus_per_node": "2"}, 2000, None, None),
+        ({"gpus_per_task": "1", "ntasks": "4"}, 4000, None, None),
+        ({"gpu_model": "H100"}, 1000, "h100", None),
+        ({"gpus": "2.5", "gpus_min_vram": "40G"}, 2500, None, 40 * 1024),
+    ],
+)
+def test_gpus_can_be_asked_for_in_many_ways(
+    options: dict[str, str], amount: int, model: str | None, vram: int | None
+) -> None:
+    ask = asked(**options).request.gpus
+    assert ask is not None
+    assert (ask.amount, ask.model, ask.min_vram) == (amount, model, vram)
+
+
+def test_memory_per_gpu_and_per_core_is_multiplied() -> None:
+    assert asked(gpus="2", mem_per_gpu="8G").request.memory == 16 * 1024
+    assert asked(cpus="4", mem_per_cpu="1G").request.memory == 4 * 1024
+
+
+def test_other_resources_are_named() -> None:
+    assert asked(resources="{licence:1, hdd:32.5}").request.named == (
+        ("hdd", 32500), ("licence", 1000),
+    )  # fmt: skip
+    assert asked(resources={"licence": 2}).request.named == (("licence", 2000),)
+
+
+def test_devices_can_be_chosen_preferred_and_avoided() -> None:
+    ask = asked(gpus="1", use_gpus="0-2,7", prefer_gpus="2", avoid_gpus="0").request.gpus
+    assert ask is not None
+    assert (ask.only, ask.prefer, ask.avoid) == (("0", "1", "2", "7"), ("2",), ("0",))
+
+
+def test_the_rest_of_an_sbatch_line() -> None:
+    wanted = asked(
+        time="1-12", begin="now+1hour", signal="B:USR1@120", requeue=True, comment="x",
+        label=["a", "b"], nice="5", dependency="afterok:7", qos="high", export="NONE",
+    )  # fmt: skip
+    assert wanted.fields["limit"] == 36 * 3600
+    assert wanted.begin_at == NOW + 3600
+    assert wanted.fields["warning"] == EarlySignal(10, 120)
+    assert wanted.fields["retry"] == Retry(3, ("lost",))
+    assert wanted.fields["labels"] == ("a", "b")
+    assert wanted.priority == -5
+    assert wanted.fields["dependency"].jobs() == {7}
+    assert wanted.export == "NONE"
+    assert wanted.warnings == ["--qos has no meaning here"]
+
+
+def test_arrays() -> None:
+    assert parse_array("0-15:4%2") == ((0, 4, 8, 12), 2)
+    assert parse_array("1,3,7-9") == ((1, 3, 7, 8, 9), None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gpus": "two:three"}, {"gpus": "-1"}, {"gpus": "0.1234"}, {"time": "soon"}, {"mem": "x"},
+        {"array": "5-1"}, {"array": "0-99999999"}, {"array": "1%0"}, {"nope": "1"},
+        {"priority": "high"}, {"env": ["novalue"]}, {"signal": "USR9"}, {"retries": "-1"},
+        {"retry_on": "moon"}, {"dependency": "sometime:4"}, {"dependency": "afterok:1,afterok:2?3"},
+        {"queue": "a b"}, {"deadline": "now"}, {"use_gpus": ","}, {"use_gpus": "3-1"},
+        {"resources": "{gpu:1}"}, {"resources": "licence"}, {"gres": "shard:2"}, {"ntasks": "0"},
+        {"begin": "yesterday-ish"}, {"name": ["a"]}, {"nodes": "-3"},
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_with_a_sentence(options: dict[str, Any]) -> None:
+    with pytest.raises(BadValue) as caught:
+        asked(**options)
+    assert str(caught.value).endswith(".")
+
+
+values = st.one_of(
+    st.text(max_size=12), st.booleans(), st.integers(), st.floats(), st.none(),
+    st.lists(st.text(max_size=5), max_size=3),
+    st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KNOWN)), values, max_size=4))
+def test_whatever_is_typed_is_read_or_refused(options: dict[str, Any]) -> None:
+    try:
+        wanted = read(options, Context(NOW, lambda _: [1], lambda _: []))
+    except BadValue:
+        return
+    assert hash(wanted.request) is not None
+
+
+@given(st.text(max_size=10))
+def test_signals_are_known_or_refused(text: str) -> None:
+    with contextlib.suppress(BadValue):
+        assert 0 < parse_signal(text) < 65
