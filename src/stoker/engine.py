@@ -159,8 +159,23 @@ class Engine:
         """Disk full: refuse requests, give up the ballast, and write the facts alone."""
         self.reload()
         self.trouble = str(full)
+        self._write_or_owe(full, facts)
         for ask in asks:
+            self._answer_unwritten(ask, full)
+
+    def _answer_unwritten(self, ask: Ask, full: StoreFull) -> None:
+        """A request that changes nothing needs no room."""
+        try:
+            decision = ask.decide(self.state, self.clock())
+        except Refusal as refusal:
+            ask.refuse(refusal)
+            return
+        if decision.events:
             ask.refuse(Refusal(str(full), "unavailable"))
+        else:
+            ask.answer(decision.reply(self.state) if decision.reply else None)
+
+    def _write_or_owe(self, full: StoreFull, facts: list[Event]) -> None:
         drop = getattr(self.store, "drop_ballast", None)
         if not facts:
             return

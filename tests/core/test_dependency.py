@@ -200,3 +200,17 @@ def test_a_singleton_with_nobody_before_it_waits_for_nothing():
 def test_what_is_no_dependency(text: str):
     with pytest.raises(BadValue):
         read(text)
+
+
+def test_a_delay_that_was_over_once_stays_over_when_the_clock_is_set_back():
+    from stoker.core.restore import restore
+
+    story = Story(gpus=1)
+    first = story.submit()
+    second = behind(story, "after", first, delay=600)
+    story.run(first)
+    story.wait(600)
+    assert story.ready() == [second]
+    story.now -= 3600
+    again = restore(story.state.rest, story.state.specs, list(story.state.jobs.values()))
+    assert sorted(again.line.where) == [second]

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 from core.story import Story, gpus
 from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.job import RANK_STEP
 from stoker.core.policy.order import in_order
+from stoker.core.policy.place import could_ever
 
 
 def one_by_one(story: Story) -> list[int]:
@@ -155,3 +157,17 @@ def test_an_array_runs_no_more_members_than_it_may():
     story.exited(first)
     assert story.plan() == [first + 2]
     assert story.state.array_running == {first: 2}
+
+
+def test_a_job_that_names_a_gpu_by_its_uuid_keeps_to_it_and_to_its_queue():
+    cards = tuple(DeviceFacts(name=str(n), index=n, uuid=f"GPU-{n}{n}{n}{n}") for n in range(3))
+    story = Story()
+    story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
+    story.tell(e.QueueDefined(at=0, name="two", devices=("1", "2")))
+    job = story.submit(gpus(1, only=("GPU-0000", "GPU-2222")), queue="two")
+    never = story.submit(gpus(1, only=("0",)), queue="two")
+    assert story.plan() == [job]
+    assert story.on(job) == ["2"]
+    asked = story.state.effective(story.job(never), story.state.spec(story.job(never)))
+    lack = could_ever(story.state.cluster.nodes["box"], asked)
+    assert lack == "has 0 GPUs among those named, not 1"

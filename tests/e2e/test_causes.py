@@ -26,7 +26,9 @@ def test_an_end_has_its_name_and_its_code(
     assert box.stoker("wait", job["id"]).returncode == code
 
 
-def test_cuda_trouble_is_found_in_a_separate_error_file_and_at_the_end_of_a_long_log(box: Box) -> None:
+def test_cuda_trouble_is_found_in_a_separate_error_file_and_at_the_end_of_a_long_log(
+    box: Box,
+) -> None:
     job = box.result("-e", "err", "seq 100000; echo 'RuntimeError: CUDA out of memory' >&2; exit 1")
     assert job["cause"] == "CUDA out of memory"
 

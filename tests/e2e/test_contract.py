@@ -174,7 +174,9 @@ def test_a_line_may_have_many_lines(box: Box) -> None:
 
 
 def test_output_is_kept_byte_for_byte_and_both_streams_share_a_file(box: Box) -> None:
-    box.script("bytes.py", "import os\nos.write(1, bytes(range(256)))\nos.write(2, b'\\r50%\\r100%\\n')\n")
+    box.script(
+        "bytes.py", "import os\nos.write(1, bytes(range(256)))\nos.write(2, b'\\r50%\\r100%\\n')\n"
+    )
     job = box.result(sys.executable, "bytes.py")
     assert Path(job["log"]).read_bytes() == bytes(range(256)) + b"\r50%\r100%\n"
 
@@ -188,7 +190,9 @@ def test_errors_go_to_a_file_of_their_own_when_asked_for(box: Box) -> None:
 
 
 def test_patterns_in_file_names_are_filled_in(box: Box) -> None:
-    label = box.submit("-J", "a/b", "--array", "3-4", "-o", "%x-%A-%a-%j-%%.log", "echo $STOKER_ARRAY_INDEX")
+    label = box.submit(
+        "-J", "a/b", "--array", "3-4", "-o", "%x-%A-%a-%j-%%.log", "echo $STOKER_ARRAY_INDEX"
+    )
     box.end_of(label)
     first, second = box.jobs(label)
     assert (box.user / f"a_b-{label}-3-{first['id']}-%.log").read_text() == "3\n"

@@ -1,18 +1,17 @@
 """Real GPUs as the driver shows them: theirs, ours, strangers', lost and hanging."""
 
-import contextlib
 import os
-import pwd
 import shutil
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.box import Box, Run, as_json, until
+from e2e.box import Box, as_json, until
+from e2e.people import another_user, stoker_as
 from fakes.nvml import FakeNvml, Gpu, Process
 
 A = Gpu(uuid="GPU-aaaa", name="NVIDIA A100-SXM4-80GB", memory_total=81920, pci="0000:01:00.0")
@@ -169,7 +168,7 @@ def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: Box, nvml: FakeNvml)
 def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starting(
     idle: Box, nvml: FakeNvml
 ) -> None:
-    nvml.set([A], hang="nvmlInit_v2")
+    nvml.set([A], hang="any")
     box = start(idle, nvml)
     assert box.result("true")["state"] == "COMPLETED"
     assert box.refused("--gpus", "1", "true")[0] == 6
@@ -217,69 +216,48 @@ def test_gpus_named_at_the_start_are_the_only_ones(idle: Box, nvml: FakeNvml) ->
 # ------------------------------------------------------------------------- another user
 
 
-@pytest.fixture
-def neighbour(home: Path, needs: Any) -> Iterator[tuple[str, Path]]:
-    """Another user of this machine and a home of his own."""
-    if os.getuid() != 0:
-        pytest.skip("only root can make users")
-    needs("useradd", "userdel")
-    name = f"sk{os.getpid()}"
-    subprocess.run(["useradd", "--no-create-home", name], check=True, timeout=30)
-    place = Path(f"/tmp/{name}")
-    place.mkdir(mode=0o700)
-    os.chown(place, pwd.getpwnam(name).pw_uid, -1)
-    yield name, place
-    with contextlib.suppress(Exception):
-        from conftest import end_processes_of
-
-        end_processes_of(place)
-    shutil.rmtree(place, ignore_errors=True)
-    subprocess.run(["userdel", name], check=False, timeout=30)
-
-
-def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
-    quick: Box, nvml: FakeNvml, neighbour: tuple[str, Path], stoker: Run
-) -> None:
-    name, place = neighbour
+@pytest.mark.needs("useradd", "userdel")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make users")
+def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: FakeNvml) -> None:
     uuid = f"GPU-two-users-{os.getpid()}"
-    shared = Gpu(uuid=uuid)
-    nvml.set([shared])
-    readable = Path(f"{place}-nvml")
-    readable.mkdir(mode=0o755)
-    shutil.copy(nvml.library / "libnvidia-ml.so.1", readable)
-    shutil.copy(nvml.file, readable / "gpus.txt")
-    (readable / "gpus.txt").chmod(0o644)
-    try:
-        box = start(quick, nvml)
-        first = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
-        box.says(first, "ready")
-        theirs = {
-            "PATH": os.environ["PATH"], "HOME": str(place), "STOKER_HOME": str(place / "home"),
-            "LD_LIBRARY_PATH": str(readable), "FAKE_NVML": str(readable / "gpus.txt"),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", nvml.python_path), "SHELL": "/bin/sh",
-        }  # fmt: skip
+    nvml.set([Gpu(uuid=uuid)])
+    with another_user() as user, tempfile.TemporaryDirectory(prefix="sk-", dir="/tmp") as name:
+        command, environment = stoker_as(user)
+        place = Path(name)
+        for file in (nvml.library / "libnvidia-ml.so.1", nvml.file):
+            shutil.copy(file, place)
         (place / "home").mkdir()
         (place / "home" / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
-        for path in (place / "home", place / "home" / "config.toml"):
-            os.chown(path, pwd.getpwnam(name).pw_uid, -1)
+        for path in (place, *place.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        environment.update(
+            HOME=name, SHELL="/bin/sh", STOKER_HOME=f"{name}/home", LD_LIBRARY_PATH=name,
+            FAKE_NVML=f"{name}/{nvml.file.name}",
+        )  # fmt: skip
 
         def they(*args: str) -> "subprocess.CompletedProcess[str]":
             return subprocess.run(
-                [sys.executable, "-m", "stoker", *args], user=name, group=0, extra_groups=[],
-                env=theirs, cwd=place, capture_output=True, text=True, timeout=30, check=False,
-                stdin=subprocess.DEVNULL, umask=0o077,
+                [*command, *args], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                env=environment, cwd=place, capture_output=True, text=True, timeout=30,
+                check=False, stdin=subprocess.DEVNULL, umask=0o077,
             )  # fmt: skip
 
-        submitted = they("submit", "--gpus", "1", "echo $CUDA_VISIBLE_DEVICES > got")
-        assert submitted.returncode == 0, submitted.stderr
-        until(lambda: "the stoker of root" in they("why", "1").stdout)
-        assert not (place / "got").exists()
-        (box.user / "go").touch()
-        box.end_of(first)
-        assert they("wait", "--timeout", "30", "1").returncode == 0
-        assert (place / "got").read_text() == "0\n"
-        they("daemon", "stop", "--cancel")
-    finally:
-        shutil.rmtree(readable)
-        for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
-            path.unlink()
+        try:
+            box = start(quick, nvml)
+            first = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
+            box.says(first, "ready")
+            submitted = they("submit", "--gpus", "1", "until [ -e go ]; do sleep 0.05; done")
+            assert submitted.returncode == 0, submitted.stderr
+            until(lambda: "the stoker of root" in they("why", "1").stdout)
+            (box.user / "go").touch()
+            box.end_of(first)
+            until(lambda: "RUNNING" in they("show", "1").stdout)
+            # And the other way round.
+            second = box.submit("--gpus", "1", "true")
+            until(lambda: f"the stoker of {user.pw_name}" in str(box.client.why(second)))
+            (place / "go").touch()
+            assert box.end_of(second)["state"] == "COMPLETED"
+        finally:
+            they("daemon", "stop", "--cancel")
+            for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
+                path.unlink()

@@ -60,7 +60,10 @@ def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None
     flag_again.touch()
     until(lambda: not any(map(alive, pids)))
     ended = box.up().end_of(job)
-    assert (ended["state"], ended["cause"]) == ("NODE_FAIL", "lost: its process ended without a record")
+    assert (ended["state"], ended["cause"]) == (
+        "NODE_FAIL",
+        "lost: its process ended without a record",
+    )
     second = box.end_of(again)
     assert (second["state"], second["attempt"]) == ("COMPLETED", 1)
     assert box.job(going)["state"] == "RUNNING"
@@ -81,9 +84,7 @@ def reboot(box: Box, jobs: list[str]) -> None:
         changed = json.loads(rest)
         assert changed["boot"]
         changed["boot"] = "another boot"
-        db.execute(
-            "UPDATE meta SET value = ? WHERE key = 'rest'", (json.dumps(changed).encode(),)
-        )
+        db.execute("UPDATE meta SET value = ? WHERE key = 'rest'", (json.dumps(changed).encode(),))
     db.close()
 
 
@@ -117,7 +118,11 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
     daemon = box.pid
     os.kill(daemon, signal.SIGSTOP)
     flag.touch()
-    until(lambda: any(f"{third}.0 exit".encode() in p.read_bytes() for p in (box.state / "exits").iterdir()))
+    until(
+        lambda: any(
+            f"{third}.0 exit".encode() in p.read_bytes() for p in (box.state / "exits").iterdir()
+        )
+    )
     kill(daemon)
     for pid in (*box.keepers, *pids):
         kill(pid)
@@ -135,7 +140,11 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
 def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice(box: Box) -> None:
     count = box.user / "count"
     flag = box.user / "go"
-    job = box.submit("--gpus", "1", f"echo x >> {count}; echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 3")
+    job = box.submit(
+        "--gpus",
+        "1",
+        f"echo x >> {count}; echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 3",
+    )
     box.says(job, "ready")
     box.crash()
     shutil.rmtree(box.run_dir)
@@ -160,7 +169,9 @@ def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
     assert (ended["state"], ended["result"]) == ("FAILED", 8)
 
 
-def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_again(box: Box) -> None:
+def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_again(
+    box: Box,
+) -> None:
     count = box.user / "count"
     job = box.submit(f"echo x >> {count}; echo ready; sleep 60")
     box.says(job, "ready")

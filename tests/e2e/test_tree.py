@@ -33,7 +33,9 @@ def noted(path: Path, count: int) -> dict[str, int]:
 
     def there() -> dict[str, int]:
         lines = path.read_text().splitlines() if path.exists() else []
-        return {word: int(pid) for word, pid in map(str.split, lines)} if len(lines) >= count else {}
+        return (
+            {word: int(pid) for word, pid in map(str.split, lines)} if len(lines) >= count else {}
+        )
 
     found: dict[str, int] = until(there)
     return found
@@ -59,7 +61,9 @@ def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term
 def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: Box) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start("{gpu:1,cpu:4}")
-    job = box.submit("--gpus", "1", f"trap '' TERM; echo $$ > {box.user}/pid; while :; do sleep 0.05; done")
+    job = box.submit(
+        "--gpus", "1", f"trap '' TERM; echo $$ > {box.user}/pid; while :; do sleep 0.05; done"
+    )
     until((box.user / "pid").exists)
     pid = until(lambda: (box.user / "pid").read_text().strip())
     check = f"kill -0 {pid} 2>/dev/null && exit 66; exit 0"
@@ -85,7 +89,9 @@ def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Box)
 
 
 def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Box) -> None:
-    job = box.submit("--gpus", "1", "setsid sh -c 'echo $$ > pid; exec sleep 300' & sleep 0.3; exit 4")
+    job = box.submit(
+        "--gpus", "1", "setsid sh -c 'echo $$ > pid; exec sleep 300' & sleep 0.3; exit 4"
+    )
     ended = box.end_of(job)
     pid = int((box.user / "pid").read_text())
     with contextlib.suppress(OSError):

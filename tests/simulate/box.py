@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.events import JobRetried
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
@@ -46,7 +47,7 @@ class Box:
         check_every: int = 1,
     ) -> None:
         self.check_every, self.turns = check_every, 0
-        self.mirror = Mirror()
+        self.forget_checks()
         self.world = World(seed)
         self.models: dict[int, tuple[Model, ...]] = {}
         self.memory = VolatileStore()
@@ -63,6 +64,12 @@ class Box:
     def _behaviour(self, job: int, attempt: int) -> Model:
         models = self.models.get(job, (Model(),))
         return models[min(attempt, len(models) - 1)]
+
+    def forget_checks(self) -> None:
+        """The journal is not the one that was checked before."""
+        self.mirror = Mirror()
+        self.over: dict[int, JobState] = {}
+        self.read_up_to = 0
 
     # -- acting -------------------------------------------------------------------------
 
@@ -134,6 +141,17 @@ class Box:
         ]
         assert not wrong, "\n".join(wrong)
         self.check_promises()
+        self.check_ends_last()
+
+    def check_ends_last(self) -> None:
+        """What is over stays as it ended, unless its owner retried it."""
+        for seq, event in self.driver.store.events(self.read_up_to, 1 << 60):
+            self.read_up_to = seq
+            if isinstance(event, JobRetried):
+                self.over.pop(event.job, None)
+        for id, state in self.over.items():
+            assert self.job(id).state is state, (id, state, self.job(id))
+        self.over.update({id: self.state.jobs[id].state for id in self.state.finished})
 
     def check_promises(self) -> None:
         """Every acknowledged job is there, once."""

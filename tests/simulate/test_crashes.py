@@ -11,7 +11,6 @@ from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.simulate import requests as ask
 from stoker.simulate.crash import Fuse
-from stoker.simulate.portrait import Mirror
 from stoker.simulate.processes import Model
 from stoker.store.port import Store
 from stoker.store.sqlite import SqliteStore
@@ -119,7 +118,7 @@ def test_a_loss_of_power_takes_nothing_that_was_acknowledged():
         box.run(seconds)
         late = box.submit(models=(Model(seconds=4),), retry=rule)
         box.memory.lose_power()
-        box.mirror = Mirror()  # the journal is shorter now
+        box.forget_checks()  # the journal is shorter now
         box.driver.machine.started.clear()  # what ran within the last moments may run again
         box.driver.reboot(keeps_records=seconds % 2 == 0)
         box.finish(5000)

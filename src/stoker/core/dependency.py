@@ -33,6 +33,11 @@ class Dependency(Struct, frozen=True, omit_defaults=True):
         """Whether each member of an array waits for another job (`aftercorr`)."""
         return any(clause.kind == "aftercorr" for clause in self.clauses)
 
+    @property
+    def delayed(self) -> bool:
+        """Whether it is about time as well (`after:ID+minutes`)."""
+        return any(clause.delay for clause in self.clauses)
+
     def jobs(self) -> set[int]:
         """Every job that is waited for."""
         return {job for clause in self.clauses for job in clause.jobs}

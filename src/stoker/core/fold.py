@@ -219,7 +219,7 @@ def _wake_dependents(state: State, job: Job, at: float) -> None:
         if waiting.spec not in unchanged:  # a bulk of them has the same answer: ask once
             how, _, wake = state.dependency_standing(waiting, at)
             dependency = state.specs[waiting.spec].dependency
-            alike = dependency is not None and not dependency.by_member
+            alike = dependency is not None and not (dependency.by_member or dependency.delayed)
             unchanged[waiting.spec] = alike and how is not Standing.MET and wake is None
         if id in state.line or not unchanged[waiting.spec]:
             state.admit(waiting, at)
@@ -311,7 +311,7 @@ def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
         state.unlink(job)
         state.spec_users[event.spec] = state.spec_users.get(event.spec, 0) + 1
         state.drop_spec(job.spec)
-        job.spec = event.spec
+        job.spec, job.delay_over = event.spec, False
         _set_deadline(state, job)
     job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
     state.touched.add(job.id)

@@ -109,6 +109,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     code: int | None = None
     signal: int | None = None
     cause: str | None = None
+    delay_over: bool = False
+    """Its `after:ID+minutes` was met once: a clock that is set back does not undo that."""
     late: bool = False
     """Retried by its owner after its deadline, which no longer counts."""
     ending: str | None = None

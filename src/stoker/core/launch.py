@@ -42,7 +42,7 @@ def launch(
         for device in devices
     ]
     uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
-    vendors = {device.facts.vendor for device in devices}
+    vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     gpus = ",".join(ids)
     extra = {
         "STOKER_TOKEN": token,
@@ -81,9 +81,9 @@ def launch(
 
 def _visible(gpus: str, vendors: set[str | None]) -> dict[str, str]:
     """Which GPUs the vendors' libraries see; none at all for a job without any."""
-    if "amd" in vendors:
-        return {"ROCR_VISIBLE_DEVICES": gpus, "CUDA_VISIBLE_DEVICES": ""}
-    return {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    cuda = "" if "amd" in vendors else gpus
+    seen = {"CUDA_VISIBLE_DEVICES": cuda, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return seen | {"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else seen
 
 
 def _argv(job: Job, spec: Spec, script: str | None, gpus: str) -> tuple[str, ...]:

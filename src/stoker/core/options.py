@@ -67,6 +67,9 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
     unknown = sorted(set(options) - KNOWN)
     if unknown:
         raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
+    for key in _LISTS & set(options):
+        if not isinstance(options[key], str | list | dict):
+            raise BadValue(f"--{key} takes text, or a list of it.")
     words = {key: _text(key, value) for key, value in options.items() if key not in _LISTS}
     fields = _plain_fields(words, options)
     wanted = Wanted(fields=fields, request=_request(words, options, base))
@@ -272,7 +275,7 @@ def _assignments(value: Any) -> list[tuple[str, str]]:
 def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
     """Read Slurm's `0-15:4%4` or `1,3,7-9`: the indexes, and how many may run at once."""
     listed, percent, limit = text.strip().partition("%")
-    if percent and not (limit.isdecimal() and int(limit)):
+    if percent and not (limit.isdecimal() and len(limit) <= 7 and int(limit)):
         raise BadValue(f"--array '{text}' has no number after '%'; write 0-15%4.")
     indexes: dict[int, None] = {}
     for part in listed.split(","):

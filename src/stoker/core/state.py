@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappush
+from math import inf
 from typing import TypeVar
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.request import GpuAsk, Request
+from stoker.core.request import GPU, GpuAsk, Request
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -106,9 +107,19 @@ class State:
             only = job.last_devices
         if only and request.gpus:
             ask = request.gpus
-            named = tuple(name for name in ask.only if name in only) if ask.only else only
+            named = tuple(word for word in ask.only if self._among(word, only))
+            if ask.only and not named:  # nothing of what the queue has: let it be said, not done
+                return replace(request, gpus=replace(ask, avoid=(*ask.avoid, *ask.only)))
             return replace(request, gpus=replace(ask, only=named or only))
         return request
+
+    def _among(self, word: str, offered: tuple[str, ...]) -> bool:
+        """Whether this word means a GPU that one of those words means as well."""
+        return any(
+            device.answers_to(word) and any(map(device.answers_to, offered))
+            for node in self.cluster.nodes.values()
+            for device in node.types.get(GPU, ())
+        )
 
     def limit_reached(self, found: JobClass) -> str | None:
         """The limit that keeps a whole class from starting, in words, or None."""
@@ -156,7 +167,7 @@ class State:
         dependency = self.dependency(job)
         if dependency is None:
             return Standing.MET, [], None
-        return standing(dependency, self.other, now)
+        return standing(dependency, self.other, inf if job.delay_over else now)
 
     def dependency(self, job: Job) -> Dependency | None:
         """What this very job waits for: of another array, the member with its own index."""
@@ -224,7 +235,10 @@ class State:
             return
         dependency = self.dependency(job)
         if dependency is not None:
-            how, _, wake = standing(dependency, self.other, now)
+            how, _, wake = self.dependency_standing(job, now)
+            if how is Standing.MET and dependency.delayed and not job.delay_over:
+                job.delay_over = True
+                self.touched.add(job.id)
             # Also when it is met: it may open again, should the other job be retried.
             for other in dependency.jobs():
                 self.dependents.setdefault(other, set()).add(job.id)

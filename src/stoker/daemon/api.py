@@ -4,54 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stoker import __version__, wire
-from stoker.core.events import Event
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.core.units import BadValue
 from stoker.daemon import acts, intake, looks, requests
-from stoker.daemon.auth import allowed
 from stoker.daemon.desk import Decide, answered
-from stoker.daemon.logs import follow, start_of_tail, whole
+from stoker.daemon.http import (
+    ERROR_HANDLERS,
+    HEADERS,
+    Guard,
+    disconnected,
+    listed,
+    moment,
+    number,
+    read_body,
+    reply,
+)
+from stoker.daemon.logs import follow, start_of_tail, start_since, whole
 from stoker.daemon.loop import Call, Loop
+from stoker.daemon.stream import Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
 from stoker.engine import Refusal
 from stoker.store.port import Filter, StoreError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
-READER_BUFFER = 10_000
-"""Events a slow reader may fall behind before it is disconnected."""
-HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
 NOTHING = "Nothing was running."
-_encode = msgspec.json.Encoder().encode
-
-
-def reply(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(_encode(value), status, HEADERS, "application/json")
-
-
-def refusal_reply(refusal: Refusal) -> Response:
-    """An error, as the contract has it."""
-    status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
-    error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
-    return reply({"error": error}, status)
 
 
 class Api:
@@ -95,11 +85,11 @@ class Api:
         """The queue, or selected jobs: built in pages, so that the loop goes on in between."""
         query = request.query_params
         wanted = looks.Wanted(
-            states=looks.known_states(_listed(query.get("state"))),
+            states=looks.known_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
-            limit=min(_number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
-            tail=min(_number(query.get("tail"), "tail"), 100),
+            limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
+            tail=min(number(query.get("tail"), "tail"), 100),
         )
         found = await self.ask(looks.choose(self.desk, query.getlist("select"), wanted))
         ids, jobs = found.pop("ids"), []
@@ -125,19 +115,20 @@ class Api:
         query = request.query_params
         found = await self.ask(looks.log_of(self.desk, request.path_params["selector"]))
         _, job, spec = found[0]
-        number = _number(query["attempt"], "attempt") if query.get("attempt") else _latest(job)
-        out, err = log_paths(replace(job, attempt=number), spec, self.desk.node, self.desk.logs)
+        asked = query.get("attempt")
+        attempt = number(asked, "attempt") if asked else _latest(job)
+        out, err = log_paths(replace(job, attempt=attempt), spec, self.desk.node, self.desk.logs)
         path = err if query.get("stream") == "err" and err else out
         start = 0
         if query.get("tail"):
-            start = start_of_tail(path, _number(query["tail"], "tail"))
+            start = start_of_tail(path, number(query["tail"], "tail"))
         elif query.get("offset"):
-            start = _number(query["offset"], "offset")
+            start = number(query["offset"], "offset")
         elif query.get("since"):
-            start = _since(path, _number(query["since"], "since"))
+            start = start_since(path, number(query["since"], "since"))
         body = whole(path, start)
         if query.get("follow") in ("1", "true"):
-            body = follow(path, start, lambda: self._attempt_over(job.id, number))
+            body = follow(path, start, lambda: self._attempt_over(job.id, attempt))
         return StreamingResponse(body, headers=HEADERS, media_type="application/octet-stream")
 
     def _attempt_over(self, id: int, attempt: int) -> bool:
@@ -151,7 +142,7 @@ class Api:
         future, done = self._way_back()
         waiting = Wait(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
         self.loop.ask(waiting)
-        watcher = asyncio.ensure_future(_disconnected(request))
+        watcher = asyncio.ensure_future(disconnected(request))
         try:
             await asyncio.wait([future, watcher], return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
@@ -191,12 +182,12 @@ class Api:
         """What has finished."""
         query = request.query_params
         wanted = Filter(
-            states=looks.valid_states(_listed(query.get("state"))),
+            states=looks.valid_states(listed(query.get("state"))),
             user=query.get("user"),
             name=query.get("name"),
-            since=_moment(query.get("since"), "since"),
-            until=_moment(query.get("until"), "until"),
-            limit=min(_number(query.get("limit"), "limit") or 100, 1_000_000),
+            since=moment(query.get("since"), "since"),
+            until=moment(query.get("until"), "until"),
+            limit=min(number(query.get("limit"), "limit") or 100, 1_000_000),
         )
         return reply(await self.ask(looks.history(self.desk, query.getlist("select"), wanted)))
 
@@ -278,57 +269,12 @@ class Api:
     async def events(self, request: Request) -> Response:
         """Everything that happens, as server-sent events."""
         after = request.headers.get("last-event-id") or request.query_params.get("after")
-        start = _number(after, "after") if after else None
+        start = number(after, "after") if after else None
         return StreamingResponse(
-            self._event_stream(start), headers=HEADERS, media_type="text/event-stream"
+            Reader(self.loop, self.ask).stream(start),
+            headers=HEADERS,
+            media_type="text/event-stream",
         )
-
-    async def _event_stream(self, after: int | None) -> Any:
-        here = asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
-        behind = 0
-
-        def put(seq: int, events: Sequence[Event]) -> None:
-            for number, event in enumerate(events, seq - len(events) + 1):
-                if queue.qsize() >= READER_BUFFER:
-                    queue.put_nowait(None)
-                    return
-                queue.put_nowait((number, event))
-
-        def reader(seq: int, events: Sequence[Event]) -> None:
-            here.call_soon_threadsafe(put, seq, events)
-
-        def join(state: Any, now: Any) -> Any:
-            self.loop.readers.append(reader)
-            return answered(self.loop.engine.seq)
-
-        reached = await self.ask(join)
-        try:
-            yield b": stoker\n\n"
-            behind = reached if after is None else after
-            while behind < reached:
-                page = await self.ask(self._page(behind))
-                if not page:
-                    break
-                for seq, event in page:
-                    if seq <= reached:
-                        yield _sse(seq, event)
-                    behind = seq
-            while True:
-                try:
-                    item = await asyncio.wait_for(queue.get(), 15)
-                except TimeoutError:
-                    yield b": still here\n\n"
-                    continue
-                if item is None:
-                    return  # too slow: it may come back with the last id it has
-                if item[0] > max(behind, reached):
-                    yield _sse(*item)
-        finally:
-            self.loop.readers.remove(reader)
-
-    def _page(self, after: int) -> Decide:
-        return lambda state, now: answered(list(self.desk.store.events(after, 500)))
 
     async def openapi(self, request: Request) -> Response:
         """This API, described."""
@@ -343,11 +289,6 @@ def _latest(job: Job) -> int:
     return job.past[-1].attempt if waits else job.attempt
 
 
-def _sse(seq: int, event: Event) -> bytes:
-    kind = type(event).__name__
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, kind.encode(), _encode(event))
-
-
 def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitable[Response]]:
     """A route for a verb whose handler takes a body and decides."""
 
@@ -356,59 +297,6 @@ def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitabl
         return reply(await api.ask(handler(api.desk, body)))
 
     return route
-
-
-async def read_body(request: Request, kind: Any) -> Any:
-    """The request's body, bounded and checked."""
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > wire.MAX_BODY_BYTES:
-        raise Refusal("The request is too large. Split it into several.", "too_large")
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > wire.MAX_BODY_BYTES:
-            raise Refusal("The request is too large. Split it into several.", "too_large")
-        parts.append(part)
-    try:
-        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refusal(f"The request cannot be read: {error}", "usage") from None
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the caller has hung up; its request has been read, so nothing else can come."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _listed(text: str | None) -> list[str]:
-    return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
-
-
-def _number(text: str | None, what: str) -> int:
-    if not text:
-        return 0
-    if not text.isdecimal() or len(text) > 15:
-        raise Refusal(f"'{what}' must be a whole number, not '{text}'.", "usage")
-    return int(text)
-
-
-def _moment(text: str | None, what: str) -> float | None:
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise Refusal(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
-
-
-def _since(path: str, seconds: int) -> int:
-    """Logs carry no times; a log untouched for that long has nothing to show."""
-    try:
-        recent = time.time() - os.stat(path).st_mtime <= seconds
-    except OSError:
-        return 0
-    return 0 if recent else os.stat(path).st_size
 
 
 VERBS: dict[str, tuple[Any, Any]] = {
@@ -428,47 +316,8 @@ VERBS: dict[str, tuple[Any, Any]] = {
 }
 
 
-class Guard:
-    """Turns away everybody but the owner, before anything is read."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on if its caller may make it."""
-        client = scope.get("client")
-        if scope["type"] == "http" and not allowed(client[1] if client else -1):
-            refusal = Refusal("This daemon belongs to another user.", "permission")
-            await refusal_reply(refusal)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return refusal_reply(error)
-
-
-async def _bad_value(request: Request, error: Exception) -> Response:
-    return refusal_reply(Refusal(str(error), "usage"))
-
-
-async def _missing(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    text = f"There is no {request.method} {request.url.path} here."
-    code = "not_found" if status == 404 else "usage"
-    exit_code = wire.ERRORS[code][1]
-    return reply({"error": {"code": code, "message": text, "exit": exit_code}}, status)
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)
-
-
 def application(loop: Loop, mode: str) -> ASGIApp:
     """The whole API over one loop."""
-    from starlette.exceptions import HTTPException
-
     api = Api(loop, mode)
     get: list[tuple[str, Any]] = [
         ("/jobs", api.jobs),
@@ -492,10 +341,4 @@ def application(loop: Loop, mode: str) -> ASGIApp:
     routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]
     routes += [Route(wire.PREFIX + path, handler, methods=["POST"]) for path, handler in post]
     routes.append(Route(f"{wire.PREFIX}/queues/{{name}}", api.delete_queue, methods=["DELETE"]))
-    handlers: Any = {
-        Refusal: _refused,
-        BadValue: _bad_value,
-        HTTPException: _missing,
-        ClientDisconnect: _left,
-    }
-    return Guard(Starlette(routes=routes, exception_handlers=handlers))
+    return Guard(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 
 CHUNK = 1 << 16
@@ -27,6 +28,15 @@ def start_of_tail(path: str, lines: int) -> int:
         return 0
     wanted = found.splitlines(keepends=True)[-lines:] if lines else []
     return end - sum(map(len, wanted))
+
+
+def start_since(path: str, seconds: int) -> int:
+    """Logs carry no times; a log untouched for that long has nothing to show."""
+    try:
+        recent = time.time() - os.stat(path).st_mtime <= seconds
+    except OSError:
+        return 0
+    return 0 if recent else os.stat(path).st_size
 
 
 async def whole(path: str, start: int) -> AsyncIterator[bytes]:

@@ -166,9 +166,7 @@ class Loop:
     def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
         """Turn the engine once, and tell everybody who waits."""
         state = self.engine.state
-        self.engine.planning = (
-            self.starting and not self.draining and self._gpus_known(state)
-        )
+        self.engine.planning = self.starting and not self.draining and self._gpus_known(state)
         self._last = ()
         try:
             self.engine.cycle(facts, asks)
@@ -309,7 +307,7 @@ class Loop:
 
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""
-        self._last = events
+        self._last = [*self._last, *events]  # one turn may bring several cycles
         for reader in self.readers[:]:
             reader(seq, events)
 

@@ -120,7 +120,7 @@ class StdinFeeder(Feeder):
         running = len(loop.engine.state.running)
         room = READ_AHEAD - (len(self.mine) - running) - self.submitting
         taken = self.lines.take(room) if room > READ_AHEAD // 2 or not self.mine else []
-        self._watch_input(room > 0)
+        self._watch_input(room > 0 and self.lines.waiting < READ_AHEAD)
         if self.lines.too_long:
             self.lines.too_long = 0
             self.progress.warn("a line longer than 1 MiB was left out")

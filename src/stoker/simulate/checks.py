@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import inf
 from typing import Any
 
 from stoker.core.cluster import Placement
@@ -80,12 +79,5 @@ def memory_differs(driver: Driver, mirror: Mirror) -> list[str]:
     snapshot = driver.store.load()
     state = restore(snapshot.rest, snapshot.specs, snapshot.jobs)
     again = difference(live, portrait(mirror.follow(driver.store)))
-    for id in [id for id in live["ready"] if _delayed(state, id)]:
-        state.admit(state.jobs[id], inf)  # told by the first cycle after a start
     back = difference(live, portrait(state))
     return [f"read back: {each}" for each in back] + [f"replayed: {each}" for each in again]
-
-
-def _delayed(state: State, id: int) -> bool:
-    dependency = state.spec(state.jobs[id]).dependency
-    return dependency is not None and any(clause.delay for clause in dependency.clauses)

@@ -1,0 +1,126 @@
+"""HTTP as this API speaks it: replies, errors, bodies and queries, and who may ask."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from stoker import __version__, wire
+from stoker.core.units import BadValue
+from stoker.daemon.auth import allowed
+from stoker.engine import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
+encode = msgspec.json.Encoder().encode
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(encode(value), status, HEADERS, "application/json")
+
+
+def refusal_reply(refusal: Refusal) -> Response:
+    """An error, as the contract has it."""
+    status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
+    error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
+    return reply({"error": error}, status)
+
+
+async def read_body(request: Request, kind: Any) -> Any:
+    """The request's body, bounded and checked."""
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > wire.MAX_BODY_BYTES:
+        raise Refusal("The request is too large. Split it into several.", "too_large")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > wire.MAX_BODY_BYTES:
+            raise Refusal("The request is too large. Split it into several.", "too_large")
+        parts.append(part)
+    try:
+        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Refusal(f"The request cannot be read: {error}", "usage") from None
+
+
+async def disconnected(request: Request) -> None:
+    """Return when the caller has hung up; its request has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def listed(text: str | None) -> list[str]:
+    """Words between commas, in capitals."""
+    return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
+
+
+def number(text: str | None, what: str) -> int:
+    """A whole number from a query, 0 when there is none."""
+    if not text:
+        return 0
+    if not text.isdecimal() or len(text) > 15:
+        raise Refusal(f"'{what}' must be a whole number, not '{text}'.", "usage")
+    return int(text)
+
+
+def moment(text: str | None, what: str) -> float | None:
+    """A Unix time from an ISO one in a query."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise Refusal(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
+
+
+class Guard:
+    """Turns away everybody but the owner, before anything is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its caller may make it."""
+        client = scope.get("client")
+        if scope["type"] == "http" and not allowed(client[1] if client else -1):
+            refusal = Refusal("This daemon belongs to another user.", "permission")
+            await refusal_reply(refusal)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return refusal_reply(error)
+
+
+async def _bad_value(request: Request, error: Exception) -> Response:
+    return refusal_reply(Refusal(str(error), "usage"))
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    text = f"There is no {request.method} {request.url.path} here."
+    code = "not_found" if status == 404 else "usage"
+    exit_code = wire.ERRORS[code][1]
+    return reply({"error": {"code": code, "message": text, "exit": exit_code}}, status)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+ERROR_HANDLERS: Any = {
+    Refusal: _refused,
+    BadValue: _bad_value,
+    HTTPException: _missing,
+    ClientDisconnect: _left,
+}

@@ -1,0 +1,306 @@
+"""`stoker feed`: lines in, jobs done, in the foreground, with a daemon or without."""
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.box import Box, alive, until
+
+WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
+
+
+class Terminal:
+    """A command on a terminal of its own, as a person has it."""
+
+    def __init__(self, box: Box, *args: str) -> None:
+        self.seen = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(box.user)
+            os.environ["TERM"] = "xterm"
+            os.execv(sys.executable, [sys.executable, "-m", "stoker", *args])
+        self.pidfd = os.pidfd_open(self.pid)
+        self.code: int | None = None
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.fd, keys)
+
+    def look(self, seconds: float = 0.05) -> bytes:
+        """What it shows by now."""
+        with contextlib.suppress(OSError):
+            while select.select([self.fd], [], [], seconds)[0]:
+                self.seen += os.read(self.fd, 65536)
+        return self.seen
+
+    def wait(self, seconds: float = 30) -> int:
+        """Its exit code."""
+        until(lambda: (self.look(), select.select([self.pidfd], [], [], 0)[0])[1], seconds)
+        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def close(self) -> None:
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        os.close(self.fd)
+
+
+@pytest.fixture
+def on_terminal(idle: Box) -> Iterator[list[Terminal]]:
+    """Terminals that are closed afterwards."""
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def pids(box: Box, count: int) -> list[int]:
+    """The pids that lines wrote down."""
+
+    def there() -> list[int]:
+        path = box.user / "pids"
+        found = path.read_text().split() if path.exists() else []
+        return [int(pid) for pid in found] if len(found) >= count else []
+
+    found: list[int] = until(there)
+    return found
+
+
+def states(box: Box) -> list[str]:
+    """What became of all jobs, by id."""
+    jobs = box.client.history(limit=1000)["jobs"]
+    return [job["state"] for job in sorted(jobs, key=lambda job: job["id"])]
+
+
+# ------------------------------------------------------------------------- without a daemon
+
+
+def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: Box) -> None:
+    lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 12 + "\n# a remark\n"
+    done = idle.stoker("feed", "--gpus", "4,7", input=lines)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "12 done" in done.stderr
+    seen = (idle.user / "seen").read_text().split()
+    assert sorted(set(seen)) == ["4", "7"]
+    assert len(seen) == 12
+    assert not idle.answers()
+    assert idle.keepers == []
+
+
+def test_the_code_is_1_when_a_line_failed_and_the_failure_is_named(idle: Box) -> None:
+    done = idle.stoker("feed", "--gpus", "0,1", input="true\necho the reason; exit 3\ntrue\n")
+    assert done.returncode == 1
+    assert "2 done, 1 failed" in done.stderr
+    assert "exit 3" in done.stderr
+    assert "the reason" in done.stderr
+
+
+def test_a_machine_without_gpus_runs_lines_on_its_cores(idle: Box) -> None:
+    done = idle.stoker("feed", input='echo "[$CUDA_VISIBLE_DEVICES]" >> seen\n' * 3)
+    assert done.returncode == 0, done.stderr
+    assert (idle.user / "seen").read_text() == "[]\n" * 3
+
+
+def test_no_lines_at_all_are_no_failure(idle: Box) -> None:
+    assert idle.stoker("feed", "--gpus", "0", input="").returncode == 0
+
+
+def test_a_feed_that_can_never_be_satisfied_is_refused(idle: Box) -> None:
+    done = idle.stoker("feed", "--gpus", "0", "--each", "2", input="true\n")
+    assert done.returncode == 6
+    assert done.stderr.count("\n") == 1
+
+
+def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
+    idle: Box, on_terminal: list[Terminal]
+) -> None:
+    idle.script("lines", f"{WAITS}\n" * 5)
+    terminal = Terminal(idle, "feed", "--gpus", "0,1", "lines")
+    on_terminal.append(terminal)
+    running = pids(idle, 2)
+    terminal.type(b"\x03")
+    assert terminal.wait() == 130
+    assert [pid for pid in running if alive(pid)] == []
+    assert states(idle.up()) == ["CANCELLED"] * 5
+
+
+def test_an_interrupted_feed_cancels_its_own_lines_only(
+    idle: Box, on_terminal: list[Terminal]
+) -> None:
+    idle.script("lines", f"{WAITS}\n" * 3)
+    terminal = Terminal(idle, "feed", "--gpus", "0,1", "lines")
+    on_terminal.append(terminal)
+    pids(idle, 2)
+    other = idle.submit("echo ready; until [ -e other ]; do sleep 0.05; done; exit 4")
+    idle.says(other, "ready")
+    terminal.type(b"\x03")
+    assert terminal.wait() == 130
+    until(idle.answers)
+    assert idle.job(other)["state"] == "RUNNING"
+    (idle.user / "other").touch()
+    assert idle.end_of(other)["result"] == 4
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace(
+    idle: Box, on_terminal: list[Terminal]
+) -> None:
+    idle.script("lines", f"trap '' TERM; {WAITS}\n")
+    terminal = Terminal(idle, "feed", "--gpus", "0", "lines")
+    on_terminal.append(terminal)
+    (pid,) = pids(idle, 1)
+    terminal.type(b"\x03")
+    until(lambda: idle.job(1)["state"] == "COMPLETING")
+    terminal.type(b"\x03")
+    assert terminal.wait(8) == 130  # the grace is ten seconds
+    assert not alive(pid)
+
+
+def test_draining_finishes_what_runs_and_starts_no_more(idle: Box) -> None:
+    feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write((f"{WAITS}\n" * 6).encode())
+    feed.stdin.flush()
+    pids(idle, 2)
+    feed.send_signal(signal.SIGUSR1)
+    until(lambda: idle.client.jobs()["counts"].get("PENDING", 0) == 0)
+    (idle.user / "go").touch()
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 0, said
+    assert sorted(states(idle.up())) == ["CANCELLED"] * 4 + ["COMPLETED"] * 2
+
+
+def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: Box) -> None:
+    yes = subprocess.Popen(["yes", "true"], stdout=subprocess.PIPE)
+    feed = idle.popen("feed", "--gpus", "0,1,2,3", stdin=yes.stdout)
+    assert yes.stdout is not None
+    yes.stdout.close()
+
+    def reaches(count: int) -> int:
+        """Wait until so many lines have ended; return the pages in memory."""
+
+        def there() -> bool:
+            return sum(1 for _ in os.scandir(idle.state / "logs")) >= count
+
+        until(lambda: (idle.state / "logs").is_dir())
+        while not there():
+            assert feed.poll() is None
+            time.sleep(0.2)
+        return int(Path(f"/proc/{feed.pid}/statm").read_text().split()[1])
+
+    try:
+        before = reaches(500)
+        assert idle.client.daemon()["counts"].get("PENDING", 0) <= 260
+        assert (reaches(2500) - before) * 4 < 30_000, "KiB for two thousand lines"
+    finally:
+        feed.send_signal(signal.SIGINT)
+        feed.communicate(timeout=30)
+        yes.kill()
+        yes.wait()
+    assert feed.returncode == 130
+
+
+def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: Box) -> None:
+    feed = idle.popen("feed", "--gpus", "0", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write(f"{WAITS}\n".encode())
+    feed.stdin.close()
+    feed.stdin = None
+    pids(idle, 1)
+    waiting = idle.submit("--gpus", "1", "exit 5")
+    running = idle.submit("echo ready; until [ -e other ]; do sleep 0.05; done; exit 6")
+    idle.says(running, "ready")
+    (idle.user / "go").touch()
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 0, said
+    assert idle.end_of(waiting)["result"] == 5
+    (idle.user / "other").touch()
+    assert idle.end_of(running)["result"] == 6
+    assert idle.client.daemon()["mode"] == "daemon"
+
+
+def test_a_line_can_be_tried_again(idle: Box) -> None:
+    done = idle.stoker(
+        "feed", "--gpus", "0", "--retries", "2", input="exit $((1 - STOKER_ATTEMPT))\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_keeper_does_not_stop_a_feed(idle: Box) -> None:
+    feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write((f"{WAITS}\n" * 2 + "true\n" * 4).encode())
+    feed.stdin.close()
+    feed.stdin = None
+    pids(idle, 2)
+    (keeper,) = idle.keepers
+    os.kill(keeper, signal.SIGKILL)
+    time.sleep(0.2)
+    (idle.user / "go").touch()
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 0, said
+
+
+# ---------------------------------------------------------------------- beside a daemon
+
+
+def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(box: Box) -> None:
+    daemon = box.pid
+    done = box.stoker("feed", "--gpus", "1,3", input="echo $CUDA_VISIBLE_DEVICES >> seen\n" * 6)
+    assert done.returncode == 0, done.stderr
+    assert set((box.user / "seen").read_text().split()) <= {"1", "3"}
+    assert box.pid == daemon
+    done = box.stoker("feed", input="true\nexit 3\n")
+    assert done.returncode == 1
+    assert "exit 3" in done.stderr
+
+
+def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(
+    box: Box, on_terminal: list[Terminal]
+) -> None:
+    other = box.submit("echo ready; exec sleep 300")
+    box.says(other, "ready")
+    box.script("lines", f"{WAITS}\n" * 5)
+    terminal = Terminal(box, "feed", "--gpus", "0,1", "lines")
+    on_terminal.append(terminal)
+    running = pids(box, 2)
+    terminal.type(b"\x03")
+    assert terminal.wait() == 130
+    assert [pid for pid in running if alive(pid)] == []
+    assert box.job(other)["state"] == "RUNNING"
+    assert states(box).count("CANCELLED") == 5
+
+
+def test_beside_a_daemon_a_feed_survives_the_daemons_end(box: Box) -> None:
+    feed = box.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write((f"{WAITS}\n" * 2 + "exit 0\n" * 4).encode())
+    feed.stdin.close()
+    feed.stdin = None
+    pids(box, 2)
+    box.crash()
+    (box.user / "go").touch()
+    _, said = feed.communicate(timeout=40)
+    assert feed.returncode == 0, said
+
+
+def test_beside_a_daemon_a_feed_can_be_drained(box: Box) -> None:
+    feed = box.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write((f"{WAITS}\n" * 6).encode())
+    feed.stdin.flush()
+    pids(box, 2)
+    feed.send_signal(signal.SIGUSR1)
+    until(lambda: box.client.jobs()["counts"].get("PENDING", 0) == 0)
+    (box.user / "go").touch()
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 0, said

@@ -1,0 +1,176 @@
+"""Who may talk to a daemon, and what never leaves its safe place."""
+
+import contextlib
+import os
+import socket
+import sqlite3
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from e2e.box import Box, until
+from e2e.people import another_user, as_user, stoker_as
+
+from stoker import places, wire
+from stoker.client import transport
+
+ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+SECRET = "correct-horse-battery-staple"
+
+
+def mode(path: object) -> int:
+    """The permission bits of a file."""
+    return stat.S_IMODE(os.stat(str(path)).st_mode)
+
+
+def asked(path: str) -> str:
+    """The status line that a plain request gets."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(path)
+        sock.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        reply = b""
+        while piece := sock.recv(65536):
+            reply += piece
+    return reply.decode()
+
+
+def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: Box) -> None:
+    box.result("true")
+    path = places.socket_path()
+    assert mode(path) == 0o600
+    assert mode(Path(path).parent) == 0o700
+    assert mode(box.state) == 0o700
+    assert mode(box.run_dir) == 0o700
+    for name in ("journal.db", "journal.db-wal", "lock", "install", "daemon.log"):
+        assert mode(box.state / name) & 0o077 == 0, name
+
+
+@ROOT_ONLY
+def test_another_user_does_not_reach_the_socket(box: Box) -> None:
+    path = places.socket_path()
+    assert as_user(65534, lambda: asked(path)) == "PermissionError"
+
+
+@ROOT_ONLY
+def test_another_user_who_reaches_the_socket_is_refused_by_the_daemon(box: Box) -> None:
+    path = Path(places.socket_path())
+    for each in (box.home.parent, box.home, path.parent):
+        each.chmod(0o755)
+    path.chmod(0o666)
+    assert "HTTP/1.1 200" in as_user(0, lambda: asked(str(path)))
+    refused = as_user(65534, lambda: asked(str(path)))
+    assert "HTTP/1.1 403" in refused
+    assert '"permission"' in refused
+
+
+@ROOT_ONLY
+@pytest.mark.needs("useradd", "userdel")
+def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: Box) -> None:
+    path = Path(places.socket_path())
+    for each in (box.home.parent, box.home):
+        each.chmod(0o755)
+    with another_user() as user:
+        command, environment = stoker_as(user)
+        done = subprocess.run(
+            [*command, "submit", "true"], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+            env={**environment, "STOKER_HOME": str(box.home)}, cwd="/", capture_output=True,
+            text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert path.exists()
+        assert done.returncode == 5, done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_home_that_others_can_change_is_refused(idle: Box) -> None:
+    run = idle.home / "run"
+    run.mkdir(mode=0o700)
+    run.chmod(0o777)
+    done = idle.stoker("submit", "true")
+    assert done.returncode == 5
+    assert "chmod 700" in done.stderr
+
+
+def test_environment_values_are_in_no_event_and_no_reply(box: Box) -> None:
+    job = box.submit("--env", f"OTHER={SECRET}", "sleep 0", env={"MY_TOKEN": SECRET})
+    box.end_of(job)
+    box.submit("--hold", "true", env={"MY_TOKEN": SECRET})
+    assert SECRET not in str(box.client.jobs([job]))
+    assert SECRET not in box.stoker("show", job, "--json").stdout
+    reply = transport.send(places.socket_path(), "GET", "/v1/events?after=0", None, 10)
+    seen = b""
+    for piece in reply.stream():
+        seen += piece
+        if b"JobsSubmitted" in seen and b"ProcessExited" in seen:
+            break
+    reply.close()
+    assert SECRET.encode() not in seen
+    assert SECRET not in box.log
+    box.stoker("daemon", "stop", "--cancel", check=True)
+    db = sqlite3.connect(box.state / "journal.db")
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    holding = [
+        table
+        for table in tables
+        if any(SECRET.encode() in (cell if isinstance(cell, bytes) else str(cell).encode())
+               for row in db.execute(f"SELECT * FROM {table}") for cell in row)
+    ]  # fmt: skip
+    db.close()
+    assert holding == ["secrets"]
+
+
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: Box) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(places.socket_path())
+        size = wire.MAX_BODY_BYTES + 1
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+        sock.sendall(head.encode() + b"{")
+        assert b"HTTP/1.1 413" in sock.recv(65536)
+    assert box.result("true")["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{{{{{",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n[]",
+        b"\x16\x03\x01" + bytes(100),
+    ],
+)
+def test_nonsense_on_the_socket_is_refused_and_hurts_nobody(box: Box, raw: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(places.socket_path())
+        with contextlib.suppress(ConnectionError):  # it may hang up before all of it is said
+            sock.sendall(raw)
+            sock.shutdown(socket.SHUT_WR)
+            said = sock.recv(65536)
+            assert not said or b" 4" in said.splitlines()[0]
+    assert box.result("true")["state"] == "COMPLETED"
+
+
+def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: Box) -> None:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(places.socket_path())
+    sock.sendall(b"GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+    try:
+        label = box.submit("--each-line", "-", input="true\n" * 300)
+        assert box.client.wait([label], timeout=40)["finished"]
+    finally:
+        sock.close()
+
+
+def test_a_journal_of_a_newer_version_is_refused_politely(box: Box) -> None:
+    box.stoker("daemon", "stop", check=True)
+    db = sqlite3.connect(box.state / "journal.db")
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    done = box.stoker("submit", "true")
+    assert done.returncode == 1
+    assert "newer stoker" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert until(lambda: not box.answers())

@@ -1,0 +1,97 @@
+"""The files by which an attempt is started once and its end is never forgotten."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
+from stoker.executors.keeper import start_ticks
+
+
+def test_of_a_late_keeper_and_a_new_daemon_one_gets_the_claim(tmp_path: Path) -> None:
+    for attempt in range(50):
+        path = claim_path(str(tmp_path), 7, attempt)
+        got: list[bool] = []
+        ready = threading.Barrier(2)
+
+        def race(claim: Callable[[str], bool]) -> None:
+            ready.wait()  # noqa: B023 - both threads end within this round
+            got.append(claim(path))  # noqa: B023
+
+        threads = [threading.Thread(target=race, args=(how,)) for how in (take_claim, create)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(got) == [False, True]
+
+
+def create(path: str) -> bool:
+    """Claim as the keeper does."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def test_a_taken_claim_says_so_and_is_never_seen_half_made(tmp_path: Path) -> None:
+    path = claim_path(str(tmp_path), 1, 2)
+    assert read_claim(path) is None
+    assert take_claim(path)
+    claim = read_claim(path)
+    assert claim is not None
+    assert claim.taken
+    assert claim.pid is None
+    assert not take_claim(path)
+    assert os.listdir(tmp_path) == ["1.2"]
+
+
+def test_a_claim_tells_who_was_started_and_how_it_ended(tmp_path: Path) -> None:
+    me, ticks = os.getpid(), start_ticks(os.getpid())
+    path = tmp_path / "3.0"
+    path.write_text(f"pid {me} {ticks} 12.5 1700000000.25 keeper {me} {ticks}\n")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert claim.alive
+    assert claim.started == (12.5, 1700000000.25)
+    with path.open("a") as file:
+        file.write("exit 768 13.000 1700000001.000\n")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert (claim.status, claim.ended_at) == (768, 1700000001.0)
+
+
+def test_a_process_that_came_later_under_the_same_pid_is_not_meant(tmp_path: Path) -> None:
+    path = tmp_path / "3.0"
+    path.write_text(f"pid {os.getpid()} 1 12.5 1.0 keeper 1 1\n")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert not claim.alive
+
+
+def test_lines_cut_short_by_a_full_disk_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "3.0"
+    path.write_text("pid 12 34 1")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert claim.started is None
+    (tmp_path / "exits").mkdir()
+    (tmp_path / "exits" / "77").write_text("1.0 exit 0 5.0 6.0\n2.0 exit 25\n3.1 exi")
+    assert Exits(str(tmp_path / "exits")).read() == {"1.0": (0, 6.0)}
+
+
+def test_why_a_start_failed_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "3.0"
+    path.write_text("failed python4: not found\n")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert claim.failed == "python4: not found"
+
+
+def test_records_of_keepers_that_are_gone_are_dropped_and_others_kept(tmp_path: Path) -> None:
+    for name in ("999999999", str(os.getpid()), "5"):
+        (tmp_path / name).write_text("1.0 exit 0 5.0 6.0\n")
+    Exits(str(tmp_path)).drop(mine=5)
+    assert os.listdir(tmp_path) == ["5"]

@@ -1,0 +1,161 @@
+"""The keeper alone: what it starts, what it reports, what it writes down."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.executors.claims import Exits, read_claim
+from stoker.executors.keeper import Wire, frame, spawn_keeper
+
+
+class Kept:
+    """A keeper and its places."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for name in ("exits", "run", "logs"):
+            (place / name).mkdir()
+        self.pid, self.wire = spawn_keeper(str(place / "exits"))
+        self.wire.sock.settimeout(20)
+        self.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
+        self.reports: list[tuple[Any, ...]] = []
+
+    def start(self, key: str, *argv: str, **more: Any) -> None:
+        self.wire.send(
+            (
+                "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
+                0o022, more.get("environment", "e"), more.get("extra", {}),
+                str(self.place / "logs" / key), None, [], None,
+            )
+        )  # fmt: skip
+
+    def hears(self, what: str, count: int = 1) -> list[tuple[Any, ...]]:
+        """Wait for so many reports of a kind."""
+        while sum(report[0] == what for report in self.reports) < count:
+            batches = self.wire.receive()
+            assert batches is not None, "the keeper is gone"
+            self.reports += [report for batch in batches for report in batch]
+        return [report for report in self.reports if report[0] == what]
+
+    def claim(self, key: str) -> Any:
+        return read_claim(str(self.place / "run" / key))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    keeper = Kept(tmp_path)
+    yield keeper
+    keeper.wire.sock.close()
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        for _ in range(200):
+            if os.waitpid(keeper.pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.02)
+        os.kill(keeper.pid, signal.SIGKILL)
+        os.waitpid(keeper.pid, 0)
+
+
+def test_a_job_is_claimed_started_and_its_end_written_down_twice(kept: Kept) -> None:
+    kept.start("1.0", "sh", "-c", "echo hello; exit 3")
+    ((_, key, pid, *_),) = kept.hears("started")
+    ((_, _, status, _, _, _),) = kept.hears("exited")
+    assert (key, os.waitstatus_to_exitcode(status)) == ("1.0", 3)
+    claim = kept.claim("1.0")
+    assert (claim.pid, claim.status) == (pid, status)
+    assert Exits(str(kept.place / "exits")).read()["1.0"][0] == status
+    assert (kept.place / "logs" / "1.0").read_text() == "hello\n"
+
+
+def test_an_attempt_that_is_claimed_already_is_not_started(kept: Kept) -> None:
+    (kept.place / "run" / "1.0").write_text("taken\n")
+    kept.start("1.0", "touch", str(kept.place / "ran"))
+    kept.start("2.0", "true")
+    assert kept.hears("late") == [("late", "1.0")]
+    kept.hears("exited")
+    assert not (kept.place / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "why"),
+    [
+        (("no-such-thing",), {}, "no-such-thing: not found"),
+        (("/etc/passwd",), {}, "/etc/passwd: permission denied"),
+        (("true",), {"directory": "/no/such"}, "the directory /no/such is not there"),
+        (("true", "a\0b"), {}, "cannot start: embedded null byte"),
+        (("true",), {"environment": "unknown"}, "cannot start: 'unknown'"),
+        (("true",), {"extra": {"A=B": "x"}}, "cannot start: illegal environment variable name"),
+    ],
+)
+def test_what_cannot_be_started_is_explained_and_the_keeper_lives_on(
+    kept: Kept, argv: tuple[str, ...], more: dict[str, Any], why: str
+) -> None:
+    kept.start("1.0", *argv, **more)
+    assert kept.hears("failed") == [("failed", "1.0", why)]
+    assert kept.claim("1.0").failed == why
+    kept.start("2.0", "true")
+    assert kept.hears("exited")[0][1] == "2.0"
+
+
+def test_it_says_whether_a_job_left_processes_behind(kept: Kept) -> None:
+    kept.start("1.0", "sh", "-c", "exit 0")
+    assert kept.hears("exited")[0][5] is False
+    kept.start("2.0", "sh", "-c", "setsid sleep 30 & echo $!")
+    assert kept.hears("exited", 2)[1][5] is True
+    left = int((kept.place / "logs" / "2.0").read_text())
+    os.kill(left, signal.SIGKILL)
+
+
+def test_it_outlives_the_daemon_until_its_last_job_has_ended(kept: Kept) -> None:
+    kept.start("1.0", "sh", "-c", f"until [ -e {kept.place}/go ]; do sleep 0.02; done; exit 6")
+    kept.hears("started")
+    kept.wire.sock.close()
+    time.sleep(0.1)
+    assert os.waitpid(kept.pid, os.WNOHANG) == (0, 0)
+    (kept.place / "go").touch()
+    assert os.waitpid(kept.pid, 0) == (kept.pid, 0)
+    assert os.waitstatus_to_exitcode(kept.claim("1.0").status) == 6
+
+
+def test_a_keeper_that_had_nothing_to_do_leaves_no_record(kept: Kept) -> None:
+    kept.wire.sock.close()
+    assert os.waitpid(kept.pid, 0) == (kept.pid, 0)
+    assert os.listdir(kept.place / "exits") == []
+
+
+def test_it_never_waits_for_a_daemon_that_does_not_listen(kept: Kept) -> None:
+    # More reports than the socket holds, all of them sent before one is read.
+    orders = 3000
+    for number in range(orders):
+        kept.start(f"{number}.0", "no-such-thing-with-a-rather-long-name-" + "x" * 100)
+    assert len(kept.hears("failed", orders)) == orders
+
+
+def test_signals_meant_for_a_terminal_do_not_reach_it(kept: Kept) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(kept.pid, number)
+    kept.start("1.0", "true")
+    kept.hears("exited")
+    assert os.getsid(kept.pid) == kept.pid
+    links = {os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in (0, 1, 2)}
+    assert links == {"/dev/null"}
+
+
+def test_messages_arrive_whole_however_they_are_cut() -> None:
+    ours, theirs = socket.socketpair()
+    wire = Wire(theirs)
+    data = frame(("a", 1, {"x": "y" * 1000})) + frame(("b",)) + frame((None,))
+    heard: list[tuple[Any, ...]] = []
+    for start in range(0, len(data), 7):
+        ours.send(data[start : start + 7])
+        heard += wire.receive() or []
+    assert heard == [("a", 1, {"x": "y" * 1000}), ("b",), (None,)]
+    ours.close()
+    assert wire.receive() is None
+    theirs.close()
