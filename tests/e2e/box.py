@@ -65,9 +65,9 @@ def children_named(name: str, home: Path) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if entry.isdigit() and Path(f"/proc/{entry}/comm").read_text().strip() == name:
-                if token in Path(f"/proc/{entry}/environ").read_bytes():
-                    found.append(int(entry))
+            named = entry.isdigit() and Path(f"/proc/{entry}/comm").read_text().strip() == name
+            if named and token in Path(f"/proc/{entry}/environ").read_bytes():
+                found.append(int(entry))
     return found
 
 

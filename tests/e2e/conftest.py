@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, Run
 from fakes.nvml import nvml
 

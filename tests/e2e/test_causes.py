@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from e2e.box import Box
 
 
@@ -14,7 +15,7 @@ from e2e.box import Box
         ("kill -KILL $$", "FAILED", "killed by SIGKILL", 137),
         ("kill -35 $$", "FAILED", "killed by signal 35", 163),
         ("exit 127", "FAILED", "exit 127", 127),
-        ("echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1", "OUT_OF_MEMORY", "CUDA out of memory", 1),
+        ("echo 'CUDA out of memory.'; exit 1", "OUT_OF_MEMORY", "CUDA out of memory", 1),
         ("echo 'CUDA out of memory' ; exit 0", "COMPLETED", "done", 0),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from e2e.box import Box, as_json
 
 LOOK = """
@@ -100,7 +101,8 @@ def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(id
     ignoring = (
         "import os, signal, sys\n"
         "for n in (1, 2, 3, 10, 12, 13, 14, 15, 20, 21, 22): signal.signal(n, signal.SIG_IGN)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'stoker', 'daemon', 'start', '--gpus', '0'])"
+        "command = [sys.executable, '-m', 'stoker', 'daemon', 'start', '--gpus', '0']\n"
+        "os.execv(sys.executable, command)"
     )
     starter = idle.script("ignoring.py", ignoring)
     assert subprocess.run([sys.executable, str(starter)], check=False, timeout=30).returncode == 0

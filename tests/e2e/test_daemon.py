@@ -167,17 +167,17 @@ def test_an_idle_daemon_does_nothing_at_all(box: Box) -> None:
 
 def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: Box) -> None:
     told = idle.user / "told"
+    names = ("EVENT", "JOB_ID", "JOB_NAME", "STATE", "CODE", "CAUSE", "LOG")
+    facts = " ".join(f"$STOKER_{name}" for name in names)
     (idle.home / "config.toml").write_text(
-        f"""on_end = 'echo "$STOKER_EVENT $STOKER_JOB_ID $STOKER_JOB_NAME $STOKER_STATE $STOKER_CODE [$STOKER_CAUSE] $STOKER_LOG" >> {told}'
-on_empty = 'echo "$STOKER_EVENT" >> {told}'
-"""
+        f"""on_end = 'echo "{facts}" >> {told}'\non_empty = 'echo "$STOKER_EVENT" >> {told}'\n"""
     )
     box = idle.start()
     job = box.submit("-J", "bad", "exit 3")
     box.end_of(job)
     until(lambda: told.exists() and "empty" in told.read_text())
     text = told.read_text()
-    assert f"end {job} bad FAILED 3 [exit 3] {box.job(job)['log']}\n" in text
+    assert f"end {job} bad FAILED 3 exit 3 {box.job(job)['log']}\n" in text
     assert text.splitlines().count("empty") == 1
 
 

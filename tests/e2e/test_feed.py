@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, alive, until
 
 WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
@@ -191,7 +192,7 @@ def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: Box) ->
         def there() -> bool:
             return sum(1 for _ in os.scandir(idle.state / "logs")) >= count
 
-        until(lambda: (idle.state / "logs").is_dir())
+        until((idle.state / "logs").is_dir)
         while not there():
             assert feed.poll() is None
             time.sleep(0.2)

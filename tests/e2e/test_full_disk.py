@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, Run, alive, until
 
 pytestmark = [
@@ -69,7 +70,11 @@ def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: Box) -> None
         assert box.end_of(job)["result"] == code
     assert len(box.client.jobs()["jobs"]) <= before
     (box.home / "filler").unlink()
-    after = until(lambda: box.stoker("submit", "exit 3").stdout.strip())
+
+    def queued() -> str:
+        return box.stoker("submit", "exit 3").stdout.strip()
+
+    after = until(queued)
     assert box.end_of(after)["result"] == 3
     box.crash()
     box.up()

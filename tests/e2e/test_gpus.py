@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from e2e.box import Box, as_json, until
 from e2e.people import another_user, stoker_as
 from fakes.nvml import FakeNvml, Gpu, Process

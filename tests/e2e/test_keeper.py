@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, alive, kill, until
 
 WAITS = "echo ready; while [ ! -e {flag} ]; do sleep 0.05; done; exit {code}"
@@ -71,6 +72,12 @@ def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None
     assert box.end_of(going)["state"] == "NODE_FAIL"  # nobody was its parent any more
 
 
+def recorded(box: Box, job: str) -> bool:
+    """Whether a keeper has written the end of a job to disk."""
+    line = f"{job}.0 exit ".encode()
+    return any(line in path.read_bytes() for path in (box.state / "exits").iterdir())
+
+
 def reboot(box: Box, jobs: list[str]) -> None:
     """What a restart of the machine leaves behind."""
     pids = [box.job(job)["pid"] for job in jobs]
@@ -79,6 +86,11 @@ def reboot(box: Box, jobs: list[str]) -> None:
     for pid in [*keepers, *pids]:
         kill(pid)
     shutil.rmtree(box.run_dir)
+    another_boot(box)
+
+
+def another_boot(box: Box) -> None:
+    """Make the journal one of an earlier boot."""
     with sqlite3.connect(box.state / "journal.db") as db:
         (rest,) = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
         changed = json.loads(rest)
@@ -108,30 +120,21 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
     daemon = box.pid
     os.kill(daemon, signal.SIGSTOP)  # the daemon does not learn of the end, the keeper does
     flag.touch()
-    until(lambda: any(b"exit" in path.read_bytes() for path in (box.state / "exits").iterdir()))
+    until(lambda: recorded(box, job))
     kill(daemon)
     box.up()  # so that pids can be asked for; the end is known now
     assert box.end_of(job)["result"] == 6
     third, flag = waiting(box, 9)
-    (keeper, *_) = box.keepers[::-1]
     pids = [box.job(each)["pid"] for each in (other, third)]
     daemon = box.pid
     os.kill(daemon, signal.SIGSTOP)
     flag.touch()
-    until(
-        lambda: any(
-            f"{third}.0 exit".encode() in p.read_bytes() for p in (box.state / "exits").iterdir()
-        )
-    )
+    until(lambda: recorded(box, third))
     kill(daemon)
     for pid in (*box.keepers, *pids):
         kill(pid)
     shutil.rmtree(box.run_dir)
-    with sqlite3.connect(box.state / "journal.db") as db:
-        (rest,) = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
-        changed = {**json.loads(rest), "boot": "another boot"}
-        db.execute("UPDATE meta SET value = ? WHERE key = 'rest'", (json.dumps(changed).encode(),))
-    db.close()
+    another_boot(box)
     box.up()
     assert box.end_of(third)["result"] == 9
     assert box.end_of(other)["cause"] == "lost: the machine restarted"
@@ -164,7 +167,7 @@ def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
     shutil.rmtree(box.run_dir)
     flag.touch()
     until(lambda: not alive(pid))
-    until(lambda: any(b"exit" in path.read_bytes() for path in (box.state / "exits").iterdir()))
+    until(lambda: recorded(box, job))
     ended = box.up().end_of(job)
     assert (ended["state"], ended["result"]) == ("FAILED", 8)
 

@@ -1,9 +1,9 @@
 """What jobs ask for, in which order they get it, and what people do to the queue."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, until
 
 HOLDS = "echo ready; exec sleep 300"
@@ -36,9 +36,9 @@ def order(box: Box) -> list[str]:
 
 
 @pytest.fixture
-def one(idle: Box) -> Iterator[Box]:
+def one(idle: Box) -> Box:
     """A box with a single GPU."""
-    yield idle.start("{gpu:1,cpu:8}")
+    return idle.start("{gpu:1,cpu:8}")
 
 
 # ------------------------------------------------------------------------------- amounts

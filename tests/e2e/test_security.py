@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from e2e.box import Box, until
 from e2e.people import another_user, as_user, stoker_as
-
 from stoker import places, wire
 from stoker.client import transport
 

@@ -28,6 +28,14 @@ while True:
 """
 
 
+HEEDS = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(12))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
 def noted(path: Path, count: int) -> dict[str, int]:
     """Who wrote down a pid."""
 
@@ -102,8 +110,7 @@ def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Bo
 
 
 def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> None:
-    program = "import signal,sys,time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(12)); print('ready', flush=True); time.sleep(60)"
-    box.script("heeds.py", program)
+    box.script("heeds.py", HEEDS)
     job = box.submit("python3 heeds.py; exit $?")
     box.says(job, "ready")
     assert box.stoker("kill", "-s", "USR1", job).returncode == 0

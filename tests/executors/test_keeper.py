@@ -138,10 +138,12 @@ def test_it_never_waits_for_a_daemon_that_does_not_listen(kept: Kept) -> None:
 
 
 def test_signals_meant_for_a_terminal_do_not_reach_it(kept: Kept) -> None:
+    kept.start("0.0", "true")
+    kept.hears("exited")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(kept.pid, number)
     kept.start("1.0", "true")
-    kept.hears("exited")
+    kept.hears("exited", 2)
     assert os.getsid(kept.pid) == kept.pid
     links = {os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in (0, 1, 2)}
     assert links == {"/dev/null"}

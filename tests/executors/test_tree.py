@@ -16,7 +16,10 @@ MARK = f"test{os.getpid()}.7.0"
 @pytest.fixture
 def family() -> Iterator[tuple[int, set[int]]]:
     """A leader with a child, a grandchild, and a daemon that went its own way."""
-    script = "sleep 60 & (sleep 60 & echo $! ; exec sleep 60) & setsid sh -c 'echo $$; exec sleep 60' & echo $$; wait"
+    script = (
+        "sleep 60 & (sleep 60 & echo $! ; exec sleep 60) & "
+        "setsid sh -c 'echo $$; exec sleep 60' & echo $$; wait"
+    )
     leader = subprocess.Popen(
         ["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE,
         env={"PATH": os.environ["PATH"], tree.TOKEN: MARK},
