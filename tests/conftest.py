@@ -19,7 +19,7 @@ from hypothesis import settings
 ON_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # A shared, slow machine is no bug: hypothesis judges results, pytest-timeout judges time.
-settings.register_profile("stoker", deadline=None, print_blob=True)
+settings.register_profile("stoker", deadline=None, print_blob=True, derandomize=ON_CI)
 settings.load_profile("stoker")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -109,9 +109,9 @@ class Engine:
             self.owed = facts if asks else []  # with requests, one of those may be at fault
             self._give_up(asks, Refusal(f"stoker has a bug: {error!r}", "internal"))
             raise
-        self.trouble = None
         if turn.events:
             self.unforced = not turn.force
+            self._room_again()
         if turn.wishes:
             self.carry_out(turn.wishes)
         for ask, refusal, decision in turn.answers:
@@ -123,6 +123,14 @@ class Engine:
             self.publish(self.seq, turn.events)
         if turn.later:
             self.cycle(asks=turn.later)
+
+    def _room_again(self) -> None:
+        """A commit went through: if the disk was full, set the reserve aside again."""
+        if self.trouble is not None:
+            self.trouble = None
+            restore = getattr(self.store, "set_ballast", None)
+            if restore is not None:
+                restore()
 
     def _give_up(self, asks: Sequence[Ask], refusal: Refusal) -> None:
         """Nothing of this turn happened: say so, and go back to what is on record."""

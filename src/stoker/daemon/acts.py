@@ -9,6 +9,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core import events as e
+from stoker.core.dependency import Dependency
 from stoker.core.job import RANK_STEP, Job, Spec
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal, read
@@ -199,8 +200,8 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         wanted = read(body.options, context(desk, state, now), base=spec.request)
         fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
         name = fields.pop("name", None) or job.name
-        if wanted.fields.get("dependency") and job.id in wanted.fields["dependency"].jobs():
-            raise BadValue("A job cannot wait for itself.")
+        if _leads_to(state, wanted.fields.get("dependency"), job.id):
+            raise BadValue("A job cannot wait for itself, nor for one that waits for it.")
         changed = replace(spec, request=wanted.request, **fields)
         check_possible(state, state.effective(job, changed))
         hash = digest(encode(changed))
@@ -228,6 +229,23 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
             raise Refusal(str(error), "usage") from None
 
     return decide
+
+
+def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:
+    """Whether waiting for these jobs would end up at this one."""
+    todo = list(dependency.jobs()) if dependency else []
+    met: set[int] = set()
+    while todo:
+        other = todo.pop()
+        if other == id:
+            return True
+        job = state.jobs.get(other)
+        if other in met or job is None or job.finished:
+            continue
+        met.add(other)
+        further = state.spec(job).dependency
+        todo += further.jobs() if further else ()
+    return False
 
 
 _CLEARABLE = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}

@@ -207,7 +207,7 @@ class Loop:
             self.watch.tick(state),
             self.waits.timeout(),
             self.feeder.timeout(),
-            1.0 if self.engine.owed or self.engine.trouble else None,
+            1.0 if self.engine.owed else None,
             self._force_left(),
             PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
             self._idle_left(state),

@@ -39,7 +39,7 @@ class SqliteStore:
         self._wal = -1 if shared_file_system else os.open(path + "-wal", os.O_RDONLY)
         self._forced = os.open(self._forced_path, os.O_RDWR | os.O_CREAT, 0o600)
         self._check_tail()
-        self._set_ballast()
+        self.set_ballast()
 
     # -- opening ------------------------------------------------------------------------
 
@@ -107,7 +107,8 @@ class SqliteStore:
             )
         self._seq = max(last, forced)  # numbers once given out are not given out again
 
-    def _set_ballast(self) -> None:
+    def set_ballast(self) -> None:
+        """Set the reserve aside (again), where there is room for it."""
         ballast = self.path + ".ballast"
         with contextlib.suppress(OSError):
             if not os.path.exists(ballast):

@@ -1,0 +1,168 @@
+"""An attempt's life: planned, started, ended, and what follows for its job."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from stoker.core import events as e
+from stoker.core.dependency import Standing
+from stoker.core.instructions import AnnounceEmpty, AnnounceEnd, Instruction, StartProcess
+from stoker.core.job import Job, Past
+from stoker.core.lifecycle import HOLDING, JobState
+from stoker.core.retry import Verdict, after_exit, after_loss
+from stoker.core.state import State
+
+Wishes = list[Instruction]
+
+KEEP_PAST = 20
+"""Attempts that a job remembers."""
+
+
+def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Wishes:
+    """The planner's decision: devices are held from here on."""
+    job = state.jobs[event.job]
+    state.line.remove(job)
+    state.hold_devices(job, event.placement)
+    state.move(job, JobState.CONFIGURING)
+    job.pid = None
+    job.started_at, job.started_boot = None, event.boot
+    job.code = job.signal = job.cause = job.note = job.ended_at = None
+    job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
+    return [StartProcess(job.id, event.attempt, event.placement)]
+
+
+def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
+    """The process exists."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.started_at is not None:
+        return []
+    job.pid, job.started_at, job.started_boot = event.pid, event.at, event.boot
+    if job.state is JobState.CONFIGURING:
+        state.move(job, JobState.RUNNING)
+    state.touched.add(job.id)
+    wake_dependents(state, job, event.at)
+    return []
+
+
+def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
+    """The process tree is gone; decide what its job becomes."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    ran = event.at - job.started_at if job.started_at is not None else 0.0
+    verdict = after_exit(job, state.spec(job), event, ran)
+    job.code, job.signal, job.note = event.code, event.signal, event.note
+    return conclude(state, job, verdict, event.at)
+
+
+def on_attempt_lost(state: State, event: e.AttemptLost) -> Wishes:
+    """The attempt is over and left no word; its retry rule decides."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    return conclude(state, job, after_loss(job, state.spec(job), event.why), event.at)
+
+
+def on_start_failed(state: State, event: e.StartFailed) -> Wishes:
+    """It could not be started, and a second try would end the same way."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    verdict = ended_on_purpose(job) or Verdict(JobState.FAILED, event.why)
+    return conclude(state, job, verdict, event.at)
+
+
+def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
+    """The device was taken after all: back in line, at the old place."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    verdict = ended_on_purpose(job)
+    if verdict is not None and job.ending != "time":  # it never ran, so its time is not up
+        return conclude(state, job, verdict, event.at)
+    state.give_back(job)
+    state.move(job, JobState.PENDING)
+    job.attempt += 1
+    job.started_boot = job.ending = None
+    set_deadline(state, job)
+    state.admit(job, event.at)
+    return []
+
+
+def ended_on_purpose(job: Job) -> Verdict | None:
+    """What becomes of a job that was to be ended and turns out not to run at all."""
+    match job.ending:
+        case "cancel":
+            return Verdict(JobState.CANCELLED, "cancelled")
+        case "deadline":
+            return Verdict(JobState.DEADLINE, "deadline")
+        case "time":
+            return Verdict(JobState.TIMEOUT, "time limit")
+    return None
+
+
+def set_deadline(state: State, job: Job) -> None:
+    """Have the clock look at a job's deadline."""
+    deadline = state.deadline(job)
+    if deadline is not None:
+        heappush(state.deadlines, (deadline, job.id))
+
+
+def on_attempts_found(state: State, event: e.AttemptsFound) -> Wishes:
+    """Never give the number of an attempt out twice."""
+    job = state.jobs.get(event.job)
+    if job is not None and not job.holding and event.attempt >= job.attempt:
+        job.attempt = event.attempt + 1
+        state.touched.add(job.id)
+    return []
+
+
+def current(state: State, id: int, attempt: int) -> Job | None:
+    """The job, unless the message is about an attempt that is already over."""
+    job = state.jobs.get(id)
+    if job is None or job.attempt != attempt or job.state not in HOLDING:
+        return None
+    return job
+
+
+def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
+    """End an attempt: devices back, then another go or the end of the job."""
+    state.give_back(job)
+    job.ended_at, job.cause, job.pid = at, verdict.cause, None
+    past = Past(job.attempt, job.started_at, at, verdict.cause, job.code)
+    job.past = (*job.past, past)[-KEEP_PAST:]
+    if verdict.again:
+        state.move(job, JobState.PENDING)
+        job.attempt += 1
+        job.requeues += verdict.requeued
+        job.retries += not verdict.requeued
+        job.begin_at = at + verdict.delay if verdict.delay else None
+        job.ending = None
+        set_deadline(state, job)  # it may have passed while the attempt was being ended
+        state.admit(job, at)
+        return []
+    return finish(state, job, verdict.state, at)
+
+
+def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
+    """End a job for good, and tell whoever waits for it."""
+    state.move(job, to)
+    wake_dependents(state, job, at)
+    wishes: Wishes = [AnnounceEnd(job.id)]
+    if not state.live:
+        wishes.append(AnnounceEmpty())
+    return wishes
+
+
+def wake_dependents(state: State, job: Job, at: float) -> None:
+    """Look again at the jobs that wait for this one."""
+    unchanged: dict[str, bool] = {}
+    for id in sorted(state.dependents.get(job.id, ())):
+        waiting = state.jobs[id]
+        if waiting.spec not in unchanged:  # a bulk of them has the same answer: ask once
+            how, _, wake = state.dependency_standing(waiting, at)
+            dependency = state.specs[waiting.spec].dependency
+            alike = dependency is not None and not (dependency.by_member or dependency.delayed)
+            unchanged[waiting.spec] = alike and how is not Standing.MET and wake is None
+        if id in state.line or not unchanged[waiting.spec]:
+            state.admit(waiting, at)

@@ -1,0 +1,99 @@
+"""Machines, devices, strangers and queues."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.instructions import Instruction
+from stoker.core.state import State
+
+Wishes = list[Instruction]
+
+
+def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
+    """Another driver, perhaps another boot of the machine, that looks for strangers anew."""
+    state.rest.term, state.rest.boot = event.term, event.boot
+    for key in state.rest.strangers:
+        for device in state.cluster.named(key):
+            device.stranger, device.stranger_memory = None, 0
+    state.rest.strangers = {}
+    state.rest_changed = True
+    return []
+
+
+def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
+    """A machine says what it has; running attempts keep what they hold."""
+    state.line.stirred = True
+    facts = event.facts
+    held = [
+        job.placement
+        for job in state.running.values()
+        if job.placement is not None and job.placement.node == facts.name
+    ]
+    state.cluster.join(facts, held)
+    state.rest.nodes[facts.name] = facts
+    state.mark_devices()
+    state.rest_changed = True
+    return []
+
+
+def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
+    """What runs there goes on; nothing new starts."""
+    for node, type, name in event.devices:
+        state.rest.drained[f"{node}/{type}:{name}"] = event.reason
+        device = state.cluster.nodes[node].by_name.get((type, name))
+        if device is not None:
+            device.drained = event.reason
+    state.rest_changed = True
+    return []
+
+
+def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Wishes:
+    """Open again."""
+    state.line.stirred = True
+    for node, type, name in event.devices:
+        state.rest.drained.pop(f"{node}/{type}:{name}", None)
+        device = state.cluster.nodes[node].by_name.get((type, name))
+        if device is not None:
+            device.drained = None
+    state.rest_changed = True
+    return []
+
+
+def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Wishes:
+    """A stranger came to a GPU, or left it."""
+    state.line.stirred = True
+    node = state.cluster.nodes.get(event.node)
+    device = node.by_name.get(("gpu", event.device)) if node else None
+    key = f"{event.node}/gpu:{event.device}"
+    state.rest.strangers.pop(key, None)
+    if device is not None:
+        device.stranger, device.stranger_memory = event.stranger, event.memory
+        if event.stranger is not None or event.memory:
+            state.rest.strangers[key] = (event.stranger or "", event.memory)
+    state.rest_changed = True
+    return []
+
+
+def on_queue_defined(state: State, event: e.QueueDefined) -> Wishes:
+    """A named queue, new or changed."""
+    state.line.stirred = True
+    state.rest.queues[event.name] = event
+    state.rest_changed = True
+    _readmit(state, event.name, event.at)
+    return []
+
+
+def on_queue_deleted(state: State, event: e.QueueDeleted) -> Wishes:
+    """A named queue's limits are gone; its jobs go on."""
+    state.line.stirred = True
+    state.rest.queues.pop(event.name, None)
+    state.rest_changed = True
+    _readmit(state, event.name, event.at)
+    return []
+
+
+def _readmit(state: State, queue: str, at: float) -> None:
+    for id in list(state.line.where):
+        job = state.jobs[id]
+        if state.specs[job.spec].queue == queue:
+            state.admit(job, at)

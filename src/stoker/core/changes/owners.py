@@ -1,0 +1,118 @@
+"""What owners do to their jobs."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.changes.attempts import finish, set_deadline, wake_dependents
+from stoker.core.instructions import (
+    EndAttempt,
+    Instruction,
+    ResumeAttempt,
+    SignalAttempt,
+    SuspendAttempt,
+)
+from stoker.core.lifecycle import JobState
+from stoker.core.state import State
+
+Wishes = list[Instruction]
+
+
+def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
+    """A waiting job ends here; a running one when its last process is gone."""
+    job = state.jobs[event.job]
+    if job.state is JobState.PENDING:
+        state.line.remove(job)
+        job.ended_at, job.cause = event.at, "cancelled"
+        return finish(state, job, JobState.CANCELLED, event.at)
+    if not job.holding:
+        return []
+    job.ending = "cancel"
+    state.touched.add(job.id)
+    if job.state is not JobState.COMPLETING:
+        state.move(job, JobState.COMPLETING)
+    return [EndAttempt(job.id, job.attempt, event.at_once)]
+
+
+def on_job_held(state: State, event: e.JobHeld) -> Wishes:
+    """It waits until released."""
+    job = state.jobs[event.job]
+    job.held = True
+    state.touched.add(job.id)
+    state.line.remove(job)
+    return []
+
+
+def on_job_released(state: State, event: e.JobReleased) -> Wishes:
+    """It waits like any other again."""
+    job = state.jobs[event.job]
+    job.held = False
+    state.touched.add(job.id)
+    state.admit(job, event.at)
+    return []
+
+
+def on_job_paused(state: State, event: e.JobPaused) -> Wishes:
+    """Its processes stop; its devices stay held."""
+    job = state.jobs[event.job]
+    state.move(job, JobState.SUSPENDED)
+    job.paused_boot = event.boot
+    return [SuspendAttempt(job.id, job.attempt)]
+
+
+def on_job_resumed(state: State, event: e.JobResumed) -> Wishes:
+    """Its processes go on; the pause does not count against its time."""
+    job = state.jobs[event.job]
+    state.move(job, JobState.RUNNING)
+    job.slack += max(event.boot - (job.paused_boot or event.boot), 0.0)
+    job.paused_boot = None
+    return [ResumeAttempt(job.id, job.attempt)]
+
+
+def on_job_signalled(state: State, event: e.JobSignalled) -> Wishes:
+    """Pass the signal on."""
+    job = state.jobs[event.job]
+    return [SignalAttempt(job.id, job.attempt, event.signal)]
+
+
+def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
+    """Another attempt of a finished job; jobs that wait for it have hope again."""
+    job = state.jobs[event.job]
+    state.move(job, JobState.PENDING)
+    job.attempt += 1
+    job.retries = job.requeues = 0
+    job.begin_at, job.ended_at, job.cause = None, None, None
+    job.code = job.signal = job.note = job.started_at = job.started_boot = None
+    job.ending, job.seen, job.held = None, False, False
+    job.same_devices = event.same_devices
+    deadline = state.deadline(job)
+    job.late = job.late or (deadline is not None and deadline <= event.at)
+    set_deadline(state, job)
+    state.admit(job, event.at)
+    wake_dependents(state, job, event.at)
+    return []
+
+
+def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
+    """A waiting job asks for something else now."""
+    job = state.jobs[event.job]
+    state.line.remove(job)
+    if event.spec != job.spec:
+        state.unlink(job)
+        state.spec_users[event.spec] = state.spec_users.get(event.spec, 0) + 1
+        state.drop_spec(job.spec)
+        job.spec, job.delay_over = event.spec, False
+        set_deadline(state, job)
+    job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
+    state.touched.add(job.id)
+    state.admit(job, event.at)
+    return []
+
+
+def on_job_moved(state: State, event: e.JobMoved) -> Wishes:
+    """A waiting job has another place in line."""
+    job = state.jobs[event.job]
+    state.line.remove(job)
+    job.priority, job.rank = event.priority, event.rank
+    state.touched.add(job.id)
+    state.admit(job, event.at)
+    return []

@@ -1,0 +1,49 @@
+"""New jobs."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.changes.attempts import set_deadline
+from stoker.core.instructions import Instruction
+from stoker.core.job import Job
+from stoker.core.naming import name_of
+from stoker.core.state import State
+
+Wishes = list[Instruction]
+
+
+def on_spec_recorded(state: State, event: e.SpecRecorded) -> Wishes:
+    """The common part of a submission, kept once."""
+    state.specs.setdefault(event.hash, event.spec)
+    state.spec_users.setdefault(event.hash, 0)
+    return []
+
+
+def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
+    """New jobs, with the next ids."""
+    spec = state.specs[event.spec]
+    lines, indexes = event.lines, event.indexes
+    array = event.first if indexes is not None else None
+    for offset in range(event.count):
+        command = lines[offset] if lines is not None else event.argv
+        job = Job(
+            id=event.first + offset,
+            spec=event.spec,
+            name=spec.name or name_of(command),
+            user=spec.user,
+            submitted_at=event.at,
+            command=command,
+            array=array,
+            index=indexes[offset] if indexes is not None else None,
+            priority=event.priority,
+            held=event.held,
+            begin_at=event.begin_at,
+        )
+        state.enter(job)
+        set_deadline(state, job)
+        state.admit(job, event.at)
+    rest = state.rest
+    rest.next_id = event.first + event.count
+    rest.last_first, rest.last_count = event.first, event.count
+    state.rest_changed = True
+    return []
