@@ -100,9 +100,7 @@ def harmless(case: schemathesis.Case) -> None:
 
 @schema.parametrize()
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_made_up_requests_are_refused_or_served(
-    case: schemathesis.Case, bridge: Bridge
-) -> None:
+def test_made_up_requests_are_refused_or_served(case: schemathesis.Case, bridge: Bridge) -> None:
     harmless(case)
     response = case.call(base_url=bridge.url, timeout=20)
     assert response.status_code < 500, response.text
@@ -110,6 +108,4 @@ def test_made_up_requests_are_refused_or_served(
         error = json.loads(response.text)["error"]
         assert error["message"]
         assert error["exit"] in range(1, 7)
-    case.validate_response(
-        response, checks=[status_code_conformance, response_schema_conformance]
-    )
+    case.validate_response(response, checks=[status_code_conformance, response_schema_conformance])

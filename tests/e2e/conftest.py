@@ -1,5 +1,7 @@
 """Fixtures of the end-to-end tests: a box with a real daemon."""
 
+import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from fakes.nvml import nvml
 
 __all__ = ["nvml"]
 
+LEFT = pytest.StashKey[Path]()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
@@ -17,10 +21,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The run directory lies outside the home; it goes when the last process has gone."""
+    try:
+        return (yield)
+    finally:
+        if LEFT in item.stash:
+            shutil.rmtree(item.stash[LEFT], ignore_errors=True)
+
+
 @pytest.fixture
-def idle(home: Path, stoker: Run) -> Box:
+def idle(home: Path, stoker: Run, request: pytest.FixtureRequest) -> Box:
     """A home in which nothing runs yet."""
-    return Box(home, stoker)
+    box = Box(home, stoker)
+    request.node.stash[LEFT] = box.run_dir
+    return box
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_a_job_knows_who_it_is(looked: Any, box: Box) -> None:
     assert environ["STOKER_JOB_ID"] == "1"
     assert environ["STOKER_JOB_NAME"] == "train"
     assert environ["STOKER_ATTEMPT"] == "0"
-    assert environ["STOKER_NODES"] == box.job(1)["node"]
+    assert environ["STOKER_NODES"] == box.client.nodes()["nodes"][0]["name"]
     assert environ["OMP_NUM_THREADS"] == "2"
     assert not any(name.startswith("SLURM_") for name in environ)
 

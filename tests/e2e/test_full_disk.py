@@ -17,15 +17,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def small(home: Path, stoker: Run) -> Iterator[Box]:
+def small(idle: Box, home: Path, stoker: Run) -> Iterator[Box]:
     """A box whose home is a disk of 24 MiB."""
     options = ["-t", "tmpfs", "-o", "size=24m,mode=700", "stoker-test", str(home)]
     done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"mount: {done.stderr.strip()}")
-    box = Box(home, stoker)
     try:
-        yield box.start()
+        yield idle.start()
     finally:
         for path in (home / "filler").parent.glob("filler*"):
             path.unlink()

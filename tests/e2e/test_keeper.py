@@ -187,6 +187,25 @@ def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_
     assert count.read_text() == "x\n"
 
 
+def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: Box) -> None:
+    box.result("true")
+    (keeper,) = box.keepers
+    count = box.user / "count"
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        job = box.submit(f"echo $STOKER_ATTEMPT >> {count}")
+        until(lambda: box.job(job)["state"] == "CONFIGURING")
+        box.crash()
+        ended = box.up().end_of(job)
+        assert (ended["state"], ended["attempt"]) == ("COMPLETED", 1)
+        box.result("true")
+        time.sleep(0.3)  # the new daemon has tidied up by now
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    until(lambda: not alive(keeper))  # it has read its last order and has nobody to serve
+    assert count.read_text() == "1\n"
+
+
 def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: Box) -> None:
     flag = box.user / "go"
     job = box.submit(

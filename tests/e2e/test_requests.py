@@ -295,7 +295,7 @@ def test_why_names_the_machine_the_constraint_and_who_is_in_the_way(one: Box) ->
     assert why["reason"] == "Resources"
     (constraint,) = [c for c in why["nodes"][0]["constraints"] if c["name"] == "gpus"]
     assert (constraint["needs"], constraint["free"]) == ("1", "0")
-    assert f"job {blocker}" in constraint["text"]
+    assert f"job {blocker}" in str(constraint)
 
 
 def test_more_memory_than_there_is_waits_and_is_given_back(idle: Box) -> None:

@@ -1,4 +1,4 @@
-"""The socket, and the HTTP server behind it, which is loaded when somebody first connects."""
+"""The socket, and the HTTP server behind it, which `feed` loads only if somebody connects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKLOG = 512
 
 
 class Server:
-    """Listens at once; speaks HTTP from the first connection on."""
+    """Listens at once; what comes in waits until HTTP is loaded."""
 
     def __init__(self, loop: Loop, mode: str) -> None:
         self.loop, self.mode = loop, mode
@@ -35,9 +35,13 @@ class Server:
         self.socket.listen(BACKLOG)
         self.thread: threading.Thread | None = None
         self.uvicorn: Any = None
-        loop.poller.watch(self.socket.fileno(), self._first_connection)
+        if mode == "feed":
+            loop.poller.watch(self.socket.fileno(), self.start)
+        else:
+            self.start()  # whoever started a daemon is about to talk to it
 
-    def _first_connection(self) -> None:
+    def start(self) -> None:
+        """Load the HTTP server, in a thread of its own."""
         self.loop.poller.unwatch(self.socket.fileno())
         self.thread = threading.Thread(target=self._serve, name="api", daemon=True)
         self.thread.start()
