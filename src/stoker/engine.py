@@ -38,6 +38,8 @@ class Decision(Struct):
     blobs: dict[str, bytes] = {}
     secrets: dict[str, bytes] = {}
     key: tuple[str, int, int] | None = None
+    durable: bool = True
+    """Whether a submission must be on disk before it is answered: somebody relies on it."""
 
 
 class Moment(Struct, frozen=True):
@@ -225,7 +227,7 @@ class _Turn:
         for event in decision.events:
             self.apply(event)
             # Acknowledged work is on disk before the answer goes out.
-            self.force = self.force or type(event) is JobsSubmitted
+            self.force = self.force or (decision.durable and type(event) is JobsSubmitted)
         self.blobs.update(decision.blobs)
         self.secrets.update(decision.secrets)
         if decision.key is not None:

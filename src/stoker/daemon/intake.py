@@ -33,8 +33,8 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def submit(desk: Desk, body: r.Submit) -> Decide:
-    """Accept new jobs, all or none."""
+def submit(desk: Desk, body: r.Submit, durable: bool = True) -> Decide:
+    """Accept new jobs, all or none. Lines of a feed are answered to nobody: not `durable`."""
     what = body.what
     kinds = [what.line, what.argv, what.script, what.lines]
     if sum(kind is not None for kind in kinds) != 1:
@@ -49,7 +49,9 @@ def submit(desk: Desk, body: r.Submit) -> Decide:
                 array = desk.either(first, state)[0].array is not None
                 return Decision(reply=lambda _: _receipt(first, count, array, [], None))
         try:
-            return _accept(desk, body, state, now)
+            decision = _accept(desk, body, state, now)
+            decision.durable = durable
+            return decision
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
 

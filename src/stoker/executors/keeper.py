@@ -22,6 +22,8 @@ import time
 from typing import Any
 
 BOOT = time.CLOCK_BOOTTIME
+UNHURRIED = 0.005
+"""Seconds that the report of a start may wait for company."""
 _RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """Whatever the daemon's own starter ignored is none of the jobs' business."""
 
@@ -113,6 +115,7 @@ class Keeper:
         self.children: dict[int, tuple[str, int]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.reports: list[tuple[Any, ...]] = []
+        self.urgent = False
         self.unsent = b""
         self.exits_path = f"{exits_dir}/{me}"
         self.exits = os.open(
@@ -136,8 +139,11 @@ class Keeper:
         orders = self.wire.sock.fileno()
         poll.register(orders, select.EPOLLIN)
         become_subreaper()
+        full = False
         while self.wire is not None or self.children:
-            for fd, what in poll.poll():
+            events = poll.poll(UNHURRIED if self.reports else None)
+            self.urgent = self.urgent or not events
+            for fd, what in events:
                 if fd == orders and what == select.EPOLLOUT:
                     continue  # there is room for what could not be said before
                 if fd == orders and self.wire is not None:
@@ -147,14 +153,16 @@ class Keeper:
                         self.wire = None
                     for message in messages or ():
                         self._obey(message)
+                        self._reap()
+                        self._report()  # the daemon can think while we start the next one
                 else:
                     with contextlib.suppress(BlockingIOError):
                         wake.recv(4096)
             self._reap()
             self._report()
-            if self.wire is not None:
-                more = select.EPOLLOUT if self.unsent else 0
-                poll.modify(orders, select.EPOLLIN | more)
+            if self.wire is not None and full != bool(self.unsent):
+                full = bool(self.unsent)
+                poll.modify(orders, select.EPOLLIN | (select.EPOLLOUT if full else 0))
         if os.fstat(self.exits).st_size == 0:
             with contextlib.suppress(OSError):
                 os.unlink(self.exits_path)
@@ -166,13 +174,17 @@ class Keeper:
         except ConnectionError:
             return None
 
-    def _tell(self, *report: Any) -> None:
-        """Keep a report until this round is over: one message carries them all."""
-        self.reports.append(report)
+    def _tell(self, what: str, *more: Any) -> None:
+        """Keep a report; a start is no news that anybody waits for, so it travels with others."""
+        self.reports.append((what, *more))
+        self.urgent = self.urgent or what != "started"
 
     def _report(self) -> None:
         """Say what there is to say, but never wait: the daemon may be waiting for us."""
+        if not self.urgent:
+            return
         reports, self.reports = self.reports, []
+        self.urgent = bool(self.unsent)
         if self.wire is None:
             return
         if reports:

@@ -142,7 +142,7 @@ class StdinFeeder(Feeder):
         )
         assert self.loop is not None
         try:
-            return [Call(intake.submit(self.loop.desk, body), self._submitted)]
+            return [Call(intake.submit(self.loop.desk, body, durable=False), self._submitted)]
         except Refusal as refusal:
             self._submitted(None, refusal)
             return []
