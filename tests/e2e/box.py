@@ -126,6 +126,10 @@ class Box:
         except DaemonUnreachable:
             return False
 
+    def pid_of(self, job: str) -> int:
+        """The process of a job, as soon as it is known."""
+        return int(until(lambda: self.job(job)["pid"]))
+
     @property
     def keepers(self) -> list[int]:
         """The keepers of this home, oldest first."""

@@ -93,5 +93,5 @@ def test_why_a_start_failed_is_remembered(tmp_path: Path) -> None:
 def test_records_of_keepers_that_are_gone_are_dropped_and_others_kept(tmp_path: Path) -> None:
     for name in ("999999999", str(os.getpid()), "5"):
         (tmp_path / name).write_text("1.0 exit 0 5.0 6.0\n")
-    Exits(str(tmp_path)).drop(mine=5)
+    Exits(str(tmp_path)).drop(mine={5})
     assert os.listdir(tmp_path) == ["5"]

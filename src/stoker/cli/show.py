@@ -73,7 +73,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     devices = view.get("devices") or {}
     if devices:
         held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in devices.items())
-        found.append(("holds", held))
+        found.append(("used" if view.get("result") is not None else "holds", held))
     for key, value in view.items():
         if key in SKIPPED or value is None or value in ("", [], {}):
             continue

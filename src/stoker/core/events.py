@@ -98,12 +98,14 @@ class StartFailed(Event, frozen=True, kw_only=True):
     why: str
 
 
-class StartCalledOff(Event, frozen=True, kw_only=True):
-    """An attempt was not started because its device turned out to be taken."""
+class StartCalledOff(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt was not started: its device was taken after all, or something ran short."""
 
     job: int
     attempt: int
     why: str
+    delay: float = 0.0
+    """Seconds to wait before the next try."""
 
 
 class AttemptsFound(Event, frozen=True, kw_only=True):

@@ -119,6 +119,7 @@ class Job(Struct, omit_defaults=True, gc=False):
     requeues: int = 0
     same_devices: bool = False
     last_devices: tuple[str, ...] = ()
+    last_node: str | None = None
     note: str | None = None
     seen: bool = False
     past: tuple[Past, ...] = ()

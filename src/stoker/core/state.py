@@ -278,7 +278,7 @@ class State:
         self.cluster.release(placement)
         self.line.stirred = True
         self.count(job, placement, -1)
-        job.last_devices = tuple(placement.names("gpu"))
+        job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
         job.placement = None
         self.running.pop(job.id, None)
 

@@ -1,15 +1,15 @@
-"""What exists before anything heavy is loaded: directories and the keeper."""
+"""What exists before anything heavy is loaded: directories and the keepers."""
 
 from __future__ import annotations
 
 import os
 
 from stoker import places
-from stoker.executors.keeper import Wire, spawn_keeper
+from stoker.executors.keepers import spawn_keepers
 
 
 class Keep:
-    """The directories of a state, and the process that will be its jobs' parent."""
+    """The directories of a state, and the processes that will be its jobs' parents."""
 
     def __init__(self) -> None:
         self.state = places.secure_dir(places.state_dir())
@@ -18,4 +18,4 @@ class Keep:
         for path in (places.logs_dir(), self.exits, self.scripts):
             os.makedirs(path, 0o700, exist_ok=True)
         self.run = places.secure_dir(places.run_dir())
-        self.keeper: tuple[int, Wire] = spawn_keeper(self.exits)
+        self.keepers = spawn_keepers(self.exits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -143,6 +144,9 @@ class Loop:
     def run(self) -> None:
         """Serve until told to stop."""
         self._listen_for_signals()
+        # Jobs and events are never circular: let the collector look at them rarely.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         while not self.done:
             self.turn()
             if not self.done:

@@ -68,7 +68,7 @@ def build(
     executor = LocalExecutor(
         Places(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
         install,
-        kept.keeper,
+        kept.keepers,
         poller,
         store.secret,
         store.blob,
@@ -133,7 +133,7 @@ def _take_over(
         found, executor.facts = executor.facts, []
         loop.engine.cycle(found)
     loop.store.force()
-    executor.exits.drop(executor.keeper_pid)
+    executor.exits.drop({link.pid for link in executor.keepers})
     executor.adoption.sweep(loop.engine.state.rest.next_id)
     with contextlib.suppress(OSError):
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -36,7 +36,7 @@ def job_view(
     """One job, whole."""
     placement = job.placement
     code, phrase = reason(state, job, now.at) if state and job.id in state.jobs else (None, None)
-    node = placement.node if placement else None
+    node = placement.node if placement else job.last_node
     out, err = log_paths(job, spec, node or "", logs)
     if job.started_at is None and job.past:
         # Waiting for another attempt: the last one's log is what there is to read.

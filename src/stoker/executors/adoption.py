@@ -199,7 +199,7 @@ class Adoption:
         Not while an older keeper lives: it may still hold an order, and the claim stops it.
         """
         executor = self.executor
-        if executor.exits.any_keeper(but=executor.keeper_pid):
+        if executor.exits.any_keeper(but={link.pid for link in executor.keepers}):
             return
         for name in os.listdir(executor.places.run):
             job, _, number = name.partition(".")

@@ -110,17 +110,17 @@ class Exits:
                         found[words[0].decode()] = (int(words[2]), float(words[4]))
         return found
 
-    def any_keeper(self, but: int = 0) -> bool:
-        """Whether any keeper of this state is still there, besides one."""
+    def any_keeper(self, but: frozenset[int] | set[int] = frozenset()) -> bool:
+        """Whether any keeper of this state is still there, besides these."""
         return any(
-            name.isdigit() and int(name) != but and _a_keeper(int(name))
+            name.isdigit() and int(name) not in but and _a_keeper(int(name))
             for name in os.listdir(self.directory)
         )
 
-    def drop(self, mine: int) -> None:
+    def drop(self, mine: set[int]) -> None:
         """Remove the files of keepers that are gone. Only after their ends are in the journal."""
         for name in os.listdir(self.directory):
-            if name.isdigit() and int(name) != mine and not _a_keeper(int(name)):
+            if name.isdigit() and int(name) not in mine and not _a_keeper(int(name)):
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.directory}/{name}")
 

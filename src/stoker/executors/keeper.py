@@ -11,6 +11,7 @@ Orders and reports are marshalled tuples with a length in front, over a socket p
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import marshal
 import os
@@ -24,6 +25,8 @@ from typing import Any
 BOOT = time.CLOCK_BOOTTIME
 UNHURRIED = 0.005
 """Seconds that the report of a start may wait for company."""
+PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
+"""Shortages that may be over in a while: no reason to fail a job."""
 _RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """Whatever the daemon's own starter ignored is none of the jobs' business."""
 
@@ -230,7 +233,8 @@ class Keeper:
             self._tell("late", key)
             return
         except OSError as error:
-            self._tell("failed", key, f"cannot write {claim}: {error.strerror}")
+            what = f"cannot write {claim}: {error.strerror}"
+            self._tell("busy" if error.errno in PASSING else "failed", key, what)
             return
         opened: list[int] = []
         try:
@@ -249,16 +253,20 @@ class Keeper:
                     procs.write(str(pid))
         except (OSError, ValueError, KeyError) as error:
             what = _explain(error, argv, directory)
-            os.write(record, f"failed {what}\n".encode("utf-8", "replace"))
+            passing = isinstance(error, OSError) and error.errno in PASSING
+            line = "taken\n" if passing else f"failed {what}\n"
+            with contextlib.suppress(OSError):
+                os.write(record, line.encode("utf-8", "replace"))
             os.close(record)
-            self._tell("failed", key, what)
+            self._tell("busy" if passing else "failed", key, what)
             return
         finally:
             for fd in opened:
                 os.close(fd)
         boot, wall = time.clock_gettime(BOOT), time.time()
         mark = (pid, start_ticks(pid), boot, wall, self.name)
-        os.write(record, b"pid %d %d %.3f %.3f %s\n" % mark)
+        with contextlib.suppress(OSError):  # a full disk: its token still tells whose it is
+            os.write(record, b"pid %d %d %.3f %.3f %s\n" % mark)
         self.children[pid] = (key, record)
         self._tell("started", key, pid, boot, wall)
 
@@ -297,10 +305,16 @@ class Keeper:
         if start is os.posix_spawnp:
             # The search goes by the job's PATH, not by ours.
             os.environ["PATH"] = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-        return start(
-            argv[0], argv, environment,
-            file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET,
-        )  # fmt: skip
+        how: dict[str, Any] = {
+            "file_actions": actions, "setsid": True, "setsigmask": (), "setsigdef": _RESET,
+        }  # fmt: skip
+        try:
+            return start(argv[0], argv, environment, **how)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without #!: a shell reads it, as every shell would have it.
+            return os.posix_spawn("/bin/sh", ("sh", *argv), environment, **how)
 
     def _reap(self) -> None:
         while True:

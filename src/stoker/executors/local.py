@@ -28,11 +28,13 @@ from stoker.executors import cgroup, symptoms, tree
 from stoker.executors.adoption import KEPT, Adoption
 from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
 from stoker.executors.holds import Holds
-from stoker.executors.keeper import BOOT, Wire, spawn_keeper
+from stoker.executors.keeper import BOOT, spawn_keeper
+from stoker.executors.keepers import Link
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
-ENVIRONMENTS = 32
+SHORTAGE = 10.0
+"""Seconds before a start is tried again that failed for want of memory, processes or disk."""
 TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
             signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
 
@@ -65,6 +67,8 @@ class Attempt(Struct):
     key: Key
     token: str
     pid: int | None = None
+    keeper: int | None = None
+    """The keeper that has it; None when an earlier daemon's had."""
     out: str | None = None
     err: str | None = None
     pidfd: int = -1
@@ -87,7 +91,7 @@ class LocalExecutor:
         self,
         places: Places,
         install: str,
-        keeper: tuple[int, Wire],
+        keepers: list[Link],
         poller: Poller,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
@@ -96,7 +100,7 @@ class LocalExecutor:
         holds: Holds | None = None,
     ) -> None:
         self.places, self.install, self.grace = places, install, grace
-        self.keeper_pid, self.wire = keeper
+        self.keepers = keepers
         self.poller, self.secret, self.blob = poller, secret, blob
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.holds = holds or Holds()
@@ -105,11 +109,11 @@ class LocalExecutor:
         self.attempts: dict[Key, Attempt] = {}
         self.busy: set[Key] = set()
         """Attempts that need a look now and then: being ended, or waiting for a record."""
-        self.known: dict[str, None] = {}
         self.settled: list[str] = []
         self.exits = Exits(places.exits)
         self.adoption = Adoption(self)
-        poller.watch(self.wire.sock.fileno(), self._hear)
+        for link in keepers:
+            self._listen_to(link)
 
     def token(self, job: int, attempt: int) -> str:
         """The mark that every process of an attempt carries."""
@@ -118,14 +122,16 @@ class LocalExecutor:
     # -- wishes -------------------------------------------------------------------------
 
     def start(self, wish: StartProcess, launch: Launch) -> None:
-        """Hand an attempt to the keeper."""
+        """Hand an attempt to the keeper that has the least to do."""
         key = (wish.job, wish.attempt)
         held = self.holds.take(key, launch.gpus) if launch.gpus else None
         if held is not None:
             self._call_off(wish, held)
             return
+        link = min(self.keepers, key=lambda each: each.starting)
         try:
-            self._provide(launch)
+            link.provide(launch.environment, self._environment)
+            self._provide_script(launch)
         except (OSError, KeyError) as error:
             self.holds.drop(key)
             self.facts.append(
@@ -137,8 +143,10 @@ class LocalExecutor:
         attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
         attempt.oom_before = self.oom.before()
         attempt.group = self.cgroups.create(attempt.token)
+        attempt.keeper = link.pid
         self.attempts[key] = attempt
-        self._order(
+        link.starting += 1
+        link.send(
             "start",
             f"{wish.job}.{wish.attempt}",
             claim_path(self.places.run, *key),
@@ -152,11 +160,6 @@ class LocalExecutor:
             self.holds.paths(launch.gpus) if launch.gpus else [],
             attempt.group,
         )
-
-    def _order(self, *message: object) -> None:
-        """Tell the keeper. If it has died, `_hear` learns of it and sorts out what it had."""
-        with contextlib.suppress(OSError):
-            self.wire.send(message)
 
     def _argv(self, launch: Launch) -> tuple[str, ...]:
         if not launch.terminal:
@@ -172,20 +175,15 @@ class LocalExecutor:
             for name in wish.placement.names("gpu")
         ]
 
-    def _provide(self, launch: Launch) -> None:
-        """See that the keeper has the environment and the disk has the script."""
-        if launch.environment not in self.known:
-            values = self.secret(launch.environment)
-            if values is None:
-                raise KeyError("its environment is no longer stored; submit it again")
-            pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
-            values_by_name = {name: value for name, _, value in pairs}
-            self._order("environment", launch.environment, values_by_name)
-            self.known[launch.environment] = None
-            if len(self.known) > ENVIRONMENTS:
-                oldest = next(iter(self.known))
-                del self.known[oldest]
-                self._order("forget", oldest)
+    def _environment(self, hash: str) -> dict[str, str]:
+        values = self.secret(hash)
+        if values is None:
+            raise KeyError("its environment is no longer stored; submit it again")
+        pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
+        return {name: value for name, _, value in pairs}
+
+    def _provide_script(self, launch: Launch) -> None:
+        """See that the disk has the script."""
         if launch.script is not None:
             path = f"{self.places.scripts}/{launch.script}"
             if not os.path.exists(path):
@@ -241,17 +239,17 @@ class LocalExecutor:
             found = sorted({*found, *cgroup.pids(attempt.group)})
         return found
 
-    # -- what the keeper says -----------------------------------------------------------
+    # -- what the keepers say -----------------------------------------------------------
 
-    def _hear(self) -> None:
-        try:
-            reports = self.wire.receive()
-        except ConnectionError:
-            reports = None
+    def _listen_to(self, link: Link) -> None:
+        self.poller.watch(link.wire.sock.fileno(), lambda: self._hear(link))
+
+    def _hear(self, link: Link) -> None:
+        reports = link.receive()
         if reports is None:
-            self._keeper_died()
+            self._keeper_died(link)
             return
-        for what, text, *rest in (report for batch in reports for report in batch):
+        for what, text, *rest in reports:
             job, _, number = text.partition(".")
             key = (int(job), int(number))
             attempt = self.attempts.get(key)
@@ -267,6 +265,14 @@ class LocalExecutor:
                 self.facts.append(
                     StartFailed(at=time.time(), job=key[0], attempt=key[1], why=rest[0])
                 )
+            elif what == "busy":
+                self.gone(attempt)
+                self.settled.append(claim_path(self.places.run, *key))
+                self.facts.append(
+                    StartCalledOff(
+                        at=time.time(), job=key[0], attempt=key[1], why=rest[0], delay=SHORTAGE
+                    )
+                )
             elif what == "late":
                 self.gone(attempt)
                 why = "another daemon claimed it"
@@ -281,20 +287,19 @@ class LocalExecutor:
             # Cancelled between the order and the start.
             tree.end(self._members(attempt), signal.SIGTERM)
 
-    def _keeper_died(self) -> None:
-        """Somebody killed the keeper: get another, and watch its orphans ourselves.
+    def _keeper_died(self, link: Link) -> None:
+        """Somebody killed a keeper: get another, and watch its orphans ourselves.
 
         They are our children now (see `become_subreaper`), so their codes are not lost.
         """
-        self.poller.unwatch(self.wire.sock.fileno())
-        self.wire.sock.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.keeper_pid, 0)
-        self.keeper_pid, self.wire = spawn_keeper(self.places.exits)
-        self.poller.watch(self.wire.sock.fileno(), self._hear)
-        self.known.clear()
+        self.poller.unwatch(link.wire.sock.fileno())
+        link.bury()
+        heir = Link(*spawn_keeper(self.places.exits))
+        self.keepers[self.keepers.index(link)] = heir
+        self._listen_to(heir)
         for attempt in list(self.attempts.values()):
-            self._orphan(attempt)
+            if attempt.keeper == link.pid:
+                self._orphan(attempt)
 
     def _orphan(self, attempt: Attempt) -> None:
         job, number = attempt.key
@@ -421,7 +426,8 @@ class LocalExecutor:
     def close(self) -> None:
         """Let the keeper go, and leave nothing in the run directory that nobody needs."""
         self.settle()
-        self.wire.sock.close()
+        for link in self.keepers:
+            link.wire.sock.close()
         if not self.attempts:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.places.run}/{KEPT}")

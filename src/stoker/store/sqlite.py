@@ -22,6 +22,14 @@ BALLAST = 4 << 20
 """Bytes set aside, given up when the disk is full so that exits can still be recorded."""
 
 _HERE = os.path.dirname(__file__)
+_WRITE_JOB = """
+    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, state = excluded.state, started_at = excluded.started_at,
+        ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
+        spec = excluded.spec, data = excluded.data
+"""
+"""Updated in place, so that only the indexes are touched whose columns change."""
 _ENDED = [state.value for state in FINISHED]
 
 
@@ -208,7 +216,7 @@ class SqliteStore:
     def _write_jobs(self, batch: Batch) -> None:
         encode = codec.encode
         self._db.executemany(
-            "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _WRITE_JOB,
             [
                 (
                     job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,

@@ -73,7 +73,7 @@ def on_start_failed(state: State, event: e.StartFailed) -> Wishes:
 
 
 def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
-    """The device was taken after all: back in line, at the old place."""
+    """It was not to be: back in line, at the old place, perhaps after a while."""
     job = current(state, event.job, event.attempt)
     if job is None:
         return []
@@ -84,6 +84,8 @@ def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
     state.move(job, JobState.PENDING)
     job.attempt += 1
     job.started_boot = job.ending = None
+    if event.delay:
+        job.begin_at = event.at + event.delay
     set_deadline(state, job)
     state.admit(job, event.at)
     return []
