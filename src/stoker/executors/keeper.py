@@ -1,8 +1,8 @@
 """The keeper: a small process that stays as the jobs' parent when the daemon goes.
 
 It is forked from the daemon before anything heavy is loaded, starts what it is told to,
-and writes down how each job ended, whether or not anybody is listening. One keeper serves
-all jobs of one daemon; a shell per job would cost as much as the job itself
+and writes down how each job ended, whether or not anybody is listening. A daemon has two
+of them for all its jobs; a shell per job would cost as much as the job itself
 (docs/decisions/0002). It does as little as possible, so that it has no reason to fail.
 
 Orders and reports are marshalled tuples with a length in front, over a socket pair.
