@@ -214,3 +214,26 @@ def test_a_delay_that_was_over_once_stays_over_when_the_clock_is_set_back():
     story.now -= 3600
     again = restore(story.state.rest, story.state.specs, list(story.state.jobs.values()))
     assert sorted(again.line.where) == [second]
+
+
+def test_whoever_waits_for_a_job_that_can_never_start_can_never_start_either() -> None:
+    story = Story(gpus=1)
+    first = story.submit()
+    second = story.submit(dependency=Dependency((Clause("afterok", (first,)),)))
+    third = story.submit(dependency=Dependency((Clause("afterany", (second,)),)))
+    story.run(first)
+    story.exited(first, code=1)
+    assert story.state.doomed == {second, third}
+    story.fact(e.JobRetried, first)
+    assert story.state.doomed == set()
+
+
+def test_a_chain_of_thousands_is_no_trouble() -> None:
+    story = Story(gpus=1)
+    first = last = story.submit()
+    for _ in range(3000):
+        last = story.submit(dependency=Dependency((Clause("afterok", (last,)),)))
+    story.run(first)
+    story.exited(first, code=1)
+    assert len(story.state.doomed) == 3000
+    assert last in story.state.doomed

@@ -102,3 +102,18 @@ def test_nobody_knows_when_an_unlimited_job_ends() -> None:
     told = why(story.state, story.job(second), story.now, story.now, by_limit(story))
     assert told.expected_in is None
     assert told.position == 1
+
+
+def test_only_the_very_first_in_line_waits_for_resources() -> None:
+    story = Story(gpus=1)
+    story.run(story.submit())
+    waiting = [story.submit(limit=limit) for limit in (10, 20, 30)]
+    assert [reason_of(story, job) for job in waiting] == ["Resources", "Priority", "Priority"]
+
+
+def test_nobody_forecasts_what_waits_for_a_limit() -> None:
+    story = Story(gpus=4)
+    array = story.submit(count=3, array=True, array_limit=1, limit=60)
+    story.plan()
+    assert forecast(story.state, story.now, by_limit(story), 10)[0] == {}
+    assert reason_of(story, array + 2) == "JobArrayTaskLimit"

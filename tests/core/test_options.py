@@ -126,3 +126,8 @@ def test_whatever_is_typed_is_read_or_refused(options: dict[str, Any]) -> None:
 def test_signals_are_known_or_refused(text: str) -> None:
     with contextlib.suppress(BadValue):
         assert 0 < parse_signal(text) < 65
+
+
+def test_a_job_that_cannot_end_by_its_deadline_is_refused() -> None:
+    with pytest.raises(BadValue, match="longer than the time left"):
+        asked(time="5m", deadline="now+1min")

@@ -162,3 +162,13 @@ def test_a_deadline_no_longer_counts_for_a_job_that_its_owner_retries_after_it()
     assert story.wait(10) == []
     again = restore(story.state.rest, story.state.specs, [story.job(job)])
     assert due(again, story.now, story.now) == []
+
+
+def test_a_waiting_job_gives_up_when_it_can_no_longer_end_by_its_deadline() -> None:
+    story = Story(gpus=1)
+    story.run(story.submit())
+    late = story.submit(limit=60, deadline_at=story.now + 100)
+    story.wait(39)
+    assert story.is_(late) == "PENDING"
+    story.wait(2)
+    assert story.is_(late) == "DEADLINE"

@@ -210,3 +210,9 @@ def test_without_the_variable_there_is_no_limit():
 )
 def test_a_limit_chooses_gpus_as_cuda_would(names, uuids):
     assert [gpu.uuid for gpu in limit(GPUS, names)] == uuids
+
+
+def test_a_range_of_gpus_is_that_many_gpus() -> None:
+    assert [name for name, _ in parse_gpus("0-2,7").devices] == ["0", "1", "2", "7"]
+    with pytest.raises(DeclarationError):
+        parse_gpus("3-1")

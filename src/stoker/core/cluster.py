@@ -208,6 +208,14 @@ class Cluster:
     def find(self, word: str) -> list[tuple[Node, Device]]:
         """The devices that a person means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
         node_name, slash, rest = word.rpartition("/")
+        if rest == "all":
+            return [
+                (node, device)
+                for node in self.nodes.values()
+                if not slash or node.name == node_name
+                for device in node.devices()
+                if not device.gone
+            ]
         type, colon, name = rest.partition(":")
         if not colon:
             type, name = GPU, rest

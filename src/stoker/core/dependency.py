@@ -57,6 +57,8 @@ class Other(Struct, frozen=True):
     finished: bool
     ok: bool
     started_at: float | None
+    doomed: bool = False
+    """It can never start, for the same reason."""
 
 
 def parse_dependency(
@@ -133,7 +135,9 @@ def _clause_standing(
         other = look(job)
         if other is None:
             continue  # no longer known, so long over
-        if clause.kind == "after":
+        if other.doomed:
+            dead.append(job)
+        elif clause.kind == "after":
             if other.started_at is None and not other.finished:
                 waiting.append(job)
             elif other.started_at is not None and now < other.started_at + clause.delay:

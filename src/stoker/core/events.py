@@ -51,6 +51,12 @@ class JobsSubmitted(Event, frozen=True, kw_only=True, omit_defaults=True):
     begin_at: float | None = None
 
 
+class IdsReserved(Event, frozen=True, kw_only=True):
+    """Ids below this one may have been given out by a journal that was lost."""
+
+    next_id: int
+
+
 class AttemptPlanned(Event, frozen=True, kw_only=True):
     """The planner gave a job devices. The intent to start it, on record before the act."""
 
@@ -265,10 +271,10 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | AttemptPlanned | ProcessStarted
-    | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound | JobCancelled
-    | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried | JobEdited
-    | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
+    DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
+    | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
+    | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
+    | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
     | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
     | JobsForgotten | JobRecalled
 )  # fmt: skip

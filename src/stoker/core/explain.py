@@ -55,12 +55,14 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     """The short reason, Slurm's word and a phrase; cheap enough for every row of a list."""
     if job.state is not JobState.PENDING:
         return None, None
-    how, others, _ = state.dependency_standing(job, now)
+    how, others, wake = state.dependency_standing(job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if how is Standing.NEVER:
-        return "DependencyNeverSatisfied", f"job {listed} did not end the way this one needs"
+        return "DependencyNeverSatisfied", f"job {listed} cannot end the way this one needs"
+    if how is Standing.OPEN and wake is not None:
+        return "Dependency", f"begins {format_duration(wake - now)} from now, after job {listed}"
     if how is Standing.OPEN:
-        return "Dependency", f"waits for job {listed}"
+        return "Dependency", f"waits for job{'s' * (len(others) > 1)} {listed}"
     if job.held:
         return "JobHeldUser", f"held; stoker release {job.label}"
     if job.begin_at is not None:
@@ -75,10 +77,10 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
     if place(state.cluster, found.request) is not None:
         return "Priority", "the devices it would fit on are kept for a job ahead of it"
-    head = state.line.head(found, state.jobs)
-    if head is job:
+    first = state.line.first(state.jobs)
+    if first is job or first is None:
         return "Resources", f"needs {describe(found.request)}"
-    return "Priority", f"behind job {head.label if head else '?'}"
+    return "Priority", f"behind job {first.label}"
 
 
 def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> Why:

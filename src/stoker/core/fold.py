@@ -20,6 +20,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.DaemonStarted: machines.on_daemon_started,
     e.NodeJoined: machines.on_node_joined,
     e.SpecRecorded: submission.on_spec_recorded,
+    e.IdsReserved: submission.on_ids_reserved,
     e.JobsSubmitted: submission.on_jobs_submitted,
     e.AttemptPlanned: attempts.on_attempt_planned,
     e.ProcessStarted: attempts.on_process_started,

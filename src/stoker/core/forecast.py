@@ -27,7 +27,11 @@ def forecast(
 
     Jobs whose start nobody can know are left out. Stops early at the job asked about.
     """
-    waiting = in_order(state.line, state.jobs, most)
+    waiting = [
+        job
+        for job in in_order(state.line, state.jobs, most)
+        if not state.limit_reached(state.line.where[job.id])
+    ]
     starts: dict[int, float] = {}
     if not waiting:
         return starts, ""

@@ -86,6 +86,8 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
         fields["deadline_at"] = parse_moment(words["deadline"], context.now, "--deadline")
         if fields["deadline_at"] <= context.now:
             raise BadValue(f"--deadline '{words['deadline']}' has already passed.")
+        if context.now + (fields.get("limit") or 0) > fields["deadline_at"]:
+            raise BadValue("Its time limit is longer than the time left until --deadline.")
     if "array" in words:
         wanted.indexes, fields["array_limit"] = parse_array(words["array"])
         fields["array_size"] = len(wanted.indexes)
@@ -119,8 +121,10 @@ def _on(options: Options, key: str) -> bool:
 
 
 def _integer(text: str, what: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,9}", text.strip()):
+    if not re.fullmatch(r"[+-]?\d+", text.strip(), re.ASCII):
         raise BadValue(f"{what} '{text}' is not a whole number.")
+    if len(text.strip().lstrip("+-")) > 9:
+        raise BadValue(f"{what} '{text[:20]}' is too large a number.")
     return int(text)
 
 

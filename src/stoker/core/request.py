@@ -50,8 +50,10 @@ def parse_gpus(text: str) -> GpuAsk:
     """Read `2`, `0.5`, `a100:2`, `24GB..:2` or a bare model name."""
     text = text.strip()
     head, colon, tail = text.rpartition(":")
+    if re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE):
+        raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     if not colon:
-        if re.fullmatch(r"[\d.]+", text):
+        if re.fullmatch(r"[0-9.]+", text):
             return GpuAsk(amount=parse_amount(text, "--gpus"))
         head, tail = text, "1"
     if (
@@ -94,7 +96,8 @@ def describe(request: Request) -> str:
         plural = "GPU" if ask.amount <= THOUSAND else "GPUs"
         parts.append(f"{format_amount(ask.amount)} {kind}{plural}{vram}")
     if request.cpus:
-        parts.append(f"{format_amount(request.cpus)} cores")
+        plural = "core" if request.cpus == THOUSAND else "cores"
+        parts.append(f"{format_amount(request.cpus)} {plural}")
     if request.memory:
         parts.append(f"{request.memory} MiB of RAM")
     parts += [f"{format_amount(amount)} {name}" for name, amount in request.named]

@@ -56,6 +56,8 @@ class State:
         self.running: dict[int, Job] = {}
         """Jobs that hold devices."""
         self.dependents: dict[int, set[int]] = {}
+        self.doomed: set[int] = set()
+        """Waiting jobs that can never start, because of what they wait for."""
         self.alarms: list[tuple[float, int]] = []
         """Begin times and back-offs, as a heap; stale entries are skipped."""
         self.deadlines: list[tuple[float, int]] = []
@@ -95,8 +97,12 @@ class State:
         )
 
     def deadline(self, job: Job) -> float | None:
-        """The moment by which a job must have ended, while that still counts."""
-        return None if job.late else self.specs[job.spec].deadline_at
+        """The moment by which a job must have ended, or begun if it waits, while that counts."""
+        spec = self.specs[job.spec]
+        if job.late or spec.deadline_at is None:
+            return None
+        waits = job.state is JobState.PENDING
+        return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
 
     def effective(self, job: Job, spec: Spec) -> Request:
         """The request as narrowed by the queue's devices and by `retry --same-gpus`."""
@@ -160,7 +166,7 @@ class State:
             return None
         started = [past.started_at for past in job.past if past.started_at is not None]
         last = job.started_at if job.started_at is not None or not started else started[-1]
-        return Other(job.finished, job.state is JobState.COMPLETED, last)
+        return Other(job.finished, job.state is JobState.COMPLETED, last, id in self.doomed)
 
     def dependency_standing(self, job: Job, now: float) -> tuple[Standing, list[int], float | None]:
         """How a job's dependency stands."""
@@ -203,6 +209,7 @@ class State:
         self.finished.pop(job.id, None)
         self.unseen.pop(job.id, None)
         self.dependents.pop(job.id, None)
+        self.doomed.discard(job.id)
         self.drop_spec(job.spec)
         self.touched.discard(job.id)
         self.dropped.append(job.id)
@@ -230,7 +237,18 @@ class State:
 
     def admit(self, job: Job, now: float) -> None:
         """Decide whether a waiting job is ready, and if not, what will wake it."""
+        todo = [job.id]
+        while todo:
+            # Whoever waits for a job that can never start can never start either.
+            before = todo[-1] in self.doomed
+            self._admit(self.jobs[todo[-1]], now)
+            id = todo.pop()
+            if before != (id in self.doomed):
+                todo += [each for each in self.dependents.get(id, ()) if each in self.jobs]
+
+    def _admit(self, job: Job, now: float) -> None:
         self.line.remove(job)
+        self.doomed.discard(job.id)
         if job.state is not JobState.PENDING:
             return
         dependency = self.dependency(job)
@@ -244,6 +262,8 @@ class State:
                 self.dependents.setdefault(other, set()).add(job.id)
             if wake is not None:
                 heappush(self.alarms, (wake, job.id))
+            if how is Standing.NEVER:
+                self.doomed.add(job.id)
             if how is not Standing.MET:
                 return
         if job.held:

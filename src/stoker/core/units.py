@@ -12,7 +12,7 @@ class BadValue(ValueError):
     """A value that somebody typed and that cannot be read; the message is one sentence."""
 
 
-_AMOUNT = re.compile(r"(\d{1,9})?(?:\.(\d{1,3})0*)?")
+_AMOUNT = re.compile(r"(\d{1,9})?(?:\.(\d{1,3})0*)?", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _WORDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)", re.IGNORECASE)
 
@@ -31,6 +31,8 @@ LONGEST = 10 * 365 * 86400
 def parse_amount(text: str, what: str = "amount") -> int:
     """Read `2`, `0.5` or `2.5` as exact thousandths."""
     text = text.strip()
+    if re.fullmatch(r"[0-9]{10,}(\.[0-9]*)?", text):
+        raise BadValue(f"{what} '{text[:20]}' is too large a number.")
     match = _AMOUNT.fullmatch(text)
     if not match or not text or text == ".":
         raise BadValue(

@@ -17,7 +17,7 @@ from stoker import __version__, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.daemon import acts, intake, looks, requests
+from stoker.daemon import acts, intake, looks, requests, settings
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
     ERROR_HANDLERS,
@@ -229,6 +229,8 @@ class Api:
     async def stop(self, request: Request) -> Response:
         """End, in one of three ways."""
         body = await read_body(request, requests.Stop)
+        if body.check:
+            settings.load()
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
         if body.mode == "cancel":
             self.loop.starting = False  # what waits must not take the place of what is cancelled

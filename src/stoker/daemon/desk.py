@@ -26,6 +26,8 @@ class Desk(Struct):
     logs: str
     node: str
     user: str
+    alerts: list[str] = []
+    """What went wrong before: told once to whoever submits next."""
     remembered: dict[int, tuple[Job, Spec]] = {}
     """Finished jobs read back from the store, for the length of one request."""
 

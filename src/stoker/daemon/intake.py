@@ -103,6 +103,8 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
             indexes=indexes, priority=priority, held=wanted.held, begin_at=wanted.begin_at,
         )
     )  # fmt: skip
+    alerts, desk.alerts = desk.alerts, []
+    wanted.warnings += alerts
     return Decision(
         events=events,
         blobs=blobs,

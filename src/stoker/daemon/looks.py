@@ -207,12 +207,8 @@ def history(desk: Desk, words: list[str], wanted: Filter) -> Decide:
             return answered(
                 {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
             )
-        limit = wanted.limit
-        wanted.limit = limit + 1
-        found = desk.store.past(wanted)
-        wanted.limit = limit
-        more = max(len(found) - limit, 0)
-        shown = found[-limit:] if limit else []
+        shown = desk.store.past(wanted)
+        more = desk.store.count_past(wanted) - len(shown)
         return answered(
             {
                 "jobs": [job_view(each.job, each.spec, None, now, desk.logs) for each in shown],

@@ -133,6 +133,8 @@ class Stop(Body):
     """End the daemon."""
 
     mode: Annotated[str, Meta(pattern="^(leave|drain|cancel)$")] = "leave"
+    check: bool = False
+    """Refuse when the next daemon could not start with the configuration as it is now."""
 
 
 class Backup(Body):

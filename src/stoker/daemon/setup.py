@@ -10,10 +10,18 @@ from collections.abc import Iterable
 
 from stoker import __version__, places
 from stoker.core.cluster import NodeFacts
-from stoker.core.events import AttemptsFound, DaemonStarted, Event, NodeJoined, QueueDefined
+from stoker.core.events import (
+    AttemptsFound,
+    DaemonStarted,
+    Event,
+    IdsReserved,
+    NodeJoined,
+    QueueDefined,
+)
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
+from stoker.core.state import State
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.keep import Keep
@@ -88,17 +96,26 @@ def build(
     desk = Desk(store, places.logs_dir(), facts.name, user)
     loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
     if gpus is None and resources is None:
-        # Devices that were only ever declared are remembered, so that their jobs can go on.
-        before = loop.engine.state.rest.nodes.get(facts.name)
-        declared = before.types.get(GPU, ()) if before else ()
-        extra = [*extra, *(device.name for device in declared if device.uuid is None)]
+        # Devices that a feed named are there until their jobs are done.
+        extra = [*extra, *_remembered(loop.engine.state, facts.name)]
     facts = offer(reading, gpus, resources, extra)
     _take_over(loop, term, facts, config, run)
     if shared:
         store.warnings().append(f"{kept.state} is on a network file system: commits are slower")
+    desk.alerts = list(store.warnings())
     for warning in store.warnings():
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
+
+
+def _remembered(state: State, node: str) -> list[str]:
+    """Devices that were only ever named, while unfinished jobs ask for GPUs."""
+    wanted = any(
+        state.spec(job).request.gpu_amount for job in state.jobs.values() if not job.finished
+    )
+    before = state.rest.nodes.get(node) if wanted else None
+    declared = before.types.get(GPU, ()) if before else ()
+    return [device.name for device in declared if device.uuid is None]
 
 
 def _take_over(
@@ -124,6 +141,8 @@ def _take_over(
     waiting = {job.id: job.attempt for job in state.jobs.values() if job.state is JobState.PENDING}
     for job, attempt in executor.adoption.strays(waiting).items():
         events.append(AttemptsFound(at=at, job=job, attempt=attempt))
+    if loop.store.warnings():
+        events.append(IdsReserved(at=at, next_id=_last_logged(loop.desk.logs) + 1))
     loop.engine.cycle(events)
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
@@ -138,6 +157,12 @@ def _take_over(
     with contextlib.suppress(OSError):
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     loop.store.purge(at - config.secrets_days * 86400)
+
+
+def _last_logged(logs: str) -> int:
+    """The highest id that ever had a log: a damaged journal may have forgotten it."""
+    numbers = (name.partition(".")[0] for name in os.listdir(logs))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
 def _user() -> str:

@@ -72,8 +72,8 @@ def job_view(
         "begin_at": iso(job.begin_at),
         "elapsed": elapsed,
         "limit": limit,
-        "left": round(max(limit - elapsed, 0.0), 3) if limit and elapsed is not None else None,
-        "expected_start": None,
+        "left": _left(job, limit, elapsed),
+        "expected_start": iso(job.begin_at) if job.state is JobState.PENDING else None,
         "exit_code": job.code,
         "signal": job.signal,
         "cause": job.cause,
@@ -86,6 +86,10 @@ def job_view(
         "depends": _depends(spec),
         "seen": job.seen,
         "comment": spec.comment,
+        "retry": f"{spec.retry.limit} on {','.join(spec.retry.on)}" if spec.retry.limit else None,
+        "deadline_at": iso(spec.deadline_at),
+        "on_end": spec.on_end,
+        "warning_signal": f"{spec.warning.signal}@{spec.warning.seconds}" if spec.warning else None,
         "feed": spec.feed,
         "past": [
             {
@@ -104,6 +108,12 @@ def job_view(
     if tail and job.state in UNHAPPY:
         view["tail"] = last_lines(err if err and _size(err) else out, tail)
     return view
+
+
+def _left(job: Job, limit: int | None, elapsed: float | None) -> float | None:
+    if limit is None or elapsed is None or not job.holding:
+        return None
+    return round(max(limit - elapsed, 0.0), 3)
 
 
 def _at_attempt(job: Job, attempt: int) -> Job:
@@ -176,7 +186,9 @@ def _depends(spec: Spec) -> str | None:
     if spec.dependency is None:
         return None
     clauses = [
-        f"{clause.kind}:{':'.join(map(str, clause.jobs))}" for clause in spec.dependency.clauses
+        f"{clause.kind}:{':'.join(map(str, clause.jobs))}"
+        + (f"+{clause.delay // 60}" if clause.delay else "")
+        for clause in spec.dependency.clauses
     ]
     return ("?" if spec.dependency.any else ",").join(clauses)
 

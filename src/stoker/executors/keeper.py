@@ -359,11 +359,24 @@ def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:
     if not os.path.isdir(directory):
         return f"the directory {directory} is not there"
     if isinstance(error, FileNotFoundError) and error.filename in (None, name):
-        return f"{name}: not found"
+        return _missing(name)
     if isinstance(error, PermissionError) and error.filename in (None, name):
         return f"{name}: permission denied"
     where = f" ({error.filename})" if error.filename else ""
     return f"cannot start: {error.strerror}{where}"
+
+
+def _missing(name: str) -> str:
+    """A program that is not there, or a script whose interpreter is not."""
+    try:
+        with open(name, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return f"{name}: not found"
+    interpreter = first.removeprefix(b"#!").split()[:1]
+    shown = os.fsdecode(interpreter[0]) if interpreter else "its interpreter"
+    ending = " (the script has Windows line ends)" if first.endswith(b"\r\n") else ""
+    return f"{shown}: not found, which the script asks for in its first line{ending}"
 
 
 def become_subreaper() -> None:

@@ -41,7 +41,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_gpus(text: str) -> Declared:
     """Read `0,1,2`: GPUs by the names that jobs will see them under."""
-    names = [name.strip() for name in text.split(",")]
+    names = [each for name in text.split(",") for each in _spread(name.strip())]
     if not all(names):
         raise DeclarationError(
             f"--gpus {_shown(text)} has an empty name in it; write the names like 0,1,2."
@@ -55,6 +55,16 @@ def parse_gpus(text: str) -> Declared:
     return Declared(type="gpu", devices=tuple((name, THOUSAND) for name in names))
 
 
+def _spread(name: str) -> list[str]:
+    """`0-3` as four names; anything else as it is."""
+    first, dash, last = name.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal()):
+        return [name]
+    if not 0 <= int(last) - int(first) < _MOST_DEVICES:
+        raise DeclarationError(f"--gpus {name} is no range; write the smaller number first.")
+    return [str(number) for number in range(int(first), int(last) + 1)]
+
+
 def parse_resources(text: str) -> list[Declared]:
     """Read a JSON5 object of resource types."""
     import pyjson5
@@ -64,8 +74,7 @@ def parse_resources(text: str) -> list[Declared]:
     try:
         value = pyjson5.decode(text, maxdepth=4)
     except (pyjson5.Json5Exception, ValueError) as error:  # ValueError: thousands of digits
-        what = str(error.args[0]) if error.args else "unreadable"
-        raise DeclarationError(f"--resources is not JSON5 ({what}); {_EXAMPLE}.") from None
+        raise DeclarationError(f"--resources {_shown(text)} is not JSON5; {_EXAMPLE}.") from error
     return read_resources(value)
 
 

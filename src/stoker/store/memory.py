@@ -109,6 +109,11 @@ class MemoryStore:
         found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
         return found[-max(wanted.limit, len(wanted.ids or ())) :]
 
+    def count_past(self, wanted: Filter) -> int:
+        """How many jobs match, whatever the limit."""
+        jobs = (codec.decode_job(data) for data, _ in self.rows.jobs.values())
+        return sum(_matches(job, wanted) for job in jobs)
+
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
         wanted = Filter(user=user, name=name, states=["COMPLETED"], limit=most)

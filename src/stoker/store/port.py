@@ -95,6 +95,9 @@ class Store(Protocol):
     def past(self, wanted: Filter) -> list[Found]:
         """Jobs by id or by what became of them, oldest first."""
 
+    def count_past(self, wanted: Filter) -> int:
+        """How many jobs match, whatever the limit."""
+
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
 

@@ -300,6 +300,12 @@ class SqliteStore:
         ).fetchall()
         return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
 
+    def count_past(self, wanted: Filter) -> int:
+        """How many jobs match, whatever the limit."""
+        where, values = _conditions(wanted)
+        row = self._db.execute(f"SELECT count(*) FROM jobs WHERE {where}", values).fetchone()
+        return int(row[0])
+
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
         rows = self._db.execute(

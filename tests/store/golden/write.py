@@ -24,6 +24,7 @@ def life() -> Story:
     """A bit of everything: every kind of fact at least once."""
     story = Story(gpus=3)
     story.tell(e.DaemonStarted(at=1000.0, term=1, boot="boot-1", pid=42, version="0.1.0"))
+    story.tell(e.IdsReserved(at=1000.0, next_id=100))
     story.tell(e.QueueDefined(at=1000.0, name="night", max_running=2, max_gpus=1500, priority=-1))
     story.tell(e.QueueDefined(at=1000.0, name="gone", strict=True, devices=("0",)))
     story.tell(e.QueueDeleted(at=1000.0, name="gone"))

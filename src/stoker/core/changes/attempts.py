@@ -158,13 +158,16 @@ def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
 
 def wake_dependents(state: State, job: Job, at: float) -> None:
     """Look again at the jobs that wait for this one."""
-    unchanged: dict[str, bool] = {}
+    settled: dict[str, tuple[bool, bool]] = {}
+    """By spec: whether they go on waiting, and whether for ever."""
     for id in sorted(state.dependents.get(job.id, ())):
         waiting = state.jobs[id]
-        if waiting.spec not in unchanged:  # a bulk of them has the same answer: ask once
+        if waiting.spec not in settled:  # a bulk of them has the same answer: ask once
             how, _, wake = state.dependency_standing(waiting, at)
             dependency = state.specs[waiting.spec].dependency
             alike = dependency is not None and not (dependency.by_member or dependency.delayed)
-            unchanged[waiting.spec] = alike and how is not Standing.MET and wake is None
-        if id in state.line or not unchanged[waiting.spec]:
+            waits = alike and how is not Standing.MET and wake is None
+            settled[waiting.spec] = (waits, how is Standing.NEVER)
+        waits, doomed = settled[waiting.spec]
+        if id in state.line or not waits or doomed != (id in state.doomed):
             state.admit(waiting, at)

@@ -19,6 +19,13 @@ def on_spec_recorded(state: State, event: e.SpecRecorded) -> Wishes:
     return []
 
 
+def on_ids_reserved(state: State, event: e.IdsReserved) -> Wishes:
+    """Numbers that somebody may remember are not given out again."""
+    state.rest.next_id = max(state.rest.next_id, event.next_id)
+    state.rest_changed = True
+    return []
+
+
 def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
     """New jobs, with the next ids."""
     spec = state.specs[event.spec]

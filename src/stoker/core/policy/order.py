@@ -34,6 +34,7 @@ class ReadyLine:
         self.where: dict[int, JobClass] = {}
         self.stirred = False
         """Whether something has changed since the last plan that could let a job start."""
+        self._first: Job | None = None
 
     def __len__(self) -> int:
         return len(self.where)
@@ -41,8 +42,17 @@ class ReadyLine:
     def __contains__(self, job: int) -> bool:
         return job in self.where
 
+    def first(self, jobs: dict[int, Job]) -> Job | None:
+        """The job at the head of the whole line. Asked for every row of a list, so kept."""
+        if self._first is None or self._first.id not in self.where:
+            heads = [self.head(found, jobs) for found in list(self.classes.values())]
+            known = [job for job in heads if job is not None]
+            self._first = min(known, key=lambda job: (-job.priority, job.order), default=None)
+        return self._first
+
     def add(self, job: Job, key: Key) -> None:
         """A job became ready."""
+        self._first = None
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = JobClass(key)

@@ -1,0 +1,41 @@
+"""Things that once went wrong for people."""
+
+from e2e.box import Box
+
+
+def test_devices_named_in_a_feed_are_gone_when_its_lines_are_done(idle: Box) -> None:
+    assert idle.stoker("feed", "--gpus", "0,22", input="true\n").returncode == 0
+    refused = idle.stoker("submit", "--gpus", "1", "true")
+    assert refused.returncode == 6
+    assert "has no GPU" in refused.stderr
+
+
+def test_the_whole_machine_can_be_drained(box: Box) -> None:
+    box.stoker("drain", "all", check=True)
+    waiting = box.submit("true")
+    assert box.job(waiting)["state"] == "PENDING"
+    box.stoker("undrain", "all", check=True)
+    assert box.end_of(waiting)["state"] == "COMPLETED"
+
+
+def test_a_missing_interpreter_is_named(box: Box) -> None:
+    script = box.user / "crlf.sh"
+    script.write_bytes(b"#!/no/such/interpreter\r\necho hi\r\n")
+    ended = box.end_of(box.submit(script))
+    assert ended["cause"].startswith("/no/such/interpreter: not found")
+    assert "Windows line ends" in ended["cause"]
+
+
+def test_waiting_for_the_end_of_a_broken_chain_ends(box: Box) -> None:
+    first = box.submit("exit 1")
+    second = box.submit("--dependency", f"afterok:{first}", "true")
+    third = box.submit("--dependency", f"afterany:{second}", "true")
+    done = box.stoker("wait", third, timeout=30)
+    assert done.returncode == 1
+    assert "never start" in done.stderr
+
+
+def test_history_counts_what_it_does_not_show(box: Box) -> None:
+    label = box.submit("--each-line", "-", input="true\n" * 7)
+    box.client.wait([label], timeout=30)
+    assert box.client.history(limit=3)["more"] == 4
