@@ -1,5 +1,6 @@
 """The programs that run a file of commands, four at a time: one small file each."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -42,7 +43,7 @@ class Work:
         )
 
 
-class Peer:
+class Peer(ABC):
     """One way to run the work. Only `run` is timed."""
 
     name: ClassVar[str]
@@ -53,12 +54,12 @@ class Peer:
         """Install what is needed, once; else say why this peer is missing."""
         return None
 
-    def set_up(self, work: Work) -> None:
+    def set_up(self, work: Work) -> None:  # noqa: B027 - most need nothing
         """What is allowed to be there beforehand."""
 
+    @abstractmethod
     def run(self, work: Work) -> None:
         """Do the whole work, start-up included."""
-        raise NotImplementedError
 
     def seconds(self, work: Work, began: float, measured: float) -> float:
         """What counts: the measured time, unless the peer has a better witness.
@@ -72,7 +73,7 @@ class Peer:
         if self.keeps_logs:
             expect_files(work.logs, work.jobs)
 
-    def tear_down(self, work: Work) -> None:
+    def tear_down(self, work: Work) -> None:  # noqa: B027 - most leave nothing
         """Stop what `set_up` or `run` started."""
 
 

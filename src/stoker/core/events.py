@@ -274,7 +274,7 @@ AnyEvent = (
     DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
     | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
     | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
-    | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained
-    | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
+    | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed
+    | DevicesDrained | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
     | JobsForgotten | JobRecalled
 )  # fmt: skip

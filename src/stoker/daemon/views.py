@@ -6,6 +6,8 @@ import os
 import time
 from typing import Any
 
+from msgspec.structs import replace
+
 from stoker import places
 from stoker.core.cluster import Device, Node
 from stoker.core.explain import reason
@@ -34,63 +36,89 @@ def job_view(
     job: Job, spec: Spec, state: State | None, now: Moment, logs: str, tail: int = 0
 ) -> dict[str, Any]:
     """One job, whole."""
-    placement = job.placement
     code, phrase = reason(state, job, now.at) if state and job.id in state.jobs else (None, None)
-    node = placement.node if placement else job.last_node
-    out, err = log_paths(job, spec, node or "", logs)
-    if job.started_at is None and job.past:
-        # Waiting for another attempt: the last one's log is what there is to read.
-        last = job.past[-1].attempt
-        out, err = log_paths(_at_attempt(job, last), spec, node or "", logs)
-    elapsed = _elapsed(job, now)
-    limit = spec.limit
     view: dict[str, Any] = {
         "id": job.id,
         "label": job.label,
         "name": job.name,
         "user": job.user,
-        "queue": spec.queue,
-        "group": spec.group,
-        "labels": list(spec.labels),
         "state": job.state.value,
         "short": SHORT[job.state],
         "reason": code,
         "reason_text": phrase,
+        **_asked(job, spec),
+        **_given(job, state),
+        **_times(job, spec, now),
+        **_outcome(job),
+    }
+    out, err = _logs(job, spec, view["node"] or "", logs)
+    view |= {"log": out, "error_log": err, "log_bytes": _size(out)}
+    if spec.pty and job.state is JobState.RUNNING:
+        path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
+        view["attach"] = path if os.path.exists(path) else None
+    if tail and job.state in UNHAPPY:
+        view["tail"] = last_lines(err if err and _size(err) else out, tail)
+    return view
+
+
+def _asked(job: Job, spec: Spec) -> dict[str, Any]:
+    """What was submitted."""
+    retry, warning = spec.retry, spec.warning
+    return {
+        "queue": spec.queue,
+        "group": spec.group,
+        "labels": list(spec.labels),
+        "comment": spec.comment,
         "priority": job.priority,
         "command": command_text(job, spec),
         "directory": spec.directory,
         "shell": spec.shell,
         "request": request_view(spec.request),
-        "node": node,
+        "array": {"id": job.array, "index": job.index} if job.array is not None else None,
+        "depends": _depends(spec),
+        "retry": f"{retry.limit} on {','.join(retry.on)}" if retry.limit else None,
+        "deadline_at": iso(spec.deadline_at),
+        "on_end": spec.on_end,
+        "warning_signal": f"{warning.signal}@{warning.seconds}" if warning else None,
+        "feed": spec.feed,
+    }
+
+
+def _given(job: Job, state: State | None) -> dict[str, Any]:
+    """Where it runs or ran."""
+    return {
+        "node": job.placement.node if job.placement else job.last_node,
         "devices": _devices(job),
         "gpu_uuids": _uuids(job, state),
         "attempt": job.attempt,
         "pid": job.pid,
+    }
+
+
+def _times(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:
+    """When what happened, and how long it takes."""
+    elapsed = _elapsed(job, now)
+    return {
         "submitted_at": iso(job.submitted_at),
         "started_at": iso(job.started_at),
         "ended_at": iso(job.ended_at) if job.finished else None,
         "begin_at": iso(job.begin_at),
-        "elapsed": elapsed,
-        "limit": limit,
-        "left": _left(job, limit, elapsed),
         "expected_start": iso(job.begin_at) if job.state is JobState.PENDING else None,
+        "elapsed": elapsed,
+        "limit": spec.limit,
+        "left": _left(job, spec.limit, elapsed),
+    }
+
+
+def _outcome(job: Job) -> dict[str, Any]:
+    """How it ended, this time and before."""
+    return {
         "exit_code": job.code,
         "signal": job.signal,
         "cause": job.cause,
         "result": job.result,
         "enforced": job.note,
-        "log": out,
-        "error_log": err,
-        "log_bytes": _size(out),
-        "array": {"id": job.array, "index": job.index} if job.array is not None else None,
-        "depends": _depends(spec),
         "seen": job.seen,
-        "comment": spec.comment,
-        "retry": f"{spec.retry.limit} on {','.join(spec.retry.on)}" if spec.retry.limit else None,
-        "deadline_at": iso(spec.deadline_at),
-        "on_end": spec.on_end,
-        "warning_signal": f"{spec.warning.signal}@{spec.warning.seconds}" if spec.warning else None,
-        "feed": spec.feed,
         "past": [
             {
                 "attempt": past.attempt,
@@ -102,24 +130,19 @@ def job_view(
             for past in job.past
         ],
     }
-    if spec.pty and job.state is JobState.RUNNING:
-        path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
-        view["attach"] = path if os.path.exists(path) else None
-    if tail and job.state in UNHAPPY:
-        view["tail"] = last_lines(err if err and _size(err) else out, tail)
-    return view
+
+
+def _logs(job: Job, spec: Spec, node: str, logs: str) -> tuple[str, str | None]:
+    """Where its output is; between two attempts, the last one's."""
+    if job.started_at is None and job.past:
+        return log_paths(replace(job, attempt=job.past[-1].attempt), spec, node, logs)
+    return log_paths(job, spec, node, logs)
 
 
 def _left(job: Job, limit: int | None, elapsed: float | None) -> float | None:
     if limit is None or elapsed is None or not job.holding:
         return None
     return round(max(limit - elapsed, 0.0), 3)
-
-
-def _at_attempt(job: Job, attempt: int) -> Job:
-    from msgspec.structs import replace
-
-    return replace(job, attempt=attempt)
 
 
 def _elapsed(job: Job, now: Moment) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from stoker.daemon.views import job_view
 from stoker.engine import Ask, Refusal
 from stoker.executors.keeper import become_subreaper
 from stoker.feed.lines import Lines
+from stoker.feed.place import DRAINING, NO_GPU, Place, in_use
 from stoker.feed.progress import Progress
 
 READ_AHEAD = 256
@@ -36,6 +36,7 @@ def drive(
     lines: Lines,
     progress: Progress,
     options: dict[str, object],
+    place: Place,
     devices: list[str],
     resources: str | None,
 ) -> int:
@@ -49,7 +50,7 @@ def drive(
     from stoker.daemon.serve import Server
     from stoker.daemon.setup import build
 
-    feeder = StdinFeeder(lines, progress, options)
+    feeder = StdinFeeder(lines, progress, options, place)
     loop = build(kept, None, resources, extra=devices, feeder=feeder)
     server = Server(loop, "feed")
     become_subreaper()
@@ -68,28 +69,26 @@ def drive(
         start_daemon()
     if feeder.error is not None:
         raise feeder.error
-    progress.finish(places.logs_dir())
     return feeder.exit_code()
 
 
 class StdinFeeder(Feeder):
     """Turns lines into jobs, a few at a time, and counts how they end."""
 
-    def __init__(self, lines: Lines, progress: Progress, options: dict[str, object]) -> None:
+    def __init__(
+        self, lines: Lines, progress: Progress, options: dict[str, object], place: Place
+    ) -> None:
         self.lines, self.progress, self.options = lines, progress, options
+        self.place = place
         self.loop: Loop | None = None
         self.mine: set[int] = set()
         """Jobs of this feed that have not finished."""
         self.error: Exception | None = None
         self.interrupted = 0
         self.stopping = False
+        self.cancelling = False
         self.watching = False
         self.submitting = 0
-        self.environment = dict(os.environ)
-        self.directory = os.getcwd()
-        self.shell = os.environ.get("SHELL") or "/bin/sh"
-        self.umask = os.umask(0o022)
-        os.umask(self.umask)
 
     def begin(self, loop: Loop, devices: list[str]) -> None:
         """The loop is there: look at the devices and listen for signals."""
@@ -100,13 +99,10 @@ class StdinFeeder(Feeder):
         for name in devices:
             for _, device in state.cluster.find(name):
                 if device.stranger is not None:
-                    self.progress.warn(
-                        f"GPU {name} is used by {device.stranger}; it is used all the same, "
-                        "because you named it"
-                    )
+                    self.progress.warn(in_use(name, device.stranger))
         no_gpu = not any(node.types.get("gpu") for node in state.cluster.nodes.values())
         if no_gpu and not devices and self.options.pop("gpus", None):
-            self.progress.warn("no GPU here: one core per line (name devices with --gpus)")
+            self.progress.warn(NO_GPU)
 
     # -- what the loop asks -------------------------------------------------------------
 
@@ -120,11 +116,8 @@ class StdinFeeder(Feeder):
         running = len(loop.engine.state.running)
         room = READ_AHEAD - (len(self.mine) - running) - self.submitting
         taken = self.lines.take(room) if room > READ_AHEAD // 2 or not self.mine else []
-        self._watch_input(room > 0 and self.lines.waiting < READ_AHEAD)
-        if self.lines.too_long:
-            self.lines.too_long = 0
-            self.progress.warn("a line longer than 1 MiB was left out")
-            self.progress.failed += 1
+        self._watch_input(room > 0 and not self.lines.full(READ_AHEAD))
+        self.progress.leave_out(self.lines.excuses())
         if not taken:
             self._stop_if_over()
             return []
@@ -134,11 +127,11 @@ class StdinFeeder(Feeder):
     def _submission(self, taken: list[str]) -> list[Ask]:
         body = Submit(
             what=What(lines=taken),
-            directory=self.directory,
-            shell=self.shell,
+            directory=self.place.directory,
+            shell=self.place.shell,
             options=self.options,
-            environment=self.environment,
-            umask=self.umask,
+            environment=self.place.environment,
+            umask=self.place.umask,
         )
         assert self.loop is not None
         try:
@@ -157,7 +150,7 @@ class StdinFeeder(Feeder):
             return
         self.submitting -= receipt["count"]
         self.mine.update(range(receipt["first"], receipt["last"] + 1))
-        self.progress.submitted += receipt["count"]
+        self.progress.submitted(receipt["first"], receipt["last"])
 
     def _watch_input(self, wanted: bool) -> None:
         """Listen to the input only while there is room for more."""
@@ -186,21 +179,21 @@ class StdinFeeder(Feeder):
                 if job is not None and job.finished:
                     self.mine.discard(id)
                     self._count(job)
-        self.progress.running = len(state.running)
-        self.progress.draw()
+        if self.progress.tty:
+            self.progress.running = sum(id in self.mine for id in state.running)
+            self.progress.draw()
         self._stop_if_over()
 
     def _count(self, job: Any) -> None:
-        assert self.loop is not None
-        if job.state is JobState.COMPLETED:
-            self.progress.done += 1
-        elif job.state is JobState.CANCELLED:
-            self.progress.cancelled += 1
-        else:
-            self.progress.failed += 1
-            spec = self.loop.engine.state.spec(job)
-            logs = self.loop.desk.logs
-            self.progress.failure(job_view(job, spec, None, clock(), logs, tail=5))
+        loop = self.loop
+        assert loop is not None
+
+        def view() -> dict[str, Any]:
+            spec = loop.engine.state.spec(job)
+            return job_view(job, spec, None, clock(), loop.desk.logs, tail=5)
+
+        started = job.started_at is not None or bool(job.past)
+        self.progress.ended(job.state.value, started, view)
 
     def timeout(self) -> float | None:
         """Wake up for the moving line, or when the input is a file."""
@@ -227,7 +220,7 @@ class StdinFeeder(Feeder):
         """Cancel our own lines; a second time, at once."""
         loop = self.loop
         assert loop is not None
-        again, self.stopping = self.stopping, True
+        again, self.stopping, self.cancelling = self.cancelling, True, True
         self._watch_input(False)
         self.submitting = 0
         ids = [str(id) for id in sorted(self.mine)]
@@ -246,10 +239,12 @@ class StdinFeeder(Feeder):
         self.submitting = 0
         state = loop.engine.state
         ids = [str(id) for id in sorted(self.mine) if state.jobs[id].state is JobState.PENDING]
-        self.progress.say("stoker: draining: running lines finish, no more are started")
+        self.progress.say(DRAINING)
         if ids:
             loop.ask(Call(cancel(loop.desk, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
-        """0 when all succeeded, 1 when some failed, 128+N after a signal."""
-        return self.interrupted or (1 if self.progress.failed else 0)
+        """0 when all succeeded, 1 when some did not, 128+N after a signal."""
+        if self.stopping:
+            self.progress.stopped(self.lines.waiting)
+        return self.interrupted or self.progress.code

@@ -7,11 +7,12 @@ import os
 import select
 import signal
 
-from stoker import places, wire
+from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.feed.lines import Lines
+from stoker.feed.place import DRAINING, NO_GPU, Place, in_use
 from stoker.feed.progress import Progress
 
 TYPE_CHECKING = False
@@ -26,28 +27,37 @@ ENDINGS = frozenset(
 """Events after which a job may be over."""
 
 
-def follow(lines: Lines, progress: Progress, options: dict[str, object]) -> int:
+def follow(lines: Lines, progress: Progress, options: dict[str, object], place: Place) -> int:
     """Queue the lines with the daemon and follow them to their ends."""
-    return Follower(connect(), lines, progress, options).run()
+    return Follower(connect(), lines, progress, options, place).run()
 
 
 class Follower:
     """Keeps a bounded number of lines in somebody else's queue, and counts their ends."""
 
     def __init__(
-        self, client: Client, lines: Lines, progress: Progress, options: dict[str, object]
+        self,
+        client: Client,
+        lines: Lines,
+        progress: Progress,
+        options: dict[str, object],
+        place: Place,
     ) -> None:
         self.client, self.lines, self.progress, self.options = client, lines, progress, options
+        self.place = place
         self.mine: set[int] = set()
+        self.running: set[int] = set()
         self.ended: set[int] = set()
         """Jobs of ours that an event says may be over."""
         self.code = 0
+        self.error: StokerError | None = None
         self.stopping = False
+        self.cancelling = False
         self.wake, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
         """Feed, follow, and return the exit code."""
-        self._warn_of_strangers()
+        self._look_at_devices()
         self._listen_for_signals()
         events = EventStream(self.client)
         try:
@@ -58,15 +68,25 @@ class Follower:
                     break
                 self._sleep(events)
                 self._count()
+                self.progress.running = len(self.running)
                 self.progress.draw()
         finally:
             events.close()
-        self.progress.finish(places.logs_dir())
-        return self.code or (1 if self.progress.failed else 0)
+        if self.error is not None:
+            raise self.error
+        if self.stopping:
+            self.progress.stopped(self.lines.waiting)
+        return self.code or self.progress.code
+
+    @property
+    def room(self) -> int:
+        """How many more lines may wait in the queue."""
+        return READ_AHEAD - (len(self.mine) - len(self.running))
 
     def _sleep(self, events: EventStream) -> None:
         """Wait for a line, an event or a signal."""
-        room = len(self.mine) < READ_AHEAD and not self.lines.ended and not self.stopping
+        room = self.room > 0 and not self.stopping
+        room = room and not self.lines.ended and not self.lines.full(READ_AHEAD)
         watched = [events.fileno(), self.wake]
         if room and not self.lines.regular:
             watched.append(self.lines.fd)
@@ -86,27 +106,36 @@ class Follower:
             self.ended |= self.mine
         for kind, data in events.take():
             job = data.get("job")
-            if job in self.mine and kind in ENDINGS:
+            if job not in self.mine:
+                continue
+            if kind == "ProcessStarted":
+                self.running.add(job)
+            elif kind in ENDINGS:
+                self.running.discard(job)
                 self.ended.add(job)
 
     def _submit(self) -> None:
-        taken = self.lines.take(READ_AHEAD - len(self.mine))
+        taken = self.lines.take(self.room)
+        self.progress.leave_out(self.lines.excuses())
         if not taken:
             return
-        mask = os.umask(0o022)
-        os.umask(mask)
-        receipt = self.client.submit(
-            {
-                "what": {"lines": taken},
-                "options": self.options,
-                "directory": os.getcwd(),
-                "environment": dict(os.environ),
-                "shell": os.environ.get("SHELL") or "/bin/sh",
-                "umask": mask,
-            }
-        )
+        try:
+            receipt = self.client.submit(
+                {
+                    "what": {"lines": taken},
+                    "options": self.options,
+                    "directory": self.place.directory,
+                    "environment": self.place.environment,
+                    "shell": self.place.shell,
+                    "umask": self.place.umask,
+                }
+            )
+        except StokerError as error:
+            self.error = error
+            self._cancel()
+            return
         self.mine.update(range(receipt["first"], receipt["last"] + 1))
-        self.progress.submitted += receipt["count"]
+        self.progress.submitted(receipt["first"], receipt["last"])
 
     def _count(self) -> None:
         """Ask how the jobs stand that may be over."""
@@ -115,17 +144,13 @@ class Follower:
             words = [str(id) for id in waiting[start : start + PAGE]]
             for view in self.client.jobs(words, tail=5, limit=PAGE)["jobs"]:
                 if view["state"] in wire.FINISHED:
-                    self.mine.discard(view["id"])
                     self._one(view)
 
     def _one(self, view: dict[str, Any]) -> None:
-        if view["state"] == "COMPLETED":
-            self.progress.done += 1
-        elif view["state"] == "CANCELLED":
-            self.progress.cancelled += 1
-        else:
-            self.progress.failed += 1
-            self.progress.failure(view)
+        self.mine.discard(view["id"])
+        self.running.discard(view["id"])
+        started = bool(view["started_at"] or view.get("past"))
+        self.progress.ended(view["state"], started, lambda: view)
 
     def _listen_for_signals(self) -> None:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -133,26 +158,56 @@ class Follower:
             signal.signal(number, lambda *_: None)
 
     def _signalled(self, number: int) -> None:
-        again, self.stopping = self.stopping, True
-        ids = [str(id) for id in sorted(self.mine)]
         if number == signal.SIGUSR1:
-            self.progress.say("stoker: draining: running lines finish, no more are started")
-            waiting = self.client.jobs(ids, state="PENDING", limit=100_000)["jobs"] if ids else []
-            ids = [str(view["id"]) for view in waiting]
+            self._drain()
         else:
             self.code = self.code or 128 + number
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel our own lines; a second time, at once."""
+        again, self.stopping, self.cancelling = self.cancelling, True, True
+        ids = [str(id) for id in sorted(self.mine)]
         if ids:
             with contextlib.suppress(StokerError):
-                if again and number != signal.SIGUSR1:
-                    self.client.kill(ids)
-                else:
-                    self.client.cancel(ids)
+                self.client.kill(ids) if again else self.client.cancel(ids)
 
-    def _warn_of_strangers(self) -> None:
-        named = str(self.options.get("use_gpus", "")).split(",")
-        for gpu in self.client.gpus()["gpus"] if self.options.get("explicit") else ():
-            if gpu["id"] in named and gpu["stranger"]:
-                self.progress.warn(
-                    f"GPU {gpu['id']} is used by {gpu['stranger']}; it is used all the same, "
-                    "because you named it"
+    def _drain(self) -> None:
+        """Let what runs finish; what has not started never will."""
+        self.stopping = True
+        self.progress.say(DRAINING)
+        ids = [str(id) for id in sorted(self.mine)]
+        if not ids:
+            return
+        with contextlib.suppress(StokerError):
+            self.client.hold(ids)  # so that none starts between the question and the answer
+            waiting = self.client.jobs(ids, state="PENDING", limit=100_000)["jobs"]
+            if waiting:
+                self.client.cancel([str(view["id"]) for view in waiting])
+
+    def _look_at_devices(self) -> None:
+        """Refuse devices that the daemon does not have; warn of strangers on those it has."""
+        gpus = self.client.gpus()["gpus"]
+        if not self.options.get("explicit"):
+            if not gpus and self.options.pop("gpus", None):
+                self.progress.warn(NO_GPU)
+            return
+        for name in str(self.options["use_gpus"]).split(","):
+            meant = [gpu for gpu in gpus if _answers_to(gpu, name)]
+            if not meant:
+                there = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
+                raise StokerError(
+                    f"The daemon that is running has no GPU {name}; it has: {there}.",
+                    wire.EXIT_NOT_FOUND,
+                    "not_found",
                 )
+            for gpu in meant:
+                if gpu.get("stranger"):
+                    self.progress.warn(in_use(name, gpu["stranger"]))
+
+
+def _answers_to(gpu: dict[str, Any], name: str) -> bool:
+    """Whether a person who types this name means this GPU."""
+    if name in (gpu["id"], str(gpu["index"])):
+        return True
+    return len(name) >= 5 and str(gpu["uuid"] or "").startswith(name)

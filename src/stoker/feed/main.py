@@ -3,17 +3,22 @@
 Blank lines and lines that begin with # are passed over. If this user's daemon is running,
 the lines go into its queue and are followed; otherwise feed is the daemon until they are
 done. ^C cancels the lines of this feed; SIGUSR1 lets the running ones finish and starts no
-more. Exit: 0 all succeeded, 1 some failed, 130 after ^C.
+more. A line that is not UTF-8, holds a NUL byte or is longer than 1 MiB is left out and counts
+as failed. Exit: 0 every line read succeeded, 1 some failed or were not run, 130 after ^C.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
+from stoker import places
+from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
 from stoker.feed.lines import Lines
+from stoker.feed.place import Place
 from stoker.feed.progress import Progress
 
 TYPE_CHECKING = False
@@ -31,8 +36,8 @@ OPTIONS = (
     Option("-t/--time", "TIME", "time limit per line: 90m, 1:30:00"),
     Option("-J/--name", "NAME", "a name for the jobs", key="name"),
     Option("--label", "WORD", "a label for the jobs", many=True),
-    Option("--retries", "N", "try failed lines again"),
-    Option("--retry-on", "CAUSE", "which failures: oom,lost,exit:3"),
+    Option("--retries", "N", "try failed lines again, up to N times"),
+    Option("--retry-on", "CAUSES", "after which failures: oom,lost,exit:3 (3 times at most)"),
     Option("--resources", "JSON5", "what this machine has: '{gpu:4,licence:[2]}'"),
     Option("-q/--quiet", None, "no progress, failures only", key="quiet"),
 )
@@ -46,33 +51,54 @@ def main(argv: list[str]) -> int:
         print(of_verb(USAGE, __doc__ or "", OPTIONS))
         return 0
     args = parse(OPTIONS, argv, verb="feed")
-    lines = Lines(_input(args))
-    progress = Progress(lines.expected(), quiet=args.flag("quiet"))
     options = job_options(args)
-    devices = named_devices(args)
+    lines = Lines(_input(args))
+    place = Place()
+    progress = Progress(lines.expected(), quiet=args.flag("quiet"))
+    code = _run(lines, progress, options, place, args)
+    logs = places.logs_dir()
+    progress.finish(logs)
+    if args.flag("json"):
+        output.emit(progress.summary(logs))
+    return code
+
+
+def _run(
+    lines: Lines, progress: Progress, options: dict[str, object], place: Place, args: Args
+) -> int:
+    """Be the daemon, or feed the one that runs."""
     if not _daemon_answers():
         from stoker.feed.driver import LostTheRace, drive
 
+        devices, resources = named_devices(args), args.text("resources")
         try:
-            return drive(lines, progress, options, devices, args.text("resources"))
+            return drive(lines, progress, options, place, devices, resources)
         except LostTheRace:
             pass  # somebody's daemon started at the same moment: it shall have the lines
     from stoker.feed.follow import follow
 
-    return follow(lines, progress, options)
+    return follow(lines, progress, options, place)
 
 
 def _input(args: Args) -> int:
-    if not args.words:
-        if os.isatty(0):
-            sys.stderr.write("stoker: type commands, one per line; ^D when done\n")
-        return 0
+    """Return the descriptor to read commands from."""
     if len(args.words) > 1:
         raise UsageError("feed takes one file, or stdin. For a single command: stoker submit")
+    name = args.words[0] if args.words else "stdin"
     try:
-        return os.open(args.words[0], os.O_RDONLY | os.O_CLOEXEC)
+        if args.words:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        elif sys.stdin is None:
+            raise UsageError("stdin is closed. Type: stoker feed < commands.txt")
+        else:
+            fd = 0
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise UsageError(f"{name} cannot be read: Is a directory.")
     except OSError as error:
-        raise UsageError(f"{args.words[0]} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
+    if not args.words and os.isatty(0):
+        output.say("stoker: type commands, one per line; ^D when done")
+    return fd
 
 
 def named_devices(args: Args) -> list[str]:
@@ -80,7 +106,13 @@ def named_devices(args: Args) -> list[str]:
     text = args.text("gpus")
     if text is None:
         return []
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and last.isdecimal() and len(part) <= 11:
+            names += map(str, range(int(first), int(last) + 1))
+        else:
+            names.append(part)
     if not names:
         raise UsageError("--gpus names no device; write a list such as 0,1,2.")
     if len(set(names)) != len(names):
@@ -110,7 +142,6 @@ def job_options(args: Args) -> dict[str, object]:
 
 def _daemon_answers() -> bool:
     """Whether somebody listens on this user's socket."""
-    from stoker import places
     from stoker.client.errors import DaemonUnreachable
     from stoker.client.transport import open_socket
 

@@ -8,12 +8,15 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 EVERY = 0.1
 BAR = 24
 CAUSES = 20
 """Failures shown one by one; after that only their number."""
+KEPT = 1000
+"""Failures kept for the summary."""
 
 
 class Progress:
@@ -22,11 +25,60 @@ class Progress:
     def __init__(self, total: int | None, *, quiet: bool) -> None:
         self.total = total
         self.started = time.monotonic()
-        self.done = self.failed = self.running = self.submitted = self.cancelled = 0
+        self.done = self.failed = self.running = 0
+        self.cancelled = self.not_run = self.left_out = 0
+        self.first: int | None = None
+        self.last: int | None = None
+        self.failures: list[dict[str, Any]] = []
+        self.excuses: list[dict[str, Any]] = []
         self.tty = not quiet and os.isatty(2) and os.environ.get("TERM") != "dumb"
         self.quiet = quiet
         self.drawn_at = 0.0
         self.said: set[str] = set()
+
+    @property
+    def over(self) -> int:
+        """Lines of which nothing more will come."""
+        return self.done + self.failed + self.cancelled + self.not_run + self.left_out
+
+    @property
+    def code(self) -> int:
+        """0 when every line that was read succeeded."""
+        return 0 if self.over == self.done else 1
+
+    def submitted(self, first: int, last: int) -> None:
+        """These jobs are ours."""
+        self.first = first if self.first is None else self.first
+        self.last = last
+
+    def ended(self, state: str, started: bool, view: Callable[[], dict[str, Any]]) -> None:
+        """Count the end of a line; look at the job closely only if it failed."""
+        if state == "COMPLETED":
+            self.done += 1
+        elif state == "CANCELLED" and started:
+            self.cancelled += 1
+        elif state == "CANCELLED":
+            self.not_run += 1
+        else:
+            self.failed += 1
+            if self.failed <= KEPT:
+                self.failure(view())
+
+    def leave_out(self, lines: list[tuple[int, str]]) -> None:
+        """Say which lines cannot be run, and why; they count as failed."""
+        for number, why in lines:
+            self.left_out += 1
+            if self.left_out <= KEPT:
+                self.excuses.append({"line": number, "why": why})
+            if self.left_out <= CAUSES:
+                self.say(f"stoker: line {number} is left out: {why}")
+            elif self.left_out == CAUSES + 1:
+                self.say("stoker: more lines that are left out are only counted")
+
+    def stopped(self, waiting: int) -> None:
+        """No more lines are started: those still to come were not run."""
+        left = waiting if self.total is None else self.total - self.over
+        self.not_run += max(left, 0)
 
     def due(self) -> float | None:
         """Seconds until the line may be drawn again."""
@@ -41,7 +93,7 @@ class Progress:
         self._write(f"\r\x1b[K{self._line(now)}")
 
     def _line(self, now: float) -> str:
-        over = self.done + self.failed + self.cancelled
+        over = self.over
         spent = now - self.started
         parts = []
         if self.total:
@@ -53,8 +105,8 @@ class Progress:
         else:
             parts.append(f"{over} done")
         parts.append(f"{self.running} running")
-        if self.failed:
-            parts.append(f"\x1b[31m{self.failed} failed\x1b[0m")
+        if failed := self.failed + self.left_out:
+            parts.append(f"\x1b[31m{failed} failed\x1b[0m")
         if over and self.total and over < self.total and spent > 1:
             left = spent / over * (self.total - over)
             parts.append(f"{_short(left)} left")
@@ -64,10 +116,12 @@ class Progress:
 
     def failure(self, view: dict[str, Any]) -> None:
         """Name a line that failed, where its output is, and its last words."""
+        kept = ("id", "label", "command", "cause", "result", "log")
+        self.failures.append({key: view.get(key) for key in kept})
         if self.failed > CAUSES:
             return
         self._clear()
-        command = view["command"].splitlines()[0]
+        command = (view["command"].splitlines() or [""])[0]
         self.say(f"failed: {view['label']}: {command[:100]} ({view['cause']})")
         for line in view.get("tail") or []:
             self.say(f"    {line[:200]}")
@@ -90,17 +144,35 @@ class Progress:
         """The last word."""
         self._clear()
         spent = time.monotonic() - self.started
-        if self.quiet and not self.failed:
+        if self.quiet and not self.code:
             return
         parts = [f"{self.done} done"]
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        if self.cancelled:
-            parts.append(f"{self.cancelled} not run")
+        for count, word in (
+            (self.failed + self.left_out, "failed"),
+            (self.cancelled, "cancelled"),
+            (self.not_run, "not run"),
+        ):
+            if count:
+                parts.append(f"{count} {word}")
         text = f"stoker: {', '.join(parts)} in {_short(spent)}; logs in {logs}"
         if self.failed:
             text += "; again: stoker retry --failed"
         self._write(text + "\n")
+
+    def summary(self, logs: str) -> dict[str, Any]:
+        """All of it as one value, for --json."""
+        jobs = None if self.first is None else {"first": self.first, "last": self.last}
+        return {
+            "done": self.done,
+            "failed": self.failed + self.left_out,
+            "cancelled": self.cancelled,
+            "not_run": self.not_run,
+            "jobs": jobs,
+            "failures": self.failures,
+            "left_out": self.excuses,
+            "seconds": round(time.monotonic() - self.started, 3),
+            "logs": logs,
+        }
 
     def _clear(self) -> None:
         if self.tty:
@@ -111,7 +183,7 @@ class Progress:
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except OSError:
+        except (OSError, AttributeError):
             pass  # the terminal is gone; the work is not
 
 

@@ -1,0 +1,25 @@
+"""What both ways to feed have in common: where lines run, and what is said."""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli import submission
+
+NO_GPU = "no GPU here: one core per line (name devices with --gpus)"
+DRAINING = "stoker: draining: running lines finish, no more are started"
+
+
+def in_use(name: str, stranger: str) -> str:
+    """Return the warning for a device that somebody else uses."""
+    return f"GPU {name} is used by {stranger}; it is used all the same, because you named it"
+
+
+class Place:
+    """The directory, environment, shell and umask of the person who feeds."""
+
+    def __init__(self) -> None:
+        self.directory = submission.current_directory()
+        self.environment = submission.environment(os.environ)
+        self.shell = submission.shell()
+        self.umask = submission.umask()
