@@ -17,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code = wire.EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -93,7 +94,7 @@ def _explain(error: Exception, args: list[str]) -> int:
     if not isinstance(error, StokerError):
         raise error
     # After `submit` and `run`, --json may be the job's own; only the parser can tell.
-    is_ours = bool(args) and args[0] not in {"submit", "run", "add", "feed"}
+    is_ours = bool(args) and args[0] not in {"submit", "run", "add"}
     if output.wants_json or (is_ours and "--json" in args):
         output.emit({"error": error.as_dict()})
         sys.stdout.flush()

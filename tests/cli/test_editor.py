@@ -12,6 +12,11 @@ def test_nothing_edited_is_nothing_changed() -> None:
     assert changes(before, as_text(JOB, before)) == {}
 
 
+def test_the_heading_is_the_command_as_it_was_typed() -> None:
+    job = {**JOB, "command": "echo 'a'\nmore"}
+    assert as_text(job, {}).splitlines()[0] == f"# Job {JOB['label']}: echo 'a'"
+
+
 def test_only_what_was_edited_is_sent() -> None:
     before = fields(JOB)
     text = as_text(JOB, before).replace('gpus = "1"', 'gpus = "2"').replace('"3600s"', '"2h"')

@@ -81,8 +81,10 @@ def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Captured
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(home: Path, capsys: Captured) -> None:
-    assert main(["submit", "--each-line", "/no/such/file"]) == 1
-    assert capsys.readouterr().err == "stoker: /no/such/file: No such file or directory\n"
+    sentence = "stoker: /no/such/file cannot be read: No such file or directory.\n"
+    for argv in (["submit", "--each-line", "/no/such/file"], ["feed", "/no/such/file"]):
+        assert main(argv) == 2
+        assert capsys.readouterr().err == sentence
 
 
 def test_a_directory_that_is_not_ours_is_a_sentence(

@@ -118,6 +118,58 @@ def test_where_we_are_goes_along(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert body["environment"]["PATH"] == os.environ["PATH"]
 
 
+@pytest.fixture
+def gone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory we are in has been deleted."""
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+
+
+def test_from_a_deleted_directory_another_can_be_named(gone: None) -> None:
+    body, _ = build(["-D", "/tmp", "true"], "submit")
+    assert body["directory"] == body["options"]["chdir"] == "/tmp"
+
+
+@pytest.mark.parametrize("argv", [["true"], ["-D", "sub", "true"]])
+def test_a_deleted_directory_is_a_sentence(gone: None, argv: list[str]) -> None:
+    with pytest.raises(UsageError, match="no longer exists"):
+        build(argv, "submit")
+
+
+@pytest.mark.parametrize("word", ["train.sh", "t.py", "./train", "~/nofile.sh", "/no/such"])
+def test_a_file_that_is_missing_is_pointed_out(
+    here: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert what(word) == {"line": word}
+    assert capsys.readouterr().err == f"stoker: {word}: no such file; taken as a shell line\n"
+    what("--quiet", word)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_a_command_or_a_line_is_not(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "sub").mkdir()
+    for name in ("tool.sh", "sub/there.sh"):
+        (here / name).touch(0o755)
+    monkeypatch.setenv("PATH", f"/bin:{here}")
+    monkeypatch.chdir(here / "sub")
+    for word in ("ls", "tool.sh", "a.sh;b", "$X/a.sh", "a b.sh", "/bin"):
+        what(word)
+    what("-D", str(here), "sub/there.sh")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(b"a\n\xff\n", "not valid UTF-8"), (b"a\nb\0\n", "a NUL byte")]
+)
+def test_a_bad_line_in_a_bulk_is_named(here: Path, text: bytes, why: str) -> None:
+    (here / "jobs").write_bytes(text)
+    with pytest.raises(UsageError, match=f"Line 2 of jobs .*{why}"):
+        what("--each-line", "jobs")
+
+
 def test_a_linked_directory_keeps_its_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "real").mkdir()
     (here / "link").symlink_to(here / "real")

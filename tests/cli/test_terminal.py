@@ -149,6 +149,24 @@ def test_watching_redraws_and_leaves_the_terminal_as_it_was(fake: FakeDaemon) ->
     assert terminal.seen.endswith(watch.LEAVE.encode())
 
 
+def test_interrupting_a_command_is_an_exit_code_and_no_death_by_signal(
+    fake: FakeDaemon,
+) -> None:
+    never = threading.Event()
+    fake.answers["POST /v1/wait"] = lambda _: never.wait(30) and None
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "stoker", "wait", "-Q", "1"])
+    soon(lambda: fake.bodies("/v1/wait"))
+    os.write(fd, b"\x03")
+    status = os.waitpid(pid, 0)[1]
+    seen = os.read(fd, 65536)
+    os.close(fd)
+    never.set()
+    assert os.waitstatus_to_exitcode(status) == 130  # a death by the signal would be -2
+    assert seen.strip() in (b"", b"^C")
+
+
 def test_wait_shows_progress(fake: FakeDaemon) -> None:
     replies = iter([False, True])
 

@@ -1,6 +1,10 @@
 """What each verb asks of the daemon, and what it says."""
 
+import csv
+import io
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +255,17 @@ def test_what_is_waited_for_does_not_change_meanwhile(fake: FakeDaemon) -> None:
     assert fake.bodies("/v1/wait")[1]["select"] == ["1", "5"]
 
 
+def test_the_log_of_an_attempt_that_never_was(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/jobs"] = listing(view(5, **{**FAILED, "attempt": 1, "seen": True}))
+    fake.answers["GET /v1/jobs/5/log"] = chunked(b"first\n")
+    assert main(["logs", "--attempt", "9", "5"]) == 3
+    assert capsys.readouterr().err == "stoker: There is no attempt 9 of job 5.\n"
+    assert main(["logs", "--attempt", "1", "5"]) == 0
+    fake.answers["GET /v1/jobs"] = listing(view(5, attempt=1))
+    assert main(["logs", "--attempt", "1", "5"]) == 3
+    assert main(["logs", "--attempt", "0", "5"]) == 0
+
+
 def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
     assert main(["wait", "99"]) == 3
 
@@ -294,7 +309,9 @@ def test_when_nothing_could_be_done_the_code_is_1(fake: FakeDaemon, capsys: Capt
     assert capsys.readouterr().err == "stoker: job 7 left as it is: it has already finished\n"
 
 
-@pytest.mark.parametrize("verb", ["cancel", "kill", "hold", "retry", "edit", "move", "pause"])
+@pytest.mark.parametrize(
+    "verb", ["cancel", "kill", "hold", "retry", "edit", "move", "pause", "wait"]
+)
 def test_jobs_must_be_named(fake: FakeDaemon, verb: str) -> None:
     assert main([verb]) == 2
     assert not fake.requests
@@ -313,6 +330,31 @@ def test_show_tells_what_is_known(fake: FakeDaemon, capsys: Captured) -> None:
     assert "None" not in text
     main(["show", "42", "--json"])
     assert json.loads(capsys.readouterr().out)["state"] == "RUNNING"
+
+
+def test_show_of_what_is_over_and_of_what_was_asked(fake: FakeDaemon, capsys: Captured) -> None:
+    asked = {"retry": "1 on oom,exit:3", "on_end": "notify", "warning_signal": "10@120",
+             "deadline_at": "2026-11-16T20:40:00Z",
+             "begin_at": "2026-11-15T20:35:00Z", "environment_hash": "abc"}  # fmt: skip
+    over = {**RUNNING, **FAILED, **asked}
+    fake.answers["GET /v1/jobs"] = listing(view(42, **over))
+    fake.answers["POST /v1/seen"] = (200, {"done": [], "skipped": []})
+    assert main(["show", "42", "-v"]) == 0
+    told = dict(line[2:].split(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
+    text = str(told)
+    assert told["used"] == "gpu 0,1"
+    assert "holds" not in told
+    assert "left" not in told
+    assert "up to 1 time, after oom, exit:3" in text
+    assert "SIGUSR1, 120 s before its time is up" in text
+    assert "notify" in text
+    assert told["deadline"].startswith("2026-11-1")
+    assert "T20:35" not in text
+    assert told["environment"] == "abc"
+    nothing = dict.fromkeys(asked)
+    fake.answers["GET /v1/jobs"] = listing(view(42, **{**RUNNING, **nothing}))
+    main(["show", "42"])
+    assert "None" not in capsys.readouterr().out
 
 
 def test_why_reads_like_a_sentence(fake: FakeDaemon, capsys: Captured) -> None:
@@ -388,6 +430,20 @@ def test_history_filters_and_csv(fake: FakeDaemon, capsys: Captured) -> None:
     assert row.startswith("7,7,train")
 
 
+def test_csv_holds_no_python(fake: FakeDaemon, capsys: Captured) -> None:
+    past = [{"attempt": 0, "cause": "exit 3", "exit_code": None}]
+    job = view(7, labels=["a", "b"], past=past, devices={"gpu": ["0"]}, seen=True)
+    fake.answers["GET /v1/history"] = (200, {"jobs": [job], "more": 0})
+    main(["history", "--csv"])
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert json.loads(row["past"]) == past
+    assert json.loads(row["labels"]) == ["a", "b"]
+    assert json.loads(row["devices"]) == {"gpu": ["0"]}
+    assert row["seen"] == "true"
+    main(["history", "-o", "past,labels", "--no-header"])
+    assert "'" not in capsys.readouterr().out
+
+
 def test_a_backup_gets_an_absolute_path(
     fake: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +452,59 @@ def test_a_backup_gets_an_absolute_path(
     assert main(["db", "backup", "copy.db"]) == 0
     assert fake.bodies("/v1/backup") == [{"path": str(home / "copy.db")}]
     assert main(["db", "restore"]) == 2
+
+
+def test_every_verb_has_a_json_form(
+    fake: FakeDaemon, home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    fake.answers["GET /v1/jobs"] = listing(view(5))
+    fake.answers["POST /v1/jobs"] = (200, {**SUBMITTED, "first": None})
+    for argv in (
+        ["db", "path"], ["completion", "bash"], ["daemon", "install"], ["logs", "--path", "5"],
+        ["daemon", "install", "--print"], ["run", "--dry-run", "true"],
+    ):  # fmt: skip
+        assert main([*argv[:1], "--json", *argv[1:]]) == 0
+        assert json.loads(capsys.readouterr().out)
+    assert main(["queue", "--json", "--watch"]) == 2
+    assert "cannot be watched" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "running", "said"),
+    [
+        ([], [], ""),
+        ([], [7], "; 1 job goes on running, and the next daemon takes it over"),
+        ([], [7, 8], "; 2 jobs go on running, and the next daemon takes them over"),
+        (["--cancel"], [7], "; 1 job was cancelled"),
+        (["--drain"], [], ""),
+    ],
+)
+def test_daemon_stop_waits_until_it_is_gone(
+    fake: FakeDaemon, capsys: Captured, argv: list[str], running: list[int], said: str
+) -> None:
+    process = subprocess.Popen(["sleep", "30"])
+
+    def stop(_: Any) -> tuple[int, Any]:
+        process.terminate()
+        return 200, {"running": running, "text": "..."}
+
+    fake.answers["GET /v1/daemon"] = (200, {"pid": process.pid})
+    fake.answers["POST /v1/daemon/stop"] = stop
+    assert main(["daemon", "stop", *argv]) == 0
+    assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    process.wait()
+    assert capsys.readouterr().err == f"stoker: stopped the daemon (pid {process.pid}){said}\n"
+
+
+def test_a_daemon_that_does_not_end_is_told_of(
+    fake: FakeDaemon, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.cli.daemon.STOP_SECONDS", 0.05)
+    fake.answers["GET /v1/daemon"] = (200, {"pid": os.getpid()})
+    fake.answers["POST /v1/daemon/stop"] = (200, {"running": [], "text": ""})
+    assert main(["daemon", "stop"]) == 1
+    assert "has not ended yet" in capsys.readouterr().err
 
 
 def test_daemon_status(fake: FakeDaemon, capsys: Captured) -> None:

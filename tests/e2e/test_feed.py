@@ -1,6 +1,7 @@
 """`stoker feed`: lines in, jobs done, in the foreground, with a daemon or without."""
 
 import contextlib
+import json
 import os
 import pty
 import select
@@ -122,6 +123,43 @@ def test_a_feed_that_can_never_be_satisfied_is_refused(idle: Box) -> None:
     assert done.stderr.count("\n") == 1
 
 
+BAD_LINES = "echo a >> seen\nbad \udcff\nx\0y\n" + "x" * 1_100_000 + "\necho b >> seen\n"
+BAD_SAID = [
+    "stoker: line 2 is left out: it is not valid UTF-8",
+    "stoker: line 3 is left out: it holds a NUL byte",
+    "stoker: line 4 is left out: it is longer than 1 MiB",
+]
+
+
+def feed_badly(box: Box) -> None:
+    """Feed lines of which some cannot be run."""
+    (box.user / "bad").write_bytes(BAD_LINES.encode(errors="surrogateescape"))
+    done = box.stoker("feed", "--gpus", "0,1", "bad", env={"ODD": os.fsdecode(b"\xff")})
+    assert done.returncode == 1
+    *said, last = [line for line in done.stderr.splitlines() if "variables" not in line]
+    assert said == BAD_SAID
+    assert "2 done, 3 failed" in last
+    assert "retry" not in last
+    assert sorted((box.user / "seen").read_text().split()) == ["a", "b"]
+
+
+def test_a_line_that_cannot_be_run_is_left_out_and_the_others_run(idle: Box) -> None:
+    feed_badly(idle)
+
+
+def test_with_json_there_is_one_value_at_the_end(idle: Box) -> None:
+    done = idle.stoker("feed", "--gpus", "0", "--json", input="true\nexit 3\n\0\n")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert (found["done"], found["failed"], found["cancelled"], found["not_run"]) == (1, 2, 0, 0)
+    assert found["jobs"] == {"first": 1, "last": 2}
+    assert found["failures"][0]["id"] == 2
+    assert found["failures"][0]["cause"] == "exit 3"
+    assert Path(found["failures"][0]["log"]).parent == Path(found["logs"])
+    assert found["left_out"] == [{"line": 3, "why": "it holds a NUL byte"}]
+    assert found["seconds"] > 0
+
+
 def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
     idle: Box, on_terminal: list[Terminal]
 ) -> None:
@@ -131,6 +169,7 @@ def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
     running = pids(idle, 2)
     terminal.type(b"\x03")
     assert terminal.wait() == 130
+    assert b"0 done, 2 cancelled, 3 not run" in terminal.seen
     assert [pid for pid in running if alive(pid)] == []
     assert states(idle.up()) == ["CANCELLED"] * 5
 
@@ -176,8 +215,36 @@ def test_draining_finishes_what_runs_and_starts_no_more(idle: Box) -> None:
     until(lambda: idle.client.jobs()["counts"].get("PENDING", 0) == 0)
     (idle.user / "go").touch()
     _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 0, said
+    assert feed.returncode == 1, said
+    assert b"2 done, 4 not run" in said
     assert sorted(states(idle.up())) == ["CANCELLED"] * 4 + ["COMPLETED"] * 2
+
+
+def test_draining_when_nothing_waits_is_no_failure(idle: Box) -> None:
+    feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    feed.stdin.write((f"{WAITS}\n" * 2).encode())
+    feed.stdin.flush()
+    pids(idle, 2)
+    feed.send_signal(signal.SIGUSR1)
+    (idle.user / "go").touch()
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 0, said
+
+
+def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: Box) -> None:
+    feed = idle.popen("feed", "--gpus", "0", stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    line = "trap 'echo ended > ended; exit' TERM; " + WAITS
+    feed.stdin.write(f"{line}\n".encode())
+    feed.stdin.flush()
+    pids(idle, 1)
+    feed.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    feed.send_signal(signal.SIGINT)
+    _, said = feed.communicate(timeout=30)
+    assert feed.returncode == 130, said
+    assert (idle.user / "ended").exists()
 
 
 def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: Box) -> None:
@@ -265,6 +332,34 @@ def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(box: B
     assert "exit 3" in done.stderr
 
 
+def test_beside_a_daemon_bad_lines_are_left_out_in_the_same_words(box: Box) -> None:
+    feed_badly(box)
+
+
+def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: Box) -> None:
+    done = box.stoker("feed", "--gpus", "0,9", input="touch ran\n")
+    assert done.returncode == 3
+    assert done.stderr == "stoker: The daemon that is running has no GPU 9; it has: 0, 1, 2, 3.\n"
+    assert not (box.user / "ran").exists()
+    assert states(box) == []
+
+
+def test_beside_a_daemon_it_shows_how_many_run(box: Box, on_terminal: list[Terminal]) -> None:
+    box.script("lines", f"{WAITS}\n" * 5)
+    terminal = Terminal(box, "feed", "--gpus", "0,1", "lines")
+    on_terminal.append(terminal)
+    until(lambda: b"2 running" in terminal.look())
+    (box.user / "go").touch()
+    assert terminal.wait() == 0
+
+
+def test_beside_a_daemon_without_gpus_lines_run_on_its_cores(idle: Box) -> None:
+    idle.start("{cpu:4}")
+    done = idle.stoker("feed", input="true\n")
+    assert done.returncode == 0, done.stderr
+    assert "no GPU here" in done.stderr
+
+
 def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(
     box: Box, on_terminal: list[Terminal]
 ) -> None:
@@ -276,6 +371,7 @@ def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(
     running = pids(box, 2)
     terminal.type(b"\x03")
     assert terminal.wait() == 130
+    assert b"0 done, 2 cancelled, 3 not run" in terminal.seen
     assert [pid for pid in running if alive(pid)] == []
     assert box.job(other)["state"] == "RUNNING"
     assert states(box).count("CANCELLED") == 5
@@ -304,4 +400,5 @@ def test_beside_a_daemon_a_feed_can_be_drained(box: Box) -> None:
     until(lambda: box.client.jobs()["counts"].get("PENDING", 0) == 0)
     (box.user / "go").touch()
     _, said = feed.communicate(timeout=30)
-    assert feed.returncode == 0, said
+    assert feed.returncode == 1, said
+    assert b"2 done, 4 not run" in said

@@ -39,3 +39,15 @@ def test_history_counts_what_it_does_not_show(box: Box) -> None:
     label = box.submit("--each-line", "-", input="true\n" * 7)
     box.client.wait([label], timeout=30)
     assert box.client.history(limit=3)["more"] == 4
+
+
+def test_a_daemon_that_could_not_come_back_is_not_let_go(box: Box) -> None:
+    before = box.pid
+    (box.home / "config.toml").write_text("oops = 1\n")
+    refused = box.stoker("daemon", "restart")
+    assert refused.returncode == 2
+    assert "oops" in refused.stderr
+    assert box.pid == before
+    (box.home / "config.toml").unlink()
+    assert box.stoker("daemon", "restart", "--gpus", "0,0").returncode == 2
+    assert box.pid == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
 
@@ -24,5 +25,9 @@ def main(argv: list[str]) -> int:
         raise UsageError("Which shell? Type: stoker completion bash, zsh or fish")
     path = os.path.join(os.path.dirname(__file__), "completions", f"stoker.{name}")
     with open(path, encoding="utf-8") as file:
-        print(file.read(), end="")
+        text = file.read()
+    if args.flag("json"):
+        output.emit({"shell": name, "script": text})
+    else:
+        print(text, end="")
     return 0

@@ -36,6 +36,8 @@ OPTIONS = (
     Option("--cancel", None, "stop: end what runs"),
     Option("--print", None, "install: print the unit, write nothing"),
 )
+STOP_SECONDS = 60.0
+"""How long a daemon may take to end."""
 
 
 def main(argv: list[str]) -> int:
@@ -74,22 +76,33 @@ def stop(args: Args) -> int:
     running = _running()
     if running is None:
         return _told({"running": [], "text": "no daemon is running"}, args, "no daemon is running")
-    reply = _client().stop(mode)
-    text = reply.get("text") or "the daemon stops"
-    if not args.flag("json"):
-        output.say(f"stoker: {text}")
-    _wait_gone(int(running["pid"]), None if mode == "drain" else 60.0)
-    if args.flag("json"):
-        output.emit(reply)
-    return 0
+    pid = int(running["pid"])
+    reply = _stop_and_wait(pid, mode, quiet=args.flag("json"))
+    count = len(reply.get("running") or ())
+    return _told({**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_left(mode, count)}")
+
+
+def _left(mode: str, count: int) -> str:
+    """Return what became of the jobs that ran."""
+    if not count or mode == "drain":
+        return ""
+    jobs = output.counted(count, "job")
+    if mode == "cancel":
+        return f"; {jobs} {'was' if count == 1 else 'were'} cancelled"
+    return (
+        f"; {jobs} {'goes' if count == 1 else 'go'} on running, "
+        f"and the next daemon takes {'it' if count == 1 else 'them'} over"
+    )
 
 
 def restart(args: Args) -> int:
     """Replace the daemon; jobs keep running and are taken over."""
     running = _running()
     if running is not None:
-        _client().stop("leave")
-        _wait_gone(int(running["pid"]), 60.0)
+        gpus, resources = args.text("gpus"), args.text("resources")
+        # A daemon that could not come back is not let go.
+        check = {"check": True, "gpus": gpus, "resources": resources}
+        _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
     return start(args)
 
 
@@ -173,18 +186,23 @@ def _told(reply: dict[str, Any], args: Args, text: str) -> int:
     return 0
 
 
-def _wait_gone(pid: int, seconds: float | None) -> None:
-    """Wait until a process that is not our child has ended."""
+def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict[str, Any]:
+    """Ask the daemon to end, and return when its process is gone."""
     import select
 
     try:
-        fd = os.pidfd_open(pid)
+        fd = os.pidfd_open(pid)  # from here on, the pid cannot come to mean another process
     except ProcessLookupError:
-        return
+        return {"running": [], "text": ""}
     try:
-        if not select.select([fd], [], [], seconds)[0]:
+        reply = _client().stop(mode, **check)
+        count = len(reply.get("running") or ())
+        if mode == "drain" and count and not quiet:
+            output.say(f"stoker: waiting for {output.counted(count, 'running job')} to end")
+        if not select.select([fd], [], [], None if mode == "drain" else STOP_SECONDS)[0]:
             raise StokerError(
                 f"The daemon (pid {pid}) has not ended yet. Its log: {places.daemon_log()}"
             )
     finally:
         os.close(fd)
+    return reply

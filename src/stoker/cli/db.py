@@ -18,7 +18,11 @@ def main(argv: list[str]) -> int:
     """Do what the first word says."""
     args = parse(OPTIONS, argv, verb="db")
     if args.words == ["path"]:
-        print(places.journal_path())
+        path = places.journal_path()
+        if args.flag("json"):
+            output.emit({"path": path})
+        else:
+            print(path)
         return 0
     if len(args.words) != 2 or args.words[0] != "backup":
         raise UsageError("Type: stoker db backup FILE, or: stoker db path")

@@ -28,6 +28,5 @@ def main(argv: list[str]) -> int:
             raise UsageError("Only one job can be edited in an editor; give options for several.")
         options = edited(views[0])
         if not options:
-            output.say("stoker: nothing changed")
-            return 0
+            return report({}, args, "changed")
     return report(client.edit(select, options), args, "changed")

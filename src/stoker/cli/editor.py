@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 
+from stoker.cli.output import clean
 from stoker.client import jsonlight
 from stoker.client.errors import StokerError, UsageError
 
@@ -47,8 +48,9 @@ def fields(view: dict[str, Any]) -> dict[str, str]:
 
 def as_text(view: dict[str, Any], values: dict[str, str]) -> str:
     """Write the fields as TOML."""
+    command = clean((str(view.get("command") or "").splitlines() or [""])[0])
     lines = [
-        f"# Job {view['label']}: {str(view.get('command') or '').splitlines()[:1]}",
+        f"# Job {view['label']}: {command}",
         "# Change values between the quotes; an empty one is not set. Save and leave.",
     ]
     lines += [f"{key} = {jsonlight.dumps(value)}" for key, value in values.items()]

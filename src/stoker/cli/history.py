@@ -102,8 +102,13 @@ def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
     import csv
     import sys
 
+    from stoker.client.jsonlight import dumps
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = [name for name in (views[0] if views else ()) if name != "tail"]
     if header and names:
         writer.writerow(names)
-    writer.writerows([text(view.get(name)) for name in names] for view in views)
+    for view in views:
+        values = (view.get(name) for name in names)
+        nested = (dict, list)
+        writer.writerow([dumps(v) if isinstance(v, nested) else text(v) for v in values])

@@ -47,7 +47,7 @@ JOB = (
     Option("--deadline", "TIME", "give up if it cannot end by then"),
     Option("-H/--hold/--stashed", None, "queue it, but do not start it", key="hold"),
     Option("--retries", "N", "run it again up to N times"),
-    Option("--retry-on", "CAUSES", "which ends deserve that: exit:3,oom,lost"),
+    Option("--retry-on", "CAUSES", "after which ends: exit:3,oom,lost; 3 times without --retries"),
     Option("--requeue", None, "run it again when its machine fails"),
     Option("--no-requeue", None, "never run it again by itself"),
     Option("--signal", "SIG@SECS", "warn it before its time is up: USR1@120"),

@@ -108,9 +108,9 @@ def text(value: object) -> str:
     """Return a field as a person reads it."""
     if value is None:
         return ""
-    if isinstance(value, list):
+    if isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value):
         return ",".join(clean(item) for item in value)
-    return jsonlight.dumps(value) if isinstance(value, (dict, bool)) else clean(value)
+    return jsonlight.dumps(value) if isinstance(value, (dict, list, bool)) else clean(value)
 
 
 def no_field(name: str, views: Sequence[dict[str, Any]]) -> UsageError:

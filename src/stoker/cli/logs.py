@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 
+from stoker import wire
 from stoker.cli import output, patience
 from stoker.cli.follow import concluded, mark_seen
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.session import existing
 from stoker.cli.times import parse_duration
 from stoker.client.client import Client
-from stoker.client.errors import UsageError
+from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +38,15 @@ def main(argv: list[str]) -> int:
         raise UsageError("With --json a log is one value; it cannot be followed.")
     client = existing()
     views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
+    _check_attempt(views, args)
     if args.flag("path"):
         key = "error_log" if args.flag("stderr") else "log"
-        print("\n".join(str(view.get(key) or view["log"]) for view in views))
+        paths = [str(view.get(key) or view["log"]) for view in views]
+        if args.flag("json"):
+            pairs = zip(views, paths, strict=True)
+            output.emit([{"id": v["id"], "label": v["label"], "log": path} for v, path in pairs])
+        else:
+            print("\n".join(paths))
         return 0
     if args.flag("json"):
         output.emit([_as_value(client, view, args) for view in views])
@@ -53,6 +60,22 @@ def main(argv: list[str]) -> int:
         sys.stdout.buffer.flush()
     _seen(client, views)
     return 0
+
+
+def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
+    """An attempt that never began has no log; one that is to come can be waited for."""
+    asked = args.count("attempt")
+    if asked is None:
+        return
+    for view in views:
+        attempt = int(view["attempt"])
+        began = view["state"] != "PENDING" or attempt == 0 or args.flag("follow")
+        if asked > attempt or (asked == attempt and not began):
+            raise StokerError(
+                f"There is no attempt {asked} of job {view['label']}.",
+                wire.EXIT_NOT_FOUND,
+                "not_found",
+            )
 
 
 def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:

@@ -18,8 +18,8 @@ def say(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except OSError:
-        pass  # nobody listens; that must not fail the work
+    except (OSError, AttributeError):
+        pass  # nobody listens (a closed stderr is None); that must not fail the work
 
 
 def progress(text: str) -> None:

@@ -29,7 +29,10 @@ def main(argv: list[str]) -> int:
     reply = client.submit(submission)
     warn(reply, args)
     if args.flag("dry_run"):
-        output.say(f"stoker: this would {when(reply)}")
+        if args.flag("json"):
+            output.emit({"id": reply.get("first"), **reply})
+        else:
+            output.say(f"stoker: this would {when(reply)}")
         return 0
     label = str(reply["label"])
     if args.flag("json"):

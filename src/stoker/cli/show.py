@@ -18,7 +18,10 @@ OPTIONS = (
     VERBOSE,
 )
 TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
-         "expected_start": "expected start"}  # fmt: skip
+         "expected_start": "expected start", "begin_at": "not before",
+         "deadline_at": "deadline"}  # fmt: skip
+NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
+         "environment_hash": "environment"}  # fmt: skip
 DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past"})  # fmt: skip
@@ -70,25 +73,52 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         if value not in (None, {}, False, [], "0", 0)
     ]
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
+    over = view.get("result") is not None
     devices = view.get("devices") or {}
     if devices:
         held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in devices.items())
-        found.append(("used" if view.get("result") is not None else "holds", held))
+        found.append(("used" if over else "holds", held))
     for key, value in view.items():
-        if key in SKIPPED or value is None or value in ("", [], {}):
+        if key in SKIPPED or value is None or value in ("", [], {}) or (over and key == "left"):
             continue
         if key in TIMES:
             found.append((TIMES[key], _time(value, verbose)))
         elif key in DURATIONS:
             found.append((key, times.duration(value)))
+        elif key == "retry":
+            found.append((NAMES[key], _retry(value)))
+        elif key == "warning_signal":
+            found.append((NAMES[key], _warning(value)))
         else:
-            found.append((key.replace("_", " "), text(value)))
+            found.append((NAMES.get(key) or key.replace("_", " "), text(value)))
     for past in view.get("past") or ():
         if past["attempt"] == view["attempt"]:
             continue
         cause = output.clean(past.get("cause") or "")
         found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
     return found
+
+
+def _retry(rule: object) -> str:
+    """Say `3 on oom,lost` as `up to 3 times, after oom, lost`."""
+    limit, _, causes = text(rule).partition(" on ")
+    if not limit.isdecimal():
+        return text(rule)
+    after = f", after {causes.replace(',', ', ')}" if causes not in ("", "any") else ""
+    return f"up to {output.counted(int(limit), 'time')}{after}"
+
+
+def _warning(value: object) -> str:
+    """Say `10@120` as `SIGUSR1, 120 s before its time is up`."""
+    from signal import Signals
+
+    name, _, seconds = text(value).partition("@")
+    if name.isdecimal():
+        try:
+            name = Signals(int(name)).name
+        except ValueError:
+            name = f"signal {name}"
+    return f"{name}, {seconds} s before its time is up" if seconds else name
 
 
 def _time(value: str | None, verbose: bool) -> str:

@@ -20,6 +20,8 @@ SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
 IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
 """Set for every job, where they say what it has got, not what it asks for."""
+GONE = "The current directory no longer exists."
+SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
 """Facts about this terminal and this shell, which are not the job's."""
 
@@ -39,13 +41,14 @@ def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
         layers.insert(0, directives.values)
     args = Args(_merged([*layers, typed.values]), typed.words)
     options = job_options(args)
+    directory = None
     if "chdir" in options:
-        options["chdir"] = os.path.abspath(os.path.expanduser(str(options["chdir"])))
+        directory = options["chdir"] = absolute(os.path.expanduser(str(options["chdir"])))
     submission = {
         "key": new_key(),
         "options": options,
         "what": what,
-        "directory": current_directory(),
+        "directory": current_directory(directory),
         "environment": environment(os.environ, keep_terminal=bool(options.get("pty"))),
         "shell": shell(),
         "umask": umask(),
@@ -71,18 +74,35 @@ def what_to_run(args: Args) -> dict[str, Any]:
         if text is not None:
             name = os.path.basename(words[0])
             return {"script": text, "script_name": name, "args": words[1:]}
-        return {"argv": [os.path.abspath(words[0]), *words[1:]]}
+        return {"argv": [absolute(words[0]), *words[1:]]}
     if len(words) == 1:
         if not words[0].strip():
             raise UsageError("The command is empty.")
+        if not args.flag("quiet") and _seems_a_missing_file(words[0], args.text("chdir")):
+            output.say(f"stoker: {output.clean(words[0])}: no such file; taken as a shell line")
         return {"line": words[0]}
     return {"argv": list(words)}
 
 
+def _seems_a_missing_file(word: str, directory: str | None) -> bool:
+    """Whether a word looks like the name of a file, and neither file nor command is there."""
+    if any(char.isspace() or char in SHELL_SIGNS for char in word):
+        return False
+    if "/" in word:
+        places = [""]
+    elif word.endswith((".sh", ".py")):
+        places = ["", *os.environ.get("PATH", "").split(os.pathsep)]
+    else:
+        return False
+    if directory is not None:
+        places.append(os.path.expanduser(directory))
+    path = os.path.expanduser(word)
+    return not any(os.path.exists(os.path.join(place, path)) for place in places)
+
+
 def read_script(path: str, *, alone: bool = True) -> str | None:
     """Return a script's text; None for a binary, which is run as it is."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = _contents(path)
     if b"\0" in data[:4096]:
         return None
     try:
@@ -99,19 +119,34 @@ def read_script(path: str, *, alone: bool = True) -> str | None:
 
 def read_lines(path: str) -> list[str]:
     """Return the commands in a file, one per line, without blank and # lines."""
-    if path == "-":
-        data = sys.stdin.buffer.read()
-    else:
-        with open(path, "rb") as file:
-            data = file.read()
+    name = "stdin" if path == "-" else path
+    data = _contents(path)
     try:
         lines = [line.strip() for line in data.decode().split("\n")]
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text.") from None
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"Line {number} of {name} is not valid UTF-8.") from None
     commands = [line for line in lines if line and not line.startswith("#")]
     if not commands:
-        raise UsageError(f"{'stdin' if path == '-' else path} holds no commands.")
+        raise UsageError(f"{name} holds no commands.")
+    if "\0" in "".join(commands):
+        number = next(at for at, line in enumerate(lines, 1) if "\0" in line)
+        raise UsageError(f"Line {number} of {name} holds a NUL byte.")
     return commands
+
+
+def _contents(path: str) -> bytes:
+    """Read a whole file, or stdin for `-`."""
+    if path == "-" and sys.stdin is None:
+        raise UsageError("stdin is closed. Type: stoker submit --each-line - < commands.txt")
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        name = "stdin" if path == "-" else path
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
@@ -173,12 +208,22 @@ def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> d
     return found
 
 
-def current_directory() -> str:
-    """Return where we are, as the user's shell spells it."""
+def absolute(path: str) -> str:
+    """Return a path that means the same everywhere."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        raise UsageError(GONE) from None
+
+
+def current_directory(instead: str | None = None) -> str:
+    """Return where we are, as the user's shell spells it; if that is gone, `instead`."""
     try:
         here = os.getcwd()
     except FileNotFoundError:
-        raise UsageError("The current directory no longer exists.") from None
+        if instead is not None:
+            return instead
+        raise UsageError(GONE) from None
     spelled = os.environ.get("PWD", "")
     try:
         if os.path.isabs(spelled) and os.path.samefile(spelled, here):

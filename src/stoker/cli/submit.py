@@ -47,11 +47,11 @@ def main(argv: list[str]) -> int:
 def stay(client: Client, reply: dict[str, Any], args: Args) -> int:
     """Wait for or follow what was submitted, if that was asked for."""
     label = str(reply["label"])
-    if args.flag("follow"):
+    if args.flag("follow") and not args.flag("json"):
         from stoker.cli.follow import follow_to_end
 
         return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
-    if args.flag("wait"):
+    if args.flag("wait") or args.flag("follow"):
         from stoker.cli.follow import wait_to_end
 
         return wait_to_end(client, label)

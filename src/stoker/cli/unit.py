@@ -31,14 +31,18 @@ WantedBy=default.target
 
 def install_unit(args: Sequence[str], *, only_print: bool) -> int:
     """Print the unit, or write it and say how to enable it."""
-    text = unit_text(args)
+    text, path = unit_text(args), unit_path()
     if only_print:
-        print(text, end="")
+        if output.wants_json:
+            output.emit({"path": path, "unit": text, "written": False})
+        else:
+            print(text, end="")
         return 0
-    path = unit_path()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
+    if output.wants_json:
+        output.emit({"path": path, "unit": text, "written": True})
     output.say(
         f"stoker: wrote {path}. Now:\n"
         "  systemctl --user daemon-reload\n"

@@ -12,7 +12,7 @@ from stoker import wire
 from stoker.cli import output, patience
 from stoker.cli.follow import concluded, stuck_code
 from stoker.cli.options import Args, Option, parse
-from stoker.cli.session import existing
+from stoker.cli.session import existing, selected
 from stoker.cli.times import parse_duration
 from stoker.client.client import Client
 
@@ -35,6 +35,7 @@ MOST = 2000
 def main(argv: list[str]) -> int:
     """Wait for what was selected."""
     args = parse(OPTIONS, argv, verb="wait")
+    selected(args, "wait")
     client = existing()
     reply = wait(client, args)
     if args.flag("json"):
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def wait(client: Client, args: Args) -> dict[str, Any]:
     """Return the reply of the last wait: one long one, or short ones with progress between."""
-    select = fixed(client, args.words or ["all"])
+    select = fixed(client, args.words)
     timeout = args.text("timeout")
     deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
     progress = output.is_terminal(2) and not args.flag("quiet") and not args.flag("json")

@@ -141,9 +141,12 @@ class Client:
         """Describe the daemon itself."""
         return self._get("/daemon", [])
 
-    def stop(self, mode: str = "leave") -> dict[str, Any]:
-        """Ask the daemon to end: `leave` jobs running, `drain` or `cancel` them first."""
-        return self._post("/daemon/stop", {"mode": mode})
+    def stop(self, mode: str = "leave", **check: object) -> dict[str, Any]:
+        """Ask the daemon to end: `leave` jobs running, `drain` or `cancel` them first.
+
+        With `check=True` it refuses if its successor could not start (with these `gpus`, ...).
+        """
+        return self._post("/daemon/stop", {"mode": mode, **check})
 
     def backup(self, path: str) -> dict[str, Any]:
         """Write a consistent copy of the database."""

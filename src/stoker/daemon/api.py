@@ -17,7 +17,7 @@ from stoker import __version__, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.daemon import acts, intake, looks, requests, settings
+from stoker.daemon import acts, intake, looks, machine, requests, settings
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
     ERROR_HANDLERS,
@@ -36,6 +36,7 @@ from stoker.daemon.stream import Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
 from stoker.engine import Refusal
+from stoker.probes.readings import Reading
 from stoker.store.port import Filter, StoreError
 
 if TYPE_CHECKING:
@@ -231,18 +232,19 @@ class Api:
         body = await read_body(request, requests.Stop)
         if body.check:
             settings.load()
+            machine.offer(Reading(), body.gpus, body.resources)
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
         if body.mode == "cancel":
             self.loop.starting = False  # what waits must not take the place of what is cancelled
             live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))
             if live:
                 await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
-            text = f"{len(running)} running jobs are being cancelled." if running else NOTHING
+            text = f"{_counted(running)} being cancelled." if running else NOTHING
         elif running:
             text = (
-                f"{len(running)} jobs go on running; the next daemon adopts them."
+                f"{_counted(running)} left running; the next daemon adopts what runs."
                 if body.mode == "leave"
-                else f"The daemon ends when {len(running)} running jobs have ended."
+                else f"{_counted(running)} still running; the daemon ends when nothing is."
             )
         else:
             text = NOTHING
@@ -283,6 +285,10 @@ class Api:
         from stoker.daemon.openapi import document
 
         return reply(document())
+
+
+def _counted(running: list[int]) -> str:
+    return "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
 
 
 def _latest(job: Job) -> int:

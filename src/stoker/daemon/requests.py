@@ -135,6 +135,9 @@ class Stop(Body):
     mode: Annotated[str, Meta(pattern="^(leave|drain|cancel)$")] = "leave"
     check: bool = False
     """Refuse when the next daemon could not start with the configuration as it is now."""
+    gpus: Word | None = None
+    resources: Word | None = None
+    """What that daemon would be told to have."""
 
 
 class Backup(Body):

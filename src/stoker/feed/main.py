@@ -110,6 +110,8 @@ def named_devices(args: Args) -> list[str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, _, last = part.partition("-")
         if first.isdecimal() and last.isdecimal() and len(part) <= 11:
+            if int(first) > int(last):
+                raise UsageError(f"--gpus {part} runs backwards; write {last}-{first}.")
             names += map(str, range(int(first), int(last) + 1))
         else:
             names.append(part)

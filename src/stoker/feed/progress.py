@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from stoker.cli.output import clean
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,10 +123,10 @@ class Progress:
         if self.failed > CAUSES:
             return
         self._clear()
-        command = (view["command"].splitlines() or [""])[0]
+        command = clean((view["command"].splitlines() or [""])[0])
         self.say(f"failed: {view['label']}: {command[:100]} ({view['cause']})")
         for line in view.get("tail") or []:
-            self.say(f"    {line[:200]}")
+            self.say(f"    {clean(line)[:200]}")
         self.say(f"    {view['log']}")
         if self.failed == CAUSES:
             self.say("more failures are only counted; see: stoker queue")
