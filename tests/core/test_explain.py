@@ -117,3 +117,11 @@ def test_nobody_forecasts_what_waits_for_a_limit() -> None:
     story.plan()
     assert forecast(story.state, story.now, by_limit(story), 10)[0] == {}
     assert reason_of(story, array + 2) == "JobArrayTaskLimit"
+
+
+def test_who_waits_for_a_limit_is_not_the_first_in_line() -> None:
+    story = Story(gpus=2)
+    story.submit(gpus(0.5), count=3, array=True, array_limit=2)
+    story.plan()
+    big = story.submit(gpus(2))
+    assert reason_of(story, big) == "Resources"

@@ -77,7 +77,7 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
     if place(state.cluster, found.request) is not None:
         return "Priority", "the devices it would fit on are kept for a job ahead of it"
-    first = state.line.first(state.jobs)
+    first = state.line.first(state.jobs, state.limit_reached)
     if first is job or first is None:
         return "Resources", f"needs {describe(found.request)}"
     return "Priority", f"behind job {first.label}"

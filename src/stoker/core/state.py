@@ -314,6 +314,7 @@ class State:
     def count(self, job: Job, placement: Placement, step: int) -> None:
         """Keep the counters behind queue and array limits."""
         spec = self.specs[job.spec]
+        self.line.look_again()
         _add(self.queue_running, spec.queue, step)
         _add(self.queue_gpus, spec.queue, step * placement.gpu_amount)
         if spec.array_limit is not None:

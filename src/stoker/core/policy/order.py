@@ -42,13 +42,21 @@ class ReadyLine:
     def __contains__(self, job: int) -> bool:
         return job in self.where
 
-    def first(self, jobs: dict[int, Job]) -> Job | None:
-        """The job at the head of the whole line. Asked for every row of a list, so kept."""
+    def first(self, jobs: dict[int, Job], stopped: Callable[[JobClass], object]) -> Job | None:
+        """The head of the whole line, but for classes that are stopped by a limit.
+
+        Asked for every row of a list, so it is kept until something changes.
+        """
         if self._first is None or self._first.id not in self.where:
-            heads = [self.head(found, jobs) for found in list(self.classes.values())]
+            classes = [found for found in list(self.classes.values()) if not stopped(found)]
+            heads = [self.head(found, jobs) for found in classes]
             known = [job for job in heads if job is not None]
             self._first = min(known, key=lambda job: (-job.priority, job.order), default=None)
         return self._first
+
+    def look_again(self) -> None:
+        """Limits may let others go first now."""
+        self._first = None
 
     def add(self, job: Job, key: Key) -> None:
         """A job became ready."""
