@@ -14,6 +14,7 @@ import pytest
 from e2e.box import Box, as_json, until
 from e2e.people import another_user, stoker_as
 from fakes.nvml import FakeNvml, Gpu, Process
+from stoker.daemon.watch import FRESH
 
 A = Gpu(uuid="GPU-aaaa", name="NVIDIA A100-SXM4-80GB", memory_total=81920, pci="0000:01:00.0")
 B = Gpu(uuid="GPU-bbbb", name="NVIDIA GeForce RTX 3090", memory_total=24576, pci="0000:02:00.0")
@@ -262,3 +263,18 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: Fak
             they("daemon", "stop", "--cancel")
             for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
                 path.unlink()
+
+
+def test_a_stranger_who_came_while_the_daemon_slept_is_seen_before_a_job_starts(
+    quick: Box, nvml: FakeNvml, stranger: int
+) -> None:
+    nvml.set([A])
+    box = start(quick, nvml)
+    box.result("--gpus", "1", "true")
+    time.sleep(FRESH + 1)  # nothing is going on, so nobody looks at the GPU
+    nvml.set([used(A, stranger)])
+    job = box.submit("--gpus", "1", "true")
+    time.sleep(1.5)
+    assert box.job(job)["state"] == "PENDING"
+    nvml.set([A])
+    assert box.end_of(job)["state"] == "COMPLETED"

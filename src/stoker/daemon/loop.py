@@ -170,7 +170,8 @@ class Loop:
     def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
         """Turn the engine once, and tell everybody who waits."""
         state = self.engine.state
-        self.engine.planning = self.starting and not self.draining and self._gpus_known(state)
+        may_start = self.starting and not self.draining
+        self.engine.planning = may_start and self._gpus_known(state, bool(asks))
         self._last = ()
         try:
             self.engine.cycle(facts, asks)
@@ -191,10 +192,12 @@ class Loop:
             self.probe_asked = None
         return facts
 
-    def _gpus_known(self, state: State) -> bool:
+    def _gpus_known(self, state: State, asked: bool) -> bool:
         """Never give out a GPU on the word of an old look at it."""
-        if not self.watch.stale() or not len(state.line):
+        if not self.watch.stale():
             return True
+        if not len(state.line):
+            return not asked  # what is asked for now is looked at in the next turn
         now = time.monotonic()
         if self.probe_asked is None:
             self.probe_asked = now
