@@ -25,7 +25,7 @@ def test_the_machine_has_a_boot_a_name_cores_and_memory():
     assert len(host.boot_id()) == 36
     assert host.hostname()
     assert "." not in host.hostname()
-    assert 0 < host.memory_available_mib() <= host.memory_mib()
+    assert host.memory_mib() > 0
 
 
 def test_cores_are_those_we_may_run_on():
@@ -50,19 +50,11 @@ def test_a_process_is_known_by_owner_command_session_and_start(child):
 
 def test_a_process_that_does_not_exist_is_nobody():
     assert host.process_info(2**30) is None
-    assert host.has_token(2**30, b"STOKER_TOKEN=abc") is None
 
 
-def test_a_token_is_matched_whole(child):
-    assert host.has_token(child.pid, b"STOKER_TOKEN=abc") is True
-    assert host.has_token(child.pid, b"STOKER_TOKEN=ab") is False
-    assert host.has_token(child.pid, b"TOKEN=abc") is False
-
-
-def test_a_zombie_does_not_say_whose_it_is(child):
+def test_a_zombie_has_only_its_name(child):
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert host.has_token(child.pid, b"STOKER_TOKEN=abc") is None
     assert host.process_info(child.pid).command == "[cat]"
 
 

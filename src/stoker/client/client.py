@@ -74,9 +74,9 @@ class Client:
         """Send a signal to running jobs; without one, end them at once."""
         return self.act("kill", select, signal=signal)
 
-    def pause(self, select: Sequence[str], *, wait: bool = False) -> dict[str, Any]:
+    def pause(self, select: Sequence[str]) -> dict[str, Any]:
         """Stop running jobs in place; they keep their devices."""
-        return self.act("pause", select, wait=wait)
+        return self.act("pause", select)
 
     def resume(self, select: Sequence[str]) -> dict[str, Any]:
         """Let paused jobs go on."""

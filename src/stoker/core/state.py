@@ -16,7 +16,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.request import GPU, GpuAsk, Request
+from stoker.core.request import GPU, Request
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -348,8 +348,3 @@ def _add(counter: dict[_K, int], key: _K, step: int) -> None:
         counter[key] = value
     else:
         counter.pop(key, None)
-
-
-def any_gpu(ask: GpuAsk | None) -> bool:
-    """Whether GPUs were asked for."""
-    return ask is not None and ask.amount > 0

@@ -58,13 +58,6 @@ def parse_memory(text: str, what: str = "memory") -> int:
     return max(int(mebi) if mebi == int(mebi) else int(mebi) + 1, 0)
 
 
-def format_memory(mebi: int) -> str:
-    """Write MiB in the largest unit that keeps it readable."""
-    if mebi and mebi % 1024 == 0:
-        return f"{mebi // 1024}G"
-    return f"{mebi / 1024:.1f}G" if mebi >= 10 * 1024 else f"{mebi}M"
-
-
 def parse_duration(text: str, what: str = "time") -> int:
     """Read Slurm's forms (`90`, `1:30:00`, `2-12`) and ours (`90m`, `1d12h`) as seconds."""
     text = text.strip()

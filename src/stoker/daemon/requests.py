@@ -59,8 +59,6 @@ class Kill(Select):
 class Pause(Select):
     """Stop running jobs in place."""
 
-    wait: bool = False
-
 
 class Resume(Select):
     """Let paused jobs go on."""

@@ -30,6 +30,7 @@ from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
 from stoker.executors.holds import Holds
 from stoker.executors.keeper import BOOT, spawn_keeper
 from stoker.executors.keepers import Link
+from stoker.executors.port import Executor
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
@@ -84,7 +85,7 @@ class Attempt(Struct):
     left_behind: int = 0
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs attempts on this machine."""
 
     def __init__(
@@ -450,9 +451,6 @@ def terminal_path(directory: str, job: int, attempt: int) -> str:
 def write_script(path: str, text: bytes) -> None:
     """Put a script where it can be executed, whole or not at all."""
     part = f"{path}.{os.getpid()}"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
-    try:
-        os.write(fd, text)
-    finally:
-        os.close(fd)
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
+        file.write(text)
     os.rename(part, path)

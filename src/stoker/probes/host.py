@@ -47,11 +47,6 @@ def memory_mib() -> int:
     return _meminfo("MemTotal")
 
 
-def memory_available_mib() -> int:
-    """Return the memory that new processes could take without swapping."""
-    return _meminfo("MemAvailable")
-
-
 def process_info(pid: int) -> ProcessInfo | None:
     """Return who a process is; None when it is gone or hidden from us."""
     try:
@@ -77,16 +72,6 @@ def process_info(pid: int) -> ProcessInfo | None:
         start_time=start,
         ppid=ppid,
     )
-
-
-def has_token(pid: int, entry: bytes) -> bool | None:
-    """Tell whether a process was started with this `NAME=value`; None when that is hidden."""
-    try:
-        environ = _read(pid, "environ")
-    except OSError:
-        return None
-    # A zombie, or a process in the middle of an exec, shows nothing: that is not a no.
-    return entry in environ.split(b"\0") if environ else None
 
 
 @lru_cache(maxsize=1024)
