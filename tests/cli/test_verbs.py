@@ -280,7 +280,7 @@ def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
         (["kill", "-s", "USR1", "7"], "kill", {"select": ["7"], "signal": "USR1"}),
         (["kill", "-9", "7"], "kill", {"select": ["7"], "signal": "9"}),
         (["kill", "-1"], "kill", {"select": ["-1"], "signal": None}),
-        (["pause", "7"], "pause", {"select": ["7"], "wait": False}),
+        (["pause", "7"], "pause", {"select": ["7"]}),
         (["resume", "last"], "resume", {"select": ["last"]}),
         (["hold", "%lr"], "hold", {"select": ["%lr"]}),
         (["release", "42_3"], "release", {"select": ["42_3"]}),

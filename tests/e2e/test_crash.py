@@ -192,7 +192,7 @@ def test_a_time_limit_that_passes_while_no_daemon_runs_is_kept_by_the_next_one(b
 def test_a_paused_job_is_still_paused_after_a_crash_and_can_be_resumed(box: Box) -> None:
     job = box.submit("echo ready; sleep 0.5; echo over")
     box.says(job, "ready")
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     box.client.pause([job])
     box.crash()
     box.up()

@@ -49,7 +49,7 @@ def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) 
     flag = box.user / "go"
     job = box.submit("--gpus", "2", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 5")
     box.says(job, "ready")
-    pid, daemon = box.job(job)["pid"], box.pid
+    pid, daemon = box.pid_of(job), box.pid
     done = box.stoker("daemon", "stop")
     assert done.returncode == 0
     assert "running" in done.stderr
@@ -66,7 +66,7 @@ def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) 
 def test_a_job_that_ended_while_no_daemon_ran_has_its_code_and_its_time(box: Box) -> None:
     job = box.submit("echo ready; sleep 0.3; exit 9")
     box.says(job, "ready")
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     box.stoker("daemon", "stop", check=True)
     until(lambda: not alive(pid))
     time.sleep(1.0)
@@ -107,7 +107,7 @@ def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: Box
 def test_stop_cancel_ends_what_runs(box: Box) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     assert box.stoker("daemon", "stop", "--cancel").returncode == 0
     assert not alive(pid)
     assert box.up().job(job)["state"] == "CANCELLED"

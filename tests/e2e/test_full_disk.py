@@ -88,7 +88,7 @@ def test_ends_that_could_not_be_written_even_with_the_reserve_are_not_forgotten(
     for path in box.state.glob("*.ballast"):
         path.unlink()
     fill(box)
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     go.touch()
     until(lambda: not alive(pid))
     assert box.job(job)["state"] == "RUNNING"  # it is not on record, and looking needs no room

@@ -114,7 +114,7 @@ def test_our_own_process_on_a_gpu_is_no_stranger(quick: Box, nvml: FakeNvml) -> 
     box = start(quick, nvml)
     job = box.submit("--gpus", "0.5", HOLDS)
     box.says(job, "ready")
-    nvml.set([used(A, box.job(job)["pid"], memory=30000)])
+    nvml.set([used(A, box.pid_of(job), memory=30000)])
     until(lambda: box.gpus()["0"]["memory_used"] == 30000)
     assert box.gpus()["0"]["foreign"] == []
     box.becomes(box.submit("--gpus", "0.5", HOLDS), "RUNNING")

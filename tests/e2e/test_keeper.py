@@ -126,7 +126,7 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
     box.up()  # so that pids can be asked for; the end is known now
     assert box.end_of(job)["result"] == 6
     third, flag = waiting(box, 9)
-    pids = [box.job(each)["pid"] for each in (other, third)]
+    pids = [box.pid_of(each) for each in (other, third)]
     daemon = box.pid
     os.kill(daemon, signal.SIGSTOP)
     flag.touch()
@@ -163,7 +163,7 @@ def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice
 
 def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
     job, flag = waiting(box, 8)
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     box.crash()
     shutil.rmtree(box.run_dir)
     flag.touch()

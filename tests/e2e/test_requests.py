@@ -255,7 +255,7 @@ def test_a_paused_job_stands_still_and_keeps_its_gpu(one: Box) -> None:
     until(ticks.exists)
     assert one.stoker("pause", job).returncode == 0
     assert one.job(job)["state"] == "SUSPENDED"
-    pid = one.job(job)["pid"]
+    pid = one.pid_of(job)
     until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     size = ticks.stat().st_size
     waits(one, "--gpus", "1")

@@ -130,7 +130,7 @@ def test_a_paused_job_can_be_cancelled(box: Box) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
     box.client.pause([job])
-    pid = box.job(job)["pid"]
+    pid = box.pid_of(job)
     box.client.cancel([job])
     assert box.end_of(job)["state"] == "CANCELLED"
     assert not alive(pid)

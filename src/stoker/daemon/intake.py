@@ -15,7 +15,7 @@ from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.options import Context, Wanted, read
 from stoker.core.policy.place import could_ever
-from stoker.core.request import Request, describe
+from stoker.core.request import GPU, Request, describe
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
@@ -233,7 +233,7 @@ def check_possible(state: State, request: Request) -> None:
         if lack is None:
             return
         lacks.append(f"{node.name} {lack}")
-    raise Refusal(
-        f"No machine can ever give {describe(request)}: {'; '.join(lacks) or 'there is none'}.",
-        "impossible",
-    )
+    text = f"No machine can ever give {describe(request)}: {'; '.join(lacks) or 'there is none'}."
+    if request.gpu_amount and not any(node.types.get(GPU) for node in state.cluster.nodes.values()):
+        text += " To declare devices: stoker daemon restart --gpus 0,1"
+    raise Refusal(text, "impossible")

@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 BOOT = time.CLOCK_BOOTTIME
-UNHURRIED = 0.005
+UNHURRIED = 0.001
 """Seconds that the report of a start may wait for company."""
 PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT}
 """Shortages that may be over in a while: no reason to fail a job."""
