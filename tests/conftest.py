@@ -91,6 +91,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STOKER_HOME", str(base / "home"))
     monkeypatch.setenv("HOME", str(base / "user"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base / "runtime"))
+    monkeypatch.setenv("SHELL", "/bin/sh")
     try:
         yield base / "home"
     finally:

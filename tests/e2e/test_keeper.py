@@ -177,7 +177,7 @@ def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_
     box: Box,
 ) -> None:
     count = box.user / "count"
-    job = box.submit(f"echo x >> {count}; echo ready; sleep 60")
+    job = box.submit(f"echo x >> {count}; echo ready; exec sleep 60")
     box.says(job, "ready")
     pid, keepers = box.pid_of(job), box.keepers
     box.crash()
