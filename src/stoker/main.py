@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-from stoker import wire
+from stoker.cli.guard import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,19 +14,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    try:
-        code = _dispatch(args)
-        if sys.stdout is not None:  # closed by whoever started us
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        code = wire.EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has what it wanted. Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = wire.EXIT_OK
-    except Exception as error:  # noqa: BLE001 - our own bugs are raised again in there
-        code = _explain(error, args)
-    return code
+    # After `submit` and `run`, --json may be the job's own; only the parser can tell.
+    is_ours = bool(args) and args[0] not in {"submit", "run", "add", "door"}
+    return guarded(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
 
 
 def _dispatch(args: list[str]) -> int:
@@ -52,7 +41,7 @@ def _dispatch(args: list[str]) -> int:
 def _run(verb: str, args: list[str]) -> int:
     from stoker.cli.verbs import module_of
 
-    if args and args[0] in {"--help", "-h"} and verb != "feed":
+    if args and args[0] in {"--help", "-h"} and verb not in {"feed", "door"}:
         return _help(verb)
     # __import__ with a list of names returns the module itself, without importlib's weight.
     module = __import__(module_of(verb), fromlist=["main"])
@@ -78,26 +67,3 @@ def _verb(word: str) -> str:
     guess = nearest(word, [*VERBS, *ALIASES])
     hint = f"Did you mean `stoker {guess}`?" if guess else "See: stoker --help"
     raise UsageError(f"There is no command {word!r}. {hint}")
-
-
-def _explain(error: Exception, args: list[str]) -> int:
-    """Say what went wrong in one line; only our own bugs get a traceback."""
-    from stoker.cli import output
-    from stoker.client.errors import StokerError
-    from stoker.places import UnsafeDirectory
-
-    if isinstance(error, UnsafeDirectory):
-        error = StokerError(str(error), error.exit_code, error.code)
-    elif isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
-        error = StokerError(f"{name}{error.strerror or error}")
-    if not isinstance(error, StokerError):
-        raise error
-    # After `submit` and `run`, --json may be the job's own; only the parser can tell.
-    is_ours = bool(args) and args[0] not in {"submit", "run", "add"}
-    if output.wants_json or (is_ours and "--json" in args):
-        output.emit({"error": error.as_dict()})
-        sys.stdout.flush()
-    else:
-        output.say(f"stoker: {error.message}")
-    return error.exit_code

@@ -45,6 +45,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("undrain", "use a drained GPU again"),
             ("daemon", "start, stop, restart, status, run, install"),
             ("db", "back up the database"),
+            ("door", "the commands of other tools, run by stoker: grass, auto, simple_gpu_..."),
             ("completion", "print the completion script for bash, zsh or fish"),
         ),
     ),
@@ -74,4 +75,6 @@ def module_of(verb: str) -> str:
     """Return the module that holds a verb's `main(argv)`."""
     if verb == "feed":
         return "stoker.feed.main"
+    if verb == "door":
+        return "stoker.frontdoors.door"
     return f"stoker.cli.{verb.lstrip('_')}"

@@ -1,0 +1,49 @@
+"""Runs a command's function and turns what goes wrong into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def guarded(run: Callable[[], int], program: str, asked_for_json: bool = False) -> int:
+    """Run one command and return its exit code; only our own bugs get a traceback."""
+    try:
+        code = run()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = wire.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted. Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = wire.EXIT_OK
+    except Exception as error:  # noqa: BLE001 - our own bugs are raised again in there
+        code = _explain(error, program, asked_for_json)
+    return code
+
+
+def _explain(error: Exception, program: str, asked_for_json: bool) -> int:
+    from stoker.cli import output
+    from stoker.client.errors import StokerError
+    from stoker.places import UnsafeDirectory
+
+    if isinstance(error, UnsafeDirectory):
+        error = StokerError(str(error), error.exit_code, error.code)
+    elif isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        error = StokerError(f"{name}{error.strerror or error}")
+    if not isinstance(error, StokerError):
+        raise error
+    if output.wants_json or asked_for_json:
+        output.emit({"error": error.as_dict()})
+        sys.stdout.flush()
+    else:
+        output.say(f"{program}: {error.message}")
+    return error.exit_code

@@ -1,0 +1,1 @@
+"""The commands of the tools that stoker grew from, as thin adapters over the engine."""

@@ -1,0 +1,45 @@
+"""The doors: which module holds each, and how one is entered."""
+
+from __future__ import annotations
+
+import sys
+
+from stoker.cli.guard import guarded
+
+DOORS = {
+    "simple_gpu_scheduler": "run the commands on stdin, a GPU each",
+    "simple_gpu_submit": "append a whole script to a queue file, as one job",
+    "simple_hypersearch": "print one command for each combination of parameters",
+    "grass": "queues with resources of their own",
+    "auto": "a GPU task server and its client",
+}
+"""Every door and what it is for. Each is a module beside this one with `main(argv) -> int`."""
+
+ON_PATH = ("simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch")
+"""What installing the package puts on PATH: no other tool has these names."""
+
+
+def enter(name: str, argv: list[str]) -> int:
+    """Run a door as the command of that name."""
+
+    def run() -> int:
+        # __import__ with a list of names returns the module itself, without importlib's weight.
+        module = __import__(f"stoker.frontdoors.{name}", fromlist=["main"])
+        return int(module.main(argv))
+
+    return guarded(run, name)
+
+
+def simple_gpu_scheduler() -> int:
+    """The command of this name."""
+    return enter("simple_gpu_scheduler", sys.argv[1:])
+
+
+def simple_gpu_submit() -> int:
+    """The command of this name."""
+    return enter("simple_gpu_submit", sys.argv[1:])
+
+
+def simple_hypersearch() -> int:
+    """The command of this name."""
+    return enter("simple_hypersearch", sys.argv[1:])
