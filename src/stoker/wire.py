@@ -34,6 +34,7 @@ ERRORS: dict[str, tuple[int, int]] = {
     "not_found": (404, EXIT_NOT_FOUND),
     "permission": (403, EXIT_PERMISSION),
     "impossible": (422, EXIT_IMPOSSIBLE),
+    "full": (429, EXIT_FAILED),
     "too_large": (413, EXIT_USAGE),
     "unavailable": (503, EXIT_UNREACHABLE),
 }

@@ -243,12 +243,23 @@ class QueueDefined(Event, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     strict: bool = False
     devices: tuple[str, ...] = ()
+    """The GPUs that its jobs may use, as typed; none: all."""
+    resources: tuple[tuple[str, str, int], ...] = ()
+    """Type, device and capacity of all that its jobs may use; none: everything there is."""
+    max_waiting: int | None = None
+    max_job_gpus: int | None = None
 
 
 class QueueDeleted(Event, frozen=True, kw_only=True):
     """A named queue is gone."""
 
     name: str
+
+
+class RecordsCleared(Event, frozen=True, kw_only=True):
+    """The history of a front door was wiped: what ended before is not shown there any more."""
+
+    door: str
 
 
 class JobsSeen(Event, frozen=True, kw_only=True):
@@ -275,6 +286,6 @@ AnyEvent = (
     | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
     | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
     | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed
-    | DevicesDrained | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted | JobsSeen
-    | JobsForgotten | JobRecalled
+    | DevicesDrained | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted
+    | RecordsCleared | JobsSeen | JobsForgotten | JobRecalled
 )  # fmt: skip

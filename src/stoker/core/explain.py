@@ -10,7 +10,7 @@ from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.order import in_order
-from stoker.core.policy.place import could_ever, fit, place, suits, wants
+from stoker.core.policy.place import could_ever, fit, offered, place, suits, wants
 from stoker.core.request import GPU, MEMORY, GpuAsk, Request, describe
 from stoker.core.state import State
 from stoker.core.units import THOUSAND, format_amount, format_duration
@@ -75,11 +75,12 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     limit = state.limit_reached(found)
     if limit:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
-    if place(state.cluster, found.request) is not None:
+    request = state.request(job, found)
+    if place(state.cluster, request) is not None:
         return "Priority", "the devices it would fit on are kept for a job ahead of it"
     first = state.line.first(state.jobs, state.limit_reached)
     if first is job or first is None:
-        return "Resources", f"needs {describe(found.request)}"
+        return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
 
 
@@ -130,10 +131,10 @@ def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeV
     elif request.gpus is not None and request.gpus.amount:
         constraints += _gpu_constraint(state, node, request.gpus, boot)
     for type, amount in wants(request):
-        free = max((device.free for device in node.types.get(type, ())), default=0)
-        unit = all(device.facts.capacity == THOUSAND for device in node.types.get(type, ()))
-        if unit:
-            free = sum(device.free for device in node.types.get(type, ()))
+        devices = offered(node, request, type)
+        free = max((device.free for device in devices), default=0)
+        if all(device.facts.capacity == THOUSAND for device in devices):
+            free = sum(device.free for device in devices)
         if free < amount:
             shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
             text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"

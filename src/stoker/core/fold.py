@@ -47,6 +47,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.ForeignUseChanged: machines.on_foreign_use_changed,
     e.QueueDefined: machines.on_queue_defined,
     e.QueueDeleted: machines.on_queue_deleted,
+    e.RecordsCleared: memory.on_records_cleared,
     e.JobsSeen: memory.on_jobs_seen,
     e.JobsForgotten: memory.on_jobs_forgotten,
     e.JobRecalled: memory.on_job_recalled,

@@ -73,15 +73,19 @@ class _Play:
         begun: list[Job] = []
         gate = Gate(self.shadow, lambda: [(end, self.held[id]) for end, id in self.ends])
         full: set[Request] = set()
+        stopped: set[str] = set()
         for job in waiting:
             spec = self.state.spec(job)
             request = self.state.effective(job, spec)
-            if request in full:
+            if request in full or spec.queue in stopped:
                 continue
             found = gate.find(request, spec.limit, self.moment)
             if found is None:
                 if spec.limit is None:
                     full.add(request)
+                queue = self.state.rest.queues.get(spec.queue)
+                if queue is not None and queue.strict:
+                    stopped.add(spec.queue)
                 continue
             self.shadow.take(found)
             self._run(job, found, self.moment)

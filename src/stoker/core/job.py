@@ -66,6 +66,10 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     on_end: str | None = None
     feed: str | None = None
     """Set on the lines of one `feed`, which follows and cancels them together."""
+    door: str | None = None
+    """The front door it came through, whose commands touch only such jobs."""
+    fill: bool = False
+    """Whether its environment names devices in braces, to be filled in at the start."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):

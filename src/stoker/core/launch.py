@@ -9,7 +9,8 @@ from stoker.core.job import Job, Spec
 from stoker.core.request import GPU
 from stoker.core.units import format_amount
 
-SHARED = "{gpu}"
+BROUGHT = "queue-"
+"""Before a type that is otherwise a pool (cpu, mem): a queue's own devices of that name."""
 
 
 class Launch(Struct, frozen=True):
@@ -29,6 +30,8 @@ class Launch(Struct, frozen=True):
     """Whether it runs on a terminal of its own."""
     gpus: tuple[str, ...]
     """UUIDs of real GPUs, for the hold that other users respect."""
+    fill: dict[str, str] = {}
+    """What to write for `{gpu}` and the like in the environment; empty when nothing is."""
 
 
 def launch(
@@ -71,11 +74,13 @@ def launch(
     if spec.slurm:
         extra.update(_slurm(job, spec, node, at))
     out, err = log_paths(job, spec, node.name, logs)
+    words = _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
     return Launch(
-        job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, gpus),
+        job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, words),
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
         out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
+        fill=words if spec.fill else {},
     )  # fmt: skip
 
 
@@ -86,14 +91,32 @@ def _visible(gpus: str, vendors: set[str | None]) -> dict[str, str]:
     return seen | {"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else seen
 
 
-def _argv(job: Job, spec: Spec, script: str | None, gpus: str) -> tuple[str, ...]:
+def _words(placement: Placement, gpus: str) -> dict[str, str]:
+    """Each resource in braces, and the devices that are written in its place."""
+    words = {"{gpu}": gpus}
+    for take in placement.takes:
+        if take.type not in (GPU, "cpu", "mem"):
+            names = ",".join(placement.names(take.type))
+            words[f"{{{take.type.removeprefix(BROUGHT)}}}"] = names
+    return words
+
+
+def filled_in(text: str, words: dict[str, str]) -> str:
+    """A text with the devices in place of their types; all other braces stay as they are."""
+    if "{" in text:
+        for word, names in words.items():
+            text = text.replace(word, names)
+    return text
+
+
+def _argv(job: Job, spec: Spec, script: str | None, words: dict[str, str]) -> tuple[str, ...]:
     command = job.command
     if script is not None:
         start = (spec.shell, script) if spec.kind == "shell-script" else (script,)
         return (*start, *spec.args)
     if isinstance(command, str):
-        return (spec.shell, "-c", command.replace(SHARED, gpus))
-    return tuple(word.replace(SHARED, gpus) for word in command or ())
+        return (spec.shell, "-c", filled_in(command, words))
+    return tuple(filled_in(word, words) for word in command or ())
 
 
 def _slurm(job: Job, spec: Spec, node: Node, at: float) -> dict[str, str]:

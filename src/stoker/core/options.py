@@ -58,7 +58,8 @@ KNOWN = {
     "resources", "constraint", "nodelist", "exclude", "exclusive", "array", "dependency", "begin",
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
-    "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed",
+    "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
+    "share",
 }  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     for key, field in (
         ("name", "name"), ("output", "output"), ("error", "error"), ("chdir", "directory"),
         ("queue", "queue"), ("comment", "comment"), ("group", "group"), ("on_end", "on_end"),
-        ("feed", "feed"),
+        ("feed", "feed"), ("door", "door"),
     ):  # fmt: skip
         if key in words:
             if "\0" in words[key]:
@@ -230,6 +231,11 @@ def _gpu_ask(words: dict[str, str], options: Options, base: GpuAsk | None) -> Gp
             changes[field] = parse_names(words[key], f"--{key.replace('_', '-')}")
     if _on(options, "explicit"):
         changes["despite_strangers"] = True
+    if words.get("share"):
+        share = parse_amount(words["share"], "share")
+        if not changes.get("only") or not 0 < share <= THOUSAND:
+            raise BadValue("A share is of each of the GPUs that use_gpus names, and at most 1.")
+        changes |= {"share": share, "amount": share * len(changes["only"])}
     if changes:
         ask = replace(ask or GpuAsk(THOUSAND), **changes)
     return ask if ask is None or ask.amount or changes else None

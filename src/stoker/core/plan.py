@@ -26,7 +26,7 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
         job, found = candidate
         if found.queue in stopped or state.limit_reached(found):
             continue
-        placement = gate.find(found.request, state.specs[job.spec].limit, boot)
+        placement = gate.find(state.request(job, found), state.specs[job.spec].limit, boot)
         if placement is None:
             queue = state.rest.queues.get(found.queue)
             if queue is not None and queue.strict:

@@ -24,6 +24,8 @@ class GpuAsk(Struct, frozen=True, omit_defaults=True):
     avoid: tuple[str, ...] = ()
     despite_strangers: bool = False
     """The devices were named by hand, so strangers on them do not matter."""
+    share: int | None = None
+    """So much of every device in `only`, all of them together, in that order."""
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -39,6 +41,14 @@ class Request(Struct, frozen=True, omit_defaults=True):
     not_nodes: tuple[str, ...] = ()
     machines: int = 1
     """How many machines at once."""
+    among: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """For some types, the devices that alone will do (what the job's queue has)."""
+
+    def will_do(self, type: str) -> tuple[str, ...] | None:
+        """The devices of a type that alone will do, or None when any will."""
+        if not self.among or type in (CPU, MEMORY):
+            return None
+        return next((names for each, names in self.among if each == type), ())
 
     @property
     def gpu_amount(self) -> int:

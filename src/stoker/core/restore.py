@@ -22,7 +22,7 @@ def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
             for job in known
             if job.holding and job.placement is not None and job.placement.node == facts.name
         ]
-        state.cluster.join(facts, held)
+        state.join(facts, held)
     state.mark_devices()
     for job in known:
         state.enter(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heappush
 from math import inf
 from typing import TypeVar
@@ -9,7 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, NodeFacts, Placement
+from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
 from stoker.core.dependency import Dependency, Other, Standing, standing
 from stoker.core.events import QueueDefined
 from stoker.core.job import Job, Spec
@@ -23,6 +24,8 @@ KEEP_FINISHED = 256
 KEEP_UNSEEN = 1024
 """Unseen failures are kept longer, since the listing shows them, but not without bound."""
 FORGET_BATCH = 64
+NONE_OF_ITS_OWN = "none"
+"""No GPU is called that: what a queue without GPUs gives to jobs that ask for one."""
 
 _K = TypeVar("_K", str, int)
 
@@ -41,6 +44,8 @@ class Rest(Struct, omit_defaults=True):
     """Reasons by `node/type:device`."""
     strangers: dict[str, tuple[str, int]] = {}
     queues: dict[str, QueueDefined] = {}
+    cleared: dict[str, float] = {}
+    """When the history of a front door was last wiped."""
 
 
 class State:
@@ -87,14 +92,18 @@ class State:
     def key(self, job: Job) -> Key:
         """The class a ready job belongs to."""
         spec = self.specs[job.spec]
-        throttled = job.array or job.id
-        return (
-            self.effective(job, spec),
-            job.priority,
-            spec.queue,
-            throttled if spec.array_limit is not None else 0,
-            spec.limit,
-        )
+        throttled = (job.array or job.id) if spec.array_limit is not None else 0
+        queue = self.rest.queues.get(spec.queue)
+        if queue is not None and queue.strict:
+            # Only the head of such a queue counts, whatever the others behind it ask for.
+            return (None, job.priority, spec.queue, throttled, None)
+        return (self.effective(job, spec), job.priority, spec.queue, throttled, spec.limit)
+
+    def request(self, job: Job, found: JobClass) -> Request:
+        """What the job at the head of a class asks for."""
+        if found.request is not None:
+            return found.request
+        return self.effective(job, self.specs[job.spec])
 
     def deadline(self, job: Job) -> float | None:
         """The moment by which a job must have ended, or begun if it waits, while that counts."""
@@ -109,6 +118,9 @@ class State:
         request = spec.request
         queue = self.rest.queues.get(spec.queue)
         only = queue.devices if queue else ()
+        if queue is not None and queue.resources:
+            request = replace(request, among=among(queue))
+            only = request.will_do(GPU) or (NONE_OF_ITS_OWN,)
         if job.same_devices and job.last_devices:
             only = job.last_devices
         if only and request.gpus:
@@ -142,7 +154,9 @@ class State:
             return f"queue {found.queue} runs {queue.max_running} at a time"
         if queue.max_gpus is not None:
             used = self.queue_gpus.get(found.queue, 0)
-            if used + found.request.gpu_amount > queue.max_gpus:
+            head = self.line.head(found, self.jobs)
+            asked = self.request(head, found).gpu_amount if head else 0
+            if used + asked > queue.max_gpus:
                 return f"queue {found.queue} has its GPUs in use"
         return None
 
@@ -302,6 +316,15 @@ class State:
         job.placement = None
         self.running.pop(job.id, None)
 
+    def join(self, facts: NodeFacts, held: list[Placement]) -> None:
+        """A machine has these devices, and the first one also what queues brought along."""
+        brought = _brought(self.rest.queues.values(), facts) if self._is_first(facts) else {}
+        types = {**facts.types, **brought}
+        self.cluster.join(NodeFacts(facts.name, types) if brought else facts, held)
+
+    def _is_first(self, facts: NodeFacts) -> bool:
+        return next(iter(self.rest.nodes), facts.name) == facts.name
+
     def mark_devices(self) -> None:
         """Put what is known of devices besides their use on the ledger."""
         for key, reason in self.rest.drained.items():
@@ -340,6 +363,29 @@ class State:
                 extra -= 1
                 chosen.append(id)
         return tuple(chosen)
+
+
+def among(queue: QueueDefined) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The devices that a queue has, by type."""
+    types = dict.fromkeys(type for type, _, _ in queue.resources)
+    return tuple(
+        (each, tuple(name for type, name, _ in queue.resources if type == each)) for each in types
+    )
+
+
+def _brought(
+    queues: Iterable[QueueDefined], facts: NodeFacts
+) -> dict[str, tuple[DeviceFacts, ...]]:
+    """Devices of types that the machine itself knows nothing of. Equal names are one device."""
+    found: dict[str, dict[str, int]] = {}
+    for queue in queues:
+        for type, name, capacity in queue.resources:
+            if type not in facts.types:
+                found.setdefault(type, {}).setdefault(name, capacity)
+    return {
+        type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())
+        for type, devices in found.items()
+    }
 
 
 def _add(counter: dict[_K, int], key: _K, step: int) -> None:

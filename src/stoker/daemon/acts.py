@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.dependency import Dependency
-from stoker.core.job import RANK_STEP, Job, Spec
+from stoker.core.job import RANK_STEP, Job
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal, read
 from stoker.core.state import State
-from stoker.core.units import BadValue, parse_amount
+from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
 from stoker.daemon.intake import check_possible, context, digest
@@ -64,10 +64,24 @@ def _act(
     return Decision(events=facts, reply=reply)
 
 
+def _spared(state: State, job: Job, body: r.End) -> str | None:
+    """Why a job that was selected is not meant, or None when it is."""
+    spec = state.specs.get(job.spec)
+    if body.door is not None and (spec is None or spec.door != body.door):
+        return f"it was not submitted with {body.door}"
+    if body.only == "waiting" and job.holding:
+        return "it is running"
+    if body.only == "running" and job.state is JobState.PENDING:
+        return "it is not running"
+    return None
+
+
 def cancel(desk: Desk, body: r.Cancel) -> Decide:
     """End jobs for good."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if not job.finished and (why_not := _spared(state, job, body)):
+            return why_not
         if job.finished:
             return f"it is already over ({job.cause or job.state.value.lower()})"
         return [e.JobCancelled(at=now.at, job=job.id)]
@@ -83,6 +97,8 @@ def kill(desk: Desk, body: r.Kill) -> Decide:
         raise Refusal(str(error), "usage") from None
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+        if not job.finished and (why_not := _spared(state, job, body)):
+            return why_not
         if number is None:
             if job.finished:
                 return "it is already over"
@@ -343,45 +359,3 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
         return Decision(events=[fact], reply=lambda _: reply)
 
     return decide
-
-
-def define_queue(desk: Desk, body: r.Queue) -> Decide:
-    """Make or change a named queue."""
-
-    def decide(state: State, now: Moment) -> Decision:
-        try:
-            gpus = parse_amount(body.max_gpus, "max_gpus") if body.max_gpus else None
-        except BadValue as error:
-            raise Refusal(str(error), "usage") from None
-        for word in body.devices or ():
-            if not state.cluster.find(word):
-                raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
-        fact = e.QueueDefined(
-            at=now.at, name=body.name, max_running=body.max_running, max_gpus=gpus,
-            priority=body.priority, strict=body.strict, devices=tuple(body.devices or ()),
-        )  # fmt: skip
-        return Decision(events=[fact], reply=lambda _: {"name": body.name})
-
-    return decide
-
-
-def delete_queue(desk: Desk, name: str) -> Decide:
-    """Forget a named queue's limits."""
-
-    def decide(state: State, now: Moment) -> Decision:
-        if name not in state.rest.queues:
-            raise Refusal(f"There is no queue '{name}'.", "not_found")
-        busy = [job.id for job in state.jobs.values() if not job.finished and _in(state, job, name)]
-        if busy:
-            raise Refusal(
-                f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed"
-            )
-        fact = e.QueueDeleted(at=now.at, name=name)
-        return Decision(events=[fact], reply=lambda _: {"name": name})
-
-    return decide
-
-
-def _in(state: State, job: Job, queue: str) -> bool:
-    spec: Spec = state.spec(job)
-    return spec.queue == queue

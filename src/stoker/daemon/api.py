@@ -17,7 +17,7 @@ from stoker import __version__, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.daemon import acts, intake, looks, machine, requests, settings
+from stoker.daemon import acts, intake, looks, machine, queues, requests, settings
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
     ERROR_HANDLERS,
@@ -89,6 +89,7 @@ class Api:
             states=looks.known_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
+            door=query.get("door", ""),
             limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
             tail=min(number(query.get("tail"), "tail"), 100),
         )
@@ -177,7 +178,7 @@ class Api:
 
     async def delete_queue(self, request: Request) -> Response:
         """Forget a named queue."""
-        return reply(await self.ask(acts.delete_queue(self.desk, request.path_params["name"])))
+        return reply(await self.ask(queues.delete_queue(self.desk, request.path_params["name"])))
 
     async def history(self, request: Request) -> Response:
         """What has finished."""
@@ -186,6 +187,8 @@ class Api:
             states=looks.valid_states(listed(query.get("state"))),
             user=query.get("user"),
             name=query.get("name"),
+            queue=query.get("queue"),
+            door=query.get("door"),
             since=moment(query.get("since"), "since"),
             until=moment(query.get("until"), "until"),
             limit=min(number(query.get("limit"), "limit") or 100, 1_000_000),
@@ -320,7 +323,8 @@ VERBS: dict[str, tuple[Any, Any]] = {
     "seen": (acts.seen, requests.Seen),
     "drain": (acts.drain, requests.Drain),
     "undrain": (acts.drain, requests.Undrain),
-    "queues": (acts.define_queue, requests.Queue),
+    "queues": (queues.define_queue, requests.Queue),
+    "clear": (queues.clear, requests.Clear),
 }
 
 

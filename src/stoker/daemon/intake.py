@@ -13,11 +13,13 @@ from stoker.core.events import Event, JobsSubmitted, SpecRecorded
 from stoker.core.explain import AHEAD
 from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
+from stoker.core.launch import BROUGHT
+from stoker.core.lifecycle import JobState
 from stoker.core.options import Context, Wanted, read
 from stoker.core.policy.place import could_ever
 from stoker.core.request import GPU, Request, describe
 from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.units import BadValue, format_amount
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
 from stoker.daemon.views import iso
@@ -70,10 +72,12 @@ def _check_text(what: r.What) -> None:
 def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
+    wanted.fields["fill"] = _names_devices(environment, wanted.request) or None
     env_hash = digest(environment)
     blobs: dict[str, bytes] = {}
     spec = _spec(desk, body, wanted, env_hash, blobs)
     check_possible(state, state.effective(Job(0, "", "", "", 0.0), spec))
+    check_limits(state, spec)
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
         if indexes is not None:
@@ -223,6 +227,37 @@ def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
     return b"\0".join(
         os.fsencode(name) + b"=" + os.fsencode(text) for name, text in sorted(values.items())
     )
+
+
+def _names_devices(environment: bytes, request: Request) -> bool:
+    """Whether `{gpu}` or another asked-for type in braces stands in the environment."""
+    types = [GPU, *(name.removeprefix(BROUGHT) for name, _ in request.named)]
+    return any(b"{%s}" % name.encode() in environment for name in types)
+
+
+def check_limits(state: State, spec: Spec) -> None:
+    """Refuse what the job's queue does not take."""
+    queue = state.rest.queues.get(spec.queue)
+    if queue is None:
+        return
+    most = queue.max_job_gpus
+    if most is not None and spec.request.gpu_amount > most:
+        raise Refusal(
+            f"Queue '{queue.name}' gives a job at most {format_amount(most)} GPUs, not"
+            f" {format_amount(spec.request.gpu_amount)}.",
+            "impossible",
+        )
+    if queue.max_waiting is not None:
+        waiting = sum(
+            job.state is JobState.PENDING and state.spec(job).queue == queue.name
+            for job in state.jobs.values()
+        )
+        if waiting >= queue.max_waiting:
+            raise Refusal(
+                f"Queue '{queue.name}' has {waiting} waiting jobs, and takes no more than"
+                f" {queue.max_waiting}; try again later.",
+                "full",
+            )
 
 
 def check_possible(state: State, request: Request) -> None:

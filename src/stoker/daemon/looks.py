@@ -14,7 +14,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
-from stoker.daemon.views import gpu_view, iso, job_view, node_view
+from stoker.daemon.views import gpu_view, iso, job_view, node_view, queue_view
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -34,6 +34,7 @@ class Wanted(Struct, frozen=True):
     states: list[str]
     user: str
     queue: str
+    door: str
     limit: int
     tail: int
 
@@ -50,7 +51,7 @@ def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
     """The ids that a listing shows, and how many there are besides."""
 
     def decide(state: State, now: Moment) -> Decision:
-        narrowed = bool(wanted.states or wanted.user or wanted.queue)
+        narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
         most = MOST if narrowed else wanted.limit
         chosen = desk.ids(words, state) if words else _current(state, most)
         total = len(chosen)
@@ -73,6 +74,7 @@ def _matches(job: Job, spec: Spec, wanted: Wanted) -> bool:
         (not wanted.states or job.state.value in wanted.states)
         and (not wanted.user or job.user == wanted.user)
         and (not wanted.queue or spec.queue == wanted.queue)
+        and (not wanted.door or spec.door == wanted.door)
     )
 
 
@@ -207,6 +209,8 @@ def history(desk: Desk, words: list[str], wanted: Filter) -> Decide:
             return answered(
                 {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
             )
+        if wanted.door in state.rest.cleared:
+            wanted.since = max(wanted.since or 0.0, state.rest.cleared[wanted.door])
         shown = desk.store.past(wanted)
         more = desk.store.count_past(wanted) - len(shown)
         return answered(
@@ -262,20 +266,7 @@ def queues(desk: Desk) -> Decide:
     """The named queues."""
 
     def decide(state: State, now: Moment) -> Decision:
-        from stoker.core.units import format_amount
-
-        shown = [
-            {
-                "name": queue.name,
-                "max_running": queue.max_running,
-                "max_gpus": format_amount(queue.max_gpus) if queue.max_gpus is not None else None,
-                "priority": queue.priority,
-                "strict": queue.strict,
-                "devices": list(queue.devices),
-                "running": state.queue_running.get(queue.name, 0),
-            }
-            for queue in state.rest.queues.values()
-        ]
+        shown = [queue_view(queue, state) for queue in state.rest.queues.values()]
         return answered({"queues": shown})
 
     return decide

@@ -27,7 +27,8 @@ ERROR = {
 }
 
 GETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/jobs": ("The queue, or selected jobs", ("select", "state", "user", "queue", "limit", "tail")),
+    "/jobs": ("The queue, or selected jobs",
+        ("select", "state", "user", "queue", "door", "limit", "tail")),
     "/jobs/{selector}/why": ("Why a job is where it is", ()),
     "/jobs/{selector}/log": (
         "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt"),
@@ -36,7 +37,8 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/nodes": ("Every machine", ()),
     "/queues": ("Named queues", ()),
     "/history": (
-        "What has finished", ("select", "state", "user", "name", "since", "until", "limit"),
+        "What has finished",
+        ("select", "state", "user", "name", "queue", "door", "since", "until", "limit"),
     ),
     "/daemon": ("Who is answering", ()),
     "/events": ("Everything that happens, as server-sent events", ("after",)),
@@ -59,6 +61,7 @@ POSTS: dict[str, tuple[str, type]] = {
     "/drain": ("Close devices to new jobs", r.Drain),
     "/undrain": ("Open devices again", r.Undrain),
     "/queues": ("Define a named queue", r.Queue),
+    "/clear": ("Wipe the history that a front door shows", r.Clear),
     "/daemon/stop": ("End the daemon", r.Stop),
     "/backup": ("Copy the database", r.Backup),
 }

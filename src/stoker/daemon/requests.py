@@ -46,11 +46,19 @@ class Select(Body):
     select: Words = []
 
 
-class Cancel(Select):
+class End(Select):
+    """Jobs to end, but only some of those selected."""
+
+    door: Word | None = None
+    """Only those that came through this front door."""
+    only: Annotated[str, Meta(pattern="^(waiting|running)$")] | None = None
+
+
+class Cancel(End):
     """End jobs for good."""
 
 
-class Kill(Select):
+class Kill(End):
     """Send a signal, or end at once."""
 
     signal: Word | None = None
@@ -116,6 +124,14 @@ class Undrain(Body):
     devices: Words = []
 
 
+class Resource(Body):
+    """One device of a queue."""
+
+    type: Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.-]{0,63}$")]
+    device: Annotated[str, Meta(min_length=1, max_length=128)]
+    capacity: Annotated[str, Meta(max_length=20)] = "1"
+
+
 class Queue(Body):
     """A named queue and its limits."""
 
@@ -125,6 +141,18 @@ class Queue(Body):
     priority: Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)] = 0
     strict: bool = False
     devices: Words | None = None
+    resources: Annotated[list[Resource], Meta(max_length=100_000)] | None = None
+    """All that its jobs may use; types that the machine does not know are brought along."""
+    max_waiting: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
+    max_job_gpus: Annotated[str, Meta(max_length=20)] | None = None
+    new: bool = False
+    """Refuse to change a queue that is there already."""
+
+
+class Clear(Body):
+    """Wipe the history that a front door shows."""
+
+    door: Word
 
 
 class Stop(Body):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stoker import places
 from stoker.core.cluster import Device, Node
+from stoker.core.events import QueueDefined
 from stoker.core.explain import reason
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
@@ -81,6 +82,7 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "on_end": spec.on_end,
         "warning_signal": f"{warning.signal}@{warning.seconds}" if warning else None,
         "feed": spec.feed,
+        "door": spec.door,
     }
 
 
@@ -307,3 +309,34 @@ def node_view(node: Node, state: State, since: float) -> dict[str, Any]:
         "jobs": running,
         "since": iso(since),
     }
+
+
+def queue_view(queue: QueueDefined, state: State) -> dict[str, Any]:
+    """A named queue, its limits, and what is free of the devices it has."""
+    amount = format_amount
+    return {
+        "name": queue.name,
+        "max_running": queue.max_running,
+        "max_gpus": amount(queue.max_gpus) if queue.max_gpus is not None else None,
+        "max_job_gpus": amount(queue.max_job_gpus) if queue.max_job_gpus is not None else None,
+        "max_waiting": queue.max_waiting,
+        "priority": queue.priority,
+        "strict": queue.strict,
+        "devices": list(queue.devices),
+        "running": state.queue_running.get(queue.name, 0),
+        "resources": [
+            {
+                "type": type,
+                "device": name,
+                "capacity": amount(capacity),
+                "free": amount(max(_free(state, type, name), 0)),
+            }
+            for type, name, capacity in queue.resources
+        ],
+    }
+
+
+def _free(state: State, type: str, name: str) -> int:
+    """What is left of a device on the machine where most of it is."""
+    found = [node.by_name.get((type, name)) for node in state.cluster.nodes.values()]
+    return max((device.free for device in found if device is not None), default=0)

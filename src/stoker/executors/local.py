@@ -23,7 +23,7 @@ from stoker.core.events import (
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
-from stoker.core.launch import Launch
+from stoker.core.launch import Launch, filled_in
 from stoker.executors import cgroup, symptoms, tree
 from stoker.executors.adoption import KEPT, Adoption
 from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
@@ -155,7 +155,7 @@ class LocalExecutor(Executor):
             launch.directory,
             launch.umask,
             launch.environment,
-            launch.extra,
+            launch.extra | self._filled(launch) if launch.fill else launch.extra,
             launch.out,
             launch.err,
             self.holds.paths(launch.gpus) if launch.gpus else [],
@@ -175,6 +175,12 @@ class LocalExecutor(Executor):
             ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=why)
             for name in wish.placement.names("gpu")
         ]
+
+    def _filled(self, launch: Launch) -> dict[str, str]:
+        """The variables that name devices in braces, with the devices in their place."""
+        values = self._environment(launch.environment)
+        filled = {name: filled_in(text, launch.fill) for name, text in values.items()}
+        return {name: text for name, text in filled.items() if text != values[name]}
 
     def _environment(self, hash: str) -> dict[str, str]:
         values = self.secret(hash)

@@ -104,7 +104,7 @@ class MemoryStore:
         for _, (data, _resident) in sorted(self.rows.jobs.items()):
             job = codec.decode_job(data)
             spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
-            if _matches(job, wanted):
+            if _matches(job, spec, wanted):
                 found.append(Found(job, spec))
         found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
         return found[-max(wanted.limit, len(wanted.ids or ())) :]
@@ -112,7 +112,8 @@ class MemoryStore:
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
         jobs = (codec.decode_job(data) for data, _ in self.rows.jobs.values())
-        return sum(_matches(job, wanted) for job in jobs)
+        specs = self.rows.specs
+        return sum(_matches(job, codec.decode_spec(specs[job.spec]), wanted) for job in jobs)
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
@@ -145,7 +146,7 @@ class MemoryStore:
         """Stays readable, so that a test can look at it."""
 
 
-def _matches(job: Job, wanted: Filter) -> bool:
+def _matches(job: Job, spec: Spec, wanted: Filter) -> bool:
     if wanted.ids is not None:
         return job.id in wanted.ids
     if not job.finished:
@@ -155,6 +156,8 @@ def _matches(job: Job, wanted: Filter) -> bool:
         (wanted.states is None or job.state.value in wanted.states)
         and (wanted.user is None or job.user == wanted.user)
         and (wanted.name is None or job.name == wanted.name)
+        and (wanted.queue is None or spec.queue == wanted.queue)
+        and (wanted.door is None or spec.door == wanted.door)
         and (wanted.since is None or ended >= wanted.since)
         and (wanted.until is None or ended < wanted.until)
     )

@@ -182,8 +182,8 @@ def _write(path: str, found: _Remains) -> str:
                 marks = ", ".join("?" * len(rows[0]))
                 db.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
         db.executemany(
-            "INSERT INTO specs VALUES (?, ?)",
-            [(hash, codec.encode(spec)) for hash, spec in specs.items()],
+            "INSERT INTO specs VALUES (?, ?, ?, ?)",
+            [(hash, codec.encode(spec), spec.queue, spec.door) for hash, spec in specs.items()],
         )
         for job, resident in jobs.values():
             db.execute(

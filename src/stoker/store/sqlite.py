@@ -181,8 +181,11 @@ class SqliteStore:
         with self._transaction(force):
             if batch.specs:
                 db.executemany(
-                    "INSERT OR IGNORE INTO specs VALUES (?, ?)",
-                    [(hash, encode(spec)) for hash, spec in batch.specs.items()],
+                    "INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?)",
+                    [
+                        (hash, encode(spec), spec.queue, spec.door)
+                        for hash, spec in batch.specs.items()
+                    ],
                 )
             for table, blobs in (("blobs", batch.blobs), ("secrets", batch.secrets)):
                 if blobs:
@@ -303,7 +306,9 @@ class SqliteStore:
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
         where, values = _conditions(wanted)
-        row = self._db.execute(f"SELECT count(*) FROM jobs WHERE {where}", values).fetchone()
+        row = self._db.execute(
+            f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}", values
+        ).fetchone()
         return int(row[0])
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
@@ -386,6 +391,8 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     for column, test, value in (
         ("user", "=", wanted.user),
         ("jobs.name", "=", wanted.name),
+        ("specs.queue", "=", wanted.queue),
+        ("specs.door", "=", wanted.door),
         ("ended_at", ">=", wanted.since),
         ("ended_at", "<", wanted.until),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.cluster import NodeFacts
 from stoker.core.instructions import Instruction
 from stoker.core.state import State
 
@@ -23,17 +24,21 @@ def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
 def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     """A machine says what it has; running attempts keep what they hold."""
     state.line.stirred = True
-    facts = event.facts
+    state.rest.nodes[event.facts.name] = event.facts
+    _join(state, event.facts)
+    state.rest_changed = True
+    return []
+
+
+def _join(state: State, facts: NodeFacts) -> None:
+    """Running attempts keep what they hold."""
     held = [
         job.placement
         for job in state.running.values()
         if job.placement is not None and job.placement.node == facts.name
     ]
-    state.cluster.join(facts, held)
-    state.rest.nodes[facts.name] = facts
+    state.join(facts, held)
     state.mark_devices()
-    state.rest_changed = True
-    return []
 
 
 def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
@@ -76,20 +81,30 @@ def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Wishes:
 
 def on_queue_defined(state: State, event: e.QueueDefined) -> Wishes:
     """A named queue, new or changed."""
-    state.line.stirred = True
+    before = state.rest.queues.get(event.name)
     state.rest.queues[event.name] = event
-    state.rest_changed = True
-    _readmit(state, event.name, event.at)
+    _changed(state, event, before)
     return []
 
 
 def on_queue_deleted(state: State, event: e.QueueDeleted) -> Wishes:
     """A named queue's limits are gone; its jobs go on."""
-    state.line.stirred = True
-    state.rest.queues.pop(event.name, None)
-    state.rest_changed = True
-    _readmit(state, event.name, event.at)
+    before = state.rest.queues.pop(event.name, None)
+    _changed(state, event, before)
     return []
+
+
+def _changed(
+    state: State, event: e.QueueDefined | e.QueueDeleted, before: e.QueueDefined | None
+) -> None:
+    """A queue may have brought devices along, or taken them with it."""
+    state.line.stirred = True
+    state.rest_changed = True
+    brings = event.resources if isinstance(event, e.QueueDefined) else ()
+    if brings or (before is not None and before.resources):
+        for facts in list(state.rest.nodes.values())[:1]:
+            _join(state, facts)
+    _readmit(state, event.name, event.at)
 
 
 def _readmit(state: State, queue: str, at: float) -> None:

@@ -23,6 +23,13 @@ def on_jobs_seen(state: State, event: e.JobsSeen) -> Wishes:
     return []
 
 
+def on_records_cleared(state: State, event: e.RecordsCleared) -> Wishes:
+    """A door shows nothing that ended before this."""
+    state.rest.cleared[event.door] = event.at
+    state.rest_changed = True
+    return []
+
+
 def on_jobs_forgotten(state: State, event: e.JobsForgotten) -> Wishes:
     """Finished jobs make room."""
     for id in event.jobs:

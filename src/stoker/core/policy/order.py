@@ -8,8 +8,10 @@ from heapq import heapify, heappop, heappush
 from stoker.core.job import Job
 from stoker.core.request import Request
 
-Key = tuple[Request, int, str, int, int | None]
+Key = tuple[Request | None, int, str, int, int | None]
 """Request, priority, queue, the throttled array it belongs to (0: none), and time limit.
+
+No request and no limit in a queue of strict order, where only the head counts anyway.
 
 The time limit, since a short job may fit into a gap that is closed to a long one before it.
 """

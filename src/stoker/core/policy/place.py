@@ -38,11 +38,17 @@ def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
             return None
         takes = chosen
     for type, amount in wants(request):
-        found = _choose(node.types.get(type, []), type, amount)
+        found = _choose(offered(node, request, type), type, amount)
         if found is None:
             return None
         takes += found
     return tuple(takes)
+
+
+def offered(node: Node, request: Request, type: str) -> list[Device]:
+    """The devices of a type that this request may use, free or not."""
+    devices, names = node.types.get(type, []), request.will_do(type)
+    return devices if names is None else [each for each in devices if each.name in names]
 
 
 def wants(request: Request) -> list[tuple[str, int]]:
@@ -87,7 +93,16 @@ def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
             node.choices.clear()
         node.choices[ask] = suiting
     able = [device for device in suiting if usable(device, ask)]
+    if ask.share is not None:
+        return _a_share_of_each(able, ask, ask.share)
     return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
+
+
+def _a_share_of_each(devices: list[Device], ask: GpuAsk, share: int) -> list[Take] | None:
+    fitting = [device for device in devices if device.free >= share]
+    if len(fitting) < len(ask.only):
+        return None
+    return [Take(GPU, device.name, share, ask.memory or 0) for device in fitting]
 
 
 def _position(device: Device, words: tuple[str, ...]) -> int:
@@ -153,7 +168,7 @@ def could_ever(node: Node, request: Request) -> str | None:
         if lack:
             return lack
     for type, amount in wants(request):
-        devices = [device for device in node.types.get(type, ()) if not device.gone]
+        devices = [device for device in offered(node, request, type) if not device.gone]
         if not devices:
             return f"has no resource called '{type}'"
         capacities = [device.facts.capacity for device in devices]
@@ -171,7 +186,7 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     if not devices:
         return "has no GPU"
     fitting = [device for device in devices if suits(device, ask)]
-    needed = -(-ask.amount // THOUSAND)
+    needed = len(ask.only) if ask.share is not None else -(-ask.amount // THOUSAND)
     if all(device.facts.capacity == THOUSAND for device in fitting):
         if len(fitting) >= needed:
             return None

@@ -26,7 +26,12 @@ CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_done_by_name ON jobs (name, ended_at) WHERE state = 'COMPLETED';
 
 -- What was submitted, by content: one row serves a whole bulk.
-CREATE TABLE specs (hash TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE specs (
+    hash  TEXT PRIMARY KEY,
+    data  BLOB NOT NULL,
+    queue TEXT NOT NULL,
+    door  TEXT               -- the front door it came through, if any
+) WITHOUT ROWID;
 
 -- Scripts by content.
 CREATE TABLE blobs (hash TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;

@@ -1,0 +1,108 @@
+"""Named queues: their limits, and the devices they have or bring along."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.request import CPU, MEMORY
+from stoker.core.state import State
+from stoker.core.units import BadValue, format_amount, parse_amount
+from stoker.daemon import requests as r
+from stoker.daemon.desk import Decide, Desk
+from stoker.engine import Decision, Moment, Refusal
+
+ANY = -1
+"""The capacity of a device that nobody has named yet."""
+
+
+def define_queue(desk: Desk, body: r.Queue) -> Decide:
+    """Make or change a named queue."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        if body.new and body.name in state.rest.queues:
+            raise Refusal(f"Queue '{body.name}' already exists.", "failed")
+        for word in body.devices or ():
+            if not state.cluster.find(word):
+                raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
+        try:
+            fact = e.QueueDefined(
+                at=now.at, name=body.name, max_running=body.max_running,
+                max_gpus=_amount(body.max_gpus, "max_gpus"), priority=body.priority,
+                strict=body.strict, devices=tuple(body.devices or ()),
+                resources=_resources(state, body), max_waiting=body.max_waiting,
+                max_job_gpus=_amount(body.max_job_gpus, "max_job_gpus"),
+            )  # fmt: skip
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+        return Decision(events=[fact], reply=lambda _: {"name": body.name})
+
+    return decide
+
+
+def _amount(text: str | None, what: str) -> int | None:
+    return parse_amount(text, what) if text else None
+
+
+def _resources(state: State, body: r.Queue) -> tuple[tuple[str, str, int], ...]:
+    """A queue's devices, once it is certain that nobody else counts them otherwise."""
+    found: dict[tuple[str, str], int] = {}
+    for each in body.resources or ():
+        if each.type in (CPU, MEMORY):
+            raise BadValue(f"{each.type} is a pool of the machine, without devices to name.")
+        capacity = parse_amount(each.capacity, each.type)
+        known = _known_capacity(state, body.name, each.type, each.device)
+        if known is None:
+            raise BadValue(f"This machine has no {each.type} '{each.device}'; see stoker nodes.")
+        if known not in (capacity, ANY):
+            raise BadValue(
+                f"{each.type} '{each.device}' has a capacity of {format_amount(known)}, not"
+                f" {format_amount(capacity)}: write the same for every queue."
+            )
+        found[each.type, each.device] = capacity
+    return tuple((type, device, capacity) for (type, device), capacity in found.items())
+
+
+def _known_capacity(state: State, queue: str, type: str, device: str) -> int | None:
+    """How much a device can give; ANY when this queue is the first to say, None if not there."""
+    machines = [facts.types[type] for facts in state.rest.nodes.values() if type in facts.types]
+    for devices in machines:
+        for facts in devices:
+            if facts.name == device:
+                return facts.capacity
+    if machines:
+        return None
+    for other in state.rest.queues.values():
+        for each, name, capacity in other.resources:
+            if other.name != queue and (each, name) == (type, device):
+                return capacity
+    return ANY
+
+
+def clear(desk: Desk, body: r.Clear) -> Decide:
+    """Wipe what a front door shows of the past; the store keeps it."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        fact = e.RecordsCleared(at=now.at, door=body.door)
+        return Decision(events=[fact], reply=lambda _: {"door": body.door})
+
+    return decide
+
+
+def delete_queue(desk: Desk, name: str) -> Decide:
+    """Forget a named queue's limits."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        if name not in state.rest.queues:
+            raise Refusal(f"There is no queue '{name}'.", "not_found")
+        busy = [
+            job.id
+            for job in state.jobs.values()
+            if not job.finished and state.spec(job).queue == name
+        ]
+        if busy:
+            raise Refusal(
+                f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed"
+            )
+        fact = e.QueueDeleted(at=now.at, name=name)
+        return Decision(events=[fact], reply=lambda _: {"name": name})
+
+    return decide

@@ -1,0 +1,76 @@
+"""Random orders of 0…size-1 from a seed: a whole shuffled list, or one place at a time.
+
+Both are computed here from the bare Mersenne Twister: `random` would cost a command half of
+its start-up, and a later Python might shuffle differently.
+"""
+
+from __future__ import annotations
+
+from _random import Random
+from array import array
+from math import isqrt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROUNDS = 6
+"""Four make neighbours look unrelated; two more cost little."""
+
+
+def shuffled(size: int, seed: int) -> Sequence[int]:
+    """Return 0…size-1 as `random.seed(seed); random.shuffle(...)` of CPython 3.11 orders them."""
+    bits = Random(seed).getrandbits
+    places = array("Q", range(size))
+    for last in range(size - 1, 0, -1):
+        width = (last + 1).bit_length()
+        chosen = bits(width)
+        while chosen > last:
+            chosen = bits(width)
+        places[last], places[chosen] = places[chosen], places[last]
+    return places
+
+
+class Permutation:
+    """A bijection of 0…size-1 in constant memory, however large `size` is.
+
+    A Feistel network: a number is a row and a column of a nearly square table, and each round
+    moves one of the two by a hash of the other, which can always be undone. The table has a
+    few cells more than `size`; from one of those it walks on until it is inside again.
+    """
+
+    __slots__ = ("columns", "keys", "mask", "rows", "size", "width")
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.rows = isqrt(max(size - 1, 0)) + 1
+        self.columns = -(-size // self.rows)
+        # Spare bits make the remainder of the scaling below invisible.
+        self.width = max(64, self.rows.bit_length() + 40)
+        self.mask = (1 << self.width) - 1
+        bits, width = Random(seed).getrandbits, self.width
+        # An odd factor loses nothing of what it multiplies.
+        self.keys = [(bits(width), bits(width) | 1, bits(width) | 1) for _ in range(ROUNDS)]
+
+    def __getitem__(self, place: int) -> int:
+        """Return what stands at a place."""
+        if not 0 <= place < self.size:
+            raise IndexError(place)
+        place = self._mix(place)
+        while place >= self.size:
+            place = self._mix(place)
+        return place
+
+    def _mix(self, cell: int) -> int:
+        mask, width, half = self.mask, self.width, self.width // 2
+        still, moving = divmod(cell, self.columns)
+        still_size, moving_size = self.rows, self.columns
+        for key, first, second in self.keys:
+            hashed = ((still + key) * first) & mask
+            hashed = ((hashed ^ (hashed >> half)) * second) & mask
+            hashed ^= hashed >> half
+            moving = (moving + ((hashed * moving_size) >> width)) % moving_size
+            still, moving = moving, still
+            still_size, moving_size = moving_size, still_size
+        # ROUNDS is even: row and column are back in their own places.
+        return still * self.columns + moving
