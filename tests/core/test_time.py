@@ -172,3 +172,12 @@ def test_a_waiting_job_gives_up_when_it_can_no_longer_end_by_its_deadline() -> N
     assert story.is_(late) == "PENDING"
     story.wait(2)
     assert story.is_(late) == "DEADLINE"
+
+
+def test_a_job_that_began_late_still_has_its_deadline():
+    story = Story(gpus=1)
+    job = story.submit(limit=60, deadline_at=story.now + 45)
+    story.run(job)
+    assert not story.wait(1)
+    assert [type(fact) for fact in story.wait(50)] == [e.DeadlinePassed]
+    assert story.is_(job) == "COMPLETING"

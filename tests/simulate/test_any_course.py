@@ -42,6 +42,12 @@ MODELS = [
     (Model(taken="held by bob"), Model(seconds=8)),
     (Model(seconds=0.01),),
 ]  # fmt: skip
+DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000), ("gpu", "1", 1000), ("gpu", "2", 1000))
+OF_A_QUEUE = [
+    Request(named=(("hdd", 20_000),)), Request(named=(("hdd", 50_000),)), gpus(1), gpus(0.5),
+    Request(gpus=GpuAsk(500), named=(("hdd", 30_000),)),
+    gpus(1, only=("1", "2"), share=500), gpus(2, only=("2", "1"), share=1000),
+]  # fmt: skip
 DEVICES = [("box", "gpu", str(n)) for n in range(3)]
 SMALL = settings(
     max_examples=60,
@@ -89,6 +95,25 @@ class AnyCourse(RuleBasedStateMachine):
             deadline_at=self.box.world.moment().at + deadline if deadline else None,
         )  # fmt: skip
         return multiple(first)
+
+    @rule(
+        target=jobs,
+        request=st.sampled_from(OF_A_QUEUE),
+        models=st.sampled_from(MODELS),
+        count=st.sampled_from([1, 4]),
+        limit=st.sampled_from([None, 20]),
+    )
+    def submit_to_its_own_devices(self, request, models, count, limit):
+        return multiple(self.box.submit(request, models, count=count, limit=limit, queue="own"))
+
+    @rule(strict=st.booleans(), fewer=st.booleans())
+    def own_queue(self, strict, fewer):
+        resources = DISKS[1:] if fewer else DISKS
+        self.box.do(ask.define_queue("own", strict=strict, resources=resources))
+
+    @rule()
+    def delete_own_queue(self):
+        self.box.do(ask.delete_queue("own"))
 
     @rule(
         target=jobs,
@@ -184,6 +209,7 @@ class AnyCourse(RuleBasedStateMachine):
         box.do(ask.undrain(*DEVICES))
         box.do(ask.define_queue("narrow", max_running=1))
         box.do(ask.define_queue("strict", strict=True))
+        box.do(ask.define_queue("own", strict=True, resources=DISKS))
         for id, job in list(box.state.jobs.items()):
             if self.impossible(id):
                 box.do(ask.cancel(id))

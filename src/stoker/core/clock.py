@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heappop, heappush
 
 from stoker.core.events import DeadlinePassed, Event, TimeLimitNear, TimeLimitReached, WaitOver
 from stoker.core.job import Job
@@ -23,8 +23,10 @@ def due(state: State, at: float, boot: float) -> list[Event]:
     while state.deadlines and state.deadlines[0][0] <= at:
         _, id = heappop(state.deadlines)
         job = state.jobs.get(id)
-        deadline = state.deadline(job) if job else None
-        if job is not None and not job.finished and deadline is not None and deadline <= at:
+        deadline = state.deadline(job) if job and not job.finished else None
+        if deadline is not None and deadline > at:  # it has begun, so it has until its end
+            heappush(state.deadlines, (deadline, id))
+        elif deadline is not None:
             facts.append(DeadlinePassed(at=at, job=id))
     for job in state.running.values():
         end, warn = _limits(state, job)

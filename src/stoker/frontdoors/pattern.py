@@ -10,7 +10,7 @@ from stoker.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 DOUBLE = "Braces that belong to the command are doubled:"
 CONVERSIONS = ("r", "s", "a")
@@ -30,7 +30,7 @@ class Field:
         if self.name not in names:
             raise UsageError(_no_parameter(typed, self.name, names))
         if self.conversion not in CONVERSIONS and "!" in head:
-            raise UsageError(f"{typed}: a conversion is !r, !s or !a. {DOUBLE} {{{typed}}}")
+            raise UsageError(f"{typed}: a conversion is !r, !s or !a. {DOUBLE} {doubled(typed)}")
         self._check_spec()
 
     def shown(self, value: object) -> str:
@@ -52,7 +52,7 @@ class Field:
         except ValueError:
             raise UsageError(
                 f"{self.typed} has a format that a text cannot take, and values are texts: "
-                f"{{{self.name}:>8}} is one that works. {DOUBLE} {{{self.typed}}}"
+                f"{{{self.name}:>8}} is one that works. {DOUBLE} {doubled(self.typed)}"
             ) from None
 
 
@@ -71,20 +71,25 @@ class Pattern:
         self.used = {piece.name for piece in self.pieces if isinstance(piece, Field)}
         # str.format is far faster than joining pieces here. The numbers it gets are ours.
         self.fill = "".join(
-            piece.template(names.index(piece.name))
-            if isinstance(piece, Field)
-            else piece.replace("{", "{{").replace("}", "}}")
+            piece.template(names.index(piece.name)) if isinstance(piece, Field) else doubled(piece)
             for piece in self.pieces
         ).format
 
-    def endings(self, values: dict[str, Sequence[object]]) -> Iterator[str]:
+    def endings(self, values: Mapping[str, Sequence[object]]) -> Iterator[str]:
         """Yield every text that can stand at the end of a filled-in pattern."""
         for piece in reversed(self.pieces):
-            is_field = isinstance(piece, Field)
-            texts = [piece.shown(value) for value in values[piece.name]] if is_field else [piece]
+            if isinstance(piece, Field):
+                texts = [piece.shown(value) for value in values[piece.name]]
+            else:
+                texts = [piece]
             yield from filter(None, texts)
             if all(texts):
                 return
+
+
+def doubled(text: str) -> str:
+    """Return a text as a pattern has to spell it."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def split(text: str) -> Iterator[tuple[bool, str]]:
@@ -116,7 +121,7 @@ def _field_end(text: str, start: int) -> int:
         return place + 1
     brace, other = ("{", "}") if depth > 0 else ("}", "{")
     raise UsageError(
-        f"The pattern has a {brace} without its {other}, at: {_cut(text[start:])} "
+        f"The pattern has a {brace} without its {other}: {_cut(text[start:])!r}. "
         f"A brace that belongs to the command is doubled: {brace * 2}"
     )
 
@@ -126,14 +131,14 @@ def _no_parameter(typed: str, name: str, names: Sequence[str]) -> str:
     if inside != name and inside in names:
         return (
             f"{typed} reaches into a value; only the whole value is there: {{{inside}}}. "
-            f"{DOUBLE} {{{typed}}}"
+            f"{DOUBLE} {doubled(typed)}"
         )
     if name.replace("-", "_").isidentifier():
         return (
             f"The pattern has {typed}, but there is no parameter {name}. Add -p {name} VALUE ..., "
-            f"or double the braces if they belong to the command: {{{typed}}}"
+            f"or double the braces if they belong to the command: {doubled(typed)}"
         )
-    return f"The pattern has {_cut(typed)}, which is no parameter. {DOUBLE} {_cut(f'{{{typed}}}')}"
+    return f"The pattern has {_cut(typed)}, which is no parameter. {DOUBLE} {_cut(doubled(typed))}"
 
 
 def _cut(text: str, width: int = 40) -> str:

@@ -45,8 +45,8 @@ class Permutation:
         self.size = size
         self.rows = isqrt(max(size - 1, 0)) + 1
         self.columns = -(-size // self.rows)
-        # Spare bits make the remainder of the scaling below invisible.
-        self.width = max(64, self.rows.bit_length() + 40)
+        # 40 bits more than a row has: scaled down to rows below, no row is visibly preferred.
+        self.width = max(60, self.rows.bit_length() + 40)
         self.mask = (1 << self.width) - 1
         bits, width = Random(seed).getrandbits, self.width
         # An odd factor loses nothing of what it multiplies.
@@ -68,7 +68,6 @@ class Permutation:
         for key, first, second in self.keys:
             hashed = ((still + key) * first) & mask
             hashed = ((hashed ^ (hashed >> half)) * second) & mask
-            hashed ^= hashed >> half
             moving = (moving + ((hashed * moving_size) >> width)) % moving_size
             still, moving = moving, still
             still_size, moving_size = moving_size, still_size

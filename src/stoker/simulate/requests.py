@@ -180,3 +180,8 @@ def define_queue(name: str, **limits: Any) -> Decide:
     return lambda _state, now, _store: Decision(
         events=[e.QueueDefined(at=now.at, name=name, **limits)]
     )
+
+
+def delete_queue(name: str) -> Decide:
+    """Forget a named queue."""
+    return lambda _state, now, _store: Decision(events=[e.QueueDeleted(at=now.at, name=name)])

@@ -16,6 +16,7 @@ from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.job import EarlySignal, Retry  # noqa: E402
+from stoker.core.request import Request  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
 
@@ -28,6 +29,12 @@ def life() -> Story:
     story.tell(e.QueueDefined(at=1000.0, name="night", max_running=2, max_gpus=1500, priority=-1))
     story.tell(e.QueueDefined(at=1000.0, name="gone", strict=True, devices=("0",)))
     story.tell(e.QueueDeleted(at=1000.0, name="gone"))
+    disks = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
+    story.tell(
+        e.QueueDefined(at=1000.0, name="disks", resources=disks, max_waiting=9, max_job_gpus=2000)
+    )
+    story.submit(Request(named=(("hdd", 40_000),)), queue="disks", door="grass", fill=True)
+    story.tell(e.RecordsCleared(at=1000.0, door="auto"))
     plain = story.submit(name="train", labels=("lr=0.1",), group="sweep")
     array = story.submit(gpus(0.5, memory=4000), count=3, array=True, array_limit=2, queue="night")
     limited = story.submit(

@@ -1,0 +1,194 @@
+"""Queues with devices of their own, over one ledger."""
+
+from typing import Any
+
+from core.story import Story, gpus
+from stoker.core import events as e
+from stoker.core.cluster import NodeFacts
+from stoker.core.explain import reason
+from stoker.core.job import Spec
+from stoker.core.launch import launch
+from stoker.core.policy.place import could_ever
+from stoker.core.request import Request
+from stoker.core.restore import restore
+
+DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
+
+
+def define(story: Story, name: str = "q", **limits: Any) -> None:
+    story.tell(e.QueueDefined(at=story.now, name=name, **limits))
+
+
+def disk(size: int) -> Request:
+    return Request(named=(("hdd", size * 1000),))
+
+
+def held(story: Story, job: int, type: str = "hdd") -> list[str]:
+    return story.placed(job).names(type)
+
+
+def test_a_queue_brings_devices_that_the_machine_knows_nothing_of():
+    story = Story()
+    define(story, resources=DISKS)
+    a, b, c = (story.submit(disk(size), queue="q") for size in (50, 30, 30))
+    assert story.plan() == [a, b]
+    assert (held(story, a), held(story, b)) == (["1"], ["0"])
+    assert story.free("hdd") == {"0": 2000, "1": 14_000}
+    story.exited(a)
+    assert story.plan() == [c]
+    assert held(story, c) == ["1"]
+
+
+def test_equal_names_of_two_queues_are_one_device():
+    story = Story()
+    define(story, "one", resources=DISKS)
+    define(story, "two", resources=(("hdd", "1", 64_000), ("hdd", "2", 8000)))
+    a = story.submit(disk(64), queue="one")
+    b = story.submit(disk(40), queue="two")
+    assert story.plan() == [a]
+    story.exited(a)
+    assert story.plan() == [b]
+    assert held(story, b) == ["1"]
+
+
+def test_a_queue_s_jobs_use_no_other_devices():
+    story = Story(gpus=4)
+    define(story, "one", resources=(("gpu", "1", 1000), ("gpu", "3", 1000), *DISKS))
+    define(story, "two", resources=(("hdd", "5", 99_000),))
+    a, b, c = (story.submit(gpus(1), queue="one") for _ in range(3))
+    assert story.plan() == [a, b]
+    assert (story.on(a), story.on(b)) == (["1"], ["3"])
+    assert story.is_(c) == "PENDING"
+    box = story.state.cluster.nodes["box"]
+    job, spec = story.job(c), story.state.spec(story.job(c))
+    for request, lack in (
+        (disk(90), "has 64 hdd on one device in all, not 90"),
+        (Request(named=(("tpu", 1000),)), "has no resource called 'tpu'"),
+    ):
+        asked = story.state.effective(job, _with(spec, request))
+        assert could_ever(box, asked) == lack
+    asked = story.state.effective(job, _with(spec, gpus(1), queue="two"))
+    assert could_ever(box, asked) == "has 0 GPUs among those named, not 1"
+
+
+def _with(spec: Spec, request: Request, **more: Any) -> Spec:
+    from msgspec.structs import replace
+
+    return replace(spec, request=request, **more)
+
+
+def test_what_a_deleted_queue_brought_stays_until_it_is_given_back():
+    story = Story()
+    define(story, resources=DISKS)
+    job = story.submit(disk(20), queue="q")
+    story.run(job)
+    story.tell(e.QueueDeleted(at=story.now, name="q"))
+    assert story.free("hdd") == {"0": 12_000}
+    story.exited(job)
+    assert story.free("hdd") == {}
+
+
+def test_devices_that_are_brought_survive_a_new_daemon_and_a_restored_state():
+    story = Story()
+    define(story, resources=DISKS)
+    job = story.submit(disk(20), queue="q")
+    story.run(job)
+    facts = story.state.rest.nodes["box"]
+    assert "hdd" not in facts.types
+    story.tell(e.NodeJoined(at=story.now, facts=facts))
+    assert story.free("hdd") == {"0": 12_000, "1": 64_000}
+    state = restore(story.state.rest, story.state.specs, story.state.jobs.values())
+    devices = state.cluster.nodes["box"].types["hdd"]
+    assert {device.name: device.free for device in devices} == story.free("hdd")
+
+
+def test_a_machine_that_knows_a_type_after_all_has_the_last_word():
+    story = Story(gpus=0)
+    bare = story.state.rest.nodes["box"]
+    story.tell(
+        e.NodeJoined(
+            at=story.now, facts=NodeFacts("box", {k: v for k, v in bare.types.items() if v})
+        )
+    )
+    define(story, resources=(("gpu", "0", 1000), ("gpu", "7", 1000)))
+    assert story.free() == {"0": 1000, "7": 1000}
+    other = Story(gpus=2).state.rest.nodes["box"]
+    story.tell(e.NodeJoined(at=story.now, facts=other))
+    assert story.free() == {"0": 1000, "1": 1000}
+
+
+def test_in_a_strict_queue_only_the_head_is_looked_at():
+    story = Story(gpus=2)
+    define(story, "fifo", strict=True)
+    define(story, "loose")
+    first = story.submit(gpus(1), queue="fifo", limit=9)
+    big = story.submit(gpus(2), queue="fifo")
+    small = story.submit(gpus(0.5), queue="fifo")
+    other = story.submit(gpus(0.5), queue="loose", limit=5)
+    assert story.plan() == [first, other]  # over before the head could start
+    assert reason(story.state, story.job(small), story.now)[0] == "Priority"
+    story.exited(first)
+    assert not story.plan()
+    story.exited(other)
+    assert story.plan() == [big]
+    story.exited(big)
+    assert story.plan() == [small]
+
+
+def test_a_strict_queue_has_one_class_however_many_the_requests():
+    story = Story(gpus=2)
+    define(story, "fifo", strict=True)
+    for amount in range(1, 200):
+        story.submit(gpus(amount / 1000), queue="fifo")
+    assert len(story.state.line.classes) == 1
+    define(story, "fifo", strict=False)
+    assert len({id(found) for found in story.state.line.where.values()}) == 199
+    assert len(story.plan()) == 62  # 1 + 2 + … thousandths fill two GPUs
+
+
+def test_a_limit_of_gpus_counts_what_the_head_of_a_strict_queue_asks_for():
+    story = Story(gpus=3)
+    define(story, "fifo", strict=True, max_gpus=2000)
+    a, b = story.submit(gpus(1), queue="fifo"), story.submit(gpus(1.5), queue="fifo")
+    assert story.plan() == [a]
+    story.exited(a)
+    assert story.plan() == [b]
+
+
+def test_a_share_of_each_named_gpu_in_the_order_typed():
+    story = Story(gpus=3)
+    slot = gpus(1, only=("2", "0"), share=500)
+    a, b, c = (story.submit(slot) for _ in range(3))
+    whole = story.submit(gpus(1))
+    assert story.plan() == [a, b, whole]
+    assert (story.on(a), story.on(whole)) == (["2", "0"], ["1"])
+    assert story.is_(c) == "PENDING"
+    lone = story.state.effective(story.job(c), story.state.spec(story.job(c)))
+    assert could_ever(story.state.cluster.nodes["box"], lone) is None
+    missing = gpus(1, only=("2", "9"), share=500)
+    assert could_ever(story.state.cluster.nodes["box"], missing) is not None
+
+
+def test_devices_are_written_for_their_types_and_other_braces_stay():
+    story = Story(gpus=2)
+    define(
+        story,
+        resources=(("gpu", "0", 1000), ("gpu", "1", 1000), ("queue-cpu", "5", 1000), *DISKS),
+    )
+    asked = Request(gpus=gpus(1.5).gpus, named=(("hdd", 9000), ("queue-cpu", 1000)))
+    job = story.submit(asked, queue="q", fill=True)
+    story.job(job).command = ("t", "{gpu}", "x{hdd}y{cpu}", "{tpu}", '{"a":1}', "{}")
+    story.plan()
+    state = story.state
+    how = launch(
+        story.job(job), state.spec(story.job(job)), story.placed(job),
+        state.cluster.nodes["box"], 0.0, "/l", "t", "/s",
+    )  # fmt: skip
+    assert how.argv == ("t", "0,1", "x0y5", "{tpu}", '{"a":1}', "{}")
+    assert how.fill == {"{gpu}": "0,1", "{hdd}": "0", "{cpu}": "5"}
+
+
+def test_a_door_s_history_is_wiped_from_a_moment_on():
+    story = Story()
+    story.tell(e.RecordsCleared(at=1234.0, door="auto"))
+    assert story.state.rest.cleared == {"auto": 1234.0}
