@@ -41,7 +41,10 @@ def candidates(words: list[str]) -> list[str]:
     current = words[-1]
     if verb not in VERBS or verb == "feed":
         return [FILES]
-    options: Iterable[Option] = __import__(module_of(verb), fromlist=["OPTIONS"]).OPTIONS
+    module = __import__(module_of(verb), fromlist=["OPTIONS"])
+    if verb == "door":
+        return module.complete(words[1:]) or [FILES]
+    options: Iterable[Option] = module.OPTIONS
     if current.startswith("-"):
         from stoker.cli.options import COMMON
 

@@ -25,7 +25,7 @@ USAGE = (
 )
 OPTIONS = (
     Option("--all", None, "every door"),
-    Option("--dir", "DIR", "where to write, or to remove (beside stoker; wherever it was written)"),
+    Option("--dir", "DIR", "where to write it, or to remove it from"),
     Option("--force", None, "also when another program of that name is on PATH"),
 )
 ACTS = {
@@ -70,28 +70,31 @@ def complete(words: list[str]) -> list[str] | None:
 def _list(as_json: bool) -> int:
     from stoker.cli import output
     from stoker.cli.table import Column, write
-    from stoker.frontdoors.doorfiles import ANOTHER, OURS, found_on_path
+    from stoker.frontdoors.doorfiles import ANOTHER, OURS, found_on_path, read_record
 
-    doors = []
-    for name, text in DOORS.items():
-        path, whose = found_on_path(name)
-        doors.append({"name": name, "text": text, "path": path, "whose": whose})
+    record = read_record()
+    found = {name: found_on_path(name, record) for name in DOORS}
     if as_json:
-        output.emit({"doors": doors})
+        output.emit({
+            "doors": [
+                {"name": name, "text": DOORS[name], "path": path, "whose": whose}
+                for name, (path, whose) in found.items()
+            ]
+        })  # fmt: skip
         return 0
     told = {OURS: "yes", ANOTHER: "another program", None: "no"}
-    rows = [[door["name"], told[door["whose"]], door["path"] or "", door["text"]] for door in doors]
-    columns = [Column("DOOR"), Column("ON PATH"), Column("WHERE", cut=True), Column("FOR")]
-    write(columns, [[str(cell) for cell in row] for row in rows])
-    output.say(
-        "Enter one: stoker door NAME ...   Give it a name of its own: stoker door install NAME"
+    write(
+        [Column("DOOR"), Column("ON PATH"), Column("WHERE", cut=True), Column("FOR", cut=True)],
+        [[name, told[whose], path or "-", DOORS[name]] for name, (path, whose) in found.items()],
     )
+    if output.is_terminal(1):
+        output.say("\nstoker door NAME ... enters one; stoker door install NAME puts it on PATH.")
     return 0
 
 
 def _install(args: Args, names: list[str]) -> int:
     from stoker.cli import output
-    from stoker.frontdoors.doorfiles import install
+    from stoker.frontdoors.doorscripts import install
 
     done = install(_chosen(args, names), args.text("dir"), force=args.flag("force"))
     if args.flag("json"):
@@ -104,19 +107,18 @@ def _install(args: Args, names: list[str]) -> int:
 
 def _uninstall(args: Args, names: list[str]) -> int:
     from stoker.cli import output
-    from stoker.frontdoors.doorfiles import uninstall
+    from stoker.frontdoors.doorscripts import uninstall
 
     removed, left = uninstall(_chosen(args, names), args.text("dir"), everything=args.flag("all"))
     if args.flag("json"):
-        output.emit({
-            "removed": removed,
-            "left": [{"path": path, "why": why} for path, why in left.items()],
-        })  # fmt: skip
-    else:
-        for path in removed:
-            output.say(f"stoker: removed {path}")
-        for path, why in left.items():
-            output.say(f"stoker: {path} left as it is: {why}")
+        output.emit({"removed": removed, "left": left})
+        return 1 if left else 0
+    for path in removed:
+        output.say(f"stoker: removed {output.clean(path)}")
+    for path in left:
+        output.say(f"stoker: left {output.clean(path)} as it is: it is not what stoker wrote there")
+    if not removed and not left:
+        output.say("stoker: there is nothing to remove")
     return 1 if left else 0
 
 

@@ -1,7 +1,7 @@
-"""The scripts that `stoker door install` writes, and the record of them.
+"""Which commands are on PATH, whose they are, and the record of what stoker wrote itself.
 
-A file is ours only if it is byte for byte what the record says we wrote. Everything else in
-a directory is somebody's, and is never overwritten or removed.
+A file is ours only if it is byte for byte what the record says we wrote there, or the command
+that came with the package. Everything else is somebody's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from stoker import places
 from stoker.cli.output import clean
 from stoker.client import jsonlight
-from stoker.client.errors import StokerError, UsageError
+from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,167 +20,35 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 ANOTHER = "another"
-SCRIPT = """\
-#!/bin/sh
-# Written by `stoker door install {name}`; `stoker door uninstall {name}` removes it.
-exec {python} -P -m stoker door {name} "$@"
-"""
 PIP_WROTE = b"from stoker.frontdoors.doors import"
-"""What stands in the command that came with the package."""
+"""What stands in a command that came with the package."""
 LOOK_BYTES = 65536
+"""How much of a file is looked at; nothing of ours is nearly as long."""
 
 
-class Installed:
-    """What `install` did, and what to know about it."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.written: list[str] = []
-        self.already: list[str] = []
-        self.hides: dict[str, str] = {}
-        self.hidden_by: dict[str, str] = {}
-        self.on_path = directory in path_directories()
-
-    def as_dict(self) -> dict[str, object]:
-        """Return it for --json."""
-        return {
-            "directory": self.directory,
-            "on_path": self.on_path,
-            "written": self.written,
-            "already": self.already,
-            "hides": self.hides,
-            "hidden_by": self.hidden_by,
-        }
-
-    def sentences(self) -> Iterator[str]:
-        """Yield it for a person."""
-        yield from (f"{path} is there already" for path in self.already)
-        yield from (f"wrote {path}" for path in self.written)
-        if self.written and not self.on_path:
-            yield (
-                f"{self.directory} is not on your PATH. Add it: "
-                f'export PATH={quoted(self.directory)}:"$PATH"'
-            )
-            return
-        for name, other in self.hides.items():
-            yield f"{name} now means this one; the other program is still {other}"
-        for name, other in self.hidden_by.items():
-            yield f"{name} still means {other}, which comes first on your PATH"
-
-
-def install(names: list[str], directory: str | None, *, force: bool) -> Installed:
-    """Write a script for each name, or none at all."""
-    where = os.path.abspath(os.path.expanduser(directory)) if directory else default_directory()
-    done = Installed(where)
-    texts: dict[str, bytes] = {}
-    record = read_record()
-    for name in names:
-        target = os.path.join(where, name)
-        seen = list(commands_on_path(name))
-        from_pip = next((path for path in (*seen[:1], target) if is_from_pip(path)), None)
-        if from_pip is not None:
-            done.already.append(from_pip)
-            continue
-        text = script(name)
-        _check_target(target, name, text, record)
-        others = [path for path in seen if path != target and not is_ours(path, record)]
-        if others and not force:
-            raise StokerError(
-                f"{name} is another program here: {clean(others[0])}. Nothing was written. "
-                f"Type `stoker door {name}` instead, or take the name in spite of it with --force."
-            )
-        if _bytes_of(target) == text and record.get(target) == digest(text):
-            done.already.append(target)
-        else:
-            texts[target] = text
-        if others:
-            first = _comes_first(where, others[0])
-            (done.hides if first else done.hidden_by)[name] = others[0]
-    _write_all(texts, record)
-    done.written = list(texts)
-    return done
-
-
-def uninstall(
-    names: list[str], directory: str | None, *, everything: bool = False
-) -> tuple[list[str], dict[str, str]]:
-    """Remove what was written for these names; return what was, and what was left and why."""
-    where = os.path.abspath(os.path.expanduser(directory)) if directory else None
-    record = read_record()
-    chosen = [
-        path
-        for path in record
-        if os.path.basename(path) in names and where in {None, os.path.dirname(path)}
-    ]
-    missing = [name for name in names if name not in map(os.path.basename, chosen)]
-    if missing and not everything:
-        raise StokerError(_was_not_written(missing[0], where))
-    removed, left = [], {}
-    for path in chosen:
-        if not os.path.lexists(path):
-            left_alone = None  # removed by hand: only the record has to forget it
-        elif not is_ours(path, record):
-            left_alone = "it has been changed or replaced since stoker wrote it"
-        else:
-            os.unlink(path)
-            removed.append(path)
-            left_alone = None
-        if left_alone is None:
-            del record[path]
-        else:
-            left[path] = left_alone
-    if chosen:
-        write_record(record)
-    return removed, left
-
-
-def found_on_path(name: str) -> tuple[str | None, str | None]:
+def found_on_path(name: str, record: dict[str, str]) -> tuple[str | None, str | None]:
     """Return the command of this name that a shell would run, and whose it is."""
     path = next(commands_on_path(name), None)
     if path is None:
         return None, None
-    mine = is_from_pip(path) or is_ours(path, read_record())
-    return path, OURS if mine else ANOTHER
+    return path, OURS if is_from_pip(path) or is_recorded(path, record) else ANOTHER
 
 
-# --------------------------------------------------------------------- whose is a file
-
-
-def is_ours(path: str, record: dict[str, str]) -> bool:
+def is_recorded(path: str, record: dict[str, str]) -> bool:
     """Whether a file is exactly what we wrote there."""
-    data = _bytes_of(path)
+    data = None if os.path.islink(path) else contents(path)
     return data is not None and record.get(path) == digest(data)
 
 
 def is_from_pip(path: str) -> bool:
-    """Whether a file is the command that came with the package."""
-    return PIP_WROTE in (_bytes_of(path) or b"")
+    """Whether a file is, or leads to, a command that came with the package."""
+    return PIP_WROTE in (contents(path) or b"")
 
 
-def _check_target(target: str, name: str, text: bytes, record: dict[str, str]) -> None:
-    """Refuse to overwrite what we did not write; --force does not change that."""
-    if not os.path.lexists(target) or is_ours(target, record) or _bytes_of(target) == text:
-        return
-    what = "has been changed since stoker wrote it" if target in record else "is not stoker's"
-    raise StokerError(
-        f"{clean(target)} exists and {what}. Nothing was written. Move it away, or choose "
-        f"another directory: stoker door install {name} --dir DIR"
-    )
-
-
-def _was_not_written(name: str, where: str | None) -> str:
-    place = f" in {clean(where)}" if where else ""
-    path, whose = found_on_path(name)
-    if path is not None and whose == OURS and where is None:
-        return f"{clean(path)} came with the package; `pip uninstall stoker` removes it."
-    other = f" {clean(path)} is another program." if path is not None and where is None else ""
-    return f"stoker has not installed {name}{place}, so there is nothing to remove.{other}"
-
-
-def _bytes_of(path: str) -> bytes | None:
+def contents(path: str) -> bytes | None:
     """Return the beginning of a file, None if it is none or cannot be read."""
     try:
-        if os.path.islink(path) or not os.path.isfile(path):
+        if not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
             return file.read(LOOK_BYTES)
@@ -194,87 +62,40 @@ def _bytes_of(path: str) -> bytes | None:
 def default_directory() -> str:
     """Return where the running `stoker` is, if that can be written to, else ~/.local/bin."""
     typed = os.path.abspath(sys.argv[0])
-    beside = os.path.join(os.path.dirname(sys.executable), "stoker")
-    for command in (typed, beside):
+    beside_python = os.path.join(os.path.dirname(sys.executable), "stoker")
+    for command in (typed, beside_python):
         directory = os.path.dirname(command)
         is_stoker = os.path.basename(command) == "stoker" and os.path.isfile(command)
         if is_stoker and os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    return os.path.join(os.path.expanduser("~"), ".local", "bin")
+            return real_directory(directory)
+    return real_directory("~/.local/bin")
+
+
+def real_directory(typed: str) -> str:
+    """Return the one name of a directory: the record knows files by it."""
+    return os.path.realpath(os.path.expanduser(typed))
 
 
 def path_directories() -> list[str]:
-    """Return the directories of PATH, absolute, in order."""
-    # An empty entry means the current directory.
+    """Return the directories of PATH in order, each once."""
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return [os.path.abspath(os.path.expanduser(entry or ".")) for entry in entries]
+    # An empty entry means the current directory.
+    return list(dict.fromkeys(real_directory(entry or ".") for entry in entries))
 
 
 def commands_on_path(name: str) -> Iterator[str]:
     """Yield every command of this name on PATH, the one that a shell would run first."""
-    for directory in dict.fromkeys(path_directories()):
+    for directory in path_directories():
         path = os.path.join(directory, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             yield path
-
-
-def _comes_first(directory: str, other: str) -> bool:
-    order = path_directories()
-    return directory in order and order.index(directory) < order.index(os.path.dirname(other))
-
-
-# ------------------------------------------------------------------------ writing it all
-
-
-def script(name: str) -> bytes:
-    """Return the script that enters a door through the stoker that writes it."""
-    if not sys.executable:
-        raise StokerError("Python does not know where its own program is; see sys.executable.")
-    # -P: a file called like a module of ours, in the directory where it is used, stays out.
-    return os.fsencode(SCRIPT.format(name=name, python=quoted(os.path.abspath(sys.executable))))
-
-
-def quoted(word: str) -> str:
-    """Return a word as a shell has to read it."""
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
-def digest(data: bytes) -> str:
-    """Return a short hash of a file's bytes."""
-    return places.digest(os.fsdecode(data))
-
-
-def _write_all(texts: dict[str, bytes], record: dict[str, str]) -> None:
-    """Put all files in place: each whole beside its target first, then renamed."""
-    ready: list[tuple[str, str]] = []
-    try:
-        for target, text in texts.items():
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            temporary = f"{target}.{os.getpid()}.new"
-            ready.append((temporary, target))
-            _write_file(temporary, text, 0o755)
-        # The record comes first: a file that is in it and not there does no harm.
-        if texts:
-            write_record(record | {target: digest(text) for target, text in texts.items()})
-        for temporary, target in ready:
-            os.replace(temporary, target)
-    finally:
-        for temporary, _ in ready:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
-
-
-def _write_file(path: str, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with open(descriptor, "wb") as file:
-        file.write(data)
 
 
 # ------------------------------------------------------------------------------- record
 
 
 def record_path() -> str:
-    """Return the record's file: not below the machine's own state, as ~/.local/bin is not."""
+    """Return the record's file, beside the states of single machines: so is ~/.local/bin."""
     return os.path.join(os.path.dirname(places.state_dir()), "doors.json")
 
 
@@ -289,8 +110,9 @@ def read_record() -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError(
-            f"{clean(path)} cannot be understood. Move it away, and remove the commands by hand."
+        raise StokerError(
+            f"{clean(path)} is damaged. Move it away; commands written earlier are then yours "
+            "to remove."
         )
     return found
 
@@ -300,5 +122,22 @@ def write_record(record: dict[str, str]) -> None:
     path = record_path()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}.new"
-    _write_file(temporary, jsonlight.dumps(record).encode("utf-8", "surrogateescape"), 0o600)
-    os.replace(temporary, path)
+    data = jsonlight.dumps(record).encode("utf-8", "surrogateescape")
+    try:
+        write_new(temporary, data, 0o600)
+        os.replace(temporary, path)
+    finally:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+
+
+def write_new(path: str, data: bytes, mode: int) -> None:
+    """Write a file that does not exist yet."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+
+
+def digest(data: bytes) -> str:
+    """Return a short hash of a file's bytes."""
+    return places.digest(os.fsdecode(data))

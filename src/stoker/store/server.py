@@ -45,7 +45,7 @@ _HOLDER = """
         AND classid::bigint = %s AND objid::bigint = %s
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-_UNKNOWN_DATABASE, _DISK_FULL, _STARTING = "3D000", "53100", "57P03"
+_DISK_FULL = "53100"
 
 
 class Unreachable(StoreError):
@@ -123,7 +123,9 @@ def connect(choice: Choice, name: Name) -> Connection:
     try:
         *_, commit, encoding, standby = _settled(db, choice)
         if standby:
-            raise Unreachable(f"{choice.shown} is a standby that takes no writes. Name its primary.")
+            raise Unreachable(
+                f"{choice.shown} is a standby that takes no writes. Name its primary."
+            )
         if encoding != "UTF8":
             raise StoreError(
                 f"{choice.shown} is encoded as {encoding}. "
@@ -211,8 +213,7 @@ def take_lease(db: Connection, choice: Choice, mine: Name, patience: float = HAN
         holder = Name.read(found[1]) if found else None
         if found and holder and (holder == mine or holder.is_dead):
             db.execute("SELECT pg_terminate_backend(%s)", (found[0],))
-            deadline = max(deadline, time.monotonic() + 0.1)
-        elif time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             who = f"the daemon with pid {holder.pid} on {holder.host}" if holder else "somebody"
             raise StoreFenced(
                 f"{choice.shown} is in use by {who}. Stop that one, "
@@ -226,10 +227,13 @@ def take_lease(db: Connection, choice: Choice, mine: Name, patience: float = HAN
 
 def layout_of(db: Connection, choice: Choice) -> int | None:
     """The version of the tables that are there; None when there are none."""
-    row = db.execute("SELECT to_regclass('meta')").fetchone()
-    if row is None or row[0] is None:
+    row = db.execute("SELECT to_regclass('meta') IS NULL").fetchone()
+    if row is None or row[0]:
         return None
-    row = db.execute("SELECT number FROM meta WHERE key = 'layout'").fetchone()
+    try:
+        row = db.execute("SELECT number FROM meta WHERE key = 'layout'").fetchone()
+    except psycopg.errors.UndefinedColumn:
+        row = None
     if row is None:
         raise StoreError(f"{choice.shown} holds tables that are not stoker's. Name another schema.")
     if row[0] > LAYOUT:
