@@ -1,0 +1,48 @@
+"""A copy of a PostgreSQL schema, made with PostgreSQL's own pg_dump."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from stoker.store.choose import Choice
+from stoker.store.port import StoreError
+
+
+def dump(choice: Choice, path: str) -> int:
+    """Write the schema as SQL to a new file that only its owner can read; return its size."""
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise StoreError(
+            "A copy of a PostgreSQL store is made by pg_dump, which is not on the PATH of the "
+            "daemon. Install PostgreSQL's client programs, or run pg_dump where they are."
+        )
+    given = conninfo_to_dict(choice.url or "")
+    password = given.pop("password", None)  # a command line is for all to see
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"Cannot write {path}: {error.strerror}.") from error
+    command = [program, f"--schema={choice.schema}", "--no-owner", "--no-privileges"]
+    command += ["--no-password", f"--dbname={make_conninfo(**given)}"]
+    try:
+        with open(fd, "wb") as out:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **({"PGPASSWORD": str(password)} if password else {})},
+                check=False,
+            )
+        if done.returncode == 0:
+            return os.stat(path).st_size
+    except OSError as error:
+        os.unlink(path)
+        raise StoreError(f"Cannot copy {choice.shown}: {error.strerror}.") from error
+    os.unlink(path)
+    words = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    raise StoreError(f"Cannot copy {choice.shown}: {words[-1].rstrip('.')}.")

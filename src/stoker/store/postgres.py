@@ -1,0 +1,495 @@
+"""The journal in PostgreSQL: one schema, one writer, whose session holds the lease.
+
+A commit whose outcome the network swallowed is looked up: the session that holds the lease is
+the one that writes, so once a new session has the lease, the old transaction is either there
+or never will be, and the numbers of its events tell which. See docs/decisions/0005.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import psycopg
+from msgspec import Struct
+
+from stoker.core.events import Event
+from stoker.core.lifecycle import FINISHED
+from stoker.store import codec, server
+from stoker.store.choose import Choice
+from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
+from stoker.store.server import Connection, Lost, Unreachable
+
+PATIENCE = 30.0
+"""Seconds that a server may be away, for a restart, before the daemon ends."""
+
+_HERE = os.path.dirname(__file__)
+_ENDED = [state.value for state in FINISHED]
+MIGRATIONS: dict[int, str] = {}
+"""By layout: what makes the next one of it."""
+
+_SPECS = """
+    INSERT INTO specs (hash, queue, door, environment, data)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])
+    ON CONFLICT DO NOTHING
+"""
+_CONTENTS = """
+    INSERT INTO {} SELECT * FROM unnest(%s::text[], %s::bytea[]) ON CONFLICT DO NOTHING
+"""
+_KEYS = "INSERT INTO submissions SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])"
+_EVENTS = """
+    INSERT INTO events
+    SELECT * FROM unnest(%s::bigint[], %s::float8[], %s::text[], %s::int[], %s::bytea[])
+"""
+_JOBS = """
+    INSERT INTO jobs
+    SELECT id, name, owner, state, submitted_at, started_at, ended_at, code, true, spec, data
+    FROM unnest(
+        %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[],
+        %s::float8[], %s::bigint[], %s::text[], %s::bytea[]
+    ) AS new (id, name, owner, state, submitted_at, started_at, ended_at, code, spec, data)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, state = excluded.state, started_at = excluded.started_at,
+        ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
+        spec = excluded.spec, data = excluded.data
+"""
+_REST = """
+    INSERT INTO meta (key, data) VALUES ('rest', %s)
+    ON CONFLICT (key) DO UPDATE SET data = excluded.data
+"""
+_FLUSH = """
+    UPDATE meta SET number = (SELECT coalesce(max(seq), 0) FROM events)
+    WHERE key = 'forced' AND EXISTS (SELECT FROM meta WHERE key = 'term' AND number = %s)
+    RETURNING number
+"""
+"""A write that waits for the disk: with it, everything is there that was committed before."""
+_LAST = "SELECT coalesce(max(seq), 0) FROM events"
+
+
+class _Written(Struct):
+    """A batch as statements, kept until it is known to be on disk."""
+
+    first: int
+    """The number of its first event, or the one it would have."""
+    last: int
+    statements: list[tuple[str, tuple[Any, ...]]]
+    sent: bool = False
+
+
+class PostgresStore:
+    """Commits go out in one round trip; `force` is what waits for the server's disk."""
+
+    def __init__(
+        self, choice: Choice, *, aside: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        self.choice, self.patience = choice, patience
+        self.path = choice.shown
+        self._name = server.Name.ours()
+        self._warnings: list[str] = []
+        self._term = 0
+        self._seq = 0
+        self._lock = threading.RLock()
+        self._flushing = threading.Lock()
+        self._flusher: Connection | None = None
+        self._dead: StoreError | None = None
+        """Why nothing goes any more; said again to whoever tries."""
+        self._unforced: list[_Written] = []
+        self._durable = 0
+        """The last event that the server is known to have on its disk."""
+        self._aside = -1
+        self._db = server.connect(choice, self._name)
+        try:
+            self._lay_out()
+            self._durable = self._seq = self._last_seq()
+            if aside is not None:
+                self._check_tail(aside)
+        except BaseException as error:
+            self._db.close()
+            if isinstance(error, psycopg.Error):
+                raise server.translated(error, choice) from None
+            raise
+
+    # -- opening ------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Refuse what is not ours, take the lease, then make or migrate the tables."""
+        server.layout_of(self._db, self.choice)
+        server.take_lease(self._db, self.choice, self._name)
+        layout = server.layout_of(self._db, self.choice)
+        steps = []
+        if layout is None:
+            steps.append(f"CREATE SCHEMA IF NOT EXISTS {self.choice.schema}")
+            with open(os.path.join(_HERE, "sql", "postgres.sql")) as script:
+                steps.append(script.read())
+            identity = os.urandom(6).hex()
+            steps.append(f"INSERT INTO meta (key, data) VALUES ('identity', '{identity}')")
+            steps.append(f"INSERT INTO meta (key, number) VALUES ('layout', {server.LAYOUT})")
+        elif layout < server.LAYOUT:
+            steps += [MIGRATIONS[old] for old in range(layout, server.LAYOUT)]
+            steps.append(f"UPDATE meta SET number = {server.LAYOUT} WHERE key = 'layout'")
+        if steps:
+            self._db.execute(";\n".join(["BEGIN", *steps, "COMMIT"]).encode())
+        row = self._db.execute("SELECT data FROM meta WHERE key = 'identity'").fetchone()
+        self.identity = bytes(row[0]).decode() if row else ""
+
+    def _check_tail(self, path: str) -> None:
+        """Report a journal that is shorter than what the server once had on disk."""
+        self._aside = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        whose, _, known = os.pread(self._aside, 64, 0).partition(b"\n")[0].partition(b" ")
+        forced = int(known) if known.isdigit() and whose.decode() == self.identity else 0
+        if self._seq < forced:
+            self._warnings.append(
+                f"the journal ends at event {self._seq}, but event {forced} was once on disk: "
+                f"{self.path} has lost its last events"
+            )
+        self._seq = max(self._seq, forced)  # numbers once given out are not given out again
+
+    def _note_forced(self, seq: int) -> None:
+        self._durable = max(self._durable, seq)
+        if self._aside >= 0:
+            os.pwrite(self._aside, f"{self.identity} {self._durable}\n".encode(), 0)
+
+    # -- a connection that breaks -------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Connect again, and find or write again whatever is not known to be there.
+
+        A server that crashed may have lost what it had not forced, in the order it was
+        written; everything from there on is still here and is written again.
+        """
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                self._reconnect()
+                return
+            except (Lost, Unreachable, psycopg.Error) as error:
+                self._db.close()
+                if isinstance(error, psycopg.Error) and not server.is_lost(error, self._db):
+                    raise self._die(server.translated(error, self.choice)) from None
+                if time.monotonic() > deadline:
+                    raise self._die(_gone(error, self.path)) from None
+            except StoreError as error:
+                self._db.close()
+                raise self._die(error) from None
+            time.sleep(0.1)
+
+    def _reconnect(self) -> None:
+        self._db = server.connect(self.choice, self._name)
+        server.take_lease(self._db, self.choice, self._name)
+        if not self._term:
+            return
+        self._db.execute("SELECT check_term(%s)", (self._term,))
+        found = self._last_seq()
+        if found < self._durable:
+            raise StoreError(
+                f"{self.path} has lost events: it ends at {found}, and {self._durable} was "
+                "on its disk. This daemon stops; the next one goes on from what is there."
+            )
+        for each in self._unforced:
+            if each.first > found:
+                self._send(each, force=True)
+                each.sent = True
+        self._note_forced(self._flush(self._db))
+        self._unforced = [each for each in self._unforced if each.last > self._durable]
+
+    def _die(self, error: StoreError) -> StoreError:
+        """Nothing goes any more: whether because of another daemon or of no server."""
+        fenced = error if isinstance(error, StoreFenced) else StoreFenced(str(error))
+        self._dead = fenced
+        return fenced
+
+    def _failed(self, error: psycopg.Error, db: Connection) -> Exception:
+        """What an error means: Lost, or a refusal after which nothing has happened."""
+        if server.is_lost(error, db):
+            return Lost(str(error))
+        server.forget_transaction(db)
+        return server.translated(error, self.choice)
+
+    def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Ask something, again on a new connection if the old one is gone."""
+        with self._lock:
+            for _ in range(5):
+                if self._dead is not None:
+                    raise self._dead
+                try:
+                    return self._db.execute(sql, values, binary=True).fetchall()
+                except psycopg.Error as error:
+                    failed = self._failed(error, self._db)
+                    if not isinstance(failed, Lost):
+                        raise failed from error
+                self._resume()
+            raise Unreachable(f"{self.path} breaks every connection.")
+
+    # -- the port -----------------------------------------------------------------------
+
+    def claim(self) -> int:
+        """Take this state over: whoever holds an older term can no longer write."""
+        with self._lock:
+            self._term = 0  # a claim that got lost on its way is simply made again
+            sql = "UPDATE meta SET number = number + 1 WHERE key = 'term' RETURNING number"
+            self._term = int(self._read(sql)[0][0])
+            return self._term
+
+    def load(self) -> Snapshot:
+        """The state, row by row, as of the last commit."""
+        with self._lock:
+            rest = self._read("SELECT data FROM meta WHERE key = 'rest'")
+            jobs = self._read("SELECT data FROM jobs WHERE resident ORDER BY id")
+            specs = self._read(
+                "SELECT hash, data FROM specs WHERE hash IN (SELECT spec FROM jobs WHERE resident)"
+            )
+            self._seq = max(self._seq, self._last_seq())
+        try:
+            return Snapshot(
+                seq=self._seq,
+                rest=codec.decode_rest(rest[0][0] if rest else b"{}"),
+                jobs=[codec.decode_job(data) for (data,) in jobs],
+                specs={hash: codec.decode_spec(data) for hash, data in specs},
+            )
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"{self.path} holds rows that cannot be read ({error}). Restore a backup."
+            ) from error
+
+    def _last_seq(self) -> int:
+        return int(self._read(_LAST)[0][0])
+
+    def commit(self, batch: Batch, force: bool) -> int:
+        """One transaction: journal, projections, and the check that we still may write."""
+        with self._lock:
+            if self._dead is not None:
+                raise self._dead
+            written = _Written(self._seq + 1, self._seq + len(batch.events), [])
+            written.statements = _statements(batch, written.first)
+            self._unforced.append(written)
+            try:
+                self._send(written, force)
+                written.sent = True
+            except Lost:
+                self._resume()  # this one too is there and on disk, or an error is raised
+            except BaseException:
+                self._unforced.remove(written)
+                raise
+            self._seq = written.last
+            if force:
+                self._unforced.clear()
+                self._note_forced(self._seq)
+            return self._seq
+
+    def _send(self, written: _Written, force: bool) -> None:
+        """One round trip. After anything but Lost it is certain whether it happened."""
+        db = self._db
+        try:
+            with db.pipeline():
+                db.execute("BEGIN")
+                if not force:
+                    db.execute("SET LOCAL synchronous_commit = off")
+                db.execute("SELECT check_term(%s)", (self._term,))
+                for sql, values in written.statements:
+                    db.execute(sql, values)
+                end = db.execute("COMMIT")
+        except psycopg.Error as error:
+            raise self._failed(error, db) from error
+        if end.statusmessage != "COMMIT":
+            raise StoreError(f"{self.path} did not commit ({end.statusmessage}).")
+
+    def force(self) -> None:
+        """Put what is committed on the server's disk, through a connection of its own."""
+        with self._flushing:
+            for _ in range(3):
+                with self._lock:
+                    if self._dead is not None:
+                        raise self._dead
+                    waiting = [each for each in self._unforced if each.sent]
+                reached = self._flush_aside()
+                if all(each.last <= reached for each in waiting):
+                    with self._lock:
+                        self._note_forced(reached)
+                        kept = {id(each) for each in waiting}
+                        self._unforced = [e for e in self._unforced if id(e) not in kept]
+                    return
+                self._last_seq()  # the server has forgotten: finding that out mends it
+            raise StoreError(f"{self.path} does not keep what was committed.")
+
+    def _flush_aside(self) -> int:
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                if self._flusher is None or self._flusher.closed:
+                    self._flusher = server.connect(self.choice, server.Name.ours())
+                return self._flush(self._flusher)
+            except (Lost, Unreachable) as error:
+                if self._flusher is not None:
+                    self._flusher.close()
+                if time.monotonic() > deadline:
+                    raise Unreachable(str(error)) from None
+            time.sleep(0.1)
+
+    def _flush(self, db: Connection) -> int:
+        try:
+            row = db.execute(_FLUSH, (self._term,)).fetchone()
+        except psycopg.Error as error:
+            raise self._failed(error, db) from error
+        if row is None:
+            raise StoreFenced("Another daemon has taken over this state; this one stops.")
+        return int(row[0])
+
+    def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
+        """Events behind a sequence number, in order."""
+        rows = self._read(
+            "SELECT seq, kind, version, data FROM events WHERE seq > %s ORDER BY seq LIMIT %s",
+            (after, most),
+        )
+        for seq, kind, version, data in rows:
+            yield seq, codec.decode_event(kind, version, data)
+
+    def blob(self, hash: str) -> bytes | None:
+        """A script by its hash."""
+        return self._one("SELECT data FROM blobs WHERE hash = %s", hash)
+
+    def secret(self, hash: str) -> bytes | None:
+        """An environment by its hash."""
+        return self._one("SELECT data FROM secrets WHERE hash = %s", hash)
+
+    def _one(self, sql: str, key: str) -> bytes | None:
+        rows = self._read(sql, (key,))
+        return bytes(rows[0][0]) if rows else None
+
+    def find_key(self, key: str) -> tuple[int, int] | None:
+        """The ids that a submission key was given."""
+        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (key,))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def past(self, wanted: Filter) -> list[Found]:
+        """Jobs by id, or finished ones by what became of them, oldest first."""
+        where, values = _conditions(wanted)
+        rows = self._read(
+            "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
+            f" WHERE {where} ORDER BY ended_at DESC NULLS LAST, id DESC LIMIT %s",
+            (*values, max(wanted.limit, len(wanted.ids or ()))),
+        )
+        return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
+
+    def count_past(self, wanted: Filter) -> int:
+        """How many jobs match, whatever the limit."""
+        where, values = _conditions(wanted)
+        sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
+        return int(self._read(sql, tuple(values))[0][0])
+
+    def durations(self, user: str, name: str, most: int) -> list[float]:
+        """How long recent successful jobs of this name took."""
+        rows = self._read(
+            "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = %s"
+            " AND owner = %s AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT %s",
+            (name, user, most),
+        )
+        return [row[0] for row in rows]
+
+    def warnings(self) -> list[str]:
+        """What was found wrong at opening."""
+        return self._warnings
+
+    def backup(self, path: str) -> int:
+        """A consistent copy as SQL, made by pg_dump while work goes on."""
+        from stoker.store.dump import dump
+
+        return dump(self.choice, path)
+
+    def purge(self, before: float) -> None:
+        """Drop environments that only jobs ended before this time used."""
+        self._read(
+            "WITH gone AS (DELETE FROM secrets WHERE hash NOT IN ("
+            "SELECT environment FROM specs WHERE hash IN ("
+            "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= %s"
+            " OR state <> ALL (%s))) RETURNING 1) SELECT count(*) FROM gone",
+            (before, _ENDED),
+        )
+
+    def close(self) -> None:
+        """Force, and let go of the lease."""
+        if self._dead is None and self._unforced:
+            with contextlib.suppress(StoreError):
+                self.force()
+        self._dead = self._dead or StoreError("This store is closed.")
+        for db in (self._flusher, self._db):
+            if db is not None:
+                db.close()
+        if self._aside >= 0:
+            os.close(self._aside)
+            self._aside = -1
+
+
+def _gone(error: Exception, path: str) -> StoreError:
+    text = str(error) if isinstance(error, Unreachable) else f"{path} cannot be reached."
+    return StoreError(
+        f"{text} It is not known whether the last changes were recorded: look at the queue "
+        "before repeating them. Jobs that run go on; the next daemon takes them over."
+    )
+
+
+def _statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
+    """What one transaction writes, column by column."""
+    encode = codec.encode
+    found: list[tuple[str, tuple[Any, ...]]] = []
+
+    def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            found.append((sql, tuple(list(column) for column in zip(*rows, strict=True))))
+
+    add(
+        _SPECS,
+        [
+            (hash, spec.queue, spec.door, spec.environment, encode(spec))
+            for hash, spec in batch.specs.items()
+        ],
+    )
+    add(_CONTENTS.format("blobs"), list(batch.blobs.items()))
+    add(_CONTENTS.format("secrets"), list(batch.secrets.items()))
+    add(_KEYS, list(batch.keys))
+    add(
+        _EVENTS,
+        [
+            (seq, float(event.at), type(event).__name__, codec.VERSION, encode(event))
+            for seq, event in enumerate(batch.events, first)
+        ],
+    )
+    add(
+        _JOBS,
+        [
+            (
+                job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
+                job.ended_at, job.code, job.spec, encode(job),
+            )
+            for job in batch.jobs
+        ],
+    )  # fmt: skip
+    if batch.dropped:
+        found.append(("UPDATE jobs SET resident = false WHERE id = ANY(%s)", (batch.dropped,)))
+    if batch.rest is not None:
+        found.append((_REST, (encode(batch.rest),)))
+    return found
+
+
+def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
+    if wanted.ids is not None:
+        return "jobs.id = ANY(%s::bigint[])", [wanted.ids]
+    states = [state for state in _ENDED if wanted.states is None or state in wanted.states]
+    parts = ["ended_at IS NOT NULL AND state = ANY(%s)"]
+    values: list[Any] = [states]
+    for column, test, value in (
+        ("owner", "=", wanted.user),
+        ("jobs.name", "=", wanted.name),
+        ("specs.queue", "=", wanted.queue),
+        ("specs.door", "=", wanted.door),
+        ("ended_at", ">=", wanted.since),
+        ("ended_at", "<", wanted.until),
+    ):
+        if value is not None:
+            parts.append(f"{column} {test} %s")
+            values.append(value)
+    return " AND ".join(parts), values
