@@ -56,8 +56,13 @@ def daemon_log() -> str:
 
 
 def journal_path() -> str:
-    """Return the database; where it does not exist nothing was ever queued."""
+    """Return the file of the embedded database."""
     return os.path.join(state_dir(), "journal.db")
+
+
+def install_path() -> str:
+    """Return the file that the first daemon of a state makes, wherever its jobs are kept."""
+    return os.path.join(state_dir(), "install")
 
 
 def runtime_dir() -> str:

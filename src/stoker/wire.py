@@ -10,6 +10,9 @@ API_MINOR = 0
 API_VERSION = f"{API_MAJOR}.{API_MINOR}"
 """Major: incompatible. Minor: something was added; one minor version apart still works."""
 
+STORE_SAID = "STOKER_DB_SAID"
+"""The variable that brings what was typed with `daemon start --db` to the daemon."""
+
 PREFIX = "/v1"
 HEADER_VERSION = "Stoker-Version"
 HEADER_API = "Stoker-Api"

@@ -8,19 +8,25 @@ import pytest
 from stoker.core import events as e
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Filter, Store, StoreError, StoreFenced
+from stoker.store.postgres import PostgresStore
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch, done, job, rest, spec
 
 Open = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite on a shared file system"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite on a shared file system", "postgres"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the same store again, as another process would."""
     opened: list[Store] = []
+    postgres = request.param == "postgres" and request.getfixturevalue("postgres").choice()
 
     def open_() -> Store:
-        if request.param == "memory":
+        if postgres:
+            for old in opened:  # only one at a time may have the lease
+                old.close()
+            opened.append(PostgresStore(postgres))
+        elif request.param == "memory":
             opened.append(opened[0].another() if opened else MemoryStore())  # type: ignore[attr-defined]
         elif request.param == "sqlite":
             opened.append(SqliteStore(str(tmp_path / "journal.db")))

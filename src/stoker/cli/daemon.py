@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-from stoker import places
+from stoker import places, wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
-from stoker.client.client import Client, connect
+from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
 
 TYPE_CHECKING = False
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 USAGE = (
-    "daemon start [--gpus 0,1] [--resources MAP] [--foreground]",
+    "daemon start [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL] [--foreground]",
     "daemon stop [--drain | --cancel]",
-    "daemon restart [--gpus 0,1] [--resources MAP]",
+    "daemon restart [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL]",
     "daemon status",
-    "daemon run [--gpus 0,1] [--resources MAP]",
+    "daemon run [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL]",
     "daemon install [--print]",
 )
 OPTIONS = (
     Option("--gpus", "IDS", "the GPUs to use: 0,1,2"),
     Option("--resources", "MAP", "what this machine has: '{gpu:4,cpu:16,licence:[2]}'"),
+    Option("--listen", "ADDRESS", "serve the API there too, with a token: 127.0.0.1:25647"),
+    Option("--db", "URL", "where jobs are kept: sqlite, postgres, or postgresql://…"),
     Option("--idle-exit", "SECS", "end when there was nothing to do for so long"),
     Option("--foreground", None, "do not go to the background"),
     Option("--drain", None, "stop: start nothing more, wait for what runs"),
@@ -56,15 +58,16 @@ def start(args: Args) -> int:
         return run(args)
     running = _running()
     if running is not None:
-        if _declared(args):
+        wanted = [*_declared(args), *(["--db", "URL"] if args.text("db") else [])]
+        if wanted:
             raise StokerError(
-                f"A daemon runs already (pid {running['pid']}). To change its devices: "
-                f"stoker daemon restart {' '.join(_declared(args))}"
+                f"A daemon runs already (pid {running['pid']}). To change what it was told: "
+                f"stoker daemon restart {' '.join(wanted)}"
             )
         return _told(running, args, f"the daemon runs already (pid {running['pid']})")
     from stoker.client.start import start_daemon
 
-    pid = start_daemon(_declared(args))
+    pid = start_daemon([*_declared(args), *_store(args)])
     return _told(_running() or {"pid": pid}, args, f"started the daemon (pid {pid})")
 
 
@@ -102,6 +105,10 @@ def restart(args: Args) -> int:
         gpus, resources = args.text("gpus"), args.text("resources")
         # A daemon that could not come back is not let go.
         check = {"check": True, "gpus": gpus, "resources": resources}
+        if args.text("listen") is not None:
+            check["listen"] = args.text("listen")
+        if args.text("db") is not None:
+            check["db"] = _named_store(args)
         _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
     return start(args)
 
@@ -134,7 +141,7 @@ def run(args: Args) -> int:
     from stoker.client.start import daemon_command
 
     sys.stdout.flush()
-    command = daemon_command(*_declared(args))
+    command = daemon_command(*_declared(args), *_store(args))
     os.execv(command[0], command)
 
 
@@ -142,6 +149,11 @@ def install(args: Args) -> int:
     """Write a systemd user unit, so that the daemon is there after a reboot."""
     from stoker.cli.unit import install_unit
 
+    if args.text("db") is not None:
+        raise UsageError(
+            "A unit can be read by everybody. Write the store to config.toml instead: "
+            '[store] url = "postgresql://…"'
+        )
     return install_unit(_declared(args), only_print=args.flag("print"))
 
 
@@ -156,7 +168,7 @@ ACTIONS = {
 
 
 def _client() -> Client:
-    client = connect(autostart=False)
+    client = Client()  # the daemon of this machine, also where STOKER_SERVER names another
     client.check_version = False  # these commands must work across any two versions
     return client
 
@@ -171,11 +183,26 @@ def _running() -> dict[str, Any] | None:
 def _declared(args: Args) -> list[str]:
     """Return the arguments that tell a daemon what it has."""
     found = []
-    for name in ("gpus", "resources", "idle-exit"):
+    for name in ("gpus", "resources", "listen", "idle-exit"):
         value = args.text(name.replace("-", "_"))
         if value is not None:
             found += [f"--{name}", value]
     return found
+
+
+def _named_store(args: Args) -> str | None:
+    """Return the store that --db names; `postgres` is the one that STOKER_DB names, if any."""
+    value = args.text("db")
+    return os.environ.get("STOKER_DB") or value if value == "postgres" else value
+
+
+def _store(args: Args) -> list[str]:
+    """Hand the store to a daemon, by a variable: a command line is for all to see."""
+    value = _named_store(args)
+    if value is None:
+        return []
+    os.environ[wire.STORE_SAID] = value
+    return ["--db", "-"]
 
 
 def _told(reply: dict[str, Any], args: Args, text: str) -> int:

@@ -8,7 +8,8 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.session import existing
-from stoker.client.errors import UsageError
+from stoker.client.client import Client
+from stoker.client.errors import DaemonUnreachable, UsageError
 
 USAGE = ("db backup FILE", "db path")
 OPTIONS: tuple[Option, ...] = ()
@@ -18,7 +19,7 @@ def main(argv: list[str]) -> int:
     """Do what the first word says."""
     args = parse(OPTIONS, argv, verb="db")
     if args.words == ["path"]:
-        path = places.journal_path()
+        path = _path()
         if args.flag("json"):
             output.emit({"path": path})
         else:
@@ -33,3 +34,14 @@ def main(argv: list[str]) -> int:
     else:
         output.say(f"stoker: wrote {reply['path']} ({reply['bytes']:,} bytes)")
     return 0
+
+
+def _path() -> str:
+    """Return where the jobs are: the file, or the server that the running daemon uses."""
+    client = Client()
+    client.check_version = False
+    try:
+        store = str(client.daemon().get("store") or "")
+    except DaemonUnreachable:
+        store = ""
+    return store if store.startswith("postgres") else places.journal_path()

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def was_used() -> bool:
     """Whether anything was ever queued here; if not, no daemon need be started to say so."""
-    return os.path.exists(places.journal_path()) or os.path.exists(places.socket_path())
+    if os.environ.get("STOKER_SERVER"):
+        return True
+    paths = (places.journal_path(), places.socket_path(), places.install_path())
+    return any(map(os.path.exists, paths))
 
 
 def existing() -> Client:

@@ -13,12 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from stoker.client.endpoint import Endpoint
+
 TIMEOUT = 120.0
 """Seconds without a word before a daemon counts as stuck; loading a long queue takes a few."""
 
 
 def connect(autostart: bool = True, path: str | None = None) -> Client:
-    """Return a client of this user's daemon, which is started at the first request if need be."""
+    """Return a client of this user's daemon, which is started at the first request if need be.
+
+    With STOKER_SERVER it is the daemon there, which must run.
+    """
+    if path is None and os.environ.get("STOKER_SERVER"):
+        from stoker.client.endpoint import from_environment
+
+        return Client(from_environment())
     return Client(path, autostart=autostart)
 
 
@@ -30,7 +39,7 @@ def new_key() -> str:
 class Client:
     """Speaks to one daemon; every request is a connection of its own."""
 
-    def __init__(self, path: str | None = None, *, autostart: bool = False) -> None:
+    def __init__(self, path: str | Endpoint | None = None, *, autostart: bool = False) -> None:
         self.path = path or places.socket_path()
         self.autostart = autostart
         self.check_version = True
@@ -140,6 +149,36 @@ class Client:
     def daemon(self) -> dict[str, Any]:
         """Describe the daemon itself."""
         return self._get("/daemon", [])
+
+    def queues(self) -> dict[str, Any]:
+        """List the named queues and their limits."""
+        return self._get("/queues", [])
+
+    def define_queue(self, name: str, **limits: object) -> dict[str, Any]:
+        """Make a named queue, or change its limits."""
+        return self._post("/queues", {"name": name, **limits})
+
+    def delete_queue(self, name: str) -> dict[str, Any]:
+        """Forget a named queue; what runs in it goes on."""
+        target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
+        return self._whole("DELETE", target, None, TIMEOUT, retry=False)
+
+    def clear(self, door: str) -> dict[str, Any]:
+        """Wipe what a front door shows of the past."""
+        return self._post("/clear", {"door": door})
+
+    def listen(self, address: str, *, tls: bool = False, **note: str) -> dict[str, Any]:
+        """Open a TCP port of the daemon, with a note for those who come in there."""
+        return self._post("/listen", {"address": address, "tls": tls, "note": note})
+
+    def unlisten(self, address: str) -> dict[str, Any]:
+        """Close a TCP port of the daemon."""
+        target = f"{wire.PREFIX}/listen/{transport.quote(address)}"
+        return self._whole("DELETE", target, None, TIMEOUT, retry=False)
+
+    def thresholds(self, **limits: object) -> dict[str, Any]:
+        """Change from when on a GPU counts as used by others."""
+        return self._post("/thresholds", limits)
 
     def stop(self, mode: str = "leave", **check: object) -> dict[str, Any]:
         """Ask the daemon to end: `leave` jobs running, `drain` or `cancel` them first.

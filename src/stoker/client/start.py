@@ -80,7 +80,8 @@ def daemon_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name == "STOKER_HOME" or not (name.startswith("STOKER_") or name in foreign)
+        if name in ("STOKER_HOME", "STOKER_DB", wire.STORE_SAID)
+        or not (name.startswith("STOKER_") or name in foreign)
     }
 
 

@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 client over a Unix socket: one request, one reply, one connection.
+"""A minimal HTTP/1.1 client over a socket: one request, one reply, one connection.
 
 `http.client` alone would cost more than a whole command may take to start.
 """
@@ -15,6 +15,8 @@ from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerErro
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from stoker.client.endpoint import Endpoint
 
 CHUNK = 65536
 MAX_HEAD = 65536
@@ -142,13 +144,22 @@ class Reply:
         return self._buffer
 
 
-def send(path: str, method: str, target: str, body: bytes | None, timeout: float | None) -> Reply:
-    """Send one request on a connection of its own and return the head of the reply."""
-    sock = open_socket(path, timeout)
+def send(
+    where: str | Endpoint, method: str, target: str, body: bytes | None, timeout: float | None
+) -> Reply:
+    """Send one request on a connection of its own and return the head of the reply.
+
+    `where` is the path of a Unix socket, or a TCP port.
+    """
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: stoker\r\nConnection: close\r\n"
         f"{wire.HEADER_VERSION}: {__version__}\r\n{wire.HEADER_API}: {wire.API_VERSION}\r\n"
     )
+    if isinstance(where, str):
+        sock = open_socket(where, timeout)
+    else:
+        sock = where.open(timeout)
+        head += f"Authorization: Bearer {where.token}\r\n"
     if body is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     try:

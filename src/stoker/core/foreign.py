@@ -40,8 +40,10 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Share of its time, from which on it is busy."""
     memory: float = 0.10
     """Share of its memory, from which on it is busy."""
+    processes: bool = True
+    """Whether a stranger who computes is enough, whatever the shares."""
     process_memory: int = 16
-    """A computing stranger with at least this many MiB makes it busy, whatever the shares."""
+    """Only one with at least this many MiB counts."""
     enter_samples: int = 1
     """So many samples in a row must say busy before we believe it."""
     leave_seconds: float = 5.0
@@ -125,7 +127,7 @@ class Watch:
 def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str]:
     """Return what makes a GPU busy in this sample, each with its sentence."""
     found: dict[str, str] = {}
-    for stranger in sample.strangers:
+    for stranger in sample.strangers if limits.processes else ():
         # Unknown memory is a context all the same: nobody computes without one.
         if not stranger.graphics and (
             stranger.memory is None or stranger.memory >= limits.process_memory

@@ -167,7 +167,8 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     if "pty" in words:
         fields["pty"] = _on(options, "pty")
     if "cpus" in words:
-        fields["threads"] = max(parse_amount(words["cpus"], "--cpus") // THOUSAND, 1)
+        cores = parse_amount(words["cpus"], "--cpus")
+        fields["threads"] = max(cores // THOUSAND, 1) if cores else None
     return fields
 
 
@@ -263,8 +264,8 @@ def _named(value: Any) -> tuple[tuple[str, int], ...]:
     else:
         raise BadValue("--resources takes names with amounts, such as licence=1.")
     for name, _ in pairs:
-        if not re.fullmatch(r"[A-Za-z_][\w-]{0,63}", name):
-            raise BadValue(f"Resource '{name}' is not a name; use letters, digits, _ and -.")
+        if not re.fullmatch(r"[A-Za-z_][\w.-]{0,63}", name):
+            raise BadValue(f"Resource '{name}' is not a name; use letters, digits, _, - and .")
     found = {name: parse_amount(amount, name) for name, amount in pairs}
     return tuple(sorted((name, amount) for name, amount in found.items() if amount))
 

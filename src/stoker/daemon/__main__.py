@@ -6,6 +6,9 @@ import contextlib
 import os
 import sys
 
+KNOWN = ("--gpus", "--resources", "--also", "--listen", "--db", "--ready-fd", "--idle-exit")
+"""`--also 4,5` declares GPUs of these names where the machine has none; it takes none away."""
+
 
 def main(argv: list[str]) -> int:
     """Run a daemon until it is told to stop."""
@@ -27,14 +30,14 @@ def _options(argv: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if name not in ("--gpus", "--resources", "--ready-fd", "--idle-exit"):
+        if name not in KNOWN:
             raise ValueError(f"The daemon does not know '{name}'.")
         found[name[2:]] = value if equals else words.pop(0) if words else ""
     return found
 
 
 def _run(options: dict[str, str], ready: int) -> int:
-    from stoker import places
+    from stoker import places, wire
     from stoker.daemon.keep import Keep
     from stoker.daemon.lock import Locked, StateLock
     from stoker.executors.keeper import become_subreaper
@@ -52,12 +55,20 @@ def _run(options: dict[str, str], ready: int) -> int:
     kept = Keep()
     from stoker.daemon.setup import build
 
-    loop = build(kept, options.get("gpus"), options.get("resources"))
+    also = [name for name in options.get("also", "").split(",") if name]
+    # A URL may hold a password, and a command line is for all to see: it comes by a variable.
+    db = os.environ.pop(wire.STORE_SAID, None) if options.get("db") == "-" else options.get("db")
+    loop = build(kept, options.get("gpus"), options.get("resources"), also, db=db)
     from stoker.daemon.serve import Server
 
     if options.get("idle-exit"):
         loop.exit_when_idle = float(options["idle-exit"])
-    server = Server(loop, "daemon")
+    listen = [options["listen"]] if options.get("listen") else loop.settings.listen
+    try:
+        server = Server(loop, "daemon", listen)
+    except BaseException:
+        loop.close()
+        raise
     _say(ready, f"ready {os.getpid()}")
     become_subreaper()
     try:
@@ -95,9 +106,11 @@ def _say(fd: int, line: str) -> None:
 def _expected(error: BaseException) -> bool:
     from stoker import places
     from stoker.core.units import BadValue
+    from stoker.engine import Refusal
     from stoker.store.port import StoreError
 
-    return isinstance(error, (places.UnsafeDirectory, BadValue, StoreError, OSError, ValueError))
+    ours = (places.UnsafeDirectory, BadValue, Refusal, StoreError)
+    return isinstance(error, (*ours, OSError, ValueError))
 
 
 def _exit_code(error: BaseException) -> int:

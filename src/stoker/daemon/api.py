@@ -17,7 +17,8 @@ from stoker import __version__, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.daemon import acts, intake, looks, machine, queues, requests, settings
+from stoker.daemon import acts, addresses, intake, keys, looks, machine, queues, requests, settings
+from stoker.daemon.auth import entrance_of
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
     ERROR_HANDLERS,
@@ -37,10 +38,13 @@ from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
 from stoker.engine import Refusal
 from stoker.probes.readings import Reading
+from stoker.store import choose
 from stoker.store.port import Filter, StoreError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from stoker.daemon.listen import Listeners
 
 NOTHING = "Nothing was running."
 
@@ -48,8 +52,8 @@ NOTHING = "Nothing was running."
 class Api:
     """The handlers, with the loop they talk to."""
 
-    def __init__(self, loop: Loop, mode: str) -> None:
-        self.loop, self.desk, self.mode = loop, loop.desk, mode
+    def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
+        self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
 
     async def ask(self, decide: Decide) -> Any:
         """Put a question or a wish to the engine and await its answer."""
@@ -80,6 +84,8 @@ class Api:
     async def submit(self, request: Request) -> Response:
         """New jobs."""
         body = await read_body(request, requests.Submit)
+        if body.own_environment:
+            body.environment = {**os.environ, **body.environment}
         return reply(await self.ask(intake.submit(self.desk, body)))
 
     async def jobs(self, request: Request) -> Response:
@@ -219,6 +225,9 @@ class Api:
                 "gpus": gpus,
                 "node": self.desk.node,
                 "seq": loop.engine.seq,
+                "store": self.desk.place,
+                "listeners": self.ports.views(),
+                "thresholds": loop.watch.limits(),
                 "warnings": self._warnings(),
             }
         )
@@ -234,8 +243,12 @@ class Api:
         """End, in one of three ways."""
         body = await read_body(request, requests.Stop)
         if body.check:
-            settings.load()
+            config = settings.load()
             machine.offer(Reading(), body.gpus, body.resources)
+            if body.db is not None:
+                await asyncio.to_thread(_check_store, body.db, config.store)
+            if body.listen is not None:
+                addresses.split(body.listen)
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
         if body.mode == "cancel":
             self.loop.starting = False  # what waits must not take the place of what is cancelled
@@ -260,6 +273,33 @@ class Api:
         else:
             self.loop.drain()
         self.loop.ask(Call(lambda state, now: answered(None), lambda *_: None))
+
+    async def listen(self, request: Request) -> Response:
+        """Open a TCP port."""
+        _owner_only(request)
+        body = await read_body(request, requests.Listen)
+        if body.tls:
+            # Making one takes a moment, in which others are served.
+            await asyncio.to_thread(keys.certificate, self.ports.state)
+        address = self.ports.add(body.address, body.tls, body.note)
+        return reply(self.ports.open[address].view())
+
+    async def unlisten(self, request: Request) -> Response:
+        """Close a TCP port."""
+        _owner_only(request)
+        return reply({"address": self.ports.remove(request.path_params["address"])})
+
+    async def thresholds(self, request: Request) -> Response:
+        """Change when a GPU counts as used by others, until this daemon ends."""
+        body = await read_body(request, requests.Thresholds)
+        watch = self.loop.watch
+        return reply(
+            await self.ask(
+                lambda state, now: answered(
+                    watch.set_limits(body.load, body.memory, body.processes)
+                )
+            )
+        )
 
     async def backup(self, request: Request) -> Response:
         """Copy the database while it is in use."""
@@ -288,6 +328,23 @@ class Api:
         from stoker.daemon.openapi import document
 
         return reply(document())
+
+
+def _owner_only(request: Request) -> None:
+    """Who has come in by a port does not open or close ports."""
+    if entrance_of(request.scope) is not None:
+        raise Refusal("Ports are opened and closed on the machine itself.", "permission")
+
+
+def _check_store(said: str, configured: str | None) -> None:
+    """Refuse a store that the next daemon could not open."""
+    choice = choose.choose(said, configured, None, os.environ)
+    try:
+        choose.check(choice)
+    except StoreError as error:
+        exit_code = getattr(error, "exit_code", wire.EXIT_FAILED)
+        codes = {code: name for name, (_, code) in wire.ERRORS.items()}
+        raise Refusal(str(error), codes.get(exit_code, "failed")) from None
 
 
 def _counted(running: list[int]) -> str:
@@ -328,9 +385,9 @@ VERBS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def application(loop: Loop, mode: str) -> ASGIApp:
+def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
     """The whole API over one loop."""
-    api = Api(loop, mode)
+    api = Api(loop, mode, ports)
     get: list[tuple[str, Any]] = [
         ("/jobs", api.jobs),
         ("/jobs/{selector}/why", api.why),
@@ -348,9 +405,12 @@ def application(loop: Loop, mode: str) -> ASGIApp:
         ("/wait", api.wait),
         ("/daemon/stop", api.stop),
         ("/backup", api.backup),
+        ("/listen", api.listen),
+        ("/thresholds", api.thresholds),
         *((f"/{verb}", _act(api, handler, body)) for verb, (handler, body) in VERBS.items()),
     ]
     routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]
     routes += [Route(wire.PREFIX + path, handler, methods=["POST"]) for path, handler in post]
-    routes.append(Route(f"{wire.PREFIX}/queues/{{name}}", api.delete_queue, methods=["DELETE"]))
+    delete = [("/queues/{name}", api.delete_queue), ("/listen/{address}", api.unlisten)]
+    routes += [Route(wire.PREFIX + path, handler, methods=["DELETE"]) for path, handler in delete]
     return Guard(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))

@@ -26,6 +26,8 @@ class Desk(Struct):
     logs: str
     node: str
     user: str
+    place: str = ""
+    """What the store is called, without a password."""
     alerts: list[str] = []
     """What went wrong before: told once to whoever submits next."""
     remembered: dict[int, tuple[Job, Spec]] = {}

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from stoker import __version__, wire
 from stoker.core.units import BadValue
-from stoker.daemon.auth import allowed
+from stoker.daemon.auth import allowed, entrance_of
 from stoker.engine import Refusal
 
 if TYPE_CHECKING:
@@ -89,12 +89,27 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its caller may make it."""
-        client = scope.get("client")
-        if scope["type"] == "http" and not allowed(client[1] if client else -1):
-            refusal = Refusal("This daemon belongs to another user.", "permission")
-            await refusal_reply(refusal)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
+        answer = _turned_away(scope) if scope["type"] == "http" else None
+        await (answer or self.app)(scope, receive, send)
+
+
+def _turned_away(scope: Scope) -> Response | None:
+    """The answer to somebody who may not ask, None for everybody else."""
+    entrance = entrance_of(scope)
+    if entrance is not None:
+        return None if entrance.admits(scope["headers"]) else _unauthorized()
+    client = scope.get("client")
+    if allowed(client[1] if client else -1):
+        return None
+    return refusal_reply(Refusal("This daemon belongs to another user.", "permission"))
+
+
+def _unauthorized() -> Response:
+    text = "This port answers only whoever shows its token: Authorization: Bearer TOKEN."
+    error = {"code": "permission", "message": text, "exit": wire.EXIT_PERMISSION}
+    # What a stranger may still be sending is not read, and our version is not his business.
+    headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+    return Response(encode({"error": error}), 401, headers, "application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

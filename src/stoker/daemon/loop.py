@@ -336,7 +336,7 @@ class Loop:
             for path in self.settling:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             print(f"stoker: cannot sync the journal: {error}", file=sys.stderr, flush=True)
         finally:
             self.settling = []

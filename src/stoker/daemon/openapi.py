@@ -64,6 +64,13 @@ POSTS: dict[str, tuple[str, type]] = {
     "/clear": ("Wipe the history that a front door shows", r.Clear),
     "/daemon/stop": ("End the daemon", r.Stop),
     "/backup": ("Copy the database", r.Backup),
+    "/listen": ("Open a TCP port; only over the socket", r.Listen),
+    "/thresholds": ("Change when a GPU counts as used by others", r.Thresholds),
+}
+
+DELETES: dict[str, tuple[str, str]] = {
+    "/queues": ("Forget a named queue", "name"),
+    "/listen": ("Close a TCP port; only over the socket", "address"),
 }
 
 NUMBERS = {"limit", "tail", "since", "offset", "attempt", "after"}
@@ -87,15 +94,17 @@ def document() -> dict[str, Any]:
             "required": True, "content": {"application/json": {"schema": schema}},
         }  # fmt: skip
         paths.setdefault(wire.PREFIX + path, {})["post"] = operation
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    paths[f"{wire.PREFIX}/queues/{{name}}"] = {
-        "delete": _operation("/queues", "Forget a named queue", [name])
-    }
+    for path, (text, name) in DELETES.items():
+        parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        paths[f"{wire.PREFIX}{path}/{{{name}}}"] = {"delete": _operation(path, text, [parameter])}
     return {
         "openapi": "3.1.0",
         "info": {"title": "stoker", "version": __version__},
         "paths": paths,
-        "components": {"schemas": {**components, "Error": ERROR}},
+        "components": {
+            "schemas": {**components, "Error": ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -117,7 +126,8 @@ def _operation(path: str, text: str, parameters: list[dict[str, Any]]) -> dict[s
         "description": "What happened, and what to do",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
-    statuses = sorted({str(status) for status, _ in wire.ERRORS.values()})
+    # 401: at a TCP port, without its token.
+    statuses = sorted({"401", *(str(status) for status, _ in wire.ERRORS.values())})
     return {
         "summary": text,
         "parameters": parameters,

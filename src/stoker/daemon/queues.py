@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.lifecycle import JobState
 from stoker.core.request import CPU, MEMORY
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount, parse_amount
@@ -88,19 +89,20 @@ def clear(desk: Desk, body: r.Clear) -> Decide:
 
 
 def delete_queue(desk: Desk, name: str) -> Decide:
-    """Forget a named queue's limits."""
+    """Forget a named queue; what runs in it goes on, and keeps its devices."""
 
     def decide(state: State, now: Moment) -> Decision:
         if name not in state.rest.queues:
             raise Refusal(f"There is no queue '{name}'.", "not_found")
-        busy = [
-            job.id
+        waiting = sum(
+            job.state is JobState.PENDING and state.spec(job).queue == name
             for job in state.jobs.values()
-            if not job.finished and state.spec(job).queue == name
-        ]
-        if busy:
+        )
+        if waiting:
             raise Refusal(
-                f"Queue '{name}' still has {len(busy)} jobs; cancel them first.", "failed"
+                f"In queue '{name}' {waiting} job{'s wait' * (waiting > 1) or ' waits'};"
+                f" cancel {'them' if waiting > 1 else 'it'} first.",
+                "failed",
             )
         fact = e.QueueDeleted(at=now.at, name=name)
         return Decision(events=[fact], reply=lambda _: {"name": name})

@@ -36,6 +36,8 @@ class Submit(Body):
     key: Annotated[str, Meta(max_length=200)] = ""
     options: dict[str, Any] = {}
     environment: dict[str, Line] = {}
+    own_environment: bool = False
+    """Start from the daemon's own environment: the submission comes from another machine."""
     umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
     dry_run: bool = False
 
@@ -155,6 +157,24 @@ class Clear(Body):
     door: Word
 
 
+class Listen(Body):
+    """Open a TCP port."""
+
+    address: Annotated[str, Meta(max_length=64, pattern=r"^[0-9A-Za-z.:\[\]]+:[0-9]{1,5}$")]
+    tls: bool = False
+    note: Annotated[dict[Word, Word], Meta(max_length=16)] = {}
+    """What whoever comes in there may want to know; `GET /v1/daemon` shows it."""
+
+
+class Thresholds(Body):
+    """From when on a GPU counts as used by others."""
+
+    load: Annotated[float, Meta(ge=0, le=10)] | None = None
+    memory: Annotated[float, Meta(ge=0, le=10)] | None = None
+    processes: bool | None = None
+    """Whether any process that computes is enough, however little it uses."""
+
+
 class Stop(Body):
     """End the daemon."""
 
@@ -163,7 +183,10 @@ class Stop(Body):
     """Refuse when the next daemon could not start with the configuration as it is now."""
     gpus: Word | None = None
     resources: Word | None = None
-    """What that daemon would be told to have."""
+    listen: Word | None = None
+    """What that daemon would be told to have, and where to listen."""
+    db: Word | None = None
+    """The store that it would be told to use."""
 
 
 class Backup(Body):

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from stoker import places
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stoker.daemon.auth import Entrance
     from stoker.daemon.loop import Loop
 
 BACKLOG = 512
@@ -20,8 +23,9 @@ BACKLOG = 512
 class Server:
     """Listens at once; what comes in waits until HTTP is loaded."""
 
-    def __init__(self, loop: Loop, mode: str) -> None:
+    def __init__(self, loop: Loop, mode: str, listen: Sequence[str] = ()) -> None:
         self.loop, self.mode = loop, mode
+        self.ports: Any = None
         self.path = places.socket_path()
         places.secure_dir(os.path.dirname(self.path))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -35,10 +39,25 @@ class Server:
         self.socket.listen(BACKLOG)
         self.thread: threading.Thread | None = None
         self.uvicorn: Any = None
+        if listen:
+            self._listen(listen)
         if mode == "feed":
             loop.poller.watch(self.socket.fileno(), self.start)
         else:
             self.start()  # whoever started a daemon is about to talk to it
+
+    def _listen(self, addresses: Sequence[str]) -> None:
+        """Open TCP ports before anything else, so that a port in use is said at once."""
+        from stoker.daemon.listen import Listeners
+
+        self.ports = Listeners(places.state_dir())
+        try:
+            for address in addresses:
+                self.ports.add(address)
+        except BaseException:
+            self.ports.close()
+            os.unlink(self.path)
+            raise
 
     def start(self) -> None:
         """Load the HTTP server, in a thread of its own."""
@@ -50,10 +69,12 @@ class Server:
         import uvicorn
 
         from stoker.daemon.api import application
-        from stoker.daemon.auth import guarded_protocol
+        from stoker.daemon.auth import ENTRANCE, guarded_protocol
+        from stoker.daemon.listen import Listeners
 
+        ports = self.ports = self.ports or Listeners(places.state_dir())
         config = uvicorn.Config(
-            application(self.loop, self.mode),
+            application(self.loop, self.mode, ports),
             http=guarded_protocol(),
             ws="none",
             lifespan="off",
@@ -65,7 +86,14 @@ class Server:
             timeout_graceful_shutdown=2,
             backlog=BACKLOG,
         )
-        self.uvicorn = quiet_server(config)
+
+        def protocol(entrance: Entrance) -> Any:
+            state = self.uvicorn.server_state
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=state, app_state={ENTRANCE: entrance}
+            )
+
+        self.uvicorn = quiet_server(config, lambda: ports.begin(protocol), ports.close)
         self.uvicorn.run(sockets=[self.socket])
 
     def close(self) -> None:
@@ -80,7 +108,7 @@ class Server:
         self.thread.join(timeout=4)
 
 
-def quiet_server(config: Any) -> Any:
+def quiet_server(config: Any, begin: Callable[[], None], end: Callable[[], None]) -> Any:
     """A uvicorn that sleeps while nobody talks to it (its own looks around ten times a second)."""
     import asyncio
 
@@ -100,7 +128,9 @@ def quiet_server(config: Any) -> Any:
         async def main_loop(self) -> None:
             self.here = asyncio.get_running_loop()
             if not self.should_exit:
+                begin()
                 await self.over.wait()
+            end()
 
         def end(self) -> None:
             self.should_exit = True

@@ -35,6 +35,8 @@ class Settings(Struct):
     on_empty: str | None = None
     secrets_days: int = 14
     thresholds: Thresholds = Thresholds()
+    listen: list[str] = []
+    store: str | None = None
     queues: list[QueueLimits] = []
 
 
@@ -62,6 +64,8 @@ def _settings(raw: dict[str, Any]) -> Settings:
         "on_empty",
         "secrets_days",
         "foreign",
+        "api",
+        "store",
         "queues",
     }
     unknown = sorted(set(raw) - known)
@@ -82,6 +86,8 @@ def _settings(raw: dict[str, Any]) -> Settings:
     if "secrets_days" in raw:
         found.secrets_days = _whole(raw["secrets_days"], "secrets_days")
     found.thresholds = _thresholds(raw.get("foreign", {}))
+    found.listen = _listen(raw.get("api", {}))
+    found.store = _store(raw.get("store", {}))
     found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
     return found
 
@@ -114,6 +120,27 @@ def _thresholds(raw: Any) -> Thresholds:
             raise BadValue(f"config.toml: foreign.{key} must be a number, not {value!r}.")
         values[key] = float(value)
     return Thresholds(**values)
+
+
+def _listen(raw: Any) -> list[str]:
+    value = raw.get("listen", []) if isinstance(raw, dict) and set(raw) <= {"listen"} else None
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise BadValue(f"config.toml: [api] takes listen = 'ADDRESS:PORT'; {EXAMPLE}.")
+    for address in found:
+        from stoker.daemon.addresses import split
+
+        split(address)
+    return found
+
+
+def _store(raw: Any) -> str | None:
+    if not isinstance(raw, dict) or set(raw) - {"url"}:
+        raise BadValue(f"config.toml: [store] takes url; {EXAMPLE}.")
+    url = raw.get("url")
+    if url is not None and not isinstance(url, str):
+        raise BadValue("config.toml: store.url must be text in quotes.")
+    return url or None
 
 
 def _queue(name: str, raw: Any) -> QueueLimits:

@@ -33,7 +33,8 @@ from stoker.executors.adoption import KEPT
 from stoker.executors.cgroup import Cgroups
 from stoker.executors.local import LocalExecutor, Places
 from stoker.probes import host
-from stoker.store.sqlite import SqliteStore
+from stoker.store import choose
+from stoker.store.port import Store
 
 
 def install_id(state: str) -> str:
@@ -53,6 +54,7 @@ def build(
     resources: str | None = None,
     extra: Iterable[str] = (),
     feeder: Feeder | None = None,
+    db: str | None = None,
 ) -> Loop:
     """Assemble a loop that has the state, knows the machine and has adopted what runs."""
     config = configuration.load()
@@ -64,13 +66,12 @@ def build(
         gpus, resources = declaration.load()
     reading = probe(os.environ)
     facts = offer(reading, gpus, resources)  # refuses nonsense before anything is touched
+    store, place = _open_store(kept.state, db, config)
     if said:
         declaration.save(gpus, resources)
     install = install_id(kept.state)
     run = f"{kept.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
-    shared = on_shared_file_system(kept.state)
-    store = SqliteStore(places.journal_path(), shared_file_system=shared)
     term = store.claim()
     poller = Poller()
     executor = LocalExecutor(
@@ -93,19 +94,36 @@ def build(
         poller.watch,
         poller.unwatch,
     )
-    desk = Desk(store, places.logs_dir(), facts.name, user)
+    desk = Desk(store, places.logs_dir(), facts.name, user, place=place)
     loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
     if gpus is None and resources is None:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
     facts = offer(reading, gpus, resources, extra)
     _take_over(loop, term, facts, config, run)
-    if shared:
-        store.warnings().append(f"{kept.state} is on a network file system: commits are slower")
     desk.alerts = list(store.warnings())
     for warning in store.warnings():
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
+
+
+def _open_store(state: str, db: str | None, config: configuration.Settings) -> tuple[Store, str]:
+    """The store that was asked for, now or before, and what it is called."""
+    memory = choose.Memory(f"{state}/store.json")
+    choice = choose.choose(db, config.store, memory.said, os.environ)
+    journal = places.journal_path()
+    shared = choice.url is None and on_shared_file_system(state)
+    store = choose.open_store(choice, journal, shared)
+    left = choose.left_behind(choice, memory.last, journal)
+    if left is not None:
+        store.warnings().append(left)  # and the ids that have logs here are not given out again
+    if shared:
+        store.warnings().append(f"{state} is on a network file system: commits are slower")
+    if db is not None or memory.last != choice.shown:
+        memory.said = choice.text if db is not None else memory.said
+        memory.last = choice.shown
+        memory.save()
+    return store, choice.shown
 
 
 def _remembered(state: State, node: str) -> list[str]:

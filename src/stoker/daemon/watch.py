@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from stoker.core.cluster import Device
 from stoker.core.events import Event, ForeignUseChanged
 from stoker.core.foreign import Thresholds, Verdict, Watch
@@ -57,6 +59,23 @@ class GpuWatch:
     def look(self) -> None:
         """Somebody wants current figures for a while."""
         self.wanted_until = time.monotonic() + INTEREST
+
+    def limits(self) -> dict[str, Any]:
+        """From when on a GPU counts as used by others."""
+        limits = self.thresholds
+        return {"load": limits.load, "memory": limits.memory, "processes": limits.processes}
+
+    def set_limits(
+        self, load: float | None, memory: float | None, processes: bool | None
+    ) -> dict[str, Any]:
+        """Change that, and look again before anything is put on a GPU."""
+        given = {"load": load, "memory": memory, "processes": processes}
+        known = {name: value for name, value in given.items() if value is not None}
+        self.thresholds = replace(self.thresholds, **known)
+        for watch in self.watches.values():
+            watch.thresholds = self.thresholds
+        self.when -= FRESH
+        return self.limits()
 
     def cares(self, state: State) -> bool:
         """Whether the figures matter now."""

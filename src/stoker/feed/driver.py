@@ -6,10 +6,11 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from stoker import places
+from stoker import places, wire
 from stoker.client.errors import StokerError
 from stoker.core.events import Event
 from stoker.core.lifecycle import JobState
+from stoker.core.units import BadValue
 from stoker.daemon import intake
 from stoker.daemon.acts import cancel, kill
 from stoker.daemon.desk import clock
@@ -23,6 +24,7 @@ from stoker.executors.keeper import become_subreaper
 from stoker.feed.lines import Lines
 from stoker.feed.place import DRAINING, NO_GPU, Place, in_use
 from stoker.feed.progress import Progress
+from stoker.store.port import StoreError
 
 READ_AHEAD = 256
 """Lines that wait in the queue beyond those that run: enough to never starve a device."""
@@ -41,6 +43,21 @@ def drive(
     resources: str | None,
 ) -> int:
     """Be the daemon until the input has ended and its jobs are done."""
+    try:
+        return _drive(lines, progress, options, place, devices, resources)
+    except (BadValue, StoreError) as error:
+        usage = wire.EXIT_USAGE if isinstance(error, BadValue) else wire.EXIT_FAILED
+        raise StokerError(str(error), getattr(error, "exit_code", usage)) from None
+
+
+def _drive(
+    lines: Lines,
+    progress: Progress,
+    options: dict[str, object],
+    place: Place,
+    devices: list[str],
+    resources: str | None,
+) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)

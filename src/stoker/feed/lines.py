@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 
 CHUNK = 1 << 16
 LONGEST = 1 << 20
@@ -16,15 +17,19 @@ COUNTED = 64 << 20
 class Lines:
     """Reads one descriptor, line by line, without ever blocking its owner."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, joined: bool = False) -> None:
         self.fd = fd
+        self.joined = joined
+        """Whether a backslash at its end makes a line go on in the next one."""
         self.ended = False
         self.number = 0
         self.left_out: list[tuple[int, str]] = []
         """Lines that cannot be commands: their numbers, and why not."""
         self._part = b""
         self._skipping = False
-        self._ready: list[str] = []
+        self._begun: list[bytes] = []
+        self._begun_at = self._begun_size = 0
+        self._ready: deque[str] = deque()
         self._size = 0
         self.regular = stat.S_ISREG(os.fstat(fd).st_mode)
         """Regular files are always readable and cannot be watched."""
@@ -54,10 +59,7 @@ class Lines:
         except InterruptedError:
             return
         if not chunk:
-            self.ended = True
-            if self._part and not self._skipping:
-                self._add(self._part)
-            self._part = b""
+            self._end()
             return
         *whole, self._part = (self._part + chunk).split(b"\n")
         for line in whole:
@@ -72,36 +74,65 @@ class Lines:
             self._add(self._part)
             self._part, self._skipping = b"", True
 
+    def _end(self) -> None:
+        self.ended = True
+        if self._part and not self._skipping:
+            self._add(self._part)
+        self._part = b""
+        if self._begun:
+            self._take_in_whole()
+
     def _add(self, line: bytes) -> None:
         self.number += 1
+        if not self.joined:
+            self._take_in(line, self.number)
+            return
+        if not self._begun:
+            if not _is_command(line):
+                return  # a comment does not go on, whatever it ends in
+            self._begun_at, self._begun_size = self.number, 0
+        line = line.rstrip(b"\r")
+        if self._begun_size <= LONGEST:  # beyond that it is left out anyway
+            self._begun.append(line)
+            self._begun_size += len(line) + 1
+        if not goes_on(line):
+            self._take_in_whole()
+
+    def _take_in_whole(self) -> None:
+        self._take_in(b"\n".join(self._begun), self._begun_at)
+        self._begun = []
+
+    def _take_in(self, line: bytes, number: int) -> None:
         if not _is_command(line):
             return
         if len(line) > LONGEST:
-            self.left_out.append((self.number, "it is longer than 1 MiB"))
+            self.left_out.append((number, "it is longer than 1 MiB"))
         elif b"\0" in line:
-            self.left_out.append((self.number, "it holds a NUL byte"))
+            self.left_out.append((number, "it holds a NUL byte"))
         else:
             try:
                 self._ready.append(line.rstrip(b"\r").decode())
-                self._size += len(line)
+                self._size += len(self._ready[-1])
             except UnicodeDecodeError:
-                self.left_out.append((self.number, "it is not valid UTF-8"))
+                self.left_out.append((number, "it is not valid UTF-8"))
 
     def take(self, most: int) -> list[str]:
         """Up to so many commands that have been read, and not too many bytes."""
         if self.regular:
             while not self.ended and len(self._ready) < most and self._size < AT_ONCE:
                 self.read()
-        if self._size < AT_ONCE:
-            count = max(most, 0)
-        else:
-            count = size = 0
-            while count < min(most, len(self._ready)) and (size < AT_ONCE or not count):
-                size += len(self._ready[count])
-                count += 1
-        taken, self._ready = self._ready[:count], self._ready[count:]
-        self._size = sum(map(len, self._ready))
+        taken: list[str] = []
+        size = 0
+        while self._ready and len(taken) < most and size < AT_ONCE:
+            taken.append(self._ready.popleft())
+            size += len(taken[-1])
+        self._size -= size
         return taken
+
+    def put_back(self, line: str) -> None:
+        """It was taken, but could not be used yet."""
+        self._ready.appendleft(line)
+        self._size += len(line)
 
     def excuses(self) -> list[tuple[int, str]]:
         """The lines left out since the last time: their numbers, and why."""
@@ -118,9 +149,19 @@ class Lines:
         """How many are read but not taken."""
         return len(self._ready)
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether taking may give something at once."""
+        return bool(self._ready) or (self.regular and not self.ended)
+
     def full(self, most: int) -> bool:
         """Whether enough is read for now."""
         return len(self._ready) >= most or self._size >= AT_ONCE
+
+
+def goes_on(line: bytes) -> bool:
+    """Whether a shell would read on in the next line: an odd number of backslashes at the end."""
+    return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
 
 
 def _is_command(line: bytes) -> bool:

@@ -174,12 +174,12 @@ def _check_others(others: list[str], name: str, force: bool) -> None:
 
 def _was_not_written(name: str, where: str | None, record: dict[str, str]) -> str:
     if where is not None:
-        return f"stoker has not installed {name} in {clean(where)}. Nothing was removed."
+        return f"{name} was not installed in {clean(where)} by stoker. Nothing was removed."
     path, whose = found_on_path(name, record)
     if path is not None and whose == OURS:
         return f"{clean(path)} came with the package: `pip uninstall stoker` removes it."
     other = f" {clean(path)} is another program." if whose == ANOTHER else ""
-    return f"stoker has not installed {name}. Nothing was removed.{other}"
+    return f"{name} was not installed by stoker. Nothing was removed.{other}"
 
 
 def _write_all(texts: dict[str, bytes], record: dict[str, str]) -> None:

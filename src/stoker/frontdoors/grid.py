@@ -61,7 +61,7 @@ def order(
         yield from map(grid.__getitem__, map(_places(grid.size, seed).__getitem__, wanted))
 
 
-def _places(size: int, seed: int | None) -> Sequence[int] | Permutation:
+def _places(size: int, seed: int | None) -> list[int] | Permutation:
     if seed is None:
         from os import urandom
 

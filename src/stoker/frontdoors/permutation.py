@@ -7,21 +7,16 @@ its start-up, and a later Python might shuffle differently.
 from __future__ import annotations
 
 from _random import Random
-from array import array
 from math import isqrt
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROUNDS = 6
 """Four make neighbours look unrelated; two more cost little."""
 
 
-def shuffled(size: int, seed: int) -> Sequence[int]:
+def shuffled(size: int, seed: int) -> list[int]:
     """Return 0…size-1 as `random.seed(seed); random.shuffle(...)` of CPython 3.11 orders them."""
     bits = Random(seed).getrandbits
-    places = array("Q", range(size))
+    places = list(range(size))
     for last in range(size - 1, 0, -1):
         width = (last + 1).bit_length()
         chosen = bits(width)

@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -29,6 +28,13 @@ class Choice(Struct, frozen=True):
     url: str | None = None
     """For libpq, without what is ours; empty for libpq's own defaults. May hold a password."""
     schema: str = SCHEMA
+
+    @property
+    def text(self) -> str:
+        """The store as it can be written with `--db`; may hold a password."""
+        if not self.url:
+            return "sqlite" if self.url is None else "postgres"
+        return f"{self.url}{'&' if '?' in self.url else '?'}schema={self.schema}"
 
     @property
     def shown(self) -> str:
@@ -66,6 +72,8 @@ def parse(text: str, what: str, default: str | None = None) -> Choice:
         )
     ours = [part for part in query.split("&") if part.startswith("schema=")]
     others = [part for part in query.split("&") if part not in ours]
+    from urllib.parse import unquote
+
     schema = unquote(ours[-1].partition("=")[2]) if ours else SCHEMA
     if not _NAME.fullmatch(schema):
         raise BadValue(

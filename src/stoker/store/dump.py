@@ -20,7 +20,7 @@ def dump(choice: Choice, path: str) -> int:
             "A copy of a PostgreSQL store is made by pg_dump, which is not on the PATH of the "
             "daemon. Install PostgreSQL's client programs, or run pg_dump where they are."
         )
-    given = conninfo_to_dict(choice.url or "")
+    given = {key: str(value) for key, value in conninfo_to_dict(choice.url or "").items()}
     password = given.pop("password", None)  # a command line is for all to see
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -35,7 +35,7 @@ def dump(choice: Choice, path: str) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **({"PGPASSWORD": str(password)} if password else {})},
+                env={**os.environ, **({"PGPASSWORD": password} if password else {})},
                 check=False,
             )
         if done.returncode == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from stoker.core.events import Event
 from stoker.core.lifecycle import FINISHED
 from stoker.store import codec, server
 from stoker.store.choose import Choice
-from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
+from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
 
 PATIENCE = 30.0
@@ -35,23 +36,23 @@ MIGRATIONS: dict[int, str] = {}
 
 _SPECS = """
     INSERT INTO specs (hash, queue, door, environment, data)
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %b::bytea[])
     ON CONFLICT DO NOTHING
 """
 _CONTENTS = """
-    INSERT INTO {} SELECT * FROM unnest(%s::text[], %s::bytea[]) ON CONFLICT DO NOTHING
+    INSERT INTO {} SELECT * FROM unnest(%s::text[], %b::bytea[]) ON CONFLICT DO NOTHING
 """
 _KEYS = "INSERT INTO submissions SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])"
 _EVENTS = """
     INSERT INTO events
-    SELECT * FROM unnest(%s::bigint[], %s::float8[], %s::text[], %s::int[], %s::bytea[])
+    SELECT * FROM unnest(%s::bigint[], %s::float8[], %s::text[], %s::int[], %b::bytea[])
 """
 _JOBS = """
     INSERT INTO jobs
     SELECT id, name, owner, state, submitted_at, started_at, ended_at, code, true, spec, data
     FROM unnest(
         %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[],
-        %s::float8[], %s::bigint[], %s::text[], %s::bytea[]
+        %s::float8[], %s::bigint[], %s::text[], %b::bytea[]
     ) AS new (id, name, owner, state, submitted_at, started_at, ended_at, code, spec, data)
     ON CONFLICT (id) DO UPDATE SET
         name = excluded.name, state = excluded.state, started_at = excluded.started_at,
@@ -119,11 +120,14 @@ class PostgresStore:
     def _lay_out(self) -> None:
         """Refuse what is not ours, take the lease, then make or migrate the tables."""
         server.layout_of(self._db, self.choice)
-        server.take_lease(self._db, self.choice, self._name)
+        server.take_lease(self._db, self.choice, self._name, server.HANDOVER)
         layout = server.layout_of(self._db, self.choice)
         steps = []
         if layout is None:
-            steps.append(f"CREATE SCHEMA IF NOT EXISTS {self.choice.schema}")
+            if not self._read("SELECT to_regnamespace(%s) IS NOT NULL", (self.choice.schema,))[0][
+                0
+            ]:
+                steps.append(f"CREATE SCHEMA {self.choice.schema}")
             with open(os.path.join(_HERE, "sql", "postgres.sql")) as script:
                 steps.append(script.read())
             identity = os.urandom(6).hex()
@@ -162,29 +166,32 @@ class PostgresStore:
         A server that crashed may have lost what it had not forced, in the order it was
         written; everything from there on is still here and is written again.
         """
+        print(f"stoker: the connection to {self.path} broke", file=sys.stderr, flush=True)
         deadline = time.monotonic() + self.patience
         while True:
+            self._db.close()
             try:
-                self._reconnect()
+                self._db = server.connect(self.choice, self._name)
+                self._catch_up()
                 return
-            except (Lost, Unreachable, psycopg.Error) as error:
-                self._db.close()
-                if isinstance(error, psycopg.Error) and not server.is_lost(error, self._db):
-                    raise self._die(server.translated(error, self.choice)) from None
+            except (Lost, Unreachable, StoreFull) as error:
                 if time.monotonic() > deadline:
                     raise self._die(_gone(error, self.path)) from None
             except StoreError as error:
-                self._db.close()
                 raise self._die(error) from None
             time.sleep(0.1)
 
-    def _reconnect(self) -> None:
-        self._db = server.connect(self.choice, self._name)
-        server.take_lease(self._db, self.choice, self._name)
-        if not self._term:
-            return
-        self._db.execute("SELECT check_term(%s)", (self._term,))
-        found = self._last_seq()
+    def _catch_up(self) -> None:
+        db = self._db
+        try:
+            server.take_lease(db, self.choice, self._name, server.HANDOVER)
+            if not self._term:
+                return
+            db.execute("SELECT check_term(%s)", (self._term,))
+            row = db.execute(_LAST).fetchone()
+        except psycopg.Error as error:
+            raise self._failed(error, db) from error
+        found = int(row[0]) if row else 0
         if found < self._durable:
             raise StoreError(
                 f"{self.path} has lost events: it ends at {found}, and {self._durable} was "
@@ -194,7 +201,7 @@ class PostgresStore:
             if each.first > found:
                 self._send(each, force=True)
                 each.sent = True
-        self._note_forced(self._flush(self._db))
+        self._note_forced(self._flush(db))
         self._unforced = [each for each in self._unforced if each.last > self._durable]
 
     def _die(self, error: StoreError) -> StoreError:
@@ -362,7 +369,7 @@ class PostgresStore:
 
     def find_key(self, key: str) -> tuple[int, int] | None:
         """The ids that a submission key was given."""
-        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (key,))
+        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (_storable(key),))
         return (rows[0][0], rows[0][1]) if rows else None
 
     def past(self, wanted: Filter) -> list[Found]:
@@ -386,7 +393,7 @@ class PostgresStore:
         rows = self._read(
             "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = %s"
             " AND owner = %s AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT %s",
-            (name, user, most),
+            (_storable(name), _storable(user), most),
         )
         return [row[0] for row in rows]
 
@@ -439,7 +446,9 @@ def _statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
 
     def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
-            found.append((sql, tuple(list(column) for column in zip(*rows, strict=True))))
+            found.append(
+                (sql, tuple([*map(_storable, column)] for column in zip(*rows, strict=True)))
+            )
 
     add(
         _SPECS,
@@ -475,6 +484,11 @@ def _statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
     return found
 
 
+def _storable(value: Any) -> Any:
+    """PostgreSQL's text holds no zero byte; the whole text is in the row's data anyway."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
 def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.ids is not None:
         return "jobs.id = ANY(%s::bigint[])", [wanted.ids]
@@ -491,5 +505,5 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     ):
         if value is not None:
             parts.append(f"{column} {test} %s")
-            values.append(value)
+            values.append(_storable(value))
     return " AND ".join(parts), values

@@ -149,7 +149,9 @@ def _settled(db: Connection, choice: Choice) -> tuple[Any, ...]:
 
 def _refused(error: psycopg.Error, choice: Choice, password: str | None) -> StoreError:
     """Why there is no connection. What libpq says may hold several tries, and the password."""
-    text = str(error).strip().splitlines()[-1].rpartition("FATAL:")[2].strip().rstrip(".")
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
+    text = (lines or ["no reason given"])[-1].rpartition("FATAL:")[2].strip()
+    text = text.rpartition(" failed: ")[2].rstrip(".")
     text = text.replace(password, "***") if password else text
     if "password" in text or "authentication" in text or "pg_hba" in text:
         return Denied(f"{choice.shown} does not let us in: {text}.")
@@ -197,7 +199,7 @@ def lease_key(schema: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"stoker {schema}".encode(), digest_size=7).digest())
 
 
-def take_lease(db: Connection, choice: Choice, mine: Name, patience: float = HANDOVER) -> None:
+def take_lease(db: Connection, choice: Choice, mine: Name, patience: float) -> None:
     """Be the only writer for as long as this session lives, or raise StoreFenced with who is.
 
     A session of ours, or of a process that is certainly dead, may linger on the server, even

@@ -1,0 +1,168 @@
+"""A daemon behind a TCP port: where it is, what to show it, and how to know it again."""
+
+from __future__ import annotations
+
+import os
+from _socket import AF_INET, AF_INET6, SOCK_STREAM
+from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
+
+from stoker import places, wire
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+
+HERE_SECONDS = 1.0
+AWAY_SECONDS = 5.0
+"""How long a connection may take to come about, on this machine and to another."""
+LISTENING = "0A"
+
+
+class Endpoint:
+    """`tcp://127.0.0.1:25647` with a token, or `tls://HOST:PORT` with a pinned certificate too."""
+
+    __slots__ = ("fingerprint", "host", "port", "token")
+
+    def __init__(self, host: str, port: int, token: str, fingerprint: str | None = None) -> None:
+        self.host, self.port = "127.0.0.1" if host == "localhost" else host, port
+        self.token = token
+        self.fingerprint = fingerprint
+        if fingerprint is None and not is_loopback(host):
+            raise UsageError(
+                f"{host} is another machine, so it must be tls:// with the certificate's "
+                "fingerprint."
+            )
+
+    def __str__(self) -> str:
+        """Return the address as people write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def open(self, timeout: float | None) -> Socket:
+        """Connect, and make sure who is there before anything secret is said."""
+        return self._open_plain(timeout) if self.fingerprint is None else self._open_tls(timeout)
+
+    def _open_plain(self, timeout: float | None) -> Socket:
+        sock = Socket(AF_INET6 if ":" in self.host else AF_INET, SOCK_STREAM)
+        try:
+            sock.settimeout(HERE_SECONDS)
+            sock.connect((self.host, self.port))
+            owner = listening_user(self.host, self.port)
+            sock.settimeout(timeout)
+        except OSError as error:
+            sock.close()
+            raise self._unreachable(error) from None
+        if owner not in (0, os.getuid()):
+            sock.close()
+            who = "somebody else" if owner is None else f"user {owner}"
+            raise StokerError(
+                f"Port {self.port} is held by {who}, not by you. Nothing was sent there.",
+                wire.EXIT_PERMISSION,
+                "permission",
+            )
+        return sock
+
+    def _open_tls(self, timeout: float | None) -> Socket:
+        import socket
+        import ssl
+        from hashlib import sha256
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # Nobody vouches for a certificate that its owner made: it is known by its hash alone.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        raw = None
+        try:
+            raw = socket.create_connection((self.host, self.port), AWAY_SECONDS)
+            sock = context.wrap_socket(raw)
+        except OSError as error:
+            if raw is not None:
+                raw.close()
+            raise self._unreachable(error) from None
+        found = "sha256:" + sha256(sock.getpeercert(True) or b"").hexdigest()
+        if found != self.fingerprint:
+            sock.close()
+            raise StokerError(
+                f"{self} shows another certificate ({found}) than the one you trust. "
+                "Nothing was sent there.",
+                wire.EXIT_PERMISSION,
+                "permission",
+            )
+        sock.settimeout(timeout)
+        return sock
+
+    def _unreachable(self, error: OSError) -> DaemonUnreachable:
+        why = "it takes too long" if isinstance(error, TimeoutError) else error.strerror or error
+        return DaemonUnreachable(f"No daemon answers at {self} ({why}).")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    return host in {"localhost", "::1"} or (
+        host.startswith("127.") and host.replace(".", "").isdecimal()
+    )
+
+
+def listening_user(host: str, port: int) -> int | None:
+    """Return the user whose program listens on a loopback port, as the kernel knows it.
+
+    Any user may listen on a port that is free; a token must not be shown to him.
+    """
+    users = set()
+    meant = {f"{end}:{port:04X}" for end in _kernel_names(host)}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file]
+        except FileNotFoundError:
+            continue  # a kernel without IPv6
+        users |= {
+            int(row[7])
+            for row in rows[1:]
+            if row[3] == LISTENING and row[1] in meant
+        }
+    return users.pop() if len(users) == 1 else None
+
+
+def _kernel_names(host: str) -> tuple[str, ...]:
+    """How the kernel's tables name a loopback address, and whatever else answers for it."""
+    any_v4, any_v6 = "0" * 8, "0" * 32
+    if ":" in host:
+        return any_v6, "0" * 24 + "01000000"
+    name = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
+    return name, any_v4, any_v6, "0" * 16 + "FFFF0000" + name
+
+
+def parse(url: str, token: str, fingerprint: str | None = None) -> Endpoint:
+    """Return the endpoint that an address means."""
+    kind, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    if kind not in {"tcp", "tls"} or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            f"{url!r} is not a server; type it as tcp://127.0.0.1:25647 or tls://HOST:25647."
+        )
+    if kind == "tls" and not fingerprint:
+        raise UsageError("tls:// needs the certificate's fingerprint, in STOKER_FINGERPRINT.")
+    pinned = fingerprint.lower() if kind == "tls" and fingerprint else None
+    return Endpoint(host.strip("[]"), int(port), token, pinned)
+
+
+def from_environment() -> Endpoint | None:
+    """Return the daemon that STOKER_SERVER names, None when it is not set."""
+    url = os.environ.get("STOKER_SERVER")
+    if not url:
+        return None
+    path = os.environ.get("STOKER_TOKEN_FILE") or os.path.join(places.state_dir(), "token")
+    return parse(url, read_token(path), os.environ.get("STOKER_FINGERPRINT"))
+
+
+def read_token(path: str) -> str:
+    """Return the token in a file, or say why not."""
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read().strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a token"
+        raise StokerError(
+            f"The token in {path} cannot be read: {why}.", wire.EXIT_PERMISSION, "permission"
+        ) from None
+    if not token or not token.isprintable() or " " in token:
+        raise StokerError(f"There is no token in {path}.", wire.EXIT_PERMISSION, "permission")
+    return token

@@ -1,0 +1,32 @@
+"""Addresses to listen on, as people write them."""
+
+from __future__ import annotations
+
+from stoker.core.units import BadValue
+
+
+def split(text: str) -> tuple[str, int]:
+    """`127.0.0.1:25647` or `[::1]:25647` as an address and a port; 0 means any free port."""
+    from ipaddress import ip_address
+
+    host, colon, port = text.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        address = None
+    if not colon or address is None or not port.isdecimal() or int(port) > 65535:
+        raise BadValue(f"'{text}' is not an address to listen on; type it as 127.0.0.1:25647.")
+    return str(address), int(port)
+
+
+def join(host: str, port: int) -> str:
+    """An address and a port as people write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    from ipaddress import ip_address
+
+    return ip_address(host).is_loopback

@@ -1,0 +1,99 @@
+"""What a caller from a TCP port must show, and what we show him: the token, the certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from stoker.core.units import BadValue
+
+TOKEN_BYTES = 32
+YEARS = 10
+
+
+def token_path(state: str) -> str:
+    """Where the token is kept."""
+    return f"{state}/token"
+
+
+def token(state: str) -> str:
+    """The token of this state, made the first time it is needed."""
+    path = token_path(state)
+    if not os.path.exists(path):
+        from secrets import token_urlsafe
+
+        _write(path, token_urlsafe(TOKEN_BYTES).encode())
+    with open(path, encoding="ascii") as file:
+        _check_private(file.fileno(), path)
+        text = file.read().strip()
+    if len(text) < TOKEN_BYTES:
+        raise BadValue(f"{path} holds no token. Remove it, and a new one is made.")
+    return text
+
+
+def certificate(state: str) -> tuple[str, str]:
+    """The certificate and key of this state, made the first time they are needed."""
+    paths = f"{state}/tls.crt", f"{state}/tls.key"
+    if not all(os.path.exists(path) for path in paths):
+        _make_certificate(*paths)
+    with open(paths[1], encoding="ascii") as file:
+        _check_private(file.fileno(), paths[1])
+    return paths
+
+
+def fingerprint(certificate: str) -> str:
+    """What a client pins: the SHA-256 of the certificate, as `sha256:HEX`."""
+    import ssl
+    from hashlib import sha256
+
+    with open(certificate, encoding="ascii") as file:
+        return "sha256:" + sha256(ssl.PEM_cert_to_DER_cert(file.read())).hexdigest()
+
+
+def _make_certificate(certificate: str, key: str) -> None:
+    import subprocess
+
+    new = f"{certificate}.new", f"{key}.new"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+        "-nodes", "-days", str(365 * YEARS), "-subj", "/CN=stoker", "-out", new[0],
+        "-keyout", new[1],
+    ]  # fmt: skip
+    for path in new:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    try:
+        made = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+            check=False, umask=0o077,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise BadValue(
+            "TLS needs a certificate, and the openssl command that makes it is not here. "
+            "Install openssl, or listen on 127.0.0.1 only."
+        ) from None
+    if made.returncode != 0:
+        said = made.stderr.strip().splitlines()
+        raise BadValue(f"openssl could not make a certificate: {said[-1] if said else 'no word'}.")
+    # The key first: a certificate that is there says that both are.
+    os.rename(new[1], key)
+    os.rename(new[0], certificate)
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file for the owner alone; whoever reads it never sees half of it."""
+    new = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        os.fsync(fd)
+    os.rename(new, path)
+
+
+def _check_private(fd: int, path: str) -> None:
+    found = os.fstat(fd)
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise BadValue(f"{path} is not for you alone. Remove it, and a new one is made.")

@@ -1,0 +1,198 @@
+"""TCP ports beside the socket: the same API for whoever shows the token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stoker.core.units import BadValue
+from stoker.daemon import keys
+from stoker.daemon.addresses import is_loopback, join, split
+from stoker.engine import Refusal
+
+if TYPE_CHECKING:
+    import ssl
+
+    from stoker.daemon.auth import Entrance
+
+MOST_LISTENERS = 16
+MOST_CONNECTIONS = 256
+"""At one port at a time; further ones are hung up on."""
+BACKLOG = 128
+HANDSHAKE_SECONDS = 10.0
+STRANGER_SECONDS = 10.0
+"""How long a connection may stay that has not shown the token."""
+
+Protocol = Callable[["Entrance"], Any]
+"""Makes the HTTP side of a new connection."""
+
+
+class Listener:
+    """One port."""
+
+    def __init__(self, text: str, tls: bool, state: str, note: dict[str, Any]) -> None:
+        host, port = split(text)
+        if not tls and not is_loopback(host):
+            raise BadValue(
+                f"{host} can be reached from other machines, so only TLS is served there."
+            )
+        self.tls, self.note = tls, note
+        self.token, self.token_file = keys.token(state), keys.token_path(state)
+        self.context: ssl.SSLContext | None = None
+        self.fingerprint: str | None = None
+        if tls:
+            self.context, self.fingerprint = _secured(state)
+        self.socket = _bound(host, port)
+        self.address = join(host, self.socket.getsockname()[1])
+        self.connections = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, protocol: Protocol) -> None:
+        """Take connections from now on; called by the thread that serves them."""
+        here = asyncio.get_running_loop()
+        here.add_reader(self.socket.fileno(), self._accept, here, protocol)
+
+    def _accept(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+        # Out of descriptors, or gone again: the next one will tell.
+        with contextlib.suppress(OSError):
+            sock, _ = self.socket.accept()
+            if self.connections >= MOST_CONNECTIONS:
+                sock.close()
+                return
+            self.connections += 1
+            task = here.create_task(self._serve(here, sock, protocol))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _serve(
+        self, here: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
+    ) -> None:
+        from stoker.daemon.auth import Entrance
+
+        entrance = Entrance(self.token, self._left)
+        seconds = HANDSHAKE_SECONDS if self.context else None
+        try:
+            transport, _ = await here.connect_accepted_socket(
+                lambda: protocol(entrance), sock, ssl=self.context, ssl_handshake_timeout=seconds
+            )
+        except OSError:  # no TLS, or not for long
+            sock.close()
+            entrance.leave()
+            return
+        here.call_later(STRANGER_SECONDS, _unless_known, entrance, transport)
+
+    def _left(self) -> None:
+        self.connections -= 1
+
+    def close(self) -> None:
+        """Take no more connections; what is being answered still is."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(self.socket.fileno())
+        self.socket.close()
+
+    def view(self) -> dict[str, Any]:
+        """What may be told of it; the token itself is not."""
+        return {
+            "address": self.address,
+            "tls": self.tls,
+            "token_file": self.token_file,
+            "fingerprint": self.fingerprint,
+            "note": self.note,
+        }
+
+
+class Listeners:
+    """All ports of a daemon."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.open: dict[str, Listener] = {}
+        self._protocol: Protocol | None = None
+
+    def add(self, text: str, tls: bool | None = None, note: dict[str, Any] | None = None) -> str:
+        """Open a port and return its address; `tls` None means wherever it is needed."""
+        host, port = split(text)
+        tls = not is_loopback(host) if tls is None else tls
+        there = self.open.get(join(host, port))
+        if there is not None:
+            if there.tls != tls:
+                raise BadValue(f"{there.address} is open already, and not like that.")
+            there.note = note or there.note
+            return there.address
+        if len(self.open) >= MOST_LISTENERS:
+            raise Refusal(f"There are {len(self.open)} ports already; close one first.", "failed")
+        listener = Listener(text, tls, self.state, note or {})
+        self.open[listener.address] = listener
+        if self._protocol is not None:
+            listener.begin(self._protocol)
+        return listener.address
+
+    def begin(self, protocol: Protocol) -> None:
+        """HTTP is loaded: take connections."""
+        self._protocol = protocol
+        for listener in self.open.values():
+            listener.begin(protocol)
+
+    def remove(self, text: str) -> str:
+        """Close a port."""
+        address = join(*split(text))
+        if address not in self.open:
+            raise Refusal(f"Nothing listens on {address}.", "not_found")
+        self.open.pop(address).close()
+        return address
+
+    def close(self) -> None:
+        """Close every port."""
+        while self.open:
+            self.open.popitem()[1].close()
+
+    def views(self) -> list[dict[str, Any]]:
+        """All of them, for a person."""
+        return [listener.view() for listener in self.open.values()]
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise Refusal(_why_not(join(host, port), error), "failed") from None
+    return sock
+
+
+def _why_not(address: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{address} is in use by another program. Choose another port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"This machine has no such address: {address}."
+    return f"{address} cannot be listened on: {error.strerror}."
+
+
+def _secured(state: str) -> tuple[ssl.SSLContext, str]:
+    import ssl
+
+    certificate, key = keys.certificate(state)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        raise BadValue(
+            f"{certificate} and {key} do not belong together. Remove both, and new ones are made."
+        ) from None
+    return context, keys.fingerprint(certificate)
+
+
+def _unless_known(entrance: Entrance, transport: asyncio.BaseTransport) -> None:
+    """Hang up on somebody who has not said who he is for too long."""
+    if not entrance.known:
+        transport.close()

@@ -1,0 +1,74 @@
+"""The work of `stoker feed`: a bounded number of lines waits in the queue, so none is missed."""
+
+from __future__ import annotations
+
+from stoker.feed.lines import Lines
+from stoker.feed.place import DRAINING
+from stoker.feed.work import End, Lot, Work
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stoker.feed.progress import Progress
+
+READ_AHEAD = 256
+"""Lines that wait in the queue beyond those that run: enough to never starve a device."""
+
+
+class Ahead(Work):
+    """Submits lines a little ahead of the devices, and counts how they end."""
+
+    def __init__(self, lines: Lines, progress: Progress, options: dict[str, object]) -> None:
+        super().__init__(lines)
+        self.progress, self.options = progress, options
+
+    def hungry(self, waiting: int) -> bool:
+        """While there is room for more in the queue and in memory."""
+        return waiting < READ_AHEAD and not self.lines.full(READ_AHEAD)
+
+    def openings(self, waiting: int, news: int) -> int:
+        """One lot at a time, and not for a handful of lines."""
+        return int(self.lines.at_hand and waiting < READ_AHEAD // 2)
+
+    def next(self, waiting: int) -> Lot | None:
+        """As many lines as keep the devices busy, and no more."""
+        taken = self.lines.take(READ_AHEAD - waiting)
+        self.progress.leave_out(self.lines.excuses())
+        return Lot({"lines": taken}, self.options) if taken else None
+
+    def submitted(self, lot: Lot, first: int, last: int) -> None:
+        """Remember which jobs are ours."""
+        self.progress.submitted(first, last)
+
+    def ended(self, end: End) -> None:
+        """Count it."""
+        self.progress.ended(end.state, end.started, end.view)
+
+    def turned(self, running: Callable[[], int]) -> None:
+        """Draw the moving line."""
+        self.progress.leave_out(self.lines.excuses())
+        if self.progress.tty:
+            self.progress.running = running()
+            self.progress.draw()
+
+    def due(self) -> float | None:
+        """When the moving line may move."""
+        return self.progress.due()
+
+    def draining(self) -> None:
+        """Say so."""
+        self.progress.say(DRAINING)
+
+    def stopped(self) -> None:
+        """Count what was not run."""
+        self.progress.stopped(self.lines.waiting)
+
+    def warn(self, text: str) -> None:
+        """Say it once."""
+        self.progress.warn(text)
+
+    @property
+    def code(self) -> int:
+        """0 when every line that was read succeeded."""
+        return self.progress.code

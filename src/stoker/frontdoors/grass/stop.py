@@ -1,0 +1,58 @@
+"""`grass stop`: end the daemon, and leave what runs to the next one."""
+
+from __future__ import annotations
+
+from stoker import wire
+from stoker.cli import output
+from stoker.client.client import connect
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.frontdoors.grass.queues import NAME
+from stoker.frontdoors.grass.words import read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.client.client import Client
+
+USAGE = """\
+  grass stop [--confirmed]
+
+Stop the daemon. Running jobs go on, and the next daemon adopts them; waiting jobs and queues are
+kept. The daemon is stoker's own: while it also has work that did not come through grass, it is
+stopped only with --confirmed.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Stop the daemon, unless somebody else's work is in it."""
+    asked = read(argv, "stop", {"--confirmed": None})
+    if asked.words:
+        raise UsageError(f"grass stop takes no {asked.words[0]!r}. See: grass stop --help")
+    client = connect(autostart=False)
+    try:
+        ours, others, waiting = _counted(client)
+    except DaemonUnreachable:
+        output.say("grass: no daemon is running")
+        return 0
+    if others and not asked.flag("--confirmed"):
+        jobs = output.counted(others, "unfinished job")
+        raise StokerError(
+            f"The daemon also has {jobs} that did not come through grass (see: stoker). "
+            "To stop it nevertheless: grass stop --confirmed"
+        )
+    from stoker.cli import daemon
+
+    code = daemon.main(["stop"])
+    if waiting:
+        verb = "stays" if waiting == 1 else "stay"
+        output.say(f"grass: {output.counted(waiting, 'waiting job')} {verb} queued")
+    return code
+
+
+def _counted(client: Client) -> tuple[int, int, int]:
+    """Return how many unfinished jobs are ours and how many are not, and how many wait at all."""
+    unfinished = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
+    reply = client.jobs(door=NAME, state=unfinished, limit=1)
+    ours = len(reply["jobs"]) + int(reply["more"])
+    counts = reply["counts"]
+    total = sum(count for state, count in counts.items() if state not in wire.FINISHED)
+    return ours, total - ours, int(counts.get("PENDING", 0))

@@ -1,0 +1,649 @@
+"""What only a database on a server can suffer, and how it gets over it."""
+
+import os
+import re
+import selectors
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from postgres import PASSWORD, Server, program
+from stoker.core.units import BadValue
+from stoker.store import postgres as module
+from stoker.store import server as sessions
+from stoker.store.choose import Choice, parse
+from stoker.store.port import StoreError, StoreFenced, StoreFull
+from stoker.store.postgres import PostgresStore
+from store.rows import batch, done, job, rest
+
+Open = Callable[..., PostgresStore]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    stores: list[PostgresStore] = []
+
+    def open_(choice: Choice, claim: bool = True, **more: object) -> PostgresStore:
+        stores.append(PostgresStore(choice, **more))  # type: ignore[arg-type]
+        if claim:
+            stores[-1].claim()
+        return stores[-1]
+
+    yield open_
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a lease."""
+    monkeypatch.setattr(sessions, "HANDOVER", 0.0)
+
+
+def recorded(store: PostgresStore) -> list[tuple[int, int]]:
+    """The journal: numbers, and the job each event is about."""
+    return [(seq, event.job) for seq, event in store.events(0, 10_000)]  # type: ignore[attr-defined]
+
+
+def one_each(count: int) -> list[tuple[int, int]]:
+    return [(n, n) for n in range(1, count + 1)]
+
+
+def schema_sql(server: Server, choice: Choice, text: str) -> list[tuple[object, ...]]:
+    return server.sql(f"SET search_path = {choice.schema}; {text}", "stoker")
+
+
+# -- the lease and the term ---------------------------------------------------------------
+
+
+def test_a_second_one_is_refused_with_who_has_it(postgres: Server, opened: Open, hurried: None):
+    choice = postgres.choice()
+    first = opened(choice)
+    with pytest.raises(StoreError) as refused:
+        PostgresStore(choice)
+    assert f"in use by the daemon with pid {os.getpid()} on {os.uname().nodename[:24]}" in str(
+        refused.value
+    )
+    assert first.commit(batch(job(1)), force=True) == 1
+
+
+def test_schemas_do_not_know_of_each_other(postgres: Server, opened: Open):
+    one, two = opened(postgres.choice()), opened(postgres.choice())
+    one.commit(batch(job(1)), force=True)
+    two.commit(batch(job(7)), force=True)
+    assert [each.id for each in one.load().jobs] == [1]
+    assert [each.id for each in two.load().jobs] == [7]
+
+
+@pytest.mark.parametrize("still_there", [True, False])
+def test_whoever_lost_the_lease_while_cut_off_writes_nothing_more(
+    postgres: Server, opened: Open, hurried: None, still_there: bool
+):
+    choice = postgres.choice()
+    old = opened(choice)
+    old.commit(batch(job(1)), force=True)
+    assert postgres.end_sessions(f"%{old._name.token}") == 1
+    new = opened(choice)
+    assert new.commit(batch(job(2)), force=True) == 2
+    if not still_there:
+        new.close()
+    for _ in range(2):
+        with pytest.raises(StoreFenced):
+            old.commit(batch(job(3)), force=True)
+    with pytest.raises(StoreFenced):
+        old.load()
+    old.close()
+    new.close()
+    assert [each.id for each in opened(choice).load().jobs] == [1, 2]
+
+
+def test_a_term_that_moved_on_is_noticed_even_with_the_lease(postgres: Server, opened: Open):
+    choice = postgres.choice()
+    store = opened(choice)
+    schema_sql(postgres, choice, "UPDATE meta SET number = number + 1 WHERE key = 'term'")
+    with pytest.raises(StoreFenced):
+        store.commit(batch(job(1)), force=True)
+    with pytest.raises(StoreFenced):
+        store.force()
+    assert store.load().jobs == []
+
+
+DYING = """
+    import os, sys, time
+    from stoker.store.choose import parse
+    from stoker.store.postgres import PostgresStore
+    from store.rows import batch, job
+
+    store = PostgresStore(parse(sys.argv[1], "test"))
+    store.claim()
+    store.commit(batch(job(1)), force=True)
+    if os.fork() == 0:  # has the connection too, so the server will not see it end
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+    os._exit(9)
+"""
+
+
+def test_the_session_of_a_dead_process_is_ended(postgres: Server, opened: Open):
+    url = postgres.url()
+    here = Path(__file__).parent.parent
+    dying = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DYING), url],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(here)},
+    )
+    assert dying.stdout is not None
+    child = os.pidfd_open(int(dying.stdout.readline()))
+    try:
+        assert dying.wait(30) == 9
+        store = opened(parse(url, "test"))
+        assert [each.id for each in store.load().jobs] == [1]
+    finally:
+        import signal
+
+        signal.pidfd_send_signal(child, signal.SIGKILL)
+        os.close(child)
+        dying.stdout.close()
+
+
+# -- connections that break ---------------------------------------------------------------
+
+
+class Proxy:
+    """Stands between a store and its server, and can break the connection at a chosen point."""
+
+    def __init__(self, server: Server) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="sk-px-", dir="/tmp"))
+        self.target = str(server.directory / ".s.PGSQL.5432")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.directory / ".s.PGSQL.5432"))
+        self.listener.listen()
+        self.plan: str | None = None
+        """What to do at the next request; see `_forward`."""
+        self.left: list[socket.socket] = []
+        self.peers: dict[socket.socket, tuple[socket.socket, bool]] = {}
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.waker, self.wake = socket.socketpair()
+        self.selector.register(self.waker, selectors.EVENT_READ)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self.selector.select():
+                sock = key.fileobj
+                assert isinstance(sock, socket.socket)
+                if sock is self.waker:
+                    return
+                if sock is self.listener:
+                    self._accept()
+                elif sock in self.peers:
+                    self._forward(sock)
+
+    def _accept(self) -> None:
+        client, _ = self.listener.accept()
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self.target)
+        for one, other, is_client in ((client, server, True), (server, client, False)):
+            self.peers[one] = (other, is_client)
+            self.selector.register(one, selectors.EVENT_READ)
+
+    def _forward(self, sock: socket.socket) -> None:
+        other, is_client = self.peers[sock]
+        try:
+            data = sock.recv(1 << 16)
+        except OSError:
+            data = b""
+        plan = self.plan
+        if not data or (is_client and plan == "before the request"):
+            self.plan = None if data else plan
+            self._drop(sock, other)
+        elif not is_client and plan == "before the answer":
+            self.plan = None
+            self._drop(sock, other)
+        elif is_client and plan == "only towards us":
+            self.plan = None
+            other.sendall(data)
+            self._drop(sock)  # the server goes on and learns nothing of it
+            self.left.append(other)
+            self.selector.unregister(other)
+            del self.peers[other]
+        else:
+            try:
+                other.sendall(data)
+            except OSError:
+                self._drop(sock, other)
+
+    def _drop(self, *socks: socket.socket) -> None:
+        for sock in socks:
+            if self.peers.pop(sock, None):
+                self.selector.unregister(sock)
+            sock.close()
+
+    def close(self) -> None:
+        self.wake.close()
+        self.thread.join(10)
+        for sock in (*self.peers, *self.left, self.listener, self.waker):
+            sock.close()
+        self.selector.close()
+        shutil.rmtree(self.directory)
+
+    def through(self, choice: Choice) -> Choice:
+        """The same store, reached through here."""
+        assert choice.url is not None
+        return Choice(re.sub(r"host=[^&]*", f"host={self.directory}", choice.url), choice.schema)
+
+
+@pytest.fixture
+def proxy(postgres: Server) -> Iterator[Proxy]:
+    found = Proxy(postgres)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("where", ["before the request", "before the answer", "only towards us"])
+def test_a_commit_whose_answer_never_came_is_there_once(
+    postgres: Server, proxy: Proxy, opened: Open, where: str, force: bool
+):
+    choice = postgres.choice()
+    store = opened(proxy.through(choice))
+    store.commit(batch(job(1)), force=False)
+    proxy.plan = where
+    assert store.commit(batch(job(2), keys=[("k", 2, 1)]), force=force) == 2
+    assert proxy.plan is None
+    assert store.commit(batch(job(3)), force=force) == 3
+    store.close()
+    again = opened(choice, claim=False)
+    assert recorded(again) == one_each(3)
+    assert [each.id for each in again.load().jobs] == [1, 2, 3]
+    assert again.find_key("k") == (2, 1)
+
+
+def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opened: Open):
+    store = opened(proxy.through(postgres.choice()))
+    store.commit(batch(done(1, 5.0), blobs={"b": b"x"}, keys=[("k", 1, 1)]), force=False)
+    for read in (
+        store.load,
+        lambda: recorded(store),
+        lambda: store.blob("b"),
+        lambda: store.find_key("k"),
+        lambda: store.durations("ada", "train", 3),
+    ):
+        before = read()
+        proxy.plan = "before the answer"
+        assert read() == before
+        assert proxy.plan is None
+
+
+def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
+    postgres: Server, opened: Open
+):
+    choice, over = postgres.choice(), threading.Event()
+    store, ended = opened(choice), []
+    tokens = f"%{store._name.world}%"
+
+    def end() -> None:
+        while not over.wait(0.03):
+            ended.append(postgres.end_sessions(tokens))
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    try:
+        for n in range(1, 61):
+            assert store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=n % 5 == 0) == n
+            if n % 7 == 0:
+                store.force()
+    finally:
+        over.set()
+        ender.join()
+    assert sum(ended) > 3
+    store.close()
+    again = opened(choice, claim=False)
+    assert recorded(again) == one_each(60)
+    assert again.load().rest.next_id == 61
+
+
+def test_a_claim_whose_answer_never_came_is_made_again(
+    postgres: Server, proxy: Proxy, opened: Open
+):
+    store = opened(proxy.through(postgres.choice()), claim=False)
+    proxy.plan = "before the answer"
+    assert store.claim() == 2
+    assert store.commit(batch(job(1)), force=True) == 1
+
+
+def test_a_server_that_stays_away_ends_it_with_a_sentence(own_postgres: Server, opened: Open):
+    store = opened(own_postgres.choice(), patience=0.2)
+    store.commit(batch(job(1)), force=True)
+    own_postgres.stop()
+    for _ in range(2):
+        with pytest.raises(StoreFenced, match="look at the queue before repeating"):
+            store.commit(batch(job(2)), force=True)
+    with pytest.raises(StoreFenced):
+        store.load()
+    with pytest.raises(StoreFenced):
+        store.force()
+
+
+# -- what is on disk ----------------------------------------------------------------------
+
+
+def count(server: Server, choice: Choice) -> int:
+    [[found]] = schema_sql(server, choice, "SELECT count(*) FROM events")
+    assert isinstance(found, int)
+    return found
+
+
+def test_what_a_crash_of_the_server_took_is_written_again(own_postgres: Server, opened: Open):
+    choice = own_postgres.choice()
+    store = opened(choice)
+    store.commit(batch(job(1)), force=True)
+    for n in range(2, 6):
+        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=False)
+    own_postgres.restart()
+    assert count(own_postgres, choice) < 5  # it really had not written them
+    assert store.commit(batch(job(6)), force=False) == 6
+    own_postgres.restart()  # what was written again is on disk
+    store.close()
+    again = opened(choice, claim=False)
+    assert recorded(again) == one_each(6)
+    assert [each.id for each in again.load().jobs] == [1, 2, 3, 4, 5, 6]
+    assert again.load().rest.next_id == 6
+
+
+def test_forcing_after_a_crash_of_the_server_brings_everything_back(
+    own_postgres: Server, opened: Open
+):
+    choice = own_postgres.choice()
+    store = opened(choice)
+    store.commit(batch(job(1)), force=False)
+    own_postgres.restart()
+    assert count(own_postgres, choice) == 0
+    store.force()
+    own_postgres.restart()
+    assert count(own_postgres, choice) == 1
+
+
+@pytest.mark.parametrize("way", ["force=True", "force()", "force() in another thread"])
+def test_what_was_forced_survives_a_crash_of_the_server(
+    own_postgres: Server, opened: Open, way: str
+):
+    choice = own_postgres.choice()
+    store = opened(choice)
+    for n in range(1, 4):
+        store.commit(batch(job(n)), force=way == "force=True" and n == 3)
+    if way == "force()":
+        store.force()
+    elif way != "force=True":
+        thread = threading.Thread(target=store.force)
+        thread.start()
+        thread.join()
+    assert store._unforced == []
+    own_postgres.restart()
+    assert count(own_postgres, choice) == 3
+
+
+def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Open):
+    choice, over = postgres.choice(), threading.Event()
+    store = opened(choice)
+
+    def force() -> None:
+        while not over.is_set():
+            store.force()
+
+    thread = threading.Thread(target=force)
+    thread.start()
+    try:
+        for n in range(1, 301):
+            store.commit(batch(job(n)), force=False)
+    finally:
+        over.set()
+        thread.join()
+    store.force()
+    assert store._unforced == []
+    assert recorded(store) == one_each(300)
+
+
+def test_a_journal_shorter_than_what_was_on_disk_is_reported(
+    postgres: Server, opened: Open, tmp_path: Path
+):
+    choice, aside = postgres.choice(), str(tmp_path / "aside")
+    store = opened(choice, aside=aside)
+    for n in range(1, 6):
+        store.commit(batch(job(n)), force=True)
+    store.close()
+    assert stat.S_IMODE(os.stat(aside).st_mode) == 0o600
+    schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 3")
+    again = opened(choice, aside=aside)
+    assert "ends at event 3, but event 5 was once on disk" in again.warnings()[0]
+    assert again.commit(batch(job(9)), force=True) == 6  # numbers are not given out again
+    other = opened(postgres.choice(), aside=aside)  # another journal knows nothing of that
+    assert other.warnings() == []
+
+
+def test_a_server_that_forgot_what_was_on_disk_stops_the_daemon(postgres: Server, opened: Open):
+    choice = postgres.choice()
+    store = opened(choice)
+    for n in range(1, 4):
+        store.commit(batch(job(n)), force=True)
+    schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 1")
+    postgres.end_sessions(f"%{store._name.token}")
+    with pytest.raises(StoreFenced, match="has lost events: it ends at 1, and 3 was on its disk"):
+        store.commit(batch(job(4)), force=True)
+
+
+def test_no_room_is_said_and_heals(postgres: Server, opened: Open):
+    choice = postgres.choice()
+    store = opened(choice)
+    schema_sql(
+        postgres,
+        choice,
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;"
+        "CREATE TRIGGER full_disk BEFORE INSERT ON events EXECUTE FUNCTION full_disk()",
+    )
+    with pytest.raises(StoreFull, match="is full"):
+        store.commit(batch(job(1)), force=True)
+    assert store.load().jobs == []
+    schema_sql(postgres, choice, "DROP TRIGGER full_disk ON events")
+    assert store.commit(batch(job(1)), force=True) == 1
+
+
+# -- the layout ---------------------------------------------------------------------------
+
+
+def test_a_newer_layout_is_refused_politely_and_left_alone(postgres: Server, opened: Open):
+    choice = postgres.choice()
+    opened(choice).close()
+    schema_sql(postgres, choice, "UPDATE meta SET number = 99 WHERE key = 'layout'")
+    before = schema_sql(postgres, choice, "SELECT * FROM meta ORDER BY key")
+    with pytest.raises(StoreError, match=r"was written by a newer stoker \(layout 99"):
+        PostgresStore(choice)
+    assert schema_sql(postgres, choice, "SELECT * FROM meta ORDER BY key") == before
+
+
+def test_an_older_layout_is_migrated(
+    postgres: Server, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    choice = postgres.choice()
+    store = opened(choice)
+    store.commit(batch(job(1)), force=True)
+    store.close()
+    monkeypatch.setattr(sessions, "LAYOUT", 3)
+    monkeypatch.setitem(module.MIGRATIONS, 1, "ALTER TABLE jobs ADD COLUMN colour text")
+    monkeypatch.setitem(module.MIGRATIONS, 2, "UPDATE jobs SET colour = 'green'")
+    again = opened(choice)
+    assert [each.id for each in again.load().jobs] == [1]
+    assert schema_sql(postgres, choice, "SELECT colour FROM jobs") == [("green",)]
+    assert schema_sql(postgres, choice, "SELECT number FROM meta WHERE key = 'layout'") == [(3,)]
+
+
+@pytest.mark.parametrize("table", ["meta (word text)", "meta (key text, number bigint)", "jobs ()"])
+def test_somebody_elses_tables_are_left_alone(postgres: Server, table: str):
+    choice = postgres.choice()
+    postgres.sql(f"CREATE SCHEMA {choice.schema}", "stoker")
+    schema_sql(postgres, choice, f"CREATE TABLE {table}")
+    with pytest.raises(StoreError):
+        PostgresStore(choice)
+    tables = schema_sql(postgres, choice, "SELECT relname FROM pg_class WHERE relkind = 'r'"
+                        f" AND relnamespace = '{choice.schema}'::regnamespace")  # fmt: skip
+    assert tables == [(table.partition(" ")[0],)]
+
+
+def test_a_schema_of_ones_own_needs_no_right_to_make_one(postgres: Server, opened: Open):
+    name = f"plain{os.getpid()}"
+    postgres.sql(f"CREATE ROLE {name} LOGIN")
+    choice = parse(postgres.url(name, user=name), "test")
+    with pytest.raises(sessions.Denied, match="permission denied"):
+        PostgresStore(choice)
+    postgres.sql(f"CREATE SCHEMA {name} AUTHORIZATION {name}", "stoker")
+    assert opened(choice).commit(batch(job(1)), force=True) == 1
+
+
+# -- getting in ---------------------------------------------------------------------------
+
+
+def guarded(server: Server, password: str) -> Choice:
+    return parse(server.url(user=f"guarded:{password}"), "test")
+
+
+def test_the_right_password_opens(postgres: Server, opened: Open):
+    assert opened(guarded(postgres, PASSWORD.replace("/", "%2F"))).load().jobs == []
+
+
+def test_a_wrong_password_is_one_sentence_without_it(postgres: Server):
+    with pytest.raises(sessions.Denied) as denied:
+        PostgresStore(guarded(postgres, "wrong%2Fhorse"))
+    text = str(denied.value)
+    assert "password authentication failed" in text
+    assert "horse" not in text
+    assert "\n" not in text
+    assert denied.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("postgresql://ada:s3cret@127.0.0.1:1/lab", sessions.Unreachable, "Connection refused"),
+        ("postgresql://ada:s3cret@/lab?host=/nowhere", sessions.Unreachable, "/nowhere"),
+        ("postgresql://ada:s3cret@[::1/lab", BadValue, "cannot be read"),
+        ("postgresql://ada:s3cret@/lab?colour=s3cret", BadValue, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_reached_is_one_sentence(url: str, error: type[Exception], words: str):
+    with pytest.raises(error) as said:
+        PostgresStore(parse(url, "--db"))
+    text = str(said.value)
+    assert words in text
+    assert "s3cret" not in text
+    assert "\n" not in text
+
+
+def test_a_database_that_is_not_there(postgres: Server):
+    url = f"postgresql://stoker@/nothing?host={postgres.directory}"
+    with pytest.raises(StoreError, match=r'database "nothing" does not exist\. Create it first'):
+        PostgresStore(parse(url, "--db"))
+
+
+# -- copies -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dump_on_path(monkeypatch: pytest.MonkeyPatch, needs: Callable[..., None]) -> None:
+    needs(program("pg_dump"), program("psql"))
+    monkeypatch.setenv("PATH", f"{Path(program('pg_dump')).parent}:{os.environ['PATH']}")
+
+
+def test_a_copy_restores_into_another_database(
+    postgres: Server, opened: Open, tmp_path: Path, dump_on_path: None
+):
+    choice = guarded(postgres, PASSWORD.replace("/", "%2F"))
+    store = opened(choice)
+    store.commit(
+        batch(job(1), job(2), rest=rest(next_id=3), secrets={"e": b"A=\xff\0"}), force=True
+    )
+    path = tmp_path / "copy.sql"
+    assert store.backup(str(path)) == path.stat().st_size > 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    other = f"copy{os.getpid()}"
+    postgres.sql(f"CREATE DATABASE {other}")
+    psql = [program("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-h", str(postgres.directory)]
+    subprocess.run([*psql, "-U", "stoker", "-d", other, "-f", str(path)], check=True)
+    url = f"postgresql://stoker@/{other}?host={postgres.directory}&schema={choice.schema}"
+    copy = opened(parse(url, "test"))
+    assert copy.load() == store.load()
+    assert copy.secret("e") == b"A=\xff\0"
+    assert copy.commit(batch(job(3)), force=True) == 3
+
+
+def test_a_copy_overwrites_nothing(
+    postgres: Server, opened: Open, tmp_path: Path, dump_on_path: None
+):
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    with pytest.raises(StoreError, match="Cannot write"):
+        opened(postgres.choice()).backup(str(target))
+    assert target.read_text() == "mine"
+
+
+def test_a_copy_that_fails_leaves_no_file(
+    postgres: Server, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = opened(postgres.choice())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StoreError, match="pg_dump, which is not on the PATH"):
+        store.backup(str(tmp_path / "copy"))
+    fake = tmp_path / "pg_dump"
+    fake.write_text("#!/bin/sh\necho first >&2\necho 'pg_dump: error: too old.' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    with pytest.raises(StoreError, match="too old"):
+        store.backup(str(tmp_path / "copy"))
+    assert [each.name for each in tmp_path.iterdir()] == ["pg_dump"]
+
+
+# -- small things -------------------------------------------------------------------------
+
+
+def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
+    store = opened(postgres.choice())
+    store.commit(batch(job(1, name="a\0b"), keys=[("k\0", 1, 1)]), force=True)
+    assert store.load().jobs[0].name == "a\0b"
+    assert store.find_key("k\0") == (1, 1)
+
+
+def test_large_batches_in_one_go(postgres: Server, opened: Open):
+    store = opened(postgres.choice())
+    jobs = [job(n, command="x" * 200) for n in range(1, 5001)]
+    assert store.commit(batch(*jobs), force=True) == 5000
+    assert store.load().jobs == jobs
+
+
+def test_it_can_be_read_by_hand_while_it_is_open(postgres: Server, opened: Open):
+    choice = postgres.choice()
+    store = opened(choice)
+    store.commit(batch(job(7)), force=False)
+    assert schema_sql(postgres, choice, "SELECT id, state FROM jobs") == [(7, "PENDING")]
+
+
+def test_a_database_in_another_encoding_is_refused(postgres: Server):
+    name = f"latin{os.getpid()}"
+    postgres.sql(f"CREATE DATABASE {name} ENCODING LATIN1 TEMPLATE template0")
+    url = f"postgresql://stoker@/{name}?host={postgres.directory}"
+    with pytest.raises(StoreError, match="is encoded as LATIN1"):
+        PostgresStore(parse(url, "--db"))
+    info = f"host={postgres.directory} dbname={name} user=stoker"
+    with psycopg.connect(info) as db:
+        found = db.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'stoker'").fetchone()
+    assert found == (0,)
