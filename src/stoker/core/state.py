@@ -134,7 +134,7 @@ class State:
     def _among(self, word: str, offered: tuple[str, ...]) -> bool:
         """Whether this word means a GPU that one of those words means as well."""
         return any(
-            device.answers_to(word) and any(map(device.answers_to, offered))
+            not device.gone and device.answers_to(word) and any(map(device.answers_to, offered))
             for node in self.cluster.nodes.values()
             for device in node.types.get(GPU, ())
         )
