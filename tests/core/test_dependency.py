@@ -237,3 +237,14 @@ def test_a_chain_of_thousands_is_no_trouble() -> None:
     story.exited(first, code=1)
     assert len(story.state.doomed) == 3000
     assert last in story.state.doomed
+
+
+def test_a_doomed_job_that_is_cancelled_is_over_for_those_who_wait_for_any_end():
+    story = Story()
+    failed = story.submit()
+    story.run(failed)
+    doomed = story.submit(dependency=Dependency((Clause("afterok", (failed,)),)))
+    story.exited(failed, 1)
+    story.fact(e.JobCancelled, doomed)
+    behind = story.submit(dependency=Dependency((Clause("afterany", (doomed,)),)))
+    assert story.plan() == [behind]

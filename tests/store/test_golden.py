@@ -6,10 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from postgres import Server
 from stoker.core import events as e
 from stoker.core.state import State
-from stoker.simulate.portrait import fold, portrait
+from stoker.simulate.portrait import fold, portrait, replayed
 from stoker.store import codec
+from stoker.store.postgres import PostgresStore
+from store.rows import batch
 
 GOLDEN = Path(__file__).parent / "golden"
 JOURNALS = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))
@@ -64,6 +67,16 @@ def test_an_old_journal_gives_the_state_it_gave_then(name: str):
 def test_an_old_journal_is_written_again_as_it_was_read(name: str):
     for event in read(name):
         assert codec.decode_event(type(event).__name__, codec.VERSION, codec.encode(event)) == event
+
+
+@pytest.mark.parametrize("name", JOURNALS)
+def test_an_old_journal_goes_through_postgres(postgres: Server, name: str):
+    store, journal = PostgresStore(postgres.choice()), read(name)
+    store.claim()
+    store.commit(batch(events=journal), force=True)
+    assert [event for _, event in store.events(0, 100_000)] == journal
+    assert outline(replayed(store)) == outline(fold(journal))
+    store.close()
 
 
 def test_every_kind_of_fact_is_in_some_journal():

@@ -70,6 +70,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The front door it came through, whose commands touch only such jobs."""
     fill: bool = False
     """Whether its environment names devices in braces, to be filled in at the start."""
+    verbatim: bool = False
+    """Whether braces mean nothing in it: its command and environment stay as they are."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):

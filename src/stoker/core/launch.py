@@ -40,10 +40,14 @@ def launch(
 ) -> Launch:  # fmt: skip
     """Compose the start of an attempt from what was submitted and what it was given."""
     devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
-    ids = [
-        device.facts.uuid if device.facts.mig and device.facts.uuid else device.name
-        for device in devices
-    ]
+    ask = spec.request.gpus
+    if ask is not None and ask.share is not None:
+        ids = list(ask.only)  # all that were named, so by the names that they were given
+    else:
+        ids = [
+            device.facts.uuid if device.facts.mig and device.facts.uuid else device.name
+            for device in devices
+        ]
     uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
     vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     gpus = ",".join(ids)
@@ -74,7 +78,7 @@ def launch(
     if spec.slurm:
         extra.update(_slurm(job, spec, node, at))
     out, err = log_paths(job, spec, node.name, logs)
-    words = _words(placement, gpus)
+    words = {} if spec.verbatim else _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
     return Launch(
         job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, words),

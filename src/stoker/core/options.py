@@ -59,7 +59,7 @@ KNOWN = {
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
-    "share",
+    "share", "verbatim",
 }  # fmt: skip
 
 
@@ -104,7 +104,8 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
 
 
 _LISTS = {"label", "env"}
-_SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit"}
+_SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit",
+             "verbatim"}  # fmt: skip
 
 
 def _text(key: str, value: Any) -> str:
@@ -164,8 +165,9 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
         fields["retry"] = Retry() if _on(options, "no_requeue") else rule
     if "slurm_compat" in words:
         fields["slurm"] = _on(options, "slurm_compat")
-    if "pty" in words:
-        fields["pty"] = _on(options, "pty")
+    for key in ("pty", "verbatim"):
+        if key in words:
+            fields[key] = _on(options, key)
     if "cpus" in words:
         cores = parse_amount(words["cpus"], "--cpus")
         fields["threads"] = max(cores // THOUSAND, 1) if cores else None

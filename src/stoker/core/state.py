@@ -239,6 +239,7 @@ class State:
         check(job.state, to)
         if job.state is JobState.PENDING:
             self.unlink(job)
+            self.doomed.discard(job.id)
         if job.finished:
             self.finished.pop(job.id, None)
             self.unseen.pop(job.id, None)

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from stoker.core.events import Event, JobsSubmitted, SpecRecorded
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
 from stoker.core.explain import AHEAD
 from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
@@ -72,11 +73,14 @@ def _check_text(what: r.What) -> None:
 def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
-    wanted.fields["fill"] = _names_devices(environment, wanted.request) or None
+    if not wanted.fields.get("verbatim"):
+        wanted.fields["fill"] = _names_devices(environment, wanted.request) or None
     env_hash = digest(environment)
     blobs: dict[str, bytes] = {}
     spec = _spec(desk, body, wanted, env_hash, blobs)
-    check_possible(state, state.effective(Job(0, "", "", "", 0.0), spec))
+    taken_on_trust = _taken_on_trust(desk, wanted.request, state, now)
+    if not taken_on_trust:
+        check_possible(state, state.effective(Job(0, "", "", "", 0.0), spec))
     check_limits(state, spec)
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
@@ -97,7 +101,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     first = state.rest.next_id
     if body.dry_run:
         return Decision(reply=lambda state: _dry(state, spec, now, wanted.warnings, count))
-    events: list[Event] = list(_needed(desk, spec, state, now))
+    events: list[Event] = [*taken_on_trust, *_needed(desk, spec, state, now)]
     if hash not in state.specs:
         events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
     events.append(
@@ -116,6 +120,24 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
         key=(body.key, first, count) if body.key else None,
         reply=lambda _: _receipt(first, count, indexes is not None, wanted.warnings, None),
     )
+
+
+def _taken_on_trust(desk: Desk, request: Request, state: State, now: Moment) -> list[Event]:
+    """Devices named one by one, by hand, that this machine is not known to have: now it is."""
+    ask = request.gpus
+    if ask is None or ask.share is None or not ask.despite_strangers:
+        return []
+    facts = state.rest.nodes[desk.node]
+    devices = state.cluster.nodes[desk.node].types.get(GPU, [])
+    missing = [
+        DeviceFacts(name, index=int(name) if name.isdecimal() else None)
+        for name in ask.only
+        if not any(device.answers_to(name) for device in devices if not device.gone)
+    ]
+    if not missing:
+        return []
+    types = {**facts.types, GPU: (*facts.types.get(GPU, ()), *missing)}
+    return [NodeJoined(at=now.at, facts=NodeFacts(facts.name, types))]
 
 
 def _needed(desk: Desk, spec: Spec, state: State, now: Moment) -> list[Event]:

@@ -37,6 +37,8 @@ class Settings(Struct):
     thresholds: Thresholds = Thresholds()
     listen: list[str] = []
     store: str | None = None
+    patience: float = 30.0
+    """How long a database server may be away before the daemon ends."""
     queues: list[QueueLimits] = []
 
 
@@ -87,7 +89,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
         found.secrets_days = _whole(raw["secrets_days"], "secrets_days")
     found.thresholds = _thresholds(raw.get("foreign", {}))
     found.listen = _listen(raw.get("api", {}))
-    found.store = _store(raw.get("store", {}))
+    _read_store(found, raw.get("store", {}))
     found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
     return found
 
@@ -134,13 +136,15 @@ def _listen(raw: Any) -> list[str]:
     return found
 
 
-def _store(raw: Any) -> str | None:
-    if not isinstance(raw, dict) or set(raw) - {"url"}:
-        raise BadValue(f"config.toml: [store] takes url; {EXAMPLE}.")
+def _read_store(found: Settings, raw: Any) -> None:
+    if not isinstance(raw, dict) or set(raw) - {"url", "patience"}:
+        raise BadValue(f"config.toml: [store] takes url and patience; {EXAMPLE}.")
     url = raw.get("url")
     if url is not None and not isinstance(url, str):
         raise BadValue("config.toml: store.url must be text in quotes.")
-    return url or None
+    found.store = url or None
+    if "patience" in raw:
+        found.patience = float(_seconds(raw["patience"], "store.patience"))
 
 
 def _queue(name: str, raw: Any) -> QueueLimits:

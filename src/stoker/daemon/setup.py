@@ -66,7 +66,7 @@ def build(
         gpus, resources = declaration.load()
     reading = probe(os.environ)
     facts = offer(reading, gpus, resources)  # refuses nonsense before anything is touched
-    store, place = _open_store(kept.state, db, config)
+    store, place, left = _open_store(kept.state, db, config)
     if said:
         declaration.save(gpus, resources)
     install = install_id(kept.state)
@@ -94,36 +94,36 @@ def build(
         poller.watch,
         poller.unwatch,
     )
-    desk = Desk(store, places.logs_dir(), facts.name, user, place=place)
+    desk = Desk(store, places.logs_dir(), facts.name, user, place=place, alerts=left)
     loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
     if gpus is None and resources is None:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
     facts = offer(reading, gpus, resources, extra)
     _take_over(loop, term, facts, config, run)
-    desk.alerts = list(store.warnings())
-    for warning in store.warnings():
+    desk.alerts = [*left, *store.warnings()]
+    for warning in desk.alerts:
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
 
 
-def _open_store(state: str, db: str | None, config: configuration.Settings) -> tuple[Store, str]:
-    """The store that was asked for, now or before, and what it is called."""
+def _open_store(
+    state: str, db: str | None, config: configuration.Settings
+) -> tuple[Store, str, list[str]]:
+    """The store that was asked for, now or before, what it is called, and what it is not."""
     memory = choose.Memory(f"{state}/store.json")
     choice = choose.choose(db, config.store, memory.said, os.environ)
     journal = places.journal_path()
     shared = choice.url is None and on_shared_file_system(state)
-    store = choose.open_store(choice, journal, shared)
+    store = choose.open_store(choice, journal, shared, config.patience)
     left = choose.left_behind(choice, memory.last, journal)
-    if left is not None:
-        store.warnings().append(left)  # and the ids that have logs here are not given out again
     if shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
     if db is not None or memory.last != choice.shown:
         memory.said = choice.text if db is not None else memory.said
         memory.last = choice.shown
         memory.save()
-    return store, choice.shown
+    return store, choice.shown, [left] if left else []
 
 
 def _remembered(state: State, node: str) -> list[str]:
@@ -159,7 +159,8 @@ def _take_over(
     waiting = {job.id: job.attempt for job in state.jobs.values() if job.state is JobState.PENDING}
     for job, attempt in executor.adoption.strays(waiting).items():
         events.append(AttemptsFound(at=at, job=job, attempt=attempt))
-    if loop.store.warnings():
+    if loop.store.warnings() or loop.desk.alerts:
+        # The journal may not know of all ids that were given out here: those have logs.
         events.append(IdsReserved(at=at, next_id=_last_logged(loop.desk.logs) + 1))
     loop.engine.cycle(events)
     executor.adoption.logs = lambda job: log_paths(

@@ -1,15 +1,16 @@
-"""The work of `stoker feed`: a bounded number of lines waits in the queue, so none is missed."""
+"""The work of `stoker feed`: some lines always wait in the queue, so that no device does."""
 
 from __future__ import annotations
 
 from stoker.feed.lines import Lines
-from stoker.feed.place import DRAINING
+from stoker.feed.place import DRAINING, NO_GPU
 from stoker.feed.work import End, Lot, Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from stoker.client.errors import StokerError
     from stoker.feed.progress import Progress
 
 READ_AHEAD = 256
@@ -19,8 +20,10 @@ READ_AHEAD = 256
 class Ahead(Work):
     """Submits lines a little ahead of the devices, and counts how they end."""
 
-    def __init__(self, lines: Lines, progress: Progress, options: dict[str, object]) -> None:
-        super().__init__(lines)
+    def __init__(
+        self, lines: Lines, named: Sequence[str], progress: Progress, options: dict[str, object]
+    ) -> None:
+        super().__init__(lines, named)
         self.progress, self.options = progress, options
 
     def hungry(self, waiting: int) -> bool:
@@ -28,7 +31,7 @@ class Ahead(Work):
         return waiting < READ_AHEAD and not self.lines.full(READ_AHEAD)
 
     def openings(self, waiting: int, news: int) -> int:
-        """One lot at a time, and not for a handful of lines."""
+        """One lot at a time, and not for a handful of lines while others wait."""
         return int(self.lines.at_hand and waiting < READ_AHEAD // 2)
 
     def next(self, waiting: int) -> Lot | None:
@@ -40,6 +43,10 @@ class Ahead(Work):
     def submitted(self, lot: Lot, first: int, last: int) -> None:
         """Remember which jobs are ours."""
         self.progress.submitted(first, last)
+
+    def refused(self, lot: Lot, error: StokerError) -> StokerError:
+        """All lines ask for the same, so the next would be refused as well."""
+        return error
 
     def ended(self, end: End) -> None:
         """Count it."""
@@ -65,8 +72,13 @@ class Ahead(Work):
         self.progress.stopped(self.lines.waiting)
 
     def warn(self, text: str) -> None:
-        """Say it once."""
+        """Say it above the moving line."""
         self.progress.warn(text)
+
+    def without_gpus(self) -> None:
+        """The lines run on the cores."""
+        if self.options.pop("gpus", None):
+            self.progress.warn(NO_GPU)
 
     @property
     def code(self) -> int:

@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from stoker import places, wire
 from stoker.client.errors import StokerError
 from stoker.core.events import Event
+from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.core.units import BadValue
+from stoker.core.state import State
 from stoker.daemon import intake
 from stoker.daemon.acts import cancel, kill
-from stoker.daemon.desk import clock
+from stoker.daemon.desk import Decide, clock
 from stoker.daemon.keep import Keep
 from stoker.daemon.lock import Locked, StateLock
 from stoker.daemon.loop import Call, Feeder, Loop
 from stoker.daemon.requests import Cancel, Kill, Submit, What
 from stoker.daemon.views import job_view
-from stoker.engine import Ask, Refusal
+from stoker.engine import Ask, Decision, Moment, Refusal
 from stoker.executors.keeper import become_subreaper
-from stoker.feed.lines import Lines
-from stoker.feed.place import DRAINING, NO_GPU, Place, in_use
-from stoker.feed.progress import Progress
-from stoker.store.port import StoreError
-
-READ_AHEAD = 256
-"""Lines that wait in the queue beyond those that run: enough to never starve a device."""
+from stoker.feed.place import Place, in_use
+from stoker.feed.work import End, Lot, Work
 
 
 class LostTheRace(Exception):
     """Another daemon took the state first."""
 
 
-def drive(
-    lines: Lines,
-    progress: Progress,
-    options: dict[str, object],
-    place: Place,
-    devices: list[str],
-    resources: str | None,
-) -> int:
+def drive(work: Work, place: Place, resources: str | None) -> int:
     """Be the daemon until the input has ended and its jobs are done."""
-    try:
-        return _drive(lines, progress, options, place, devices, resources)
-    except (BadValue, StoreError) as error:
-        usage = wire.EXIT_USAGE if isinstance(error, BadValue) else wire.EXIT_FAILED
-        raise StokerError(str(error), getattr(error, "exit_code", usage)) from None
-
-
-def _drive(
-    lines: Lines,
-    progress: Progress,
-    options: dict[str, object],
-    place: Place,
-    devices: list[str],
-    resources: str | None,
-) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
@@ -67,11 +42,11 @@ def _drive(
     from stoker.daemon.serve import Server
     from stoker.daemon.setup import build
 
-    feeder = StdinFeeder(lines, progress, options, place)
-    loop = build(kept, None, resources, extra=devices, feeder=feeder)
+    feeder = LineFeeder(work, place)
+    loop = build(kept, None, resources, extra=work.named, feeder=feeder)
     server = Server(loop, "feed")
     become_subreaper()
-    feeder.begin(loop, devices)
+    feeder.begin(loop)
     try:
         loop.run()
     finally:
@@ -89,14 +64,43 @@ def _drive(
     return feeder.exit_code()
 
 
-class StdinFeeder(Feeder):
-    """Turns lines into jobs, a few at a time, and counts how they end."""
+class Offer:
+    """A lot that goes out in this turn, chosen when the turn's news is known.
 
-    def __init__(
-        self, lines: Lines, progress: Progress, options: dict[str, object], place: Place
-    ) -> None:
-        self.lines, self.progress, self.options = lines, progress, options
-        self.place = place
+    A device that became free in a turn is so given to the next line in the same turn, in
+    one commit.
+    """
+
+    def __init__(self, feeder: LineFeeder) -> None:
+        self.feeder = feeder
+        self.lot: Lot | None = None
+
+    def decide(self, state: State, now: Moment) -> Decision:
+        """Choose, unless that was done before (a full disk makes the engine ask twice)."""
+        feeder = self.feeder
+        if self.lot is None:
+            if feeder.work.waits_for_ends:
+                feeder.collect(state, feeder.mine)
+            self.lot = feeder.work.next(feeder.waiting(state))
+        return feeder.submission(self.lot)(state, now) if self.lot else Decision()
+
+    def answer(self, receipt: Any) -> None:
+        """It has become jobs."""
+        if self.lot is not None:
+            self.feeder.submitted(self.lot, receipt)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """It has not."""
+        if self.lot is not None:
+            self.feeder.refused(self.lot, refusal)
+
+
+class LineFeeder(Feeder):
+    """Turns lines into jobs, a few at a time, and follows them to their ends."""
+
+    def __init__(self, work: Work, place: Place) -> None:
+        self.work, self.place = work, place
+        self.lines = work.lines
         self.loop: Loop | None = None
         self.mine: set[int] = set()
         """Jobs of this feed that have not finished."""
@@ -105,69 +109,62 @@ class StdinFeeder(Feeder):
         self.stopping = False
         self.cancelling = False
         self.watching = False
-        self.submitting = 0
 
-    def begin(self, loop: Loop, devices: list[str]) -> None:
+    def begin(self, loop: Loop) -> None:
         """The loop is there: look at the devices and listen for signals."""
         self.loop = loop
         loop.on_signal = self._signalled
         loop.turn()
         state = loop.engine.state
-        for name in devices:
+        for name in self.work.named:
             for _, device in state.cluster.find(name):
                 if device.stranger is not None:
-                    self.progress.warn(in_use(name, device.stranger))
-        no_gpu = not any(node.types.get("gpu") for node in state.cluster.nodes.values())
-        if no_gpu and not devices and self.options.pop("gpus", None):
-            self.progress.warn(NO_GPU)
+                    self.work.warn(in_use(name, device.stranger))
+        if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):
+            self.work.without_gpus()
 
     # -- what the loop asks -------------------------------------------------------------
 
     def asks(self) -> list[Ask]:
         """Submit as many lines as keep the devices busy, and no more."""
+        loop = self.loop
+        assert loop is not None
         if self.stopping:
             self._stop_if_over()
             return []
-        loop = self.loop
-        assert loop is not None
-        running = len(loop.engine.state.running)
-        room = READ_AHEAD - (len(self.mine) - running) - self.submitting
-        taken = self.lines.take(room) if room > READ_AHEAD // 2 or not self.mine else []
-        self._watch_input(room > 0 and not self.lines.full(READ_AHEAD))
-        self.progress.leave_out(self.lines.excuses())
-        if not taken:
-            self._stop_if_over()
-            return []
-        self.submitting += len(taken)
-        return self._submission(taken)
+        waiting = self.waiting(loop.engine.state)
+        self._watch_input(self.work.hungry(waiting))
+        openings = self.work.openings(waiting, len(loop.executor.facts))
+        return [Offer(self) for _ in range(openings)]
 
-    def _submission(self, taken: list[str]) -> list[Ask]:
+    def waiting(self, state: State) -> int:
+        """How many of our jobs have not started."""
+        return len(self.mine) - len(state.running)
+
+    def submission(self, lot: Lot) -> Decide:
+        """The lot as a request."""
         body = Submit(
-            what=What(lines=taken),
+            what=What(**lot.what),
             directory=self.place.directory,
             shell=self.place.shell,
-            options=self.options,
+            options=lot.options,
             environment=self.place.environment,
             umask=self.place.umask,
         )
         assert self.loop is not None
-        try:
-            return [Call(intake.submit(self.loop.desk, body, durable=False), self._submitted)]
-        except Refusal as refusal:
-            self._submitted(None, refusal)
-            return []
+        return intake.submit(self.loop.desk, body, durable=False)
 
-    def _submitted(self, receipt: Any, refusal: Refusal | None) -> None:
-        if refusal is not None:
-            from stoker import wire
-
-            code = wire.ERRORS.get(refusal.code, (0, 1))[1]
-            self.error = StokerError(refusal.message, code, refusal.code)
-            self._interrupt()
-            return
-        self.submitting -= receipt["count"]
+    def submitted(self, lot: Lot, receipt: Any) -> None:
+        """These jobs are ours."""
         self.mine.update(range(receipt["first"], receipt["last"] + 1))
-        self.progress.submitted(receipt["first"], receipt["last"])
+        self.work.submitted(lot, receipt["first"], receipt["last"])
+
+    def refused(self, lot: Lot, refusal: Refusal) -> None:
+        """Go on or not, as the work sees fit."""
+        code = wire.ERRORS.get(refusal.code, (0, 1))[1]
+        self.error = self.work.refused(lot, StokerError(refusal.message, code, refusal.code))
+        if self.error is not None:
+            self._interrupt()
 
     def _watch_input(self, wanted: bool) -> None:
         """Listen to the input only while there is room for more."""
@@ -189,41 +186,39 @@ class StdinFeeder(Feeder):
         if loop is None:
             return
         state = loop.engine.state
-        for event in events:
-            id = getattr(event, "job", None)
-            if type(id) is int and id in self.mine:
-                job = state.jobs.get(id)
-                if job is not None and job.finished:
-                    self.mine.discard(id)
-                    self._count(job)
-        if self.progress.tty:
-            self.progress.running = sum(id in self.mine for id in state.running)
-            self.progress.draw()
+        told = (getattr(event, "job", None) for event in events)
+        self.collect(state, {id for id in told if type(id) is int and id in self.mine})
+        self.work.turned(lambda: sum(id in self.mine for id in state.running))
         self._stop_if_over()
 
-    def _count(self, job: Any) -> None:
+    def collect(self, state: State, ids: set[int]) -> None:
+        """Count those of our jobs that have ended, in that order."""
+        ended = [job for id in ids if (job := state.jobs.get(id)) is not None and job.finished]
+        for job in sorted(ended, key=lambda job: job.ended_at or 0.0):
+            self.mine.discard(job.id)
+            started = job.started_at is not None or bool(job.past)
+            self.work.ended(
+                End(job.id, job.state.value, started, job.note, partial(self._view, job))
+            )
+
+    def _view(self, job: Job) -> dict[str, Any]:
         loop = self.loop
         assert loop is not None
-
-        def view() -> dict[str, Any]:
-            spec = loop.engine.state.spec(job)
-            return job_view(job, spec, None, clock(), loop.desk.logs, tail=5)
-
-        started = job.started_at is not None or bool(job.past)
-        self.progress.ended(job.state.value, started, view)
+        return job_view(job, loop.engine.state.spec(job), None, clock(), loop.desk.logs, tail=5)
 
     def timeout(self) -> float | None:
-        """Wake up for the moving line, or when the input is a file."""
-        if self.lines.regular and not self.lines.done and not self.mine and not self.stopping:
-            return 0.0
-        return self.progress.due() if self.mine else None
+        """Wake up for what the work has to show, or when the input is a file."""
+        if not self.mine and not self.stopping and self.lines.regular and not self.lines.done:
+            assert self.loop is not None
+            if self.work.openings(0, 0):
+                return 0.0
+        return self.work.due()
 
     # -- ending -------------------------------------------------------------------------
 
     def _stop_if_over(self) -> None:
         assert self.loop is not None
-        over = self.lines.done or self.stopping
-        if over and not self.mine and not self.submitting:
+        if (self.lines.done or self.stopping) and not self.mine:
             self.loop.done = True
 
     def _signalled(self, number: int) -> None:
@@ -239,7 +234,6 @@ class StdinFeeder(Feeder):
         assert loop is not None
         again, self.stopping, self.cancelling = self.cancelling, True, True
         self._watch_input(False)
-        self.submitting = 0
         ids = [str(id) for id in sorted(self.mine)]
         if ids:
             wish = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
@@ -253,15 +247,14 @@ class StdinFeeder(Feeder):
         assert loop is not None
         self.stopping = True
         self._watch_input(False)
-        self.submitting = 0
         state = loop.engine.state
         ids = [str(id) for id in sorted(self.mine) if state.jobs[id].state is JobState.PENDING]
-        self.progress.say(DRAINING)
+        self.work.draining()
         if ids:
             loop.ask(Call(cancel(loop.desk, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
         """0 when all succeeded, 1 when some did not, 128+N after a signal."""
         if self.stopping:
-            self.progress.stopped(self.lines.waiting)
-        return self.interrupted or self.progress.code
+            self.work.stopped()
+        return self.interrupted or self.work.code

@@ -11,15 +11,13 @@ from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.feed.lines import Lines
-from stoker.feed.place import DRAINING, NO_GPU, Place, in_use
-from stoker.feed.progress import Progress
+from stoker.feed.place import Place, in_use
+from stoker.feed.work import End, Work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-READ_AHEAD = 256
 PAGE = 500
 ENDINGS = frozenset(
     ("ProcessExited", "AttemptLost", "StartFailed", "JobCancelled", "DeadlinePassed")
@@ -27,24 +25,17 @@ ENDINGS = frozenset(
 """Events after which a job may be over."""
 
 
-def follow(lines: Lines, progress: Progress, options: dict[str, object], place: Place) -> int:
+def follow(work: Work, place: Place) -> int:
     """Queue the lines with the daemon and follow them to their ends."""
-    return Follower(connect(), lines, progress, options, place).run()
+    return Follower(connect(), work, place).run()
 
 
 class Follower:
     """Keeps a bounded number of lines in somebody else's queue, and counts their ends."""
 
-    def __init__(
-        self,
-        client: Client,
-        lines: Lines,
-        progress: Progress,
-        options: dict[str, object],
-        place: Place,
-    ) -> None:
-        self.client, self.lines, self.progress, self.options = client, lines, progress, options
-        self.place = place
+    def __init__(self, client: Client, work: Work, place: Place) -> None:
+        self.client, self.work, self.place = client, work, place
+        self.lines = work.lines
         self.mine: set[int] = set()
         self.running: set[int] = set()
         self.ended: set[int] = set()
@@ -68,30 +59,29 @@ class Follower:
                     break
                 self._sleep(events)
                 self._count()
-                self.progress.running = len(self.running)
-                self.progress.draw()
+                self.work.turned(lambda: len(self.running))
         finally:
             events.close()
         if self.error is not None:
             raise self.error
         if self.stopping:
-            self.progress.stopped(self.lines.waiting)
-        return self.code or self.progress.code
+            self.work.stopped()
+        return self.code or self.work.code
 
     @property
-    def room(self) -> int:
-        """How many more lines may wait in the queue."""
-        return READ_AHEAD - (len(self.mine) - len(self.running))
+    def waiting(self) -> int:
+        """How many of our jobs have not started."""
+        return len(self.mine) - len(self.running)
 
     def _sleep(self, events: EventStream) -> None:
         """Wait for a line, an event or a signal."""
-        room = self.room > 0 and not self.stopping
-        room = room and not self.lines.ended and not self.lines.full(READ_AHEAD)
+        hungry = not self.stopping and not self.lines.ended and self.work.hungry(self.waiting)
         watched = [events.fileno(), self.wake]
-        if room and not self.lines.regular:
+        if hungry and not self.lines.regular:
             watched.append(self.lines.fd)
-        ready = select.select(watched, [], [], self.progress.due() or 1.0)[0]
-        if self.lines.fd in ready and room:
+        due = self.work.due()
+        ready = select.select(watched, [], [], 1.0 if due is None else min(due, 1.0))[0]
+        if self.lines.fd in ready and hungry:
             self.lines.read()
         if self.wake in ready:
             for number in os.read(self.wake, 64):
@@ -115,27 +105,29 @@ class Follower:
                 self.ended.add(job)
 
     def _submit(self) -> None:
-        taken = self.lines.take(self.room)
-        self.progress.leave_out(self.lines.excuses())
-        if not taken:
-            return
-        try:
-            receipt = self.client.submit(
-                {
-                    "what": {"lines": taken},
-                    "options": self.options,
-                    "directory": self.place.directory,
-                    "environment": self.place.environment,
-                    "shell": self.place.shell,
-                    "umask": self.place.umask,
-                }
-            )
-        except StokerError as error:
-            self.error = error
-            self._cancel()
-            return
-        self.mine.update(range(receipt["first"], receipt["last"] + 1))
-        self.progress.submitted(receipt["first"], receipt["last"])
+        """Send out the lots that there are."""
+        while not self.stopping and self.work.openings(self.waiting, 0):
+            lot = self.work.next(self.waiting)
+            if lot is None:
+                return
+            try:
+                receipt = self.client.submit(
+                    {
+                        "what": lot.what,
+                        "options": lot.options,
+                        "directory": self.place.directory,
+                        "environment": self.place.environment,
+                        "shell": self.place.shell,
+                        "umask": self.place.umask,
+                    }
+                )
+            except StokerError as error:
+                self.error = self.work.refused(lot, error)
+                if self.error is not None:
+                    self._cancel()
+                continue
+            self.mine.update(range(receipt["first"], receipt["last"] + 1))
+            self.work.submitted(lot, receipt["first"], receipt["last"])
 
     def _count(self) -> None:
         """Ask how the jobs stand that may be over."""
@@ -150,7 +142,7 @@ class Follower:
         self.mine.discard(view["id"])
         self.running.discard(view["id"])
         started = bool(view["started_at"] or view.get("past"))
-        self.progress.ended(view["state"], started, lambda: view)
+        self.work.ended(End(view["id"], view["state"], started, view.get("enforced"), lambda: view))
 
     def _listen_for_signals(self) -> None:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -175,7 +167,7 @@ class Follower:
     def _drain(self) -> None:
         """Let what runs finish; what has not started never will."""
         self.stopping = True
-        self.progress.say(DRAINING)
+        self.work.draining()
         ids = [str(id) for id in sorted(self.mine)]
         if not ids:
             return
@@ -188,13 +180,11 @@ class Follower:
     def _look_at_devices(self) -> None:
         """Refuse devices that the daemon does not have; warn of strangers on those it has."""
         gpus = self.client.gpus()["gpus"]
-        if not self.options.get("explicit"):
-            if not gpus and self.options.pop("gpus", None):
-                self.progress.warn(NO_GPU)
-            return
-        for name in str(self.options["use_gpus"]).split(","):
+        if not gpus and not self.work.named:
+            self.work.without_gpus()
+        for name in self.work.named:
             meant = [gpu for gpu in gpus if _answers_to(gpu, name)]
-            if not meant:
+            if not meant and not self.work.trusts_names:
                 there = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
                 raise StokerError(
                     f"The daemon that is running has no GPU {name}; it has: {there}.",
@@ -203,7 +193,7 @@ class Follower:
                 )
             for gpu in meant:
                 if gpu.get("stranger"):
-                    self.progress.warn(in_use(name, gpu["stranger"]))
+                    self.work.warn(in_use(name, gpu["stranger"]))
 
 
 def _answers_to(gpu: dict[str, Any], name: str) -> bool:

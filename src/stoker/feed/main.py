@@ -17,9 +17,11 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
+from stoker.feed.ahead import Ahead
 from stoker.feed.lines import Lines
 from stoker.feed.place import Place
 from stoker.feed.progress import Progress
+from stoker.feed.run import run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,29 +57,13 @@ def main(argv: list[str]) -> int:
     lines = Lines(_input(args))
     place = Place()
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
-    code = _run(lines, progress, options, place, args)
+    work = Ahead(lines, named_devices(args), progress, options)
+    code = run(work, place, args.text("resources"))
     logs = places.logs_dir()
     progress.finish(logs)
     if args.flag("json"):
         output.emit(progress.summary(logs))
     return code
-
-
-def _run(
-    lines: Lines, progress: Progress, options: dict[str, object], place: Place, args: Args
-) -> int:
-    """Be the daemon, or feed the one that runs."""
-    if not _daemon_answers():
-        from stoker.feed.driver import LostTheRace, drive
-
-        devices, resources = named_devices(args), args.text("resources")
-        try:
-            return drive(lines, progress, options, place, devices, resources)
-        except LostTheRace:
-            pass  # somebody's daemon started at the same moment: it shall have the lines
-    from stoker.feed.follow import follow
-
-    return follow(lines, progress, options, place)
 
 
 def _input(args: Args) -> int:
@@ -140,15 +126,3 @@ def job_options(args: Args) -> dict[str, object]:
     if args.many("label"):
         options["label"] = args.many("label")
     return options
-
-
-def _daemon_answers() -> bool:
-    """Whether somebody listens on this user's socket."""
-    from stoker.client.errors import DaemonUnreachable
-    from stoker.client.transport import open_socket
-
-    try:
-        open_socket(places.socket_path(), 5.0).close()
-    except DaemonUnreachable:
-        return False
-    return True

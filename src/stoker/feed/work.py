@@ -1,12 +1,14 @@
-"""What both ways to feed have in common: the work, which says what goes out and hears of ends."""
+"""The work of a feed: it says which lines go out, and hears how they end."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 from stoker.feed.lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from stoker.client.errors import StokerError
@@ -43,60 +45,67 @@ class End:
         """The whole job, for whoever wants to look closely."""
 
 
-class Work:
-    """Lines to be run. The driver asks it what to submit, and tells it what became of that."""
+class Work(ABC):
+    """Lines to be run. A driver asks it what to submit, and tells it what became of that."""
 
     waits_for_ends = False
     """Whether a line goes out only when another has ended: the driver then looks at ends first."""
+    trusts_names = False
+    """Whether devices that a running daemon does not know are used all the same."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, named: Sequence[str]) -> None:
         self.lines = lines
+        self.named = list(named)
+        """The devices that the person named."""
 
+    @abstractmethod
     def hungry(self, waiting: int) -> bool:
         """Whether more input should be read; `waiting` of our jobs have not started."""
-        raise NotImplementedError
 
+    @abstractmethod
     def openings(self, waiting: int, news: int) -> int:
         """How many lots may go out in this turn, in which `news` have come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def next(self, waiting: int) -> Lot | None:
         """The next lot, or None when there is none to be had now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submitted(self, lot: Lot, first: int, last: int) -> None:
         """The lot has become these jobs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refused(self, lot: Lot, error: StokerError) -> StokerError | None:
-        """The lot has not become jobs; return an error that ends everything."""
-        return error
+        """The lot has not become jobs; return the error if it is the end of everything."""
 
+    @abstractmethod
     def ended(self, end: End) -> None:
         """One of the jobs is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def turned(self, running: Callable[[], int]) -> None:
         """Something may have happened: show it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def due(self) -> float | None:
-        """Seconds until `turned` should be called again, whatever happens."""
-        raise NotImplementedError
+        """Seconds until `turned` should be called again, even if nothing happens."""
 
+    @abstractmethod
     def draining(self) -> None:
         """No more lots will be asked for; what runs goes on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stopped(self) -> None:
         """It was ended before the input was."""
-        raise NotImplementedError
 
+    @abstractmethod
     def warn(self, text: str) -> None:
         """Say something once."""
-        raise NotImplementedError
+
+    def without_gpus(self) -> None:  # noqa: B027 - most name their devices
+        """There is no GPU here, and none was named."""
 
     @property
+    @abstractmethod
     def code(self) -> int:
-        """The exit code."""
-        raise NotImplementedError
+        """The exit code, if no signal decides it."""

@@ -120,7 +120,7 @@ def choose(
     return Choice()
 
 
-def open_store(choice: Choice, journal: str, shared_file_system: bool = False) -> Store:
+def open_store(choice: Choice, journal: str, shared_file_system: bool, patience: float) -> Store:
     """Open it; only then is what it needs imported."""
     if choice.url is None:
         from stoker.store.sqlite import SqliteStore
@@ -130,7 +130,7 @@ def open_store(choice: Choice, journal: str, shared_file_system: bool = False) -
     from stoker.store.postgres import PostgresStore
 
     aside = os.path.join(os.path.dirname(journal), "postgres.forced")
-    return PostgresStore(choice, aside=aside)
+    return PostgresStore(choice, aside=aside, patience=patience)
 
 
 def check(choice: Choice) -> None:
@@ -158,13 +158,13 @@ def left_behind(choice: Choice, last: str | None, journal: str) -> str | None:
     if last == choice.shown or (last is None and choice.url is None):
         return None
     if last not in (None, "sqlite"):
-        return f"the jobs in {last} stay there: this daemon's jobs are in {choice.shown}"
+        return f"jobs are kept in {choice.shown} from now on; those in {last} stay there"
     count = _jobs_in(journal)
     if not count:
         return None
+    jobs = "1 job stays" if count == 1 else f"{count:,} jobs stay"
     return (
-        f"{count:,} job{'' if count == 1 else 's'} in {journal} stay there, and none of them is "
-        f"started or followed from now on: this daemon's jobs are in {choice.shown}. "
+        f"jobs are kept in {choice.shown} from now on; {jobs} behind in {journal}. "
         "To go back: stoker daemon restart --db sqlite"
     )
 

@@ -26,9 +26,6 @@ from stoker.store.choose import Choice
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
 
-PATIENCE = 30.0
-"""Seconds that a server may be away, for a restart, before the daemon ends."""
-
 _HERE = os.path.dirname(__file__)
 _ENDED = [state.value for state in FINISHED]
 MIGRATIONS: dict[int, str] = {}
@@ -85,9 +82,8 @@ class _Written(Struct):
 class PostgresStore:
     """Commits go out in one round trip; `force` is what waits for the server's disk."""
 
-    def __init__(
-        self, choice: Choice, *, aside: str | None = None, patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, choice: Choice, *, aside: str | None = None, patience: float = 30.0) -> None:
+        """`aside` is a file for the last forced number; `patience` for a server that is away."""
         self.choice, self.patience = choice, patience
         self.path = choice.shown
         self._name = server.Name.ours()

@@ -40,7 +40,9 @@ def capacities(text: str, what: str) -> list[Device]:
             )
         found += [(kind, name, capacity) for name, capacity in named]
         if len(found) > MOST_DEVICES:
-            raise UsageError(_too_many(kind, len(value) if isinstance(value, list | dict) else value))
+            raise UsageError(
+                _too_many(kind, len(value) if isinstance(value, list | dict) else value)
+            )
     return found
 
 

@@ -74,7 +74,9 @@ def _split(word: str, options: Mapping[str, str | None]) -> tuple[str, str | Non
     return full, word[2:].removeprefix("=") or None
 
 
-def _take(asked: Asked, name: str, attached: str | None, takes: str | None, rest: list[str]) -> None:
+def _take(
+    asked: Asked, name: str, attached: str | None, takes: str | None, rest: list[str]
+) -> None:
     if takes is None and attached is not None:
         raise UsageError(f"{name} takes no value.")
     if takes is not None and attached is None:
@@ -84,9 +86,7 @@ def _take(asked: Asked, name: str, attached: str | None, takes: str | None, rest
     asked.options.setdefault(name, []).append(attached or "")
 
 
-def _unknown(
-    name: str, verb: str, options: Mapping[str, str | None], command: bool
-) -> UsageError:
+def _unknown(name: str, verb: str, options: Mapping[str, str | None], command: bool) -> UsageError:
     if command:
         return UsageError(
             f"grass enqueue has no option {name}. If it begins the command, write -- before it."
