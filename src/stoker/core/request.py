@@ -24,6 +24,8 @@ class GpuAsk(Struct, frozen=True, omit_defaults=True):
     avoid: tuple[str, ...] = ()
     despite_strangers: bool = False
     """The devices were named by hand, so strangers on them do not matter."""
+    within: tuple[str, ...] = ()
+    """What its queue has, or the devices it had before: those named must be among them."""
     share: int | None = None
     """So much of every device in `only`, all of them together, in that order."""
 

@@ -124,20 +124,8 @@ class State:
         if job.same_devices and job.last_devices:
             only = job.last_devices
         if only and request.gpus:
-            ask = request.gpus
-            named = tuple(word for word in ask.only if self._among(word, only))
-            if ask.only and not named:  # nothing of what the queue has: let it be said, not done
-                return replace(request, gpus=replace(ask, avoid=(*ask.avoid, *ask.only)))
-            return replace(request, gpus=replace(ask, only=named or only))
+            return replace(request, gpus=replace(request.gpus, within=only))
         return request
-
-    def _among(self, word: str, offered: tuple[str, ...]) -> bool:
-        """Whether this word means a GPU that one of those words means as well."""
-        return any(
-            not device.gone and device.answers_to(word) and any(map(device.answers_to, offered))
-            for node in self.cluster.nodes.values()
-            for device in node.types.get(GPU, ())
-        )
 
     def limit_reached(self, found: JobClass) -> str | None:
         """The limit that keeps a whole class from starting, in words, or None."""

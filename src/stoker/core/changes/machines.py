@@ -27,9 +27,6 @@ def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     state.rest.nodes[event.facts.name] = event.facts
     _join(state, event.facts)
     state.rest_changed = True
-    for name, queue in state.rest.queues.items():
-        if queue.devices or queue.resources:  # what its words mean may have changed
-            _readmit(state, name, event.at)
     return []
 
 

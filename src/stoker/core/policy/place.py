@@ -78,6 +78,8 @@ def suits(device: Device, ask: GpuAsk) -> bool:
         return False
     if ask.only and not any(map(device.answers_to, ask.only)):
         return False
+    if ask.within and not any(map(device.answers_to, ask.within)):
+        return False
     return not (ask.avoid and any(map(device.answers_to, ask.avoid)))
 
 
@@ -86,7 +88,7 @@ def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     suiting = node.choices.get(ask)
     if suiting is None:
         suiting = [device for device in node.types.get(GPU, ()) if suits(device, ask)]
-        first = ask.prefer or ask.only
+        first = ask.prefer or ask.only or ask.within
         if first:
             suiting.sort(key=lambda device: _position(device, first))
         if len(node.choices) > MOST_CHOICES:
@@ -95,7 +97,9 @@ def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     able = [device for device in suiting if usable(device, ask)]
     if ask.share is not None:
         return _a_share_of_each(able, ask, ask.share)
-    return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
+    return _choose(
+        able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only or ask.within)
+    )
 
 
 def _a_share_of_each(devices: list[Device], ask: GpuAsk, share: int) -> list[Take] | None:
@@ -201,7 +205,7 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
         if all(device.facts.memory is None for device in devices):
             return "has GPUs that were only declared, so the size of their memory is not known"
         traits.append(f"with {ask.memory} MiB")
-    if ask.only or ask.avoid:
+    if ask.only or ask.avoid or ask.within:
         traits.append("among those named")
     kind = " " + " and ".join(traits) if traits else ""
     return (
