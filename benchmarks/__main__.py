@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import idle, latency, scale, startup, throughput
+from benchmarks import doors, idle, latency, scale, startup, throughput
 from benchmarks.lab import REPOSITORY
 from benchmarks.report import machine
 from benchmarks.settings import Settings
 
 MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "throughput": throughput.measure,
+    "doors": doors.measure,
     "latency": latency.measure,
     "startup": startup.measure,
     "scale": scale.measure,

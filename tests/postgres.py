@@ -1,6 +1,5 @@
 """A real PostgreSQL server for tests: started on first use, gone with the process that did."""
 
-import atexit
 import contextlib
 import functools
 import os
@@ -79,7 +78,13 @@ class Server:
         command = [*self._become(), "--pdeathsig=QUIT", program("postgres"), "-D", str(self.data)]
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [*command, *options], cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, *options],
+                cwd="/",
+                # Nothing of the test that happens to be the first: it outlives that one.
+                env={"PATH": os.environ["PATH"], "LANG": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         deadline = time.monotonic() + 30
         while True:
@@ -129,32 +134,44 @@ class Server:
 
     def end_sessions(self, like: str = "stoker %") -> int:
         """End the sessions of daemons, as an administrator or a dead network would."""
-        rows = self.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            f" WHERE application_name LIKE '{like}' AND pid <> pg_backend_pid()"
-        )
-        return len(rows)
+        which = f"FROM pg_stat_activity WHERE application_name LIKE '{like}'"
+        ended = {pid for pid, _ in self.sql(f"SELECT pid, pg_terminate_backend(pid) {which}")}
+        deadline = time.monotonic() + 10
+        while ended & {pid for (pid,) in self.sql(f"SELECT pid {which}")}:
+            assert time.monotonic() < deadline, f"{ended} do not end"
+        return len(ended)
+
+
+STARTED: list[Server] = []
 
 
 @functools.cache
-def running() -> Server:
-    """The server of this test process."""
-    server = Server()
-    atexit.register(server.remove)
-    return server
+def running(**settings: str) -> Server:
+    """The server of this test process with these settings."""
+    STARTED.append(Server(**settings))
+    return STARTED[-1]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[None]:
+    """However many were started, none is left."""
+    yield
+    while STARTED:
+        STARTED.pop().remove()
 
 
 @pytest.fixture
-def postgres(needs: Callable[..., None]) -> Server:
+def postgres(servers: None, needs: Callable[..., None]) -> Server:
     """A server with a database `stoker`; schemas are for the asking."""
     needs("setpriv", program("initdb"), program("postgres"))
     return running()
 
 
 @pytest.fixture
-def own_postgres(needs: Callable[..., None]) -> Iterator[Server]:
-    """A server that only one test has, so that it may be broken; it writes as late as it may."""
+def crashing(servers: None, needs: Callable[..., None]) -> Iterator[Server]:
+    """A server to be crashed, one test at a time. It writes as late as it may."""
     needs("setpriv", program("initdb"), program("postgres"))
-    server = Server(wal_writer_delay="10s")
+    server = running(wal_writer_delay="10s")
     yield server
-    server.remove()
+    if server.process.poll() is not None:
+        server.start()

@@ -1,5 +1,5 @@
 """Fixtures of the store's tests: a real PostgreSQL server."""
 
-from postgres import own_postgres, postgres
+from postgres import crashing, postgres, servers
 
-__all__ = ["own_postgres", "postgres"]
+__all__ = ["crashing", "postgres", "servers"]

@@ -13,16 +13,18 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from postgres import PASSWORD, Server, program
+from stoker.core.events import JobHeld, ProcessExited
 from stoker.core.units import BadValue
 from stoker.store import postgres as module
 from stoker.store import server as sessions
 from stoker.store.choose import Choice, parse
-from stoker.store.port import StoreError, StoreFenced, StoreFull
+from stoker.store.port import Batch, StoreError, StoreFenced, StoreFull
 from stoker.store.postgres import PostgresStore
 from store.rows import batch, done, job, rest
 
@@ -46,13 +48,18 @@ def opened() -> Iterator[Open]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a lease."""
-    monkeypatch.setattr(sessions, "HANDOVER", 0.0)
+    """Nobody waits long for a lease."""
+    monkeypatch.setattr(sessions, "HANDOVER", 0.3)
 
 
 def recorded(store: PostgresStore) -> list[tuple[int, int]]:
     """The journal: numbers, and the job each event is about."""
     return [(seq, event.job) for seq, event in store.events(0, 10_000)]  # type: ignore[attr-defined]
+
+
+def ended(id: int, **more: Any) -> Batch:
+    """A batch that does not wait for the disk."""
+    return batch(job(id), events=[ProcessExited(at=1.0, job=id, attempt=0, code=0)], **more)
 
 
 def one_each(count: int) -> list[tuple[int, int]]:
@@ -110,12 +117,13 @@ def test_whoever_lost_the_lease_while_cut_off_writes_nothing_more(
 def test_a_term_that_moved_on_is_noticed_even_with_the_lease(postgres: Server, opened: Open):
     choice = postgres.choice()
     store = opened(choice)
+    store.commit(ended(1), force=False)
     schema_sql(postgres, choice, "UPDATE meta SET number = number + 1 WHERE key = 'term'")
     with pytest.raises(StoreFenced):
-        store.commit(batch(job(1)), force=True)
+        store.commit(batch(job(2)), force=True)
     with pytest.raises(StoreFenced):
         store.force()
-    assert store.load().jobs == []
+    assert [each.id for each in store.load().jobs] == [1]
 
 
 DYING = """
@@ -259,11 +267,11 @@ def test_a_commit_whose_answer_never_came_is_there_once(
 ):
     choice = postgres.choice()
     store = opened(proxy.through(choice))
-    store.commit(batch(job(1)), force=False)
+    store.commit(ended(1), force=False)
     proxy.plan = where
-    assert store.commit(batch(job(2), keys=[("k", 2, 1)]), force=force) == 2
+    assert store.commit(ended(2, keys=[("k", 2, 1)]), force=force) == 2
     assert proxy.plan is None
-    assert store.commit(batch(job(3)), force=force) == 3
+    assert store.commit(ended(3), force=force) == 3
     store.close()
     again = opened(choice, claim=False)
     assert recorded(again) == one_each(3)
@@ -291,24 +299,24 @@ def test_sessions_ended_again_and_again_lose_nothing_and_double_nothing(
     postgres: Server, opened: Open
 ):
     choice, over = postgres.choice(), threading.Event()
-    store, ended = opened(choice), []
+    store, cut = opened(choice), []
     tokens = f"%{store._name.world}%"
 
     def end() -> None:
         while not over.wait(0.03):
-            ended.append(postgres.end_sessions(tokens))
+            cut.append(postgres.end_sessions(tokens))
 
     ender = threading.Thread(target=end)
     ender.start()
     try:
         for n in range(1, 61):
-            assert store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=n % 5 == 0) == n
+            assert store.commit(ended(n, rest=rest(next_id=n + 1)), force=n % 5 == 0) == n
             if n % 7 == 0:
                 store.force()
     finally:
         over.set()
         ender.join()
-    assert sum(ended) > 3
+    assert sum(cut) > 3
     store.close()
     again = opened(choice, claim=False)
     assert recorded(again) == one_each(60)
@@ -324,10 +332,10 @@ def test_a_claim_whose_answer_never_came_is_made_again(
     assert store.commit(batch(job(1)), force=True) == 1
 
 
-def test_a_server_that_stays_away_ends_it_with_a_sentence(own_postgres: Server, opened: Open):
-    store = opened(own_postgres.choice(), patience=0.2)
+def test_a_server_that_stays_away_ends_it_with_a_sentence(crashing: Server, opened: Open):
+    store = opened(crashing.choice(), patience=0.2)
     store.commit(batch(job(1)), force=True)
-    own_postgres.stop()
+    crashing.stop()
     for _ in range(2):
         with pytest.raises(StoreFenced, match="look at the queue before repeating"):
             store.commit(batch(job(2)), force=True)
@@ -346,16 +354,16 @@ def count(server: Server, choice: Choice) -> int:
     return found
 
 
-def test_what_a_crash_of_the_server_took_is_written_again(own_postgres: Server, opened: Open):
-    choice = own_postgres.choice()
+def test_what_a_crash_of_the_server_took_is_written_again(crashing: Server, opened: Open):
+    choice = crashing.choice()
     store = opened(choice)
     store.commit(batch(job(1)), force=True)
     for n in range(2, 6):
-        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=False)
-    own_postgres.restart()
-    assert count(own_postgres, choice) < 5  # it really had not written them
-    assert store.commit(batch(job(6)), force=False) == 6
-    own_postgres.restart()  # what was written again is on disk
+        store.commit(ended(n, rest=rest(next_id=n + 1)), force=False)
+    crashing.restart()
+    assert count(crashing, choice) < 5  # it really had not written them
+    assert store.commit(ended(6), force=False) == 6
+    crashing.restart()  # what was written again is on disk
     store.close()
     again = opened(choice, claim=False)
     assert recorded(again) == one_each(6)
@@ -363,36 +371,36 @@ def test_what_a_crash_of_the_server_took_is_written_again(own_postgres: Server, 
     assert again.load().rest.next_id == 6
 
 
-def test_forcing_after_a_crash_of_the_server_brings_everything_back(
-    own_postgres: Server, opened: Open
-):
-    choice = own_postgres.choice()
+def test_forcing_after_a_crash_of_the_server_brings_everything_back(crashing: Server, opened: Open):
+    choice = crashing.choice()
     store = opened(choice)
-    store.commit(batch(job(1)), force=False)
-    own_postgres.restart()
-    assert count(own_postgres, choice) == 0
+    store.commit(ended(1), force=False)
+    crashing.restart()
+    assert count(crashing, choice) == 0
     store.force()
-    own_postgres.restart()
-    assert count(own_postgres, choice) == 1
+    crashing.restart()
+    assert count(crashing, choice) == 1
 
 
-@pytest.mark.parametrize("way", ["force=True", "force()", "force() in another thread"])
-def test_what_was_forced_survives_a_crash_of_the_server(
-    own_postgres: Server, opened: Open, way: str
-):
-    choice = own_postgres.choice()
+@pytest.mark.parametrize(
+    "way", ["force=True", "force()", "force() in another thread", "a fact that nobody else knows"]
+)
+def test_what_was_forced_survives_a_crash_of_the_server(crashing: Server, opened: Open, way: str):
+    choice = crashing.choice()
     store = opened(choice)
     for n in range(1, 4):
-        store.commit(batch(job(n)), force=way == "force=True" and n == 3)
+        store.commit(ended(n), force=way == "force=True" and n == 3)
     if way == "force()":
         store.force()
+    elif way == "a fact that nobody else knows":
+        store.commit(batch(events=[JobHeld(at=1.0, job=1)]), force=False)
     elif way != "force=True":
         thread = threading.Thread(target=store.force)
         thread.start()
         thread.join()
     assert store._unforced == []
-    own_postgres.restart()
-    assert count(own_postgres, choice) == 3
+    crashing.restart()
+    assert count(crashing, choice) >= 3
 
 
 def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Open):
@@ -407,7 +415,7 @@ def test_commits_go_on_while_another_thread_forces(postgres: Server, opened: Ope
     thread.start()
     try:
         for n in range(1, 301):
-            store.commit(batch(job(n)), force=False)
+            store.commit(ended(n), force=False)
     finally:
         over.set()
         thread.join()

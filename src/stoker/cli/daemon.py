@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 USAGE = (
-    "daemon start [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL] [--foreground]",
+    "daemon start [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL] [--foreground]",
     "daemon stop [--drain | --cancel]",
-    "daemon restart [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL]",
+    "daemon restart [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
     "daemon status",
-    "daemon run [--gpus 0,1] [--resources MAP] [--listen ADDRESS:PORT] [--db URL]",
+    "daemon run [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
     "daemon install [--print]",
 )
 OPTIONS = (

@@ -9,7 +9,7 @@ from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.session import existing
 from stoker.client.client import Client
-from stoker.client.errors import DaemonUnreachable, UsageError
+from stoker.client.errors import StokerError, UsageError
 
 USAGE = ("db backup FILE", "db path")
 OPTIONS: tuple[Option, ...] = ()
@@ -42,6 +42,6 @@ def _path() -> str:
     client.check_version = False
     try:
         store = str(client.daemon().get("store") or "")
-    except DaemonUnreachable:
+    except StokerError:
         store = ""
     return store if store.startswith("postgres") else places.journal_path()

@@ -167,9 +167,11 @@ class Client:
         """Wipe what a front door shows of the past."""
         return self._post("/clear", {"door": door})
 
-    def listen(self, address: str, *, tls: bool = False, **note: str) -> dict[str, Any]:
+    def listen(
+        self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Open a TCP port of the daemon, with a note for those who come in there."""
-        return self._post("/listen", {"address": address, "tls": tls, "note": note})
+        return self._post("/listen", {"address": address, "tls": tls, "note": dict(note or {})})
 
     def unlisten(self, address: str) -> dict[str, Any]:
         """Close a TCP port of the daemon."""

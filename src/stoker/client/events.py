@@ -29,6 +29,7 @@ class EventStream:
         self._sock, self._raw = reply.detach()
         self._text = b""
         self._events: list[tuple[str, dict[str, Any]]] = []
+        self._digest()
 
     def fileno(self) -> int:
         """What to wait on."""
@@ -45,11 +46,15 @@ class EventStream:
         except OSError:
             piece = b""
         self._raw += piece
+        self._digest()
+        return bool(piece)
+
+    def _digest(self) -> None:
+        """Take whole events out of what has arrived."""
         self._unchunk()
         *blocks, self._text = self._text.split(b"\n\n")
         for block in blocks:
             self._read(block)
-        return bool(piece)
 
     def _unchunk(self) -> None:
         """Take whole chunks out of the raw bytes."""

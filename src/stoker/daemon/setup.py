@@ -127,13 +127,18 @@ def _open_store(
 
 
 def _remembered(state: State, node: str) -> list[str]:
-    """Devices that were only ever named, while unfinished jobs ask for GPUs."""
+    """Devices that were only ever named, while unfinished jobs ask for GPUs or a queue has them."""
     wanted = any(
         state.spec(job).request.gpu_amount for job in state.jobs.values() if not job.finished
     )
-    before = state.rest.nodes.get(node) if wanted else None
+    before = state.rest.nodes.get(node)
     declared = before.types.get(GPU, ()) if before else ()
-    return [device.name for device in declared if device.uuid is None]
+    owned = {name for queue in state.rest.queues.values() for name in queue.devices}
+    return [
+        device.name
+        for device in declared
+        if device.uuid is None and (wanted or device.name in owned)
+    ]
 
 
 def _take_over(

@@ -60,7 +60,7 @@ class Reader:
                 for seq, event in page:
                     if seq <= reached:
                         yield _sse(seq, event)
-                    behind = seq
+                    behind = min(seq, reached)  # what came since then is in the queue
             while True:
                 try:
                     item = await asyncio.wait_for(self.queue.get(), STILL_HERE)

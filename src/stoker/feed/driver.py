@@ -9,13 +9,15 @@ from typing import Any
 
 from stoker import places, wire
 from stoker.client.errors import StokerError
-from stoker.core.events import Event
+from stoker.core.cluster import Node
+from stoker.core.events import Event, JobsSubmitted, ProcessExited
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
+from stoker.core.units import BadValue
 from stoker.daemon import intake
 from stoker.daemon.acts import cancel, kill
-from stoker.daemon.desk import Decide, clock
+from stoker.daemon.desk import clock
 from stoker.daemon.keep import Keep
 from stoker.daemon.lock import Locked, StateLock
 from stoker.daemon.loop import Call, Feeder, Loop
@@ -25,6 +27,7 @@ from stoker.engine import Ask, Decision, Moment, Refusal
 from stoker.executors.keeper import become_subreaper
 from stoker.feed.place import Place, in_use
 from stoker.feed.work import End, Lot, Work
+from stoker.store.port import StoreError
 
 
 class LostTheRace(Exception):
@@ -33,6 +36,14 @@ class LostTheRace(Exception):
 
 def drive(work: Work, place: Place, resources: str | None) -> int:
     """Be the daemon until the input has ended and its jobs are done."""
+    try:
+        return _drive(work, place, resources)
+    except (BadValue, StoreError) as error:
+        usual = wire.EXIT_USAGE if isinstance(error, BadValue) else wire.EXIT_FAILED
+        raise StokerError(str(error), getattr(error, "exit_code", usual)) from None
+
+
+def _drive(work: Work, place: Place, resources: str | None) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
@@ -61,6 +72,8 @@ def drive(work: Work, place: Place, resources: str | None) -> int:
         start_daemon()
     if feeder.error is not None:
         raise feeder.error
+    if not feeder.stopping and (feeder.mine or not work.lines.done):
+        raise StokerError("It was stopped from elsewhere: what runs goes on, the rest is not run.")
     return feeder.exit_code()
 
 
@@ -71,18 +84,18 @@ class Offer:
     one commit.
     """
 
-    def __init__(self, feeder: LineFeeder) -> None:
-        self.feeder = feeder
+    def __init__(self, feeder: LineFeeder, first: bool) -> None:
+        self.feeder, self.first = feeder, first
         self.lot: Lot | None = None
 
     def decide(self, state: State, now: Moment) -> Decision:
         """Choose, unless that was done before (a full disk makes the engine ask twice)."""
         feeder = self.feeder
         if self.lot is None:
-            if feeder.work.waits_for_ends:
+            if self.first and feeder.work.waits_for_ends:
                 feeder.collect(state, feeder.mine)
             self.lot = feeder.work.next(feeder.waiting(state))
-        return feeder.submission(self.lot)(state, now) if self.lot else Decision()
+        return feeder.submission(self.lot, state, now) if self.lot else Decision()
 
     def answer(self, receipt: Any) -> None:
         """It has become jobs."""
@@ -104,6 +117,8 @@ class LineFeeder(Feeder):
         self.loop: Loop | None = None
         self.mine: set[int] = set()
         """Jobs of this feed that have not finished."""
+        self.before: dict[int, tuple[JobsSubmitted, Node]] = {}
+        """By the options that it asked with, the last line that was looked at in full."""
         self.error: Exception | None = None
         self.interrupted = 0
         self.stopping = False
@@ -134,15 +149,23 @@ class LineFeeder(Feeder):
             return []
         waiting = self.waiting(loop.engine.state)
         self._watch_input(self.work.hungry(waiting))
-        openings = self.work.openings(waiting, len(loop.executor.facts))
-        return [Offer(self) for _ in range(openings)]
+        news = sum(type(fact) is ProcessExited for fact in loop.executor.facts)
+        openings = self.work.openings(waiting, news)
+        return [Offer(self, number == 0) for number in range(openings)]
 
     def waiting(self, state: State) -> int:
         """How many of our jobs have not started."""
         return len(self.mine) - len(state.running)
 
-    def submission(self, lot: Lot) -> Decide:
-        """The lot as a request."""
+    def submission(self, lot: Lot, state: State, now: Moment) -> Decision:
+        """What the lot comes to."""
+        loop = self.loop
+        assert loop is not None
+        line = lot.what.get("line")
+        node = state.cluster.nodes[loop.desk.node]
+        like, where = self.before.get(id(lot.options), (None, None))
+        if line is not None and like is not None and where is node and like.spec in state.specs:
+            return intake.again(like, line, state, now)
         body = Submit(
             what=What(**lot.what),
             directory=self.place.directory,
@@ -151,8 +174,12 @@ class LineFeeder(Feeder):
             environment=self.place.environment,
             umask=self.place.umask,
         )
-        assert self.loop is not None
-        return intake.submit(self.loop.desk, body, durable=False)
+        decision = intake.submit(loop.desk, body, durable=False)(state, now)
+        if line is not None:
+            event = decision.events[-1]
+            assert type(event) is JobsSubmitted
+            self.before[id(lot.options)] = (event, node)
+        return decision
 
     def submitted(self, lot: Lot, receipt: Any) -> None:
         """These jobs are ours."""
@@ -207,11 +234,10 @@ class LineFeeder(Feeder):
         return job_view(job, loop.engine.state.spec(job), None, clock(), loop.desk.logs, tail=5)
 
     def timeout(self) -> float | None:
-        """Wake up for what the work has to show, or when the input is a file."""
-        if not self.mine and not self.stopping and self.lines.regular and not self.lines.done:
-            assert self.loop is not None
-            if self.work.openings(0, 0):
-                return 0.0
+        """Wake up for what the work has to show, and at once while more can go out."""
+        assert self.loop is not None
+        if not self.stopping and self.work.openings(self.waiting(self.loop.engine.state), 0):
+            return 0.0
         return self.work.due()
 
     # -- ending -------------------------------------------------------------------------
@@ -233,6 +259,7 @@ class LineFeeder(Feeder):
         loop = self.loop
         assert loop is not None
         again, self.stopping, self.cancelling = self.cancelling, True, True
+        self.work.interrupted()
         self._watch_input(False)
         ids = [str(id) for id in sorted(self.mine)]
         if ids:

@@ -159,6 +159,7 @@ class Follower:
     def _cancel(self) -> None:
         """Cancel our own lines; a second time, at once."""
         again, self.stopping, self.cancelling = self.cancelling, True, True
+        self.work.interrupted()
         ids = [str(id) for id in sorted(self.mine)]
         if ids:
             with contextlib.suppress(StokerError):

@@ -90,6 +90,9 @@ class Work(ABC):
     def due(self) -> float | None:
         """Seconds until `turned` should be called again, even if nothing happens."""
 
+    def interrupted(self) -> None:  # noqa: B027 - most only count what is cancelled
+        """What runs is about to be cancelled, and no more lots will be asked for."""
+
     @abstractmethod
     def draining(self) -> None:
         """No more lots will be asked for; what runs goes on."""

@@ -19,47 +19,29 @@ import msgspec
 import psycopg
 from msgspec import Struct
 
-from stoker.core.events import Event
-from stoker.core.lifecycle import FINISHED
+from stoker.core.events import (
+    Event,
+    ForeignUseChanged,
+    JobsForgotten,
+    ProcessExited,
+    ProcessStarted,
+)
 from stoker.store import codec, server
 from stoker.store.choose import Choice
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
+from stoker.store.statements import ENDED, conditions, statements, storable
 
 _HERE = os.path.dirname(__file__)
-_ENDED = [state.value for state in FINISHED]
+FOUND_AGAIN = frozenset({ProcessStarted, ProcessExited, ForeignUseChanged, JobsForgotten})
+"""Facts that the next daemon would find out by itself: claims tell starts and ends again.
+
+Everything else waits for the server's disk. If server and daemon crash together, a start that
+only the server's memory knew of would be made a second time.
+"""
 MIGRATIONS: dict[int, str] = {}
 """By layout: what makes the next one of it."""
 
-_SPECS = """
-    INSERT INTO specs (hash, queue, door, environment, data)
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %b::bytea[])
-    ON CONFLICT DO NOTHING
-"""
-_CONTENTS = """
-    INSERT INTO {} SELECT * FROM unnest(%s::text[], %b::bytea[]) ON CONFLICT DO NOTHING
-"""
-_KEYS = "INSERT INTO submissions SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[])"
-_EVENTS = """
-    INSERT INTO events
-    SELECT * FROM unnest(%s::bigint[], %s::float8[], %s::text[], %s::int[], %b::bytea[])
-"""
-_JOBS = """
-    INSERT INTO jobs
-    SELECT id, name, owner, state, submitted_at, started_at, ended_at, code, true, spec, data
-    FROM unnest(
-        %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[],
-        %s::float8[], %s::bigint[], %s::text[], %b::bytea[]
-    ) AS new (id, name, owner, state, submitted_at, started_at, ended_at, code, spec, data)
-    ON CONFLICT (id) DO UPDATE SET
-        name = excluded.name, state = excluded.state, started_at = excluded.started_at,
-        ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
-        spec = excluded.spec, data = excluded.data
-"""
-_REST = """
-    INSERT INTO meta (key, data) VALUES ('rest', %s)
-    ON CONFLICT (key) DO UPDATE SET data = excluded.data
-"""
 _FLUSH = """
     UPDATE meta SET number = (SELECT coalesce(max(seq), 0) FROM events)
     WHERE key = 'forced' AND EXISTS (SELECT FROM meta WHERE key = 'term' AND number = %s)
@@ -80,7 +62,7 @@ class _Written(Struct):
 
 
 class PostgresStore:
-    """Commits go out in one round trip; `force` is what waits for the server's disk."""
+    """Commits go out in one round trip; `force` brings those to disk that did not wait for it."""
 
     def __init__(self, choice: Choice, *, aside: str | None = None, patience: float = 30.0) -> None:
         """`aside` is a file for the last forced number; `patience` for a server that is away."""
@@ -267,8 +249,9 @@ class PostgresStore:
         with self._lock:
             if self._dead is not None:
                 raise self._dead
+            force = force or not FOUND_AGAIN.issuperset(map(type, batch.events))
             written = _Written(self._seq + 1, self._seq + len(batch.events), [])
-            written.statements = _statements(batch, written.first)
+            written.statements = statements(batch, written.first)
             self._unforced.append(written)
             try:
                 self._send(written, force)
@@ -309,6 +292,8 @@ class PostgresStore:
                     if self._dead is not None:
                         raise self._dead
                     waiting = [each for each in self._unforced if each.sent]
+                if not waiting:
+                    return
                 reached = self._flush_aside()
                 if all(each.last <= reached for each in waiting):
                     with self._lock:
@@ -365,12 +350,12 @@ class PostgresStore:
 
     def find_key(self, key: str) -> tuple[int, int] | None:
         """The ids that a submission key was given."""
-        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (_storable(key),))
+        rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (storable(key),))
         return (rows[0][0], rows[0][1]) if rows else None
 
     def past(self, wanted: Filter) -> list[Found]:
         """Jobs by id, or finished ones by what became of them, oldest first."""
-        where, values = _conditions(wanted)
+        where, values = conditions(wanted)
         rows = self._read(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
             f" WHERE {where} ORDER BY ended_at DESC NULLS LAST, id DESC LIMIT %s",
@@ -380,7 +365,7 @@ class PostgresStore:
 
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
-        where, values = _conditions(wanted)
+        where, values = conditions(wanted)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
         return int(self._read(sql, tuple(values))[0][0])
 
@@ -389,7 +374,7 @@ class PostgresStore:
         rows = self._read(
             "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = %s"
             " AND owner = %s AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT %s",
-            (_storable(name), _storable(user), most),
+            (storable(name), storable(user), most),
         )
         return [row[0] for row in rows]
 
@@ -410,12 +395,13 @@ class PostgresStore:
             "SELECT environment FROM specs WHERE hash IN ("
             "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= %s"
             " OR state <> ALL (%s))) RETURNING 1) SELECT count(*) FROM gone",
-            (before, _ENDED),
+            (before, ENDED),
         )
 
     def close(self) -> None:
         """Force, and let go of the lease."""
         if self._dead is None and self._unforced:
+            self.patience = min(self.patience, 2.0)  # what it has not written, claims tell again
             with contextlib.suppress(StoreError):
                 self.force()
         self._dead = self._dead or StoreError("This store is closed.")
@@ -433,73 +419,3 @@ def _gone(error: Exception, path: str) -> StoreError:
         f"{text} It is not known whether the last changes were recorded: look at the queue "
         "before repeating them. Jobs that run go on; the next daemon takes them over."
     )
-
-
-def _statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
-    """What one transaction writes, column by column."""
-    encode = codec.encode
-    found: list[tuple[str, tuple[Any, ...]]] = []
-
-    def add(sql: str, rows: list[tuple[Any, ...]]) -> None:
-        if rows:
-            found.append(
-                (sql, tuple([*map(_storable, column)] for column in zip(*rows, strict=True)))
-            )
-
-    add(
-        _SPECS,
-        [
-            (hash, spec.queue, spec.door, spec.environment, encode(spec))
-            for hash, spec in batch.specs.items()
-        ],
-    )
-    add(_CONTENTS.format("blobs"), list(batch.blobs.items()))
-    add(_CONTENTS.format("secrets"), list(batch.secrets.items()))
-    add(_KEYS, list(batch.keys))
-    add(
-        _EVENTS,
-        [
-            (seq, float(event.at), type(event).__name__, codec.VERSION, encode(event))
-            for seq, event in enumerate(batch.events, first)
-        ],
-    )
-    add(
-        _JOBS,
-        [
-            (
-                job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
-                job.ended_at, job.code, job.spec, encode(job),
-            )
-            for job in batch.jobs
-        ],
-    )  # fmt: skip
-    if batch.dropped:
-        found.append(("UPDATE jobs SET resident = false WHERE id = ANY(%s)", (batch.dropped,)))
-    if batch.rest is not None:
-        found.append((_REST, (encode(batch.rest),)))
-    return found
-
-
-def _storable(value: Any) -> Any:
-    """PostgreSQL's text holds no zero byte; the whole text is in the row's data anyway."""
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
-
-
-def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
-    if wanted.ids is not None:
-        return "jobs.id = ANY(%s::bigint[])", [wanted.ids]
-    states = [state for state in _ENDED if wanted.states is None or state in wanted.states]
-    parts = ["ended_at IS NOT NULL AND state = ANY(%s)"]
-    values: list[Any] = [states]
-    for column, test, value in (
-        ("owner", "=", wanted.user),
-        ("jobs.name", "=", wanted.name),
-        ("specs.queue", "=", wanted.queue),
-        ("specs.door", "=", wanted.door),
-        ("ended_at", ">=", wanted.since),
-        ("ended_at", "<", wanted.until),
-    ):
-        if value is not None:
-            parts.append(f"{column} {test} %s")
-            values.append(_storable(value))
-    return " AND ".join(parts), values

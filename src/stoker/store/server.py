@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from typing import Any
@@ -25,6 +26,9 @@ HANDOVER = 3.0
 """Seconds for an earlier daemon to let go of the lease."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+# What goes wrong with a connection is mended or said by us, in one sentence.
+logging.getLogger("psycopg").setLevel(logging.CRITICAL)
 
 # A peer that is gone without a word is noticed within about a minute, on either side.
 _CLIENT = {

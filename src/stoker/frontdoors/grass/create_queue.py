@@ -56,7 +56,7 @@ def _check_name(name: str) -> None:
     letters = name.replace("_", "a").replace(".", "a").replace(":", "a").replace("-", "a")
     if not letters.isalnum() or len(name) > 64:
         raise UsageError(
-            f"{output.clean(name)[:80]!r} is not a name for a queue; use letters, digits and _ - . :"
+            f"{output.clean(name)[:80]!r} is no name for a queue; use letters, digits and _ - . :"
         )
 
 

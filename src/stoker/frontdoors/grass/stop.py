@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"grass stop takes no {asked.words[0]!r}. See: grass stop --help")
     client = connect(autostart=False)
     try:
-        ours, others, waiting = _counted(client)
+        others, waiting = _counted(client)
     except DaemonUnreachable:
         output.say("grass: no daemon is running")
         return 0
@@ -48,11 +48,11 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _counted(client: Client) -> tuple[int, int, int]:
-    """Return how many unfinished jobs are ours and how many are not, and how many wait at all."""
+def _counted(client: Client) -> tuple[int, int]:
+    """Return how many unfinished jobs did not come through here, and how many wait at all."""
     unfinished = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
     reply = client.jobs(door=NAME, state=unfinished, limit=1)
     ours = len(reply["jobs"]) + int(reply["more"])
     counts = reply["counts"]
     total = sum(count for state, count in counts.items() if state not in wire.FINISHED)
-    return ours, total - ours, int(counts.get("PENDING", 0))
+    return total - ours, int(counts.get("PENDING", 0))

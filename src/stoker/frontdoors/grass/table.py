@@ -68,7 +68,8 @@ def _free(kind: str, view: dict[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{round(value, 3):g}" if isinstance(value, float) else str(value)
+    """Write an amount, or a sum of amounts that are exact to three decimals."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _row(job: dict[str, Any]) -> list[str]:

@@ -1,0 +1,195 @@
+"""What one scheduling decision costs, by the length of the line: 10³ to 10⁶ waiting jobs.
+
+Only the core: a job ends, and what starts next is decided. No processes, no journal.
+`python -m benchmarks.decision [--quick]` runs this measure alone.
+"""
+
+import argparse
+import gc
+import itertools
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.home import resident_megabytes
+from benchmarks.lab import REPOSITORY
+from benchmarks.report import median, percentile, table
+from benchmarks.settings import Settings
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.fold import apply
+from stoker.core.job import Spec
+from stoker.core.plan import plan
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import State
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+DECISIONS = 300
+SECONDS = 20.0
+"""At most so long for the decisions of one point, however few that gives."""
+GPUS, CORES, RAM = 8, 64, 512
+KINDS = ("few", "many", "tight")
+"""Requests: a dozen kinds; nearly all distinct; distinct, and never small in all three at once."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve."""
+
+    order: str
+    requests: str
+    queued: int
+    classes: int
+    decisions: int
+    started: int
+    median_us: float
+    p95_us: float
+    build_seconds: float
+    memory_mb: float
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """The curves over the length of the line."""
+    sizes = SIZES[:2] if settings.quick else SIZES
+    print(f"\nDecision: one job ends, what starts next is decided ({GPUS} gpu, {CORES} cpu, RAM)\n")
+    curves = [("fifo", "many"), *(("backfill", kind) for kind in KINDS)]
+    points = [point(order, kind, size) for order, kind in curves for size in sizes]
+    head = ["order", "requests", "queued", "distinct", "median µs", "×", "p95 µs", "MB", "build s"]
+    print(table(head, [row(p, growth(p, points)) for p in points]))
+    worst = max(p.median_us / points[at - at % len(sizes)].median_us for at, p in enumerate(points))
+    steps = len(sizes) - 1
+    print(f"largest growth from {sizes[0]} to {sizes[-1]} jobs: ×{worst:.1f} in {steps} decades")
+    return {"points": [asdict(p) for p in points], "largest_growth": worst}
+
+
+def row(p: Point, grown: float | None) -> list[str]:
+    """A line of the table."""
+    return [
+        p.order, p.requests, str(p.queued), str(p.classes), f"{p.median_us:.0f}",
+        f"{grown:.1f}" if grown else "–", f"{p.p95_us:.0f}", f"{p.memory_mb:.0f}",
+        f"{p.build_seconds:.1f}",
+    ]  # fmt: skip
+
+
+def growth(p: Point, points: list[Point]) -> float | None:
+    """By how much a decision costs more than with a tenth of the jobs."""
+    for other in points:
+        same = (other.order, other.requests) == (p.order, p.requests)
+        if same and other.queued * 10 == p.queued:
+            return p.median_us / other.median_us
+    return None
+
+
+def point(order: str, kind: str, size: int) -> Point:
+    """One line of this length, and many decisions about it."""
+    begin = time.perf_counter()
+    dice = random.Random(f"{order} {kind} {size}")
+    state = line(order, REQUESTS[kind](dice), size)
+    classes = len(state.line.classes)
+    at = iter(itertools.count(1.0))
+    for planned in plan(state, 0.0, 0.0):  # fill the machine
+        apply(state, planned)
+    built = time.perf_counter() - begin
+    gc.collect()
+    gc.freeze()  # what waits is not garbage; a daemon does the same
+    samples, started = [], 0
+    deadline = time.perf_counter() + SECONDS
+    while len(samples) < DECISIONS and (len(samples) < 3 or time.perf_counter() < deadline):
+        ends = dice.choice(sorted(state.running))
+        now = next(at)
+        job = state.jobs[ends]
+        apply(state, e.ProcessStarted(at=now, job=ends, attempt=job.attempt, pid=7, boot=now))
+        begin = time.perf_counter()
+        apply(state, e.ProcessExited(at=now, job=ends, attempt=job.attempt, code=0))
+        for planned in plan(state, now, now):
+            apply(state, planned)
+            started += 1
+        samples.append((time.perf_counter() - begin) * 1e6)
+    gc.unfreeze()
+    return Point(
+        order=order, requests=kind, queued=size, classes=classes, decisions=len(samples),
+        started=started, median_us=median(samples), p95_us=percentile(samples, 95),
+        build_seconds=built, memory_mb=resident_megabytes(os.getpid()),
+    )  # fmt: skip
+
+
+def line(order: str, requests: Iterator[Request], size: int) -> State:
+    """A machine with one queue, as `grass create-queue` makes it, and a long line of jobs."""
+    state = State()
+    cards = tuple(DeviceFacts(str(n), index=n) for n in range(GPUS))
+    pools = {"cpu": (DeviceFacts("pool", 64_000),), "mem": (DeviceFacts("pool", 262_144),)}
+    apply(state, e.NodeJoined(at=0.0, facts=NodeFacts("box", {"gpu": cards, **pools})))
+    devices = [("gpu", str(n), 1000) for n in range(GPUS)]
+    devices += [("queue-cpu", str(n), 1000) for n in range(CORES)]
+    devices += [("RAM", "0", RAM * 1000)]
+    strict = order == "fifo"
+    queue = e.QueueDefined(at=0.0, name="q", strict=strict, resources=tuple(devices))
+    apply(state, queue)
+    known: dict[Request, str] = {}
+    for id in range(1, size + 1):
+        request = next(requests)
+        hash = known.get(request)
+        if hash is None:
+            hash = known[request] = f"s{id}"
+            spec = Spec(
+                kind="argv", user="ada", directory="/", shell="sh", environment="none",
+                request=request, name="job", queue="q",
+            )  # fmt: skip
+            apply(state, e.SpecRecorded(at=0.0, hash=hash, spec=spec))
+        apply(state, e.JobsSubmitted(at=0.0, first=id, count=1, spec=hash, argv=("true",)))
+    return state
+
+
+def asks(gpu: int, cpu: int, ram: int) -> Request:
+    """A job that needs all three types, in thousandths."""
+    return Request(gpus=GpuAsk(gpu), named=(("RAM", ram), ("queue-cpu", cpu)))
+
+
+def few(dice: random.Random) -> Iterator[Request]:
+    """A dozen kinds of job, some of them large."""
+    kinds = [
+        asks(gpu, cpu * 1000, ram * 1000)
+        for gpu, cpu in ((250, 1), (500, 2), (1000, 8), (4000, 32))
+        for ram in (8, 32, 96)
+    ]
+    while True:
+        yield dice.choice(kinds)
+
+
+def many(dice: random.Random) -> Iterator[Request]:
+    """Hardly two alike: any share of GPUs, cores and memory."""
+    while True:
+        gpu = dice.choice((dice.randrange(50, 1000), dice.randrange(1, GPUS // 2 + 1) * 1000))
+        yield asks(gpu, dice.randrange(100, CORES * 200), dice.randrange(1000, RAM * 200))
+
+
+def tight(dice: random.Random) -> Iterator[Request]:
+    """Hardly two alike, and who asks for little of one type asks for much of another."""
+    while True:
+        parts = [dice.random() for _ in range(3)]
+        gpu, cpu, ram = (0.02 + 0.24 * part / sum(parts) for part in parts)
+        yield asks(int(gpu * GPUS * 1000), int(cpu * CORES * 1000), int(ram * RAM * 1000))
+
+
+REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {
+    "few": few,
+    "many": many,
+    "tight": tight,
+}
+
+
+def main() -> int:
+    """This measure alone."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decision", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only up to 10⁴ jobs")
+    quick = parser.parse_args().quick
+    measure(Settings(cache=REPOSITORY / ".bench", quick=quick))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Doors beside the tools whose commands they are, in one run."""
+
+from typing import Any
+
+from benchmarks.lab import Broken
+from benchmarks.peers import Peer
+from benchmarks.peers.simple_gpu_scheduler import SimpleGpuScheduler
+from benchmarks.peers.stoker_door import StokerDoor
+from benchmarks.report import median, table, verdict
+from benchmarks.settings import Settings
+from benchmarks.throughput import once, rehearse, say
+
+COMMANDS = ("true", "sleep 0.01")
+PROMISE = 1.2
+"""What the door may cost, as a multiple of the original."""
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Median seconds of both, in turn, for each command."""
+    peers: list[Peer] = [SimpleGpuScheduler(), StokerDoor()]
+    absent: dict[str, str] = {}
+    for peer in peers:
+        say(f"preparing {peer.name}")
+        why = peer.prepare(settings.cache) or rehearse(peer, settings)
+        if why:
+            absent[peer.name] = why
+    samples: dict[str, dict[str, list[float]]] = {}
+    for command in COMMANDS if not absent else ():
+        samples[command] = {peer.name: [] for peer in peers}
+        for number in range(settings.rounds):
+            for peer in peers if number % 2 else reversed(peers):
+                try:
+                    seconds = once(peer, settings, command, settings.jobs)
+                except Broken as error:
+                    absent[peer.name] = str(error)
+                    break
+                samples[command][peer.name].append(seconds)
+                say(f"{command}, round {number + 1}: {peer.name} {seconds:.2f} s")
+    report(peers, samples, absent, settings)
+    return {"jobs": settings.jobs, "slots": 4, "seconds": samples, "missing": absent}
+
+
+def report(
+    peers: list[Peer],
+    samples: dict[str, dict[str, list[float]]],
+    absent: dict[str, str],
+    settings: Settings,
+) -> None:
+    """The table."""
+    rows = []
+    for command, taken in samples.items() if not absent else ():
+        original, door = (taken[peer.name] for peer in peers)
+        ratio = median(door) / median(original)
+        rows.append(
+            [
+                f"{settings.jobs} × {command}",
+                f"{median(original):.2f}",
+                f"{median(door):.2f}",
+                f"{ratio:.2f}",
+                f"≤ {PROMISE} {verdict(ratio, PROMISE)}",
+            ]
+        )
+    print(f"\nDoors: simple_gpu_scheduler on 4 GPUs, {settings.rounds} rounds\n")
+    print(table(["", "original, median s", "stoker, median s", "×", "promise"], rows))
+    for name, why in absent.items():
+        print(f"missing: {name}: {why}")

@@ -1,0 +1,22 @@
+"""stoker's own `simple_gpu_scheduler`, with the shell that the original uses."""
+
+from benchmarks.home import STOKER, Home
+from benchmarks.lab import run
+from benchmarks.peers import Work
+from benchmarks.peers.stoker_feed import StokerFeed
+
+
+class StokerDoor(StokerFeed):
+    """Reads the commands, runs them, shows what they print, ends."""
+
+    name = "stoker simple_gpu_scheduler (/bin/sh)"
+    durable = "journal written per turn, fsynced within 50 ms"
+
+    def run(self, work: Work) -> None:
+        home = Home(work.directory)
+        run(
+            [STOKER.with_name("simple_gpu_scheduler"), "--gpus", *map(str, range(work.slots))],
+            directory=work.directory,
+            env={**home.environment, "SHELL": "/bin/sh"},
+            stdin=work.lines,
+        )

@@ -1,0 +1,7 @@
+"""The server of the guide: `python server.py --gpus 0 1 2 3`."""
+
+import sys
+
+from stoker.frontdoors.doors import enter
+
+sys.exit(enter("auto", ["server", *sys.argv[1:]]))

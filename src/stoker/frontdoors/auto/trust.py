@@ -1,0 +1,96 @@
+"""Servers on other machines that were started with --bind: their certificates and tokens."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import places
+from stoker.cli import output
+from stoker.cli.options import Args
+from stoker.client import jsonlight
+from stoker.client.client import Client
+from stoker.client.endpoint import Endpoint
+from stoker.client.errors import StokerError, UsageError
+
+HEX = frozenset("0123456789abcdef")
+
+
+def path() -> str:
+    """Return the file that remembers them, for the owner alone."""
+    return os.path.join(places.state_dir(), "trusted.json")
+
+
+def trusted(ip: str, port: int) -> Endpoint | None:
+    """Return the server at an address, if it was trusted before."""
+    found = _read().get(_name(ip, port))
+    return Endpoint(ip, port, found["token"], found["fingerprint"]) if found else None
+
+
+def trust(args: Args) -> int:
+    """Remember a server, once it has shown that certificate and taken that token."""
+    ip, port = _address(args)
+    known = _read()
+    if args.flag("forget"):
+        if known.pop(_name(ip, port), None) is None:
+            raise StokerError(f"{_name(ip, port)} is not trusted anyway.")
+        _write(known)
+        output.say(f"auto: {_name(ip, port)} is no longer trusted")
+        return 0
+    if len(args.words) != 2:
+        raise UsageError("Type: auto trust ADDRESS:PORT FINGERPRINT, as the server said it.")
+    fingerprint = args.words[1].lower()
+    kind, _, digits = fingerprint.partition(":")
+    if kind != "sha256" or len(digits) != 64 or set(digits) - HEX:
+        raise UsageError("The fingerprint is sha256: and 64 hexadecimal digits.")
+    endpoint = Endpoint(ip, port, _token(), fingerprint)
+    client = Client(endpoint)
+    client.check_version = False
+    client.daemon()
+    known[_name(ip, port)] = {"fingerprint": fingerprint, "token": endpoint.token}
+    _write(known)
+    output.say(f"auto: {endpoint} is trusted; now: auto --ip {ip} --port {port} status")
+    return 0
+
+
+def _address(args: Args) -> tuple[str, int]:
+    host, _, port = (args.words[0] if args.words else "").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError("Type: auto trust ADDRESS:PORT FINGERPRINT, as the server said it.")
+    return host.strip("[]"), int(port)
+
+
+def _token() -> str:
+    """Return the token from stdin: on a command line it would stay in the shell's history."""
+    if output.is_terminal(0):
+        from getpass import getpass
+
+        text = getpass("Token (from the file that the server named): ")
+    else:
+        text = sys.stdin.readline(4096) if sys.stdin is not None else ""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError("There is no token on stdin. It is in the file that the server named.")
+    return token
+
+
+def _name(ip: str, port: int) -> str:
+    return f"{ip}:{port}"
+
+
+def _read() -> dict[str, dict[str, str]]:
+    try:
+        with open(path(), encoding="utf-8") as file:
+            found = jsonlight.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(known: dict[str, dict[str, str]]) -> None:
+    places.secure_dir(places.state_dir())
+    new = f"{path()}.{os.getpid()}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(jsonlight.dumps(known))
+    os.rename(new, path())

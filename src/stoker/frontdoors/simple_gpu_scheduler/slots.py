@@ -1,0 +1,92 @@
+"""The places that commands run in: one GPU each, or a group of them."""
+
+from __future__ import annotations
+
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXAMPLE = "write --gpus 0 1 2"
+DOOR = "simple_gpu_scheduler"
+THOUSAND = 1000
+
+
+class Slot:
+    """One place: the GPUs as they were typed, and how to ask for them."""
+
+    __slots__ = ("name", "options")
+
+    def __init__(self, name: str, share: int) -> None:
+        self.name = name
+        self.options: dict[str, object] = {
+            "use_gpus": name,
+            "explicit": True,
+            "share": f"{share / THOUSAND:.3f}",
+            "door": DOOR,
+            "verbatim": True,
+        }
+
+    @property
+    def devices(self) -> list[str]:
+        """The GPUs, one by one."""
+        return self.name.split(",")
+
+
+def named_slots(argv: Sequence[str]) -> list[Slot]:
+    """Read the command line: a slot for each GPU or group, in the order typed."""
+    names = [_checked(name) for name in _names(_values(argv))]
+    devices = [device for name in names for device in name.split(",")]
+    # A GPU that is in several slots is shared by as many commands; amounts are thousandths.
+    return [
+        Slot(name, max(THOUSAND // max(map(devices.count, name.split(","))), 1)) for name in names
+    ]
+
+
+def _values(argv: Sequence[str]) -> list[str]:
+    """What stands behind --gpus."""
+    values: list[str] | None = None
+    for word in argv:
+        option, equals, attached = word.partition("=")
+        if len(option) > 2 and "--gpus".startswith(option):
+            if values is not None:
+                raise UsageError(f"--gpus is there twice; name all GPUs behind one: {EXAMPLE}.")
+            values = [attached] if equals else []
+        elif word.startswith("-") and not word[1:].isdecimal():
+            raise UsageError(f"There is no option {word}. See: {DOOR} --help")
+        elif values is None:
+            raise UsageError(
+                f"{word!r} is not understood; GPUs stand behind --gpus, and commands come on stdin."
+            )
+        else:
+            values.append(word)
+    if values is None:
+        raise UsageError(f"Which GPUs? Type: {DOOR} --gpus 0 1 2 < commands.txt")
+    return values
+
+
+def _names(values: list[str]) -> list[str]:
+    """One word is a list of GPUs; each of several is a GPU, or a group."""
+    tidy = [",".join(part.strip() for part in value.split(",")).strip(",") for value in values]
+    # `--gpus 0, 1, 2` and `--gpus 0 , 1` are what a shell makes of a list with blanks.
+    words = [name for name, value in zip(tidy, values, strict=True) if name or "," not in value]
+    if not words:
+        raise UsageError(f"--gpus names no GPU; {EXAMPLE}.")
+    return words[0].split(",") if len(words) == 1 else words
+
+
+def _checked(name: str) -> str:
+    """Return the name of a slot, if it can be one."""
+    devices = name.split(",")
+    if not all(devices):
+        raise UsageError(f"--gpus names a GPU by an empty word; {EXAMPLE}.")
+    for device in devices:
+        first, dash, last = device.partition("-")
+        if dash and first.isdecimal() and last.isdecimal():
+            raise UsageError(f"--gpus {device} is a range; name each GPU: {EXAMPLE}.")
+        if not device.isprintable() or any(map(str.isspace, device)):
+            raise UsageError(f"--gpus {device!r} is not a GPU; {EXAMPLE}, without quotes.")
+    if len(set(devices)) < len(devices):
+        raise UsageError(f"--gpus {name} has a GPU twice in one group; {EXAMPLE}.")
+    return name

@@ -1,0 +1,334 @@
+"""The API at a TCP port: for whoever shows the token, and for nobody else."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Run
+from e2e.box import Box
+from stoker import wire
+from stoker.client.client import Client
+from stoker.client.endpoint import Endpoint, parse
+from stoker.client.errors import StokerError
+from stoker.core.units import BadValue
+from stoker.daemon import keys, listen
+from stoker.daemon.addresses import split
+from stoker.engine import Refusal
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def box(home: Path, stoker: Run) -> Iterator[Box]:
+    """A daemon without a port."""
+    box = Box(home, stoker)
+    yield box.start()
+    shutil.rmtree(box.run_dir, ignore_errors=True)
+
+
+def token(box: Box) -> str:
+    return (box.state / "token").read_text()
+
+
+def status(port: int, head: str, **tls: Any) -> bytes:
+    """The first line of the answer to a request."""
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(head.encode())
+        return sock.recv(65536).partition(b"\r\n")[0]
+
+
+def opened(box: Box, address: str = "127.0.0.1:0", tls: bool = False) -> int:
+    """Open a port; return its number."""
+    return int(box.client.listen(address, tls=tls)["address"].rpartition(":")[2])
+
+
+def test_a_port_is_opened_and_closed_while_the_daemon_runs(box: Box) -> None:
+    port = opened(box)
+    client = Client(Endpoint("127.0.0.1", port, token(box)))
+    assert client.daemon()["pid"] == box.pid
+    assert client.submit({"what": {"line": "true"}, "directory": "/"})["first"] == 1
+    assert opened(box, f"127.0.0.1:{port}") == port, "the same again is the same"
+    box.client.unlisten(f"127.0.0.1:{port}")
+    with pytest.raises(StokerError, match="No daemon answers"):
+        client.daemon()
+    with pytest.raises(StokerError, match="Nothing listens"):
+        box.client.unlisten(f"127.0.0.1:{port}")
+
+
+def test_the_status_says_where_but_not_the_token(box: Box) -> None:
+    port = opened(box)
+    done = box.stoker("daemon", "status", "--json")
+    (listener,) = json.loads(done.stdout)["listeners"]
+    assert listener["address"] == f"127.0.0.1:{port}"
+    assert listener["token_file"] == str(box.state / "token")
+    assert (listener["tls"], listener["fingerprint"]) == (False, None)
+    assert token(box) not in done.stdout
+
+
+def test_the_token_is_long_private_and_stays_the_same(box: Box) -> None:
+    opened(box)
+    first = token(box)
+    assert len(first) >= 43
+    assert stat.S_IMODE((box.state / "token").stat().st_mode) == 0o600
+    box.stoker("daemon", "restart", check=True)
+    opened(box)
+    assert token(box) == first
+
+
+def test_a_token_that_others_can_read_is_not_used(box: Box) -> None:
+    opened(box)
+    (box.state / "token").chmod(0o644)
+    with pytest.raises(StokerError, match="not for you alone"):
+        opened(box)
+
+
+def test_every_request_must_show_the_token(box: Box) -> None:
+    port = opened(box)
+    host = "HTTP/1.1\r\nHost: x\r\n"
+    right = f"Authorization: Bearer {token(box)}\r\n"
+    assert status(port, f"GET /v1/daemon {host}\r\n") == b"HTTP/1.1 401 Unauthorized"
+    assert b" 401 " in status(port, f"GET /v1/daemon {host}Authorization: Bearer x\r\n\r\n")
+    assert b" 401 " in status(port, f"GET /v1/daemon {host}{right}{right}\r\n")
+    assert b" 401 " in status(port, f"OPTIONS /v1/jobs {host}Origin: http://evil\r\n\r\n")
+    assert b" 401 " in status(port, f"GET /nowhere {host}\r\n")
+    assert b" 200 " in status(port, f"GET /v1/daemon {host}{right}\r\n")
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        # A connection that has shown it once must show it again.
+        sock.sendall(f"GET /v1/queues {host}{right}\r\n".encode())
+        assert b" 200 " in sock.recv(65536)
+        sock.sendall(f"GET /v1/queues {host}\r\n".encode())
+        assert b" 401 " in sock.recv(65536)
+
+
+def test_a_stranger_is_refused_before_his_request_is_read(box: Box) -> None:
+    port = opened(box)
+    size = wire.MAX_BODY_BYTES
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(head.encode())
+        reply = b""
+        while piece := sock.recv(65536):  # it hangs up, without the body
+            reply += piece
+    assert b" 401 " in reply
+    assert b"access-control" not in reply.lower()
+
+
+def test_who_comes_in_by_a_port_opens_no_others(box: Box) -> None:
+    port = opened(box)
+    client = Client(Endpoint("127.0.0.1", port, token(box)))
+    with pytest.raises(StokerError, match="on the machine itself") as error:
+        client.listen("127.0.0.1:0")
+    assert error.value.exit_code == wire.EXIT_PERMISSION
+    with pytest.raises(StokerError, match="on the machine itself"):
+        client.unlisten(f"127.0.0.1:{port}")
+
+
+@pytest.mark.needs("openssl")
+def test_tls_is_pinned_by_the_certificate(box: Box) -> None:
+    view = box.client.listen("127.0.0.1:0", tls=True)
+    port = int(view["address"].rpartition(":")[2])
+    client = Client(parse(f"tls://127.0.0.1:{port}", token(box), view["fingerprint"]))
+    assert client.daemon()["pid"] == box.pid
+    assert stat.S_IMODE((box.state / "tls.key").stat().st_mode) == 0o600
+    wrong = view["fingerprint"][:-1] + ("0" if view["fingerprint"][-1] != "0" else "1")
+    with pytest.raises(StokerError, match="another certificate"):
+        Client(parse(f"tls://127.0.0.1:{port}", token(box), wrong)).daemon()
+    with pytest.raises(StokerError, match="shows its token"):
+        Client(parse(f"tls://127.0.0.1:{port}", "x" * 43, view["fingerprint"])).daemon()
+    with contextlib.suppress(ConnectionError):
+        assert b"HTTP" not in status(port, "GET /v1/daemon HTTP/1.1\r\nHost: x\r\n\r\n")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as raw,
+        pytest.raises(ssl.SSLError),
+    ):
+        context.wrap_socket(raw)
+
+
+def test_other_machines_are_served_with_tls_only(box: Box) -> None:
+    for address in ("0.0.0.0:0", "192.0.2.1:0", "[::]:0"):
+        with pytest.raises(StokerError, match="only TLS") as error:
+            box.client.listen(address)
+        assert error.value.exit_code == wire.EXIT_USAGE
+    assert box.client.daemon()["listeners"] == []
+
+
+def test_a_port_in_use_is_said_also_at_the_start(idle_home: Box) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+        done = idle_home.stoker("daemon", "start", "--listen", address)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert f"{address} is in use" in done.stderr
+    done = idle_home.stoker("daemon", "start", "--listen", address)
+    assert done.returncode == 0, done.stderr
+    done = idle_home.stoker("daemon", "restart", "--listen", "nonsense")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert idle_home.client.daemon()["listeners"][0]["address"] == address, "it still runs"
+
+
+def test_the_configuration_names_ports_and_the_command_line_wins(idle_home: Box) -> None:
+    config = idle_home.home / "config.toml"
+    config.write_text('[api]\nlisten = ["127.0.0.1:0", "127.0.0.2:0"]\n')
+    idle_home.stoker("daemon", "start", check=True)
+    addresses = [each["address"] for each in idle_home.client.daemon()["listeners"]]
+    assert [address.partition(":")[0] for address in addresses] == ["127.0.0.1", "127.0.0.2"]
+    idle_home.stoker("daemon", "restart", "--listen", "127.0.0.3:0", check=True)
+    (listener,) = idle_home.client.daemon()["listeners"]
+    assert listener["address"].startswith("127.0.0.3:")
+    idle_home.stoker("daemon", "stop", check=True)
+    for text in ('listen = "here"', "listen = 7", 'port = "127.0.0.1:1"'):
+        config.write_text(f"[api]\n{text}\n")
+        done = idle_home.stoker("daemon", "start")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+@pytest.fixture
+def idle_home(home: Path, stoker: Run) -> Iterator[Box]:
+    """A home in which nothing runs yet."""
+    box = Box(home, stoker)
+    yield box
+    shutil.rmtree(box.run_dir, ignore_errors=True)
+
+
+def test_any_command_can_use_another_daemon(box: Box, tmp_path: Path) -> None:
+    port = opened(box)
+    away = {
+        "STOKER_HOME": str(tmp_path),
+        "STOKER_SERVER": f"tcp://127.0.0.1:{port}",
+        "STOKER_TOKEN_FILE": str(box.state / "token"),
+    }
+    done = box.stoker("submit", "echo over tcp", env=away)
+    assert done.stdout == "1\n", done.stderr
+    assert box.stoker("wait", "1", env=away).returncode == 0
+    assert box.stoker("logs", "1", env=away).stdout == "over tcp\n"
+    assert list(tmp_path.iterdir()) == [], "nothing is started or kept here"
+    for name, value, code in (
+        ("STOKER_SERVER", "nonsense", 2),
+        ("STOKER_SERVER", f"tls://127.0.0.1:{port}", 2),
+        ("STOKER_SERVER", "tcp://127.0.0.1:1", 4),
+        ("STOKER_TOKEN_FILE", "/nowhere", 5),
+    ):
+        done = box.stoker("queue", env={**away, name: value})
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+
+
+def test_thresholds_are_changed_while_the_daemon_runs(box: Box) -> None:
+    usual = {"load": 0.1, "memory": 0.1, "processes": True}
+    assert box.client.daemon()["thresholds"] == usual
+    assert box.client.thresholds(load=0.5) == {**usual, "load": 0.5}
+    assert box.client.thresholds(processes=False)["processes"] is False
+    with pytest.raises(StokerError):
+        box.client.thresholds(load=-1)
+
+
+# ------------------------------------------------------------------- without a daemon
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("localhost:0", ("127.0.0.1", 0)),
+        ("[::1]:5", ("::1", 5)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+    ],
+)
+def test_addresses_are_read(text: str, meant: tuple[str, int]) -> None:
+    assert split(text) == meant
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1", ":80", "host:80", "1.2.3.4:", "1.2.3.4:99999"])
+def test_what_is_no_address_is_said(text: str) -> None:
+    with pytest.raises(BadValue, match="type it as 127"):
+        split(text)
+
+
+def test_without_openssl_there_is_a_sentence(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadValue, match="Install openssl"):
+        keys.certificate(str(tmp_path))
+
+
+@pytest.mark.needs("openssl")
+def test_the_certificate_is_made_once(tmp_path: Path) -> None:
+    first = keys.certificate(str(tmp_path))
+    content = [Path(path).read_bytes() for path in first]
+    assert keys.certificate(str(tmp_path)) == first
+    assert [Path(path).read_bytes() for path in first] == content
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", first[0], "-noout", "-fingerprint", "-sha256"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    digits = shown.partition("=")[2].strip().replace(":", "").lower()
+    assert keys.fingerprint(first[0]) == f"sha256:{digits}"
+
+
+class Silent(asyncio.Protocol):
+    """Takes a connection and says nothing; tells when it is over."""
+
+    def __init__(self, entrance: Any) -> None:
+        self.entrance = entrance
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.entrance.leave()
+
+
+async def hung_up(port: int) -> bool:
+    """Whether the other side ends a connection on which nothing is said."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return await asyncio.wait_for(reader.read(), 10) == b""
+    finally:
+        writer.close()
+
+
+def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(listen, "STRANGER_SECONDS", 0.05)
+
+    async def story() -> None:
+        port = listen.Listener("127.0.0.1:0", False, str(tmp_path), {})
+        port.begin(Silent)
+        assert await hung_up(int(port.address.rpartition(":")[2]))
+        port.close()
+
+    asyncio.run(story())
+
+
+def test_there_are_only_so_many_connections_and_ports(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(listen, "MOST_LISTENERS", 1)
+
+    async def story() -> None:
+        ports = listen.Listeners(str(tmp_path))
+        ports.begin(Silent)
+        port = int(ports.add("127.0.0.1:0").rpartition(":")[2])
+        with pytest.raises(Refusal, match="close one first"):
+            ports.add("127.0.0.1:0")
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        assert await hung_up(port), "there is one already"
+        first.close()
+        ports.close()
+
+    asyncio.run(story())
+
+
+def test_what_listens_is_known_by_its_user() -> None:
+    from stoker.client.endpoint import listening_user
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        assert listening_user("127.0.0.1", port) == os.getuid()
+    assert listening_user("127.0.0.1", port) is None

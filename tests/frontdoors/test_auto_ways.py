@@ -1,0 +1,302 @@
+"""The ways to an `auto` server, and everybody who is not let in."""
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.box import until
+from e2e.people import as_user
+from frontdoors.auto_lab import Lab, lab
+from stoker.client.client import Client
+from stoker.client.endpoint import Endpoint, read_token
+from stoker.client.errors import StokerError
+
+pytestmark = pytest.mark.e2e
+ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+NOBODY = 65534
+ELSEWHERE = "10.99.88.77"
+"""An address that only a network of the test's own has."""
+
+
+@pytest.fixture(scope="module")
+def bound() -> Iterator[Lab]:
+    """A server that other machines could reach, were 127.0.0.2 not this one too."""
+    with lab() as here:
+        yield here.serve("--gpus", 0, 1, "--port", 0, "--bind", "127.0.0.2")
+
+
+@pytest.fixture
+def visitor() -> Iterator[Lab]:
+    """A home on what could be another machine."""
+    with lab() as here:
+        yield here
+
+
+def fingerprint(here: Lab) -> str:
+    """What the server said to pin."""
+    return here.out.read_text().partition("auto trust ")[2].split()[1]
+
+
+def trust(
+    here: Lab, visitor: Lab, pin: str = "", token: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """What the server said to type."""
+    where = f"127.0.0.2:{here.port}"
+    return visitor.auto("trust", where, pin or fingerprint(here), input=f"{token or here.token}\n")
+
+
+# ------------------------------------------------------------------------------------ TLS
+
+
+def test_a_server_that_is_trusted_once_is_reached_by_tls(bound: Lab, visitor: Lab) -> None:
+    done = trust(bound, visitor)
+    assert done.returncode == 0, done.stderr
+    words = ("--ip", "127.0.0.2", "--port", bound.port)
+    said = visitor.auto(*words, "run", "-c", "pwd; echo $STOKER_HOME $VISITOR", "-n", 2)
+    assert said.stdout.startswith("Task id: "), said.stderr
+    id = said.stdout.split()[-1]
+    assert visitor.auto(*words, "wait", id).returncode == 0
+    # The directory and the environment are those of the server, not of the visitor.
+    assert visitor.ok(*words, "logs", id) == f"{bound.user}\n{bound.base}/home\n"
+    assert f"{id} " in visitor.ok(*words, "history")
+    (kept,) = (visitor.base / "home" / "state").rglob("trusted.json")
+    assert kept.stat().st_mode & 0o077 == 0
+    assert visitor.auto("trust", "--forget", f"127.0.0.2:{bound.port}").returncode == 0
+    visitor.refused(*words, "status", code=4)
+
+
+def test_another_certificate_is_refused_and_the_token_not_shown(bound: Lab, visitor: Lab) -> None:
+    done = trust(bound, visitor, pin="sha256:" + "0" * 64)
+    assert done.returncode == 5
+    assert "another certificate" in done.stderr
+    assert not list((visitor.base / "home").rglob("trusted.json"))
+
+
+def test_another_token_is_refused(bound: Lab, visitor: Lab) -> None:
+    done = trust(bound, visitor, token="x" * 43)
+    assert done.returncode == 5
+    assert "token" in done.stderr
+    assert not list((visitor.base / "home").rglob("trusted.json"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("127.0.0.2",), ("127.0.0.2:1",), ("127.0.0.2:1", "sha256:ab"), ("127.0.0.2:1", "md5:1")],
+)
+def test_what_cannot_be_trusted_is_said(visitor: Lab, words: "tuple[str, ...]") -> None:
+    visitor.refused("trust", *words, code=2)
+
+
+def test_plain_http_gets_nothing_at_the_tls_port(bound: Lab) -> None:
+    with socket.create_connection(("127.0.0.2", bound.port), 10) as sock:
+        sock.sendall(b"GET /v1/daemon HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"HTTP" not in sock.recv(65536)
+    assert bound.result("echo alive") == "alive\n"
+
+
+# ---------------------------------------------------------------------------------- token
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic {}", "Bearer", "{}", "Bearer {} {}"])
+def test_without_the_token_nobody_is_answered(bound: Lab, header: str) -> None:
+    line = f"Authorization: {header.replace('{}', bound.token)}\r\n" if header else ""
+    with socket.create_connection(("127.0.0.1", bound.port), 10) as sock:
+        sock.sendall(f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode())
+        reply = sock.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 401"), reply
+    assert b"stoker" not in reply.lower()
+
+
+def test_a_wrong_token_is_one_sentence(bound: Lab) -> None:
+    client = Client(Endpoint("127.0.0.1", bound.port, "y" * 43))
+    with pytest.raises(StokerError, match="shows its token") as error:
+        client.daemon()
+    assert error.value.exit_code == 5
+
+
+@ROOT_ONLY
+def test_another_user_cannot_read_the_token(bound: Lab) -> None:
+    path = bound.record["token_file"]
+    for each in (bound.base, bound.base / "home", bound.base / "home" / "state"):
+        each.chmod(0o755)
+
+    def reads() -> str:
+        try:
+            return read_token(path)
+        except StokerError as error:
+            return error.message
+
+    said = as_user(NOBODY, reads)
+    assert "cannot be read: Permission denied" in said
+    assert bound.token not in said
+
+
+@ROOT_ONLY
+def test_a_token_is_not_shown_to_another_users_program(bound: Lab) -> None:
+    read, write = os.pipe()
+    port_read, port_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        # Somebody who listens where he hopes that a server is looked for.
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            os.write(port_write, str(server.getsockname()[1]).encode())
+            sock, _ = server.accept()
+            sock.settimeout(10)
+            with contextlib.suppress(OSError):
+                os.write(write, sock.recv(65536))
+        os._exit(0)
+    os.close(write)
+    port = int(os.read(port_read, 20))
+    try:
+        with pytest.raises(StokerError, match=f"held by user {NOBODY}"):
+            Client(Endpoint("127.0.0.1", port, "secret")).daemon()
+        assert os.read(read, 65536) == b""
+    finally:
+        os.waitpid(pid, 0)
+        for fd in (read, port_read, port_write):
+            os.close(fd)
+
+
+def test_plain_tcp_leaves_this_machine_for_nobody() -> None:
+    with pytest.raises(StokerError, match="another machine"):
+        Endpoint("10.0.0.5", 25647, "secret")
+
+
+def test_garbage_at_the_ports_hurts_nobody(bound: Lab) -> None:
+    chance = random.Random(7)
+    words = [
+        b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), b"POST /v1/jobs HTTP/1.1\r\n",
+        b"A" * 100_000, b"\r\n" * 5000, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFF\r\n", b"",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n{",
+    ]  # fmt: skip
+    words += [chance.randbytes(chance.randrange(1, 3000)) for _ in range(40)]
+    for host in ("127.0.0.1", "127.0.0.2"):
+        for data in words:
+            # It may hang up before all of it is said.
+            with (
+                contextlib.suppress(ConnectionError),
+                socket.create_connection((host, bound.port), 10) as sock,
+            ):
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                while piece := sock.recv(65536):
+                    assert b"200 OK" not in piece
+    assert bound.result("echo alive") == "alive\n"
+    log = Path(bound.client.daemon()["log"]).read_text()
+    assert "Traceback" not in log
+
+
+# ------------------------------------------------------------------------------------ ssh
+
+
+class Elsewhere:
+    """A network of its own with an address that is not loopback, and an sshd at it."""
+
+    def __init__(self, base: Path, home: Path) -> None:
+        self.base, self.processes = base, []
+        self._start("unshare", "-n", "sleep", "600")
+        holder = self.processes[0].pid
+        here = os.readlink("/proc/self/ns/net")
+        until(lambda: os.readlink(f"/proc/{holder}/ns/net") != here)
+        self.enter = ["nsenter", "-t", str(holder), "-n"]
+        for words in (("link", "set", "lo", "up"), ("addr", "add", f"{ELSEWHERE}/32", "dev", "lo")):
+            subprocess.run([*self.enter, "ip", *words], check=True, timeout=20)
+        for name in ("host", "key"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(base / name)]
+            subprocess.run(command, check=True, timeout=20)
+        (base / "sshd_config").write_text(
+            f"Port 2222\nListenAddress {ELSEWHERE}\nHostKey {base}/host\nPidFile none\n"
+            f"AuthorizedKeysFile {base}/key.pub\nStrictModes no\nUsePAM no\n"
+            f"SetEnv STOKER_HOME={home}\n"
+        )
+        (base / "config").write_text(
+            f"Host {ELSEWHERE}\nPort 2222\nIdentityFile {base}/key\nIdentitiesOnly yes\n"
+            f"UserKnownHostsFile {base}/known\nStrictHostKeyChecking accept-new\n"
+        )
+        # ssh reads the configuration of the user in the password file, whatever HOME says.
+        (base / "bin").mkdir()
+        (base / "bin" / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {base}/config "$@"\n')
+        (base / "bin" / "ssh").chmod(0o755)
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd goes to be harmless
+        self._start(*self.enter, "/usr/sbin/sshd", "-D", "-e", "-f", str(base / "sshd_config"))
+        probe = [*self.enter, sys.executable, "-c",
+                 f"import socket; socket.create_connection(('{ELSEWHERE}', 2222), 5)"]  # fmt: skip
+        until(lambda: not subprocess.run(probe, capture_output=True, check=False).returncode)
+
+    def _start(self, *words: str) -> None:
+        with (self.base / "out").open("ab") as out:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        self.processes.append(process)
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait(20)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, visitor: Lab) -> Iterator[tuple[Elsewhere, Lab]]:
+    with lab() as there:
+        tmp_path.chmod(0o700)
+        net = Elsewhere(tmp_path, there.base / "home")
+        try:
+            with there.out.open("ab") as out:
+                there.server = subprocess.Popen(
+                    [*net.enter, sys.executable, "-m", "stoker.frontdoors.auto", "server",
+                     "--gpus", "0", "1"],
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=there.user, env=there.env,
+                )  # fmt: skip
+            until(lambda: "serving GPU" in there.out.read_text())
+            yield net, there
+        finally:
+            net.close()
+
+
+@ROOT_ONLY
+@pytest.mark.needs("ssh", "/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter")
+def test_another_machine_is_reached_through_ssh(
+    elsewhere: tuple[Elsewhere, Lab], visitor: Lab
+) -> None:
+    net, there = elsewhere
+    visitor.env["PATH"] = f"{net.base}/bin:{visitor.env['PATH']}"
+    visitor.env["TMPDIR"] = str(visitor.base)
+
+    def auto(*words: object) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "stoker.frontdoors.auto", "--ip", ELSEWHERE]
+        return visitor.run(*net.enter, *command, *words)
+
+    said = auto("run", "-c", "pwd; exit 4", "-n", 2)
+    assert said.stdout == "Task id: 1\n", said.stderr
+    assert auto("wait", 1).returncode == 4
+    assert auto("logs", 1).stdout == f"{there.user}\n"
+    assert auto("--port", 25647, "status").stdout.startswith("Runner Status:")
+    refused = auto("--port", 1, "status")
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert "no auto server" in refused.stderr.lower()
+    assert not list(visitor.base.glob("stoker-auto-*")), "nothing is left behind"
+    (net.base / "key.pub").write_text("")
+    refused = auto("status")
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert "Permission denied" in refused.stderr
+
+
+def test_a_machine_that_ssh_cannot_reach_is_said(visitor: Lab) -> None:
+    (visitor.base / "bin").mkdir()
+    ssh = visitor.base / "bin" / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'ssh: no route to host' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    visitor.env["PATH"] = f"{visitor.base}/bin:{visitor.env['PATH']}"
+    assert "no route to host" in visitor.refused("--ip", "192.0.2.1", "status", code=4)
+    for odd in ("-oProxyCommand=x", "a b", " "):
+        assert "takes an address" in visitor.refused(f"--ip={odd}", "status", code=2)

@@ -1,0 +1,126 @@
+"""Which store is meant, and what is told of it."""
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from stoker.core.units import BadValue
+from stoker.store.choose import Choice, Memory, choose, left_behind, masked, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "schema"),
+    [
+        ("sqlite", None, "stoker"),
+        ("postgres", "", "stoker"),
+        ("postgresql://ada@db/lab", "postgresql://ada@db/lab", "stoker"),
+        ("postgres://db", "postgres://db", "stoker"),
+        ("postgresql://db/lab?schema=gpu_box", "postgresql://db/lab", "gpu_box"),
+        ("postgresql:///?a=1&schema=x&b=2", "postgresql:///?a=1&b=2", "x"),
+        ("postgresql://ada:p%40w@db/lab", "postgresql://ada:p%40w@db/lab", "stoker"),
+    ],
+)
+def test_what_can_be_written(text: str, url: str | None, schema: str):
+    found = parse(text, "--db")
+    assert (found.url, found.schema) == (url, schema)
+    assert parse(found.text, "--db") == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "mysql://ada:s3cret@db", "/var/lib/s3cret.db", "host=db password=s3cret",
+        "postgresql://ada:s3c@ret@db/lab", "postgresql://ada:s3c?ret@db/lab",
+        "postgresql://db/lab?schema=", "postgresql://db/lab?schema=Big",
+        "postgresql://db/lab?schema=a;b", "postgresql://db/lab?schema=pg_catalog",
+        f"postgresql://db/lab?schema={'x' * 64}",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_without_repeating_a_password(text: str):
+    with pytest.raises(BadValue) as refused:
+        parse(text, "--db")
+    assert "--db" in str(refused.value)
+    assert "ret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://db/lab", "postgresql://db/lab"),
+        ("postgresql://ada@db/lab", "postgresql://ada@db/lab"),
+        ("postgresql://ada:pw@db/lab", "postgresql://ada:***@db/lab"),
+        ("postgresql://ada:p@w:?x@db:5/lab?a=b", "postgresql://ada:***@db:5/lab?a=b"),
+        ("postgresql://db/lab?password=pw&a=b", "postgresql://db/lab?password=***&a=b"),
+        ("postgresql://db/lab?sslpassword=pw", "postgresql://db/lab?sslpassword=***"),
+    ],
+)
+def test_a_password_is_masked_wherever_it_stands(url: str, shown: str):
+    assert masked(url) == shown
+    assert Choice(url).shown == f"{shown} (schema stoker)"
+
+
+A, B, C, D = (f"postgresql://{name}/lab" for name in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("said", "variable", "configured", "remembered", "url"),
+    [
+        (None, None, None, None, None),
+        (None, None, None, D, D),
+        (None, None, C, D, C),
+        (None, B, C, D, B),
+        (A, B, C, D, A),
+        ("sqlite", B, C, D, None),
+        ("postgres", B, C, D, B),
+        ("postgres", None, C, D, C),
+        ("postgres", "sqlite", C, None, C),
+        ("postgres", None, None, None, ""),
+        (None, "postgres", C, None, C),
+        (None, "", None, None, None),
+    ],
+)
+def test_the_flag_wins_then_the_variable_then_the_file_then_what_was_said(
+    said: str | None,
+    variable: str | None,
+    configured: str | None,
+    remembered: str | None,
+    url: str | None,
+):
+    environ = {} if variable is None else {"STOKER_DB": variable}
+    assert choose(said, configured, remembered, environ).url == url
+
+
+def test_what_was_said_is_for_the_owners_eyes(tmp_path: Path):
+    path = tmp_path / "store.json"
+    memory = Memory(str(path))
+    assert (memory.said, memory.last) == (None, None)
+    memory.said, memory.last = "postgresql://ada:pw@db", "sqlite"
+    memory.save()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = Memory(str(path))
+    assert (again.said, again.last) == ("postgresql://ada:pw@db", "sqlite")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense"])
+def test_a_spoilt_memory_is_none(tmp_path: Path, text: str):
+    (tmp_path / "store.json").write_text(text)
+    assert Memory(str(tmp_path / "store.json")).said is None
+
+
+def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
+    journal, server = tmp_path / "journal.db", parse(A, "--db")
+    assert left_behind(server, None, str(journal)) is None
+    with sqlite3.connect(journal) as db:
+        db.execute("CREATE TABLE jobs (id)")
+        assert left_behind(server, None, str(journal)) is None
+        db.execute("INSERT INTO jobs VALUES (1), (2)")
+    db.close()
+    before = journal.read_bytes()
+    for last in (None, "sqlite"):
+        assert "2 jobs stay behind in" in str(left_behind(server, last, str(journal)))
+    assert left_behind(server, server.shown, str(journal)) is None
+    assert left_behind(Choice(), None, str(journal)) is None
+    assert "those in" in str(left_behind(Choice(), server.shown, str(journal)))
+    assert journal.read_bytes() == before
