@@ -127,9 +127,9 @@ class LineFeeder(Feeder):
 
     def begin(self, loop: Loop) -> None:
         """The loop is there: look at the devices and listen for signals."""
+        loop.turn()  # without lines: a signal would not be heard before the loop runs
         self.loop = loop
         loop.on_signal = self._signalled
-        loop.turn()
         state = loop.engine.state
         for name in self.work.named:
             for _, device in state.cluster.find(name):
@@ -143,7 +143,8 @@ class LineFeeder(Feeder):
     def asks(self) -> list[Ask]:
         """Submit as many lines as keep the devices busy, and no more."""
         loop = self.loop
-        assert loop is not None
+        if loop is None:
+            return []
         if self.stopping:
             self._stop_if_over()
             return []

@@ -111,8 +111,11 @@ class Outputs:
 
     def __init__(self, logs: str) -> None:
         self.logs = logs
-        self.out, self.err = Sink(1), Sink(2)
-        self.running: dict[int, tuple[Tail, Tail]] = {}
+        self.out = Sink(1)
+        self.apart = not os.path.samestat(os.fstat(1), os.fstat(2))
+        """Whether somebody could tell our stdout from our stderr; else one log keeps the order."""
+        self.err = Sink(2) if self.apart else self.out
+        self.running: dict[int, list[Tail]] = {}
         self.leftover: list[Tail] = []
         """Logs of commands that are over, but a reader is slow."""
         self.pause = SHORTEST_PAUSE
@@ -133,12 +136,13 @@ class Outputs:
 
     def follow(self, id: int) -> None:
         """A command was started: show what it prints."""
-        out, err = self.paths(str(id))
-        self.running[id] = (Tail(out, self.out), Tail(err, self.err))
+        sinks = {"output": self.out, "error": self.err}
+        self.running[id] = [Tail(path, sinks[key]) for key, path in self.paths(str(id)).items()]
 
-    def paths(self, id: str) -> tuple[str, str]:
-        """Where a command's stdout and stderr are."""
-        return f"{self.logs}/{id}.out", f"{self.logs}/{id}.err"
+    def paths(self, id: str) -> dict[str, str]:
+        """Where a command's `output` is, and its `error` where that has a file of its own."""
+        out = {"output": f"{self.logs}/{id}.out"}
+        return out | {"error": f"{self.logs}/{id}.err"} if self.apart else out
 
     def over(self, id: int) -> None:
         """A command has ended: show the last of it."""

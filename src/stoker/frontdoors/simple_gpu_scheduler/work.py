@@ -51,10 +51,9 @@ class Slots(Work):
         self.not_before = 0.0
         self.ending = False
         self.said: set[str] = set()
-        out, err = outputs.paths("%j")
+        logs = {key: _pattern(path) for key, path in outputs.paths("%j").items()}
         for slot in slots:
-            slot.options["output"] = _pattern(out)
-            slot.options["error"] = _pattern(err)
+            slot.options.update(logs)
 
     # -- lines out ----------------------------------------------------------------------
 

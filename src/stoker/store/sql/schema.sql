@@ -1,4 +1,4 @@
--- Everything that happened, in order. Never updated; old rows move to events_archive.
+-- Everything that happened, in order. Never updated.
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,
     at      REAL    NOT NULL,
