@@ -119,7 +119,7 @@ def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: Lab) -> No
 
 
 def test_aut_05_no_task_gets_more_gpus_than_the_limit(small: Lab) -> None:
-    assert "at most 2 GPUs" in small.refused("run", "-c", "true", "-n", 3, code=6)
+    assert "at most 2 GPUs" in small.refused("run", "-c", "true", "-n", 3, code=2)
     assert small.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "0,1\n"
     assert small.client.jobs(state=UNFINISHED)["jobs"] == []
 
@@ -161,7 +161,7 @@ def test_aut_10_the_usual_priority_is_that_of_other_jobs(wide: Lab) -> None:
 
 
 def test_aut_11_what_can_never_run_is_refused_and_blocks_nobody(wide: Lab) -> None:
-    assert "9 GPUs" in wide.refused("run", "-c", "true", "-n", 9, code=6)
+    assert "9 GPUs" in wide.refused("run", "-c", "true", "-n", 9, code=2)
     assert wide.result("echo fine") == "fine\n"
 
 
@@ -466,7 +466,7 @@ def test_aut_41_a_task_can_ask_for_cores_and_memory(wide: Lab) -> None:
     id = wide.task("true", "--cpus", 1, "--memory", "64M", "-n", 0)
     asked = wide.ended(id)["request"]
     assert (asked["cpus"], asked["memory"], asked["gpus"]) == ("1", 64, None)
-    assert "cpu" in wide.refused("run", "-c", "true", "--cpus", 100_000, code=6)
+    assert "cpu" in wide.refused("run", "-c", "true", "--cpus", 100_000, code=2)
 
 
 def test_aut_42_status_is_an_aligned_table(wide: Lab) -> None:

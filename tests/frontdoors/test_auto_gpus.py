@@ -91,7 +91,7 @@ def test_aut_08_only_the_gpus_that_were_named_are_used(here: Lab, nvml: FakeNvml
     nvml.set(gpus(8))
     here.serve("--gpus", 4, 5, "--port", 0)
     assert here.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "4,5\n"
-    assert "among those named" in here.refused("run", "-c", "true", "-n", 3, code=6)
+    assert "among those named" in here.refused("run", "-c", "true", "-n", 3, code=2)
 
 
 def test_aut_08_a_busy_gpu_is_not_made_up_for_by_one_that_was_not_named(

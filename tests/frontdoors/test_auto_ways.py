@@ -66,6 +66,8 @@ def test_a_server_that_is_trusted_once_is_reached_by_tls(bound: Lab, visitor: La
     # The directory and the environment are those of the server, not of the visitor.
     assert visitor.ok(*words, "logs", id) == f"{bound.user}\n{bound.base}/home\n"
     assert f"{id} " in visitor.ok(*words, "history")
+    visitor.refused(*words, "run", "-c", "pwd", "--chdir", "here", code=2)
+    visitor.refused(*words, "run", "-c", "pwd", "--chdir", "/not/there", code=2)
     (kept,) = (visitor.base / "home" / "state").rglob("trusted.json")
     assert kept.stat().st_mode & 0o077 == 0
     assert visitor.auto("trust", "--forget", f"127.0.0.2:{bound.port}").returncode == 0

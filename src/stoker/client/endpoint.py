@@ -113,11 +113,7 @@ def listening_user(host: str, port: int) -> int | None:
                 rows = [line.split() for line in file]
         except FileNotFoundError:
             continue  # a kernel without IPv6
-        users |= {
-            int(row[7])
-            for row in rows[1:]
-            if row[3] == LISTENING and row[1] in meant
-        }
+        users |= {int(row[7]) for row in rows[1:] if row[3] == LISTENING and row[1] in meant}
     return users.pop() if len(users) == 1 else None
 
 

@@ -51,9 +51,11 @@ def run(args: Args) -> int:
         try:
             reply = server.client.submit(submission)
         except StokerError as error:
-            if error.code != "full":
-                raise
-            return _full(server.client, args)
+            if error.code == "full":
+                return _full(server.client, args)
+            if error.code == "impossible":
+                error.exit_code = wire.EXIT_USAGE  # no server could make sense of it
+            raise
     if args.flag("json"):
         output.emit({"id": reply["first"], "warnings": reply["warnings"]})
         return 0
@@ -68,6 +70,8 @@ def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
     from stoker.cli.submission import absolute, current_directory, environment, umask
 
     if server.away:
+        if chdir is not None and not chdir.startswith("/"):
+            raise UsageError("On another machine, --chdir takes a path from / on.")
         note = server.note()
         return {"directory": chdir or note.get("directory") or "/", "own_environment": True}
     import os
