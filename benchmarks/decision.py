@@ -57,7 +57,11 @@ def measure(settings: Settings) -> dict[str, Any]:
     sizes = SIZES[:2] if settings.quick else SIZES
     print(f"\nDecision: one job ends, what starts next is decided ({GPUS} gpu, {CORES} cpu, RAM)\n")
     curves = [("fifo", "many"), *(("backfill", kind) for kind in KINDS)]
-    points = [point(order, kind, size) for order, kind in curves for size in sizes]
+    points = []
+    for order, kind in curves:
+        for size in sizes:
+            points.append(point(order, kind, size))
+            gc.collect()  # a state is full of circles
     head = ["order", "requests", "queued", "distinct", "median µs", "×", "p95 µs", "MB", "build s"]
     print(table(head, [row(p, growth(p, points)) for p in points]))
     worst = max(p.median_us / points[at - at % len(sizes)].median_us for at, p in enumerate(points))
@@ -96,7 +100,8 @@ def point(order: str, kind: str, size: int) -> Point:
     built = time.perf_counter() - begin
     gc.collect()
     gc.freeze()  # what waits is not garbage; a daemon does the same
-    samples, started = [], 0
+    samples: list[float] = []
+    started = 0
     deadline = time.perf_counter() + SECONDS
     while len(samples) < DECISIONS and (len(samples) < 3 or time.perf_counter() < deadline):
         ends = dice.choice(sorted(state.running))
@@ -136,7 +141,7 @@ def line(order: str, requests: Iterator[Request], size: int) -> State:
         if hash is None:
             hash = known[request] = f"s{id}"
             spec = Spec(
-                kind="argv", user="ada", directory="/", shell="sh", environment="none",
+                kind="argv", user="ada", directory="/", shell="", environment="none",
                 request=request, name="job", queue="q",
             )  # fmt: skip
             apply(state, e.SpecRecorded(at=0.0, hash=hash, spec=spec))

@@ -30,18 +30,33 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def box(home: Path, stoker: Run) -> Iterator[Box]:
-    """A daemon without a port."""
+def leftovers() -> Iterator[list[Path]]:
+    """What is removed when the last process has gone: run directories lie outside the home."""
+    found: list[Path] = []
+    yield found
+    for path in found:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def idle_home(leftovers: list[Path], home: Path, stoker: Run) -> Box:
+    """A home in which nothing runs yet."""
     box = Box(home, stoker)
-    yield box.start()
-    shutil.rmtree(box.run_dir, ignore_errors=True)
+    leftovers.append(box.run_dir)
+    return box
+
+
+@pytest.fixture
+def box(idle_home: Box) -> Box:
+    """A daemon without a port."""
+    return idle_home.start()
 
 
 def token(box: Box) -> str:
     return (box.state / "token").read_text()
 
 
-def status(port: int, head: str, **tls: Any) -> bytes:
+def status(port: int, head: str) -> bytes:
     """The first line of the answer to a request."""
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
         sock.sendall(head.encode())
@@ -193,14 +208,6 @@ def test_the_configuration_names_ports_and_the_command_line_wins(idle_home: Box)
         config.write_text(f"[api]\n{text}\n")
         done = idle_home.stoker("daemon", "start")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-
-
-@pytest.fixture
-def idle_home(home: Path, stoker: Run) -> Iterator[Box]:
-    """A home in which nothing runs yet."""
-    box = Box(home, stoker)
-    yield box
-    shutil.rmtree(box.run_dir, ignore_errors=True)
 
 
 def test_any_command_can_use_another_daemon(box: Box, tmp_path: Path) -> None:

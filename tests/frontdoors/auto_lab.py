@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conftest import end_processes_of, stop_daemon
 from e2e.box import until
+from stoker import places
 from stoker.client.client import Client
 
 Done = subprocess.CompletedProcess[str]
@@ -180,4 +183,13 @@ def lab(**env: str) -> Iterator[Lab]:
             here.server.wait(20)
         stop_daemon(base)
         end_processes_of(base)
+        shutil.rmtree(run_dir(base), ignore_errors=True)
         shutil.rmtree(base, ignore_errors=True)
+
+
+def run_dir(base: Path) -> str:
+    """Where the claims of this home lie, which is outside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOKER_HOME", str(base / "home"))
+        patch.setenv("XDG_RUNTIME_DIR", str(base / "runtime"))
+        return places.run_dir()

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -495,3 +496,17 @@ def test_help_and_slips_of_the_finger(shared: Lab):
         shared.refused(verb, "now")
     for verb in ("create-queue", "delete-queue"):
         assert "one queue" in shared.refused(verb)
+
+
+def test_an_enqueue_imports_nothing_heavy(shared: Lab):
+    name = queue(shared, "{gpu:{fast:1}}")
+    code = (
+        "import sys; bare = set(sys.modules)\n"
+        "from stoker.frontdoors.doors import enter\n"
+        f"code = enter('grass', ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true'])\n"
+        "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
+    )
+    done = shared.run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    heavy = {"pyjson5", "re", "json", "dataclasses", "msgspec", "argparse", "typing", "enum"}
+    assert not heavy & set(done.stderr.split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -71,7 +71,16 @@ class _Play:
     def start(self, waiting: list[Job]) -> list[Job]:
         """What the planner would start now, in its order and with its backfill."""
         begun: list[Job] = []
-        gate = Gate(self.shadow, lambda: [(end, self.held[id]) for end, id in self.ends])
+        blocked: list[Request] = []
+
+        def ends() -> list[tuple[float, Placement]]:
+            return [(end, self.held[id]) for end, id in self.ends]
+
+        def passed() -> Iterator[Request]:
+            while blocked:
+                yield blocked.pop(0)
+
+        gate = Gate(self.shadow, ends, passed, self.moment)
         full: set[Request] = set()
         stopped: set[str] = set()
         for job in waiting:
@@ -79,8 +88,9 @@ class _Play:
             request = self.state.effective(job, spec)
             if request in full or spec.queue in stopped:
                 continue
-            found = gate.find(request, spec.limit, self.moment)
+            found = gate.find(request, spec.limit)
             if found is None:
+                blocked.append(request)
                 if spec.limit is None:
                     full.add(request)
                 queue = self.state.rest.queues.get(spec.queue)

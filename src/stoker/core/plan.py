@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stoker.core.events import AttemptPlanned
 from stoker.core.policy.backfill import Gate
-from stoker.core.policy.order import Walk
+from stoker.core.policy.order import Group, Walk
+from stoker.core.policy.shelf import Amounts
+from stoker.core.request import Request
 from stoker.core.state import State
 
 
@@ -14,23 +16,37 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
     """Yield what starts now. The caller applies each decision before asking for the next.
 
     1. Walk the line: priority first, then order of submission, one head per class.
-    2. Pass over classes at the limit of their queue or array.
+    2. Pass over classes at the limit of their queue or array, and those with no room.
     3. A head that fits starts, and the next of its class takes its place in the walk.
     4. The first that does not fit gets a reservation; in a strict queue, the queue stops.
     5. Behind it, only what cannot delay that reservation starts (backfill).
     """
-    walk = Walk(state.line, state.jobs)
-    gate = Gate(state.cluster, state.ends)
+
+    def passed() -> Iterator[Request]:
+        for job, found in walk.passed(lambda group: _within(state, group, gate.someday)):
+            yield state.request(job, found)
+
+    gate = Gate(state.cluster, state.ends, passed, boot)
+    walk = Walk(state.line, state.jobs, lambda group: _within(state, group, gate.ways))
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
         job, found = candidate
         if found.queue in stopped or state.limit_reached(found):
             continue
-        placement = gate.find(state.request(job, found), state.specs[job.spec].limit, boot)
+        placement = gate.find(state.request(job, found), state.specs[job.spec].limit)
         if placement is None:
+            walk.unfit(found)
             queue = state.rest.queues.get(found.queue)
             if queue is not None and queue.strict:
                 stopped.add(found.queue)
             continue
         yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
         walk.again(found)
+
+
+def _within(state: State, group: Group, there: Callable[[Request], list[Amounts]]) -> list[Amounts]:
+    """What there is for a group's jobs, as far as the limits of their queue allow it."""
+    gpus = state.gpus_left(group.queue)
+    if gpus is None:
+        return []
+    return [(min(gpus, way[0]), *way[1:]) for way in there(group.shape)]

@@ -148,6 +148,16 @@ class State:
                 return f"queue {found.queue} has its GPUs in use"
         return None
 
+    def gpus_left(self, queue: str) -> float | None:
+        """How many GPUs more a queue may use, in thousandths; None when no more job may start."""
+        limits = self.rest.queues.get(queue)
+        if limits is None:
+            return inf
+        most, gpus = limits.max_running, limits.max_gpus
+        if most is not None and self.queue_running.get(queue, 0) >= most:
+            return None
+        return inf if gpus is None else gpus - self.queue_gpus.get(queue, 0)
+
     def ends(self) -> list[tuple[float, Placement]]:
         """When each running attempt is over at the latest, and what it gives back."""
         return [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement
-from stoker.core.policy.place import place
+from stoker.core.policy.place import place, room
+from stoker.core.policy.shelf import Amounts
 from stoker.core.request import Request
 
 GRACE = 10.0
 """Seconds a job may take to end after its time limit, before it is killed."""
+LONGEST = 1e300
+"""More than any time limit, and less than none."""
 
 
 class Reservation:
@@ -25,8 +28,8 @@ class Reservation:
         """Whether a job that starts now is over, at the latest, when the head wants to start."""
         return limit is not None and now + limit + GRACE <= self.start
 
-    def beside(self, cluster: Cluster, request: Request) -> Placement | None:
-        """Devices that are free now and stay free when the head has started, taken if so."""
+    def beside(self, cluster: Cluster) -> Cluster:
+        """What is free now and stays free when the head has started."""
         gap = cluster.copy()
         for name, node in gap.nodes.items():
             later = self.shadow.nodes[name].by_name
@@ -35,36 +38,79 @@ class Reservation:
                 if kept is not None:
                     device.free = min(device.free, kept.free)
                     device.memory_free = min(device.memory_free, kept.memory_free)
-        placement = place(gap, request)
-        if placement is not None:
-            self.shadow.take(placement)
-        return placement
+        return gap
 
 
 class Gate:
     """One pass over the line: finds room, and lets nobody delay the first that has none."""
 
-    def __init__(self, cluster: Cluster, ends: Callable[[], list[tuple[float, Placement]]]) -> None:
-        self.cluster = cluster
+    def __init__(
+        self,
+        cluster: Cluster,
+        ends: Callable[[], list[tuple[float, Placement]]],
+        passed: Callable[[], Iterable[Request]],
+        now: float,
+    ) -> None:
+        self.cluster, self.now = cluster, now
         self.ends = ends
         """When each running attempt is over at the latest; asked only if it matters."""
-        self.blocked: list[Request] = []
+        self.passed = passed
+        """Who had no room since this was last asked, in order; asked only if it matters."""
         self.reservation: Reservation | None = None
+        self._gap: Cluster | None = None
+        self._idle: Cluster | None = None
 
-    def find(self, request: Request, limit: int | None, now: float) -> Placement | None:
-        """Devices on which this request may start now, or None."""
+    def find(self, request: Request, limit: int | None) -> Placement | None:
+        """Devices on which this request may start now, or None. The caller takes them."""
         placement = place(self.cluster, request)
         if placement is None:
-            if self.reservation is None:
-                self.blocked.append(request)
             return None
-        while self.reservation is None and self.blocked:
-            # None: not even the end of all running jobs would help it (strangers, drained
-            # devices), so it must not block the others, and the next one is the head.
-            self.reservation = reserve(self.cluster, self.ends(), self.blocked.pop(0))
-        if self.reservation is None or self.reservation.over_in_time(now, limit):
-            return placement
-        return self.reservation.beside(self.cluster, request)
+        if self.reservation is None:
+            self.reservation = self._reserved()
+        ahead = self.reservation
+        if ahead is not None and not ahead.over_in_time(self.now, limit):
+            placement = place(self._beside(ahead), request)
+            if placement is not None:
+                ahead.shadow.take(placement)
+        if placement is not None:
+            self._gap = None
+        return placement
+
+    def _reserved(self) -> Reservation | None:
+        for request in self.passed():
+            found = reserve(self.cluster, self.ends(), request)
+            if found is not None:
+                return found
+            # Not even the end of all running jobs would help it (strangers, drained devices),
+            # so it must not block the others, and the next one is the head.
+        return None
+
+    def _beside(self, ahead: Reservation) -> Cluster:
+        if self._gap is None:
+            self._gap = ahead.beside(self.cluster)
+        return self._gap
+
+    def ways(self, shape: Request) -> list[Amounts]:
+        """The most that requests of a shape could get now, and the time limit they may have."""
+        ahead = self.reservation
+        if ahead is None:
+            return _rooms(self.cluster, shape, inf)
+        # A little more time than there is, so that no rounding hides one that `find` would take.
+        left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)
+        return _rooms(self.cluster, shape, left) + _rooms(self._beside(ahead), shape, inf)
+
+    def someday(self, shape: Request) -> list[Amounts]:
+        """The most that requests of a shape could get if all that runs were over."""
+        if self._idle is None:
+            self._idle = self.cluster.copy()
+            for _, placement in self.ends():
+                self._idle.release(placement)
+        return _rooms(self._idle, shape, inf)
+
+
+def _rooms(cluster: Cluster, shape: Request, limit: float) -> list[Amounts]:
+    found = [room(node, shape) for node in cluster.nodes.values()]
+    return [(*most, limit) for most in found if most is not None]
 
 
 def reserve(

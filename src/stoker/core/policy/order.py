@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import inf
+
+from msgspec.structs import replace
 
 from stoker.core.job import Job
+from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
 from stoker.core.request import Request
 
 Key = tuple[Request | None, int, str, int, int | None]
@@ -20,12 +25,57 @@ The time limit, since a short job may fit into a gap that is closed to a long on
 class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
-    __slots__ = ("array", "heap", "key", "priority", "queue", "request")
+    __slots__ = ("array", "dead", "group", "heap", "key", "priority", "queue", "request")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, group: Group | None) -> None:
         self.key = key
         self.request, self.priority, self.queue, self.array, _ = key
         self.heap: list[tuple[int, int]] = []
+        """Order and id; the first is always of a job that is ready."""
+        self.dead: set[tuple[int, int]] = set()
+        """Entries of the heap, not its first, whose jobs are not ready any more."""
+        self.group = group
+        """Where it is found by what it asks for; None if only by itself."""
+
+    @property
+    def place(self) -> Place:
+        """Where its head stands in the line."""
+        return (-self.priority, *self.heap[0])
+
+    @property
+    def amounts(self) -> Amounts:
+        """What it asks for, in the order of its group, and for how long."""
+        request, limit = self.request, self.key[4]
+        assert request is not None
+        asked = (request.gpu_amount, request.cpus, request.memory)
+        return (*asked, *(amount for _, amount in request.named), inf if limit is None else limit)
+
+
+class Group:
+    """Classes of one queue that differ in nothing but amounts, time limit and priority."""
+
+    __slots__ = ("queue", "shape", "shelf")
+
+    def __init__(self, shape: Request, queue: str) -> None:
+        self.shape, self.queue = shape, queue
+        self.shelf: Shelf[JobClass] = Shelf()
+
+
+def shape_of(key: Key) -> Request | None:
+    """A request without its amounts; None where more than amounts decides."""
+    request, _, _, array, _ = key
+    if request is None or array or request.exclusive or request.machines > 1:
+        return None
+    ask = request.gpus
+    if ask is not None and ask.share is not None:
+        return None
+    return replace(
+        request,
+        gpus=replace(ask, amount=0) if ask is not None and ask.amount else None,
+        cpus=0,
+        memory=0,
+        named=tuple((name, 0) for name, _ in request.named),
+    )
 
 
 class ReadyLine:
@@ -33,6 +83,9 @@ class ReadyLine:
 
     def __init__(self) -> None:
         self.classes: dict[Key, JobClass] = {}
+        self.groups: dict[tuple[Request, str], Group] = {}
+        self.single: dict[Key, JobClass] = {}
+        """Classes in no group, each of which is looked at by itself."""
         self.where: dict[int, JobClass] = {}
         self.stirred = False
         """Whether something has changed since the last plan that could let a job start."""
@@ -50,10 +103,11 @@ class ReadyLine:
         Asked for every row of a list, so it is kept until something changes.
         """
         if self._first is None or self._first.id not in self.where:
-            classes = [found for found in list(self.classes.values()) if not stopped(found)]
-            heads = [self.head(found, jobs) for found in classes]
-            known = [job for job in heads if job is not None]
-            self._first = min(known, key=lambda job: (-job.priority, job.order), default=None)
+            heads = [found for found in self.single.values() if not stopped(found)]
+            for group in self.groups.values():
+                heads += islice((found for found in group.shelf if not stopped(found)), 1)
+            best = min(heads, key=lambda found: found.place, default=None)
+            self._first = jobs[best.heap[0][1]] if best is not None else None
         return self._first
 
     def look_again(self) -> None:
@@ -63,59 +117,139 @@ class ReadyLine:
     def add(self, job: Job, key: Key) -> None:
         """A job became ready."""
         self._first = None
-        found = self.classes.get(key)
-        if found is None:
-            found = self.classes[key] = JobClass(key)
+        found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
         self.stirred = True
-        heappush(found.heap, (job.order, job.id))
+        entry = (job.order, job.id)
+        if entry in found.dead:
+            found.dead.discard(entry)
+        elif not found.heap or entry < found.heap[0]:
+            self._unshelve(found)
+            heappush(found.heap, entry)
+            self._shelve(found)
+        else:
+            heappush(found.heap, entry)
 
     def remove(self, job: Job) -> None:
-        """A job is not ready any more; its heap entry is dropped when it comes up."""
-        self.where.pop(job.id, None)
+        """A job is not ready any more. It has still the order with which it was added."""
+        found = self.where.pop(job.id, None)
+        if found is None:
+            return
+        entry = (job.order, job.id)
+        if found.heap[0] != entry:
+            found.dead.add(entry)
+            return
+        self._unshelve(found)
+        heappop(found.heap)
+        while found.heap and found.heap[0] in found.dead:
+            found.dead.discard(heappop(found.heap))
+        if found.heap:
+            self._shelve(found)
+        else:
+            self._close(found)
 
     def head(self, found: JobClass, jobs: dict[int, Job]) -> Job | None:
-        """The first of a class, or None when the class has emptied (and is dropped)."""
-        heap = found.heap
-        while heap:
-            order, id = heap[0]
-            if self.where.get(id) is found:
-                job = jobs[id]
-                if job.order == order:
-                    return job
-            heappop(heap)
-        if self.classes.get(found.key) is found:
-            del self.classes[found.key]
-        return None
+        """The first of a class, or None when the class has emptied."""
+        return jobs[found.heap[0][1]] if found.heap else None
+
+    def _open(self, key: Key) -> JobClass:
+        shape, group = shape_of(key), None
+        if shape is not None:
+            group = self.groups.get((shape, key[2]))
+            if group is None:
+                group = self.groups[shape, key[2]] = Group(shape, key[2])
+        found = self.classes[key] = JobClass(key, group)
+        if group is None:
+            self.single[key] = found
+        return found
+
+    def _close(self, found: JobClass) -> None:
+        del self.classes[found.key]
+        group = found.group
+        if group is None:
+            del self.single[found.key]
+        elif not group.shelf:
+            del self.groups[group.shape, group.queue]
+
+    @staticmethod
+    def _shelve(found: JobClass) -> None:
+        if found.group is not None:
+            found.group.shelf.put(found.place, found.amounts, found)
+
+    @staticmethod
+    def _unshelve(found: JobClass) -> None:
+        if found.group is not None and found.heap:
+            found.group.shelf.take(found.place, found.amounts)
+
+
+Ways = Callable[[Group], list[Amounts]]
+"""What there is for the jobs of a group: those that one of these suffices for, and only those."""
+Turn = tuple[Place, Amounts, JobClass]
 
 
 class Walk:
-    """One pass over the line: the best head first, the rest of its class behind it."""
+    """One pass over the line, in order: single classes, and of each group those that could fit.
 
-    def __init__(self, line: ReadyLine, jobs: dict[int, Job]) -> None:
-        self.line, self.jobs = line, jobs
-        self.heap: list[tuple[int, int, int, JobClass]] = []
-        for found in list(line.classes.values()):
-            self._enter(found, self.heap.append)
-        heapify(self.heap)
+    What there is becomes less during a pass, never more. So whoever did not fit is passed over for
+    good, and who comes next in a group needs to be known only when it is the group's turn.
+    """
 
-    def _enter(
-        self, found: JobClass, put: Callable[[tuple[int, int, int, JobClass]], None]
-    ) -> None:
-        job = self.line.head(found, self.jobs)
-        if job is not None:
-            put((-found.priority, job.order, job.id, found))
+    def __init__(self, line: ReadyLine, jobs: dict[int, Job], ways: Ways) -> None:
+        self.line, self.jobs, self.ways = line, jobs, ways
+        self.at: Place = START
+        self.turns: list[Turn] = [(each.place, (), each) for each in line.single.values()]
+        heapify(self.turns)
+        for group in line.groups.values():
+            self._look(group)
+        self._last: Group | None = None
+        self._unfit: list[Turn] = []
+        self._asked: Place = START
 
     def next(self) -> tuple[Job, JobClass] | None:
-        """The next candidate; its class is out of the walk until `again`."""
-        if not self.heap:
-            return None
-        _, _, id, found = heappop(self.heap)
-        return self.jobs[id], found
+        """The next candidate; of a single class no other comes, unless `again` is said."""
+        if self._last is not None:
+            self._look(self._last)
+            self._last = None
+        while self.turns:
+            place, amounts, found = heappop(self.turns)
+            group = found.group
+            if group is not None and not any(content(amounts, way) for way in self.ways(group)):
+                self._look(group)  # somebody before it took what it would have needed
+                continue
+            self.at, self._last = place, group
+            return self.jobs[found.heap[0][1]], found
+        return None
 
     def again(self, found: JobClass) -> None:
         """A job of this class was started: look at the next one."""
-        self._enter(found, lambda entry: heappush(self.heap, entry))
+        if found.group is None and found.heap:
+            heappush(self.turns, (found.place, (), found))
+
+    def unfit(self, found: JobClass) -> None:
+        """There was no room for the head of this class."""
+        if found.group is None:
+            self._unfit.append((found.place, (), found))
+
+    def passed(self, ways: Ways) -> Iterator[tuple[Job, JobClass]]:
+        """Who had no room since this was last asked, in order; of a group, if this is enough."""
+        after, self._asked = self._asked, self.at
+        turns, self._unfit = self._unfit, []
+        heapify(turns)
+        for group in self.line.groups.values():
+            _enter(turns, group.shelf.first(after, ways(group)))
+        while turns and turns[0][0] < self.at:
+            place, _, found = heappop(turns)
+            yield self.jobs[found.heap[0][1]], found
+            if found.group is not None:
+                _enter(turns, found.group.shelf.first(place, ways(found.group)))
+
+    def _look(self, group: Group) -> None:
+        _enter(self.turns, group.shelf.first(self.at, self.ways(group)))
+
+
+def _enter(turns: list[Turn], turn: Turn | None) -> None:
+    if turn is not None:
+        heappush(turns, turn)
 
 
 def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
@@ -124,9 +258,8 @@ def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
     for found in line.classes.values():
         heap, taken = found.heap.copy(), 0
         while heap and taken < most:
-            order, id = heappop(heap)
-            if line.where.get(id) is found and jobs[id].order == order:
-                first.append((-found.priority, order, id))
+            entry = heappop(heap)
+            if entry not in found.dead:
+                first.append((-found.priority, *entry))
                 taken += 1
-    first = sorted(set(first))[:most]
-    return [jobs[id] for _, _, id in first]
+    return [jobs[id] for _, _, id in sorted(first)[:most]]

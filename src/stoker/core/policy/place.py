@@ -48,7 +48,27 @@ def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
 def offered(node: Node, request: Request, type: str) -> list[Device]:
     """The devices of a type that this request may use, free or not."""
     devices, names = node.types.get(type, []), request.will_do(type)
-    return devices if names is None else [each for each in devices if each.name in names]
+    if names is None:
+        return devices
+    found = node.choices.get((type, names))
+    if found is None:
+        among = set(names)
+        found = _kept(node, (type, names), [each for each in devices if each.name in among])
+    return found
+
+
+def room(node: Node, shape: Request) -> tuple[int, ...] | None:
+    """The most that a request of this shape could ask for now: GPUs, cores, RAM, and by name.
+
+    One that asks for no more in any of them fits, and any other does not.
+    """
+    if (shape.nodes and node.name not in shape.nodes) or node.name in shape.not_nodes:
+        return None
+    return (
+        _most(_able(node, shape.gpus)) if shape.gpus is not None else 0,
+        *(_most(offered(node, shape, type)) for type in (CPU, MEMORY)),
+        *(_most(offered(node, shape, name)) for name, _ in shape.named),
+    )
 
 
 def wants(request: Request) -> list[tuple[str, int]]:
@@ -85,21 +105,32 @@ def suits(device: Device, ask: GpuAsk) -> bool:
 
 def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     """GPUs for an ask: whole ones in order, a fraction where it wastes the least."""
+    able = _able(node, ask)
+    if ask.share is not None:
+        return _a_share_of_each(able, ask, ask.share)
+    return _choose(
+        able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only or ask.within)
+    )
+
+
+def _able(node: Node, ask: GpuAsk) -> list[Device]:
+    """The GPUs that may serve now, in the order in which they are wanted."""
     suiting = node.choices.get(ask)
     if suiting is None:
         suiting = [device for device in node.types.get(GPU, ()) if suits(device, ask)]
         first = ask.prefer or ask.only or ask.within
         if first:
             suiting.sort(key=lambda device: _position(device, first))
-        if len(node.choices) > MOST_CHOICES:
-            node.choices.clear()
-        node.choices[ask] = suiting
-    able = [device for device in suiting if usable(device, ask)]
-    if ask.share is not None:
-        return _a_share_of_each(able, ask, ask.share)
-    return _choose(
-        able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only or ask.within)
-    )
+        _kept(node, ask, suiting)
+    return [device for device in suiting if usable(device, ask)]
+
+
+def _kept(node: Node, key: object, devices: list[Device]) -> list[Device]:
+    """Keep a choice that is made again and again."""
+    if len(node.choices) > MOST_CHOICES:
+        node.choices.clear()
+    node.choices[key] = devices
+    return devices
 
 
 def _a_share_of_each(devices: list[Device], ask: GpuAsk, share: int) -> list[Take] | None:
@@ -120,8 +151,8 @@ def _choose(
     devices: list[Device], type: str, amount: int, memory: int = 0, keep_order: bool = False
 ) -> list[Take] | None:
     """Take an amount from devices: split over unit devices, never over larger ones."""
-    open_ = [device for device in devices if device.drained is None and not device.gone]
-    if any(device.facts.capacity != THOUSAND for device in open_):
+    open_ = _open(devices)
+    if not _all_unit(open_):
         fitting = [device for device in open_ if device.free >= amount]
         if not fitting:
             return None
@@ -140,6 +171,24 @@ def _choose(
         best = sharing[0] if keep_order else min(sharing, key=lambda device: device.free)
         takes.append(Take(type, best.name, part, memory))
     return takes
+
+
+def _most(devices: list[Device]) -> int:
+    """The largest amount that `_choose` finds among these now; it finds all smaller ones too."""
+    open_ = _open(devices)
+    if not _all_unit(open_):
+        return max(device.free for device in open_)
+    whole = sum(device.free == THOUSAND for device in open_)
+    part = max((device.free for device in open_ if device.free < THOUSAND), default=0)
+    return whole * THOUSAND + max(part, 0)
+
+
+def _open(devices: list[Device]) -> list[Device]:
+    return [device for device in devices if device.drained is None and not device.gone]
+
+
+def _all_unit(devices: list[Device]) -> bool:
+    return all(device.facts.capacity == THOUSAND for device in devices)
 
 
 def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:
