@@ -177,14 +177,14 @@ def test_devices_are_written_for_their_types_and_other_braces_stay():
     )
     asked = Request(gpus=gpus(1.5).gpus, named=(("hdd", 9000), ("queue-cpu", 1000)))
     job = story.submit(asked, queue="q", fill=True)
-    story.job(job).command = ("t", "{gpu}", "x{hdd}y{cpu}", "{tpu}", '{"a":1}', "{}")
+    story.job(job).command = ("t", "{gpu}", "x{hdd}y{cpu}${gpu}", "{tpu}", '{"a":1}', "{}")
     story.plan()
     state = story.state
     how = launch(
         story.job(job), state.spec(story.job(job)), story.placed(job),
         state.cluster.nodes["box"], 0.0, "/l", "t", "/s",
     )  # fmt: skip
-    assert how.argv == ("t", "0,1", "x0y5", "{tpu}", '{"a":1}', "{}")
+    assert how.argv == ("t", "0,1", "x0y5${gpu}", "{tpu}", '{"a":1}', "{}")
     assert how.fill == {"{gpu}": "0,1", "{hdd}": "0", "{cpu}": "5"}
 
 

@@ -9,6 +9,8 @@ from stoker.core.job import Job, Spec
 from stoker.core.request import GPU
 from stoker.core.units import format_amount
 
+MARK = "\0"
+"""No command and no environment holds a zero byte."""
 BROUGHT = "queue-"
 """Before a type that is otherwise a pool (cpu, mem): a queue's own devices of that name."""
 
@@ -106,10 +108,14 @@ def _words(placement: Placement, gpus: str) -> dict[str, str]:
 
 
 def filled_in(text: str, words: dict[str, str]) -> str:
-    """A text with the devices in place of their types; all other braces stay as they are."""
+    """A text with the devices in place of their types; all other braces stay as they are.
+
+    Also those of `${gpu}`, which is a shell's variable.
+    """
     if "{" in text:
         for word, names in words.items():
-            text = text.replace(word, names)
+            hidden = text.replace(f"${word}", MARK)
+            text = hidden.replace(word, names).replace(MARK, f"${word}")
     return text
 
 
