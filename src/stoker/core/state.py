@@ -27,6 +27,9 @@ FORGET_BATCH = 64
 NONE_OF_ITS_OWN = "none"
 """No GPU is called that: what a queue without GPUs gives to jobs that ask for one."""
 
+Among = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of devices by type."""
+
 _K = TypeVar("_K", str, int)
 
 
@@ -77,6 +80,7 @@ class State:
         self.dropped: list[int] = []
         """Jobs forgotten since the last commit."""
         self.rest_changed = False
+        self._devices_of: dict[str, tuple[QueueDefined, Among]] = {}
 
     # -- asking -------------------------------------------------------------------------
 
@@ -119,13 +123,20 @@ class State:
         queue = self.rest.queues.get(spec.queue)
         only = queue.devices if queue else ()
         if queue is not None and queue.resources:
-            request = replace(request, among=among(queue))
+            request = replace(request, among=self._among(queue))
             only = request.will_do(GPU) or (NONE_OF_ITS_OWN,)
         if job.same_devices and job.last_devices:
             only = job.last_devices
         if only and request.gpus:
             return replace(request, gpus=replace(request.gpus, within=only))
         return request
+
+    def _among(self, queue: QueueDefined) -> Among:
+        """The devices that a queue has: worked out once, and shared by all who ask in it."""
+        known = self._devices_of.get(queue.name)
+        if known is None or known[0] is not queue:
+            known = self._devices_of[queue.name] = (queue, among(queue))
+        return known[1]
 
     def limit_reached(self, found: JobClass) -> str | None:
         """The limit that keeps a whole class from starting, in words, or None."""
@@ -364,7 +375,7 @@ class State:
         return tuple(chosen)
 
 
-def among(queue: QueueDefined) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def among(queue: QueueDefined) -> Among:
     """The devices that a queue has, by type."""
     types = dict.fromkeys(type for type, _, _ in queue.resources)
     return tuple(

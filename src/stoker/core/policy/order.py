@@ -25,15 +25,13 @@ The time limit, since a short job may fit into a gap that is closed to a long on
 class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
-    __slots__ = ("array", "dead", "group", "heap", "key", "priority", "queue", "request")
+    __slots__ = ("array", "group", "heap", "key", "priority", "queue", "request")
 
     def __init__(self, key: Key, group: Group | None) -> None:
         self.key = key
         self.request, self.priority, self.queue, self.array, _ = key
         self.heap: list[tuple[int, int]] = []
         """Order and id; the first is always of a job that is ready."""
-        self.dead: set[tuple[int, int]] = set()
-        """Entries of the heap, not its first, whose jobs are not ready any more."""
         self.group = group
         """Where it is found by what it asks for; None if only by itself."""
 
@@ -87,6 +85,8 @@ class ReadyLine:
         self.single: dict[Key, JobClass] = {}
         """Classes in no group, each of which is looked at by itself."""
         self.where: dict[int, JobClass] = {}
+        self.dead: set[tuple[JobClass, int, int]] = set()
+        """Entries of heaps, none of them the first of one, whose jobs are not ready any more."""
         self.stirred = False
         """Whether something has changed since the last plan that could let a job start."""
         self._first: Job | None = None
@@ -121,8 +121,8 @@ class ReadyLine:
         self.where[job.id] = found
         self.stirred = True
         entry = (job.order, job.id)
-        if entry in found.dead:
-            found.dead.discard(entry)
+        if (found, *entry) in self.dead:
+            self.dead.discard((found, *entry))
         elif not found.heap or entry < found.heap[0]:
             self._unshelve(found)
             heappush(found.heap, entry)
@@ -137,12 +137,12 @@ class ReadyLine:
             return
         entry = (job.order, job.id)
         if found.heap[0] != entry:
-            found.dead.add(entry)
+            self.dead.add((found, *entry))
             return
         self._unshelve(found)
         heappop(found.heap)
-        while found.heap and found.heap[0] in found.dead:
-            found.dead.discard(heappop(found.heap))
+        while found.heap and (found, *found.heap[0]) in self.dead:
+            self.dead.discard((found, *heappop(found.heap)))
         if found.heap:
             self._shelve(found)
         else:
@@ -259,7 +259,7 @@ def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
         heap, taken = found.heap.copy(), 0
         while heap and taken < most:
             entry = heappop(heap)
-            if entry not in found.dead:
+            if (found, *entry) not in line.dead:
                 first.append((-found.priority, *entry))
                 taken += 1
     return [jobs[id] for _, _, id in sorted(first)[:most]]
