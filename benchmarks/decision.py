@@ -7,6 +7,7 @@ Only the core: a job ends, and what starts next is decided. No processes, no jou
 import argparse
 import gc
 import itertools
+import math
 import os
 import random
 import sys
@@ -65,8 +66,11 @@ def measure(settings: Settings) -> dict[str, Any]:
     head = ["order", "requests", "queued", "distinct", "median µs", "×", "p95 µs", "MB", "build s"]
     print(table(head, [row(p, growth(p, points)) for p in points]))
     worst = max(p.median_us / points[at - at % len(sizes)].median_us for at, p in enumerate(points))
-    steps = len(sizes) - 1
-    print(f"largest growth from {sizes[0]} to {sizes[-1]} jobs: ×{worst:.1f} in {steps} decades")
+    logarithm = math.log(sizes[-1]) / math.log(sizes[0])
+    print(
+        f"largest growth from {sizes[0]} to {sizes[-1]} jobs: ×{worst:.1f} "
+        f"(log n: ×{logarithm:.1f}, log³ n: ×{logarithm**3:.1f}, n: ×{sizes[-1] // sizes[0]})"
+    )
     return {"points": [asdict(p) for p in points], "largest_growth": worst}
 
 

@@ -12,6 +12,7 @@ from core.story import Story
 from stoker.core import events as e
 from stoker.core.job import RANK_STEP
 from stoker.core.plan import plan
+from stoker.core.policy import order
 from stoker.core.policy import shelf as shelves
 from stoker.core.policy.order import in_order
 from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
@@ -186,9 +187,15 @@ class Twins:
 
 
 @settings(max_examples=150)
-@given(st.lists(SUBMITS | ARRAYS | EVENTS | SUBMITS, max_size=40))
-def test_the_index_changes_no_decision(steps: list[tuple[Any, ...]]):
-    twins = Twins()
+@given(st.lists(SUBMITS | ARRAYS | EVENTS | SUBMITS, max_size=40), st.sampled_from([0, 1, 4]))
+def test_the_index_changes_no_decision(steps: list[tuple[Any, ...]], few: int):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "FEW", few)
+        play(Twins(), steps)
+
+
+def play(twins: Twins, steps: list[tuple[Any, ...]]) -> None:
+    """Let it all happen, then let everything run that can."""
     for verb, *rest in steps:
         if verb == "submit":
             twins.tell(lambda story, rest=rest: story.submit(rest[0], **rest[1]))

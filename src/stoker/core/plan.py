@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from stoker.core.events import AttemptPlanned
 from stoker.core.policy.backfill import Gate
@@ -46,7 +47,9 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
 
 def _within(state: State, group: Group, there: Callable[[Request], list[Amounts]]) -> list[Amounts]:
     """What there is for a group's jobs, as far as the limits of their queue allow it."""
-    gpus = state.gpus_left(group.queue)
-    if gpus is None:
+    gpus, shape = state.gpus_left(group.queue), group.shape
+    if gpus is None or gpus < 0:
         return []
-    return [(min(gpus, way[0]), *way[1:]) for way in there(group.shape)]
+    if gpus == inf or shape.gpus is None:
+        return there(shape)
+    return [(min(gpus, way[0]), *way[1:]) for way in there(shape)]

@@ -7,9 +7,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 
-from msgspec.structs import replace
-
 from stoker.core.job import Job
+from stoker.core.policy.place import amounts, shape_of
 from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
 from stoker.core.request import Request
 
@@ -25,32 +24,37 @@ The time limit, since a short job may fit into a gap that is closed to a long on
 class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
-    __slots__ = ("array", "group", "heap", "key", "priority", "queue", "request")
+    __slots__ = ("amounts", "array", "group", "heap", "key", "priority", "queue", "request")
 
-    def __init__(self, key: Key, group: Group | None) -> None:
+    def __init__(self, key: Key) -> None:
         self.key = key
         self.request, self.priority, self.queue, self.array, _ = key
         self.heap: list[tuple[int, int]] = []
         """Order and id; the first is always of a job that is ready."""
-        self.group = group
+        self.group: Group | None = None
         """Where it is found by what it asks for; None if only by itself."""
+        self.amounts: Amounts = ()
+        """What it asks for, and for how long, if it is in a group."""
+
+    def join(self, group: Group) -> None:
+        """From now on it is found by what it asks for."""
+        request, limit = self.request, self.key[4]
+        assert request is not None
+        self.group = group
+        self.amounts = (*amounts(request), inf if limit is None else limit)
 
     @property
     def place(self) -> Place:
         """Where its head stands in the line."""
         return (-self.priority, *self.heap[0])
 
-    @property
-    def amounts(self) -> Amounts:
-        """What it asks for, in the order of its group, and for how long."""
-        request, limit = self.request, self.key[4]
-        assert request is not None
-        asked = (request.gpu_amount, request.cpus, request.memory)
-        return (*asked, *(amount for _, amount in request.named), inf if limit is None else limit)
+
+FEW = 8
+"""So many classes of one kind are looked at one by one: quicker than any search."""
 
 
 class Group:
-    """Classes of one queue that differ in nothing but amounts, time limit and priority."""
+    """Many classes of one queue that differ in nothing but amounts, time limit and priority."""
 
     __slots__ = ("queue", "shape", "shelf")
 
@@ -59,21 +63,12 @@ class Group:
         self.shelf: Shelf[JobClass] = Shelf()
 
 
-def shape_of(key: Key) -> Request | None:
-    """A request without its amounts; None where more than amounts decides."""
+def only_amounts_count(key: Key) -> bool:
+    """Whether the amounts it asks for decide alone if a class has room."""
     request, _, _, array, _ = key
     if request is None or array or request.exclusive or request.machines > 1:
-        return None
-    ask = request.gpus
-    if ask is not None and ask.share is not None:
-        return None
-    return replace(
-        request,
-        gpus=replace(ask, amount=0) if ask is not None and ask.amount else None,
-        cpus=0,
-        memory=0,
-        named=tuple((name, 0) for name, _ in request.named),
-    )
+        return False
+    return request.gpus is None or request.gpus.share is None
 
 
 class ReadyLine:
@@ -82,6 +77,8 @@ class ReadyLine:
     def __init__(self) -> None:
         self.classes: dict[Key, JobClass] = {}
         self.groups: dict[tuple[Request, str], Group] = {}
+        self.few: dict[tuple[Request, str], list[JobClass]] = {}
+        """Classes that would be a group, if there were more of them."""
         self.single: dict[Key, JobClass] = {}
         """Classes in no group, each of which is looked at by itself."""
         self.where: dict[int, JobClass] = {}
@@ -121,7 +118,7 @@ class ReadyLine:
         self.where[job.id] = found
         self.stirred = True
         entry = (job.order, job.id)
-        if (found, *entry) in self.dead:
+        if self.dead and (found, *entry) in self.dead:
             self.dead.discard((found, *entry))
         elif not found.heap or entry < found.heap[0]:
             self._unshelve(found)
@@ -141,7 +138,7 @@ class ReadyLine:
             return
         self._unshelve(found)
         heappop(found.heap)
-        while found.heap and (found, *found.heap[0]) in self.dead:
+        while self.dead and found.heap and (found, *found.heap[0]) in self.dead:
             self.dead.discard((found, *heappop(found.heap)))
         if found.heap:
             self._shelve(found)
@@ -153,23 +150,40 @@ class ReadyLine:
         return jobs[found.heap[0][1]] if found.heap else None
 
     def _open(self, key: Key) -> JobClass:
-        shape, group = shape_of(key), None
-        if shape is not None:
-            group = self.groups.get((shape, key[2]))
-            if group is None:
-                group = self.groups[shape, key[2]] = Group(shape, key[2])
-        found = self.classes[key] = JobClass(key, group)
-        if group is None:
-            self.single[key] = found
+        found = self.classes[key] = self.single[key] = JobClass(key)
+        if only_amounts_count(key):
+            name = _kind(found)
+            group = self.groups.get(name)
+            if group is not None:
+                self._join([found], group)
+                return found
+            alike = self.few.setdefault(name, [])
+            alike.append(found)
+            if len(alike) > FEW:
+                group = self.groups[name] = Group(*name)
+                self._join(self.few.pop(name), group)
         return found
+
+    def _join(self, classes: list[JobClass], group: Group) -> None:
+        for found in classes:
+            del self.single[found.key]
+            found.join(group)
+            if found.heap:
+                self._shelve(found)
 
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
         group = found.group
-        if group is None:
-            del self.single[found.key]
-        elif not group.shelf:
-            del self.groups[group.shape, group.queue]
+        if group is not None:
+            if not group.shelf:
+                del self.groups[group.shape, group.queue]
+            return
+        del self.single[found.key]
+        if only_amounts_count(found.key):
+            name = _kind(found)
+            self.few[name].remove(found)
+            if not self.few[name]:
+                del self.few[name]
 
     @staticmethod
     def _shelve(found: JobClass) -> None:
@@ -180,6 +194,12 @@ class ReadyLine:
     def _unshelve(found: JobClass) -> None:
         if found.group is not None and found.heap:
             found.group.shelf.take(found.place, found.amounts)
+
+
+def _kind(found: JobClass) -> tuple[Request, str]:
+    """What classes of one group have in common."""
+    assert found.request is not None
+    return shape_of(found.request), found.queue
 
 
 Ways = Callable[[Group], list[Amounts]]
@@ -196,6 +216,8 @@ class Walk:
 
     def __init__(self, line: ReadyLine, jobs: dict[int, Job], ways: Ways) -> None:
         self.line, self.jobs, self.ways = line, jobs, ways
+        self.known: dict[Group, list[Amounts]] = {}
+        """What there is for each group, until something is taken."""
         self.at: Place = START
         self.turns: list[Turn] = [(each.place, (), each) for each in line.single.values()]
         heapify(self.turns)
@@ -211,9 +233,9 @@ class Walk:
             self._look(self._last)
             self._last = None
         while self.turns:
-            place, amounts, found = heappop(self.turns)
+            place, asked, found = heappop(self.turns)
             group = found.group
-            if group is not None and not any(content(amounts, way) for way in self.ways(group)):
+            if group is not None and not any(content(asked, way) for way in self._there(group)):
                 self._look(group)  # somebody before it took what it would have needed
                 continue
             self.at, self._last = place, group
@@ -222,11 +244,13 @@ class Walk:
 
     def again(self, found: JobClass) -> None:
         """A job of this class was started: look at the next one."""
+        self.known.clear()
         if found.group is None and found.heap:
             heappush(self.turns, (found.place, (), found))
 
     def unfit(self, found: JobClass) -> None:
         """There was no room for the head of this class."""
+        self.known.clear()
         if found.group is None:
             self._unfit.append((found.place, (), found))
 
@@ -236,7 +260,8 @@ class Walk:
         turns, self._unfit = self._unfit, []
         heapify(turns)
         for group in self.line.groups.values():
-            _enter(turns, group.shelf.first(after, ways(group)))
+            if group.shelf.earliest < self.at:
+                _enter(turns, group.shelf.first(after, ways(group)))
         while turns and turns[0][0] < self.at:
             place, _, found = heappop(turns)
             yield self.jobs[found.heap[0][1]], found
@@ -244,7 +269,13 @@ class Walk:
                 _enter(turns, found.group.shelf.first(place, ways(found.group)))
 
     def _look(self, group: Group) -> None:
-        _enter(self.turns, group.shelf.first(self.at, self.ways(group)))
+        _enter(self.turns, group.shelf.first(self.at, self._there(group)))
+
+    def _there(self, group: Group) -> list[Amounts]:
+        found = self.known.get(group)
+        if found is None:
+            found = self.known[group] = self.ways(group)
+        return found
 
 
 def _enter(turns: list[Turn], turn: Turn | None) -> None:

@@ -58,16 +58,31 @@ def offered(node: Node, request: Request, type: str) -> list[Device]:
 
 
 def room(node: Node, shape: Request) -> tuple[int, ...] | None:
-    """The most that a request of this shape could ask for now: GPUs, cores, RAM, and by name.
+    """The most that a request of this shape could ask for now, in the order of `amounts`.
 
     One that asks for no more in any of them fits, and any other does not.
     """
     if (shape.nodes and node.name not in shape.nodes) or node.name in shape.not_nodes:
         return None
-    return (
-        _most(_able(node, shape.gpus)) if shape.gpus is not None else 0,
-        *(_most(offered(node, shape, type)) for type in (CPU, MEMORY)),
-        *(_most(offered(node, shape, name)) for name, _ in shape.named),
+    gpus = () if shape.gpus is None else (_most(_able(node, shape.gpus)),)
+    return (*gpus, *(_most(offered(node, shape, type)) for type, _ in wants(shape)))
+
+
+def amounts(request: Request) -> tuple[int, ...]:
+    """How much is asked for, of each kind that is asked for."""
+    gpus = (request.gpu_amount,) if request.gpu_amount else ()
+    return (*gpus, *(amount for _, amount in wants(request)))
+
+
+def shape_of(request: Request) -> Request:
+    """A request but for its amounts: what is equal for all who differ in nothing else."""
+    ask = request.gpus
+    return replace(
+        request,
+        gpus=replace(ask, amount=0) if ask is not None and ask.amount else None,
+        cpus=min(request.cpus, 1),
+        memory=min(request.memory, 1),
+        named=tuple((name, 1) for name, amount in request.named if amount),
     )
 
 
@@ -151,8 +166,8 @@ def _choose(
     devices: list[Device], type: str, amount: int, memory: int = 0, keep_order: bool = False
 ) -> list[Take] | None:
     """Take an amount from devices: split over unit devices, never over larger ones."""
-    open_ = _open(devices)
-    if not _all_unit(open_):
+    open_ = [device for device in devices if device.drained is None and not device.gone]
+    if any(device.facts.capacity != THOUSAND for device in open_):
         fitting = [device for device in open_ if device.free >= amount]
         if not fitting:
             return None
@@ -175,20 +190,18 @@ def _choose(
 
 def _most(devices: list[Device]) -> int:
     """The largest amount that `_choose` finds among these now; it finds all smaller ones too."""
-    open_ = _open(devices)
-    if not _all_unit(open_):
-        return max(device.free for device in open_)
-    whole = sum(device.free == THOUSAND for device in open_)
-    part = max((device.free for device in open_ if device.free < THOUSAND), default=0)
-    return whole * THOUSAND + max(part, 0)
-
-
-def _open(devices: list[Device]) -> list[Device]:
-    return [device for device in devices if device.drained is None and not device.gone]
-
-
-def _all_unit(devices: list[Device]) -> bool:
-    return all(device.facts.capacity == THOUSAND for device in devices)
+    whole = part = largest = 0
+    unit = True
+    for device in devices:
+        if device.drained is None and not device.gone:
+            free = device.free
+            unit = unit and device.facts.capacity == THOUSAND
+            largest = max(largest, free)
+            if free == THOUSAND:
+                whole += 1
+            elif free > part:
+                part = free
+    return whole * THOUSAND + part if unit else largest
 
 
 def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:

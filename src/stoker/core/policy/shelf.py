@@ -188,6 +188,11 @@ class Shelf(Generic[_T]):
                             break
         return best
 
+    @property
+    def earliest(self) -> Place:
+        """The first place that anything has, or an even earlier one."""
+        return self._root.first
+
     def __iter__(self) -> Iterator[_T]:
         """All things as they stand in line, worked out as far as somebody asks."""
         turns: list[tuple[Place, int, _Node[_T] | None, _T | None]] = []
