@@ -40,6 +40,8 @@ ERRORS: dict[str, tuple[int, int]] = {
     "full": (429, EXIT_FAILED),
     "too_large": (413, EXIT_USAGE),
     "unavailable": (503, EXIT_UNREACHABLE),
+    "no_room": (503, EXIT_UNREACHABLE),
+    "gone": (503, EXIT_UNREACHABLE),
 }
 """Error code -> (HTTP status, exit code of a command that meets it)."""
 

@@ -176,7 +176,7 @@ def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: Box
     box = idle.start()
     job = box.submit("-J", "bad", "exit 3")
     box.end_of(job)
-    until(lambda: told.exists() and "empty" in told.read_text())
+    until(lambda: told.exists() and len(told.read_text().splitlines()) == 2)  # in either order
     text = told.read_text()
     assert f"end {job} bad FAILED 3 exit 3 {box.job(job)['log']}\n" in text
     assert text.splitlines().count("empty") == 1
@@ -211,3 +211,35 @@ def test_daemon_status_says_who_answers(box: Box) -> None:
     assert status["mode"] == "daemon"
     kill(status["pid"])
     assert box.stoker("daemon", "status").returncode == 4
+
+
+def test_waiting_goes_on_over_a_restart(box: Box) -> None:
+    flag = box.user / "go"
+    job = box.submit(f"until [ -e {flag} ]; do sleep 0.05; done; exit 5")
+    waiting = box.popen("wait", job)
+    until(lambda: has_socket(waiting.pid))
+    assert box.stoker("daemon", "restart").returncode == 0
+    flag.touch()
+    _, said = waiting.communicate(timeout=30)
+    assert (waiting.returncode, said) == (5, b"stoker: job 1 (until) FAILED: exit 5\n")
+
+
+def has_socket(pid: int) -> bool:
+    files = Path(f"/proc/{pid}/fd")
+    return any(os.readlink(each).startswith("socket:") for each in files.iterdir())
+
+
+def test_devices_that_were_only_named_outlive_a_restart_beside_declared_ones(box: Box) -> None:
+    assert box.stoker("daemon", "restart", "--gpus", "5,6").returncode == 0
+    flag = box.user / "go"
+    line = f"touch {flag}ing; until [ -e {flag} ]; do sleep 0.05; done"
+    assert box.stoker("daemon", "stop").returncode == 0
+    lines = box.user / "lines"
+    lines.write_text(f"{line}\n")
+    feeding = box.popen("feed", "--gpus", "0", str(lines))
+    until((box.user / "going").exists)
+    kill(feeding.pid)
+    feeding.communicate()
+    box.up()
+    assert set(box.gpus()) == {"0", "5", "6"}
+    flag.touch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from stoker.engine import Refusal
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+ENDING = "The daemon has just ended. Try again."
 HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
 encode = msgspec.json.Encoder().encode
 
@@ -90,7 +93,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its caller may make it."""
         answer = _turned_away(scope) if scope["type"] == "http" else None
-        await (answer or self.app)(scope, receive, send)
+        try:
+            await (answer or self.app)(scope, receive, send)
+        except CancelledError:
+            # The daemon ends. What has begun breaks off; what has not can still be told.
+            with suppress(RuntimeError):
+                await refusal_reply(Refusal(ENDING, "gone"))(scope, receive, send)
 
 
 def _turned_away(scope: Scope) -> Response | None:

@@ -116,6 +116,8 @@ class Loop:
         self.starting = True
         """False once the daemon is about to end: what becomes free stays free."""
         self.done = False
+        self.left = False
+        """Whether nobody turns the loop any more."""
         self.exit_when_idle: float | None = None
         self.idle_since: float | None = None
         self.force_at: float | None = None
@@ -132,6 +134,9 @@ class Loop:
 
     def ask(self, ask: Ask) -> None:
         """Hand a request to the loop."""
+        if self.left:
+            ask.refuse(_gone())
+            return
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
 
@@ -373,6 +378,14 @@ class Loop:
         if self.draining and not self.engine.state.running:
             self.done = True
 
+    def leave(self) -> None:
+        """Nobody's question will be answered here any more: say so to all who wait."""
+        self.left = True
+        for wait in self.waits.waiting:
+            wait.refuse(_gone())
+        while not self.inbox.empty():
+            self.inbox.get().refuse(_gone())
+
     def close(self) -> None:
         """Leave everything in order for the next daemon."""
         while self.forcing:
@@ -380,3 +393,7 @@ class Loop:
         self.watch.close()
         self.store.close()
         self.executor.close()
+
+
+def _gone() -> Refusal:
+    return Refusal("The daemon has just ended. Try again.", "gone")

@@ -98,6 +98,7 @@ class Server:
 
     def close(self) -> None:
         """Answer what is under way, then be gone from the file system."""
+        self.loop.leave()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         if self.thread is None:

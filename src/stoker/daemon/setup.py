@@ -62,7 +62,8 @@ def build(
     said = gpus is not None or resources is not None
     if not said:
         gpus, resources = config.gpus, config.resources
-    if gpus is None and resources is None:
+    remembers = gpus is None and resources is None
+    if remembers:
         gpus, resources = declaration.load()
     reading = probe(os.environ)
     facts = offer(reading, gpus, resources)  # refuses nonsense before anything is touched
@@ -96,7 +97,7 @@ def build(
     )
     desk = Desk(store, places.logs_dir(), facts.name, user, place=place, alerts=left)
     loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
-    if gpus is None and resources is None:
+    if remembers:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
     facts = offer(reading, gpus, resources, extra)
