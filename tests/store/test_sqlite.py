@@ -18,10 +18,10 @@ import pytest
 from simulate.box import Box
 from stoker.simulate.portrait import portrait, replayed
 from stoker.simulate.processes import Model
-from stoker.store.port import StoreError, StoreFull
+from stoker.store.port import Filter, StoreError, StoreFull
 from stoker.store.salvage import salvage
 from stoker.store.sqlite import BALLAST, SCHEMA, SqliteStore
-from store.rows import batch, job, rest
+from store.rows import batch, done, job, rest, spec
 
 
 @pytest.fixture
@@ -75,6 +75,25 @@ def test_opening_changes_nobody_elses_mask(path: Path, opened):
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
+
+
+def test_an_older_layout_is_brought_up_to_date_with_all_that_is_in_it(
+    path: Path, opened: Callable[[Path], SqliteStore]
+):
+    first = SqliteStore(str(path))
+    first.claim()
+    specs = {"s1": spec(queue="night", door="auto"), "s2": spec()}
+    first.commit(batch(done(1, 20.0), done(2, 21.0, spec="s2"), specs=specs), force=True)
+    first.close()
+    with sqlite3.connect(path) as db:
+        for column in ("queue", "door"):
+            db.execute(f"ALTER TABLE specs DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    store = opened(path)
+    assert [each.job.id for each in store.past(Filter(queue="night"))] == [1]
+    assert [each.job.id for each in store.past(Filter(queue="default"))] == [2]
+    assert [each.job.id for each in store.past(Filter(door="auto"))] == [1]
 
 
 def test_a_newer_layout_is_refused_politely_and_left_alone(path: Path):

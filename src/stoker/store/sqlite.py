@@ -16,8 +16,17 @@ from stoker.core.lifecycle import FINISHED
 from stoker.store import codec
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 
-SCHEMA = 1
+SCHEMA = 2
 """The layout of the tables; an older file is migrated, a newer one is refused."""
+MIGRATIONS = {
+    1: """
+        ALTER TABLE specs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+        ALTER TABLE specs ADD COLUMN door TEXT;
+        UPDATE specs SET queue = coalesce(CAST(data AS TEXT) ->> '$.queue', 'default'),
+                         door = CAST(data AS TEXT) ->> '$.door';
+    """,
+}
+"""By layout: what makes the next one of it."""
 BALLAST = 4 << 20
 """Bytes set aside, given up when the disk is full so that exits can still be recorded."""
 
@@ -77,6 +86,7 @@ class SqliteStore:
                     )
                 else:
                     _check(db)
+                    _migrate(db, version)
                 return db
             except BaseException:
                 db.close()
@@ -366,6 +376,14 @@ def create(db: sqlite3.Connection) -> None:
     with open(os.path.join(_HERE, "sql", "schema.sql")) as script:
         # The version too: tables without one could not be told from somebody else's.
         db.executescript(f"BEGIN;\n{script.read()}\nPRAGMA user_version = {SCHEMA};\nCOMMIT;")
+
+
+def _migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring an older layout up to date, one step after the other, each whole or not at all."""
+    for number in range(version, SCHEMA):
+        db.executescript(
+            f"BEGIN;\n{MIGRATIONS[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;"
+        )
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
