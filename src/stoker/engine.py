@@ -181,7 +181,7 @@ class Engine:
             ask.refuse(refusal)
             return
         if decision.events:
-            ask.refuse(Refusal(str(full), "unavailable"))
+            ask.refuse(Refusal(str(full), "no_room"))
         else:
             ask.answer(decision.reply(self.state) if decision.reply else None)
 

@@ -145,6 +145,15 @@ def digest(text: str) -> str:
     return blake2b(os.fsencode(text), digest_size=6).hexdigest()
 
 
+def trouble(error: OSError) -> str:
+    """Say what is wrong with a file, and what to do if the disk is full."""
+    import errno
+
+    name = f"{error.filename}: " if error.filename else ""
+    advice = ". Free some space." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{name}{error.strerror or error}{advice}"
+
+
 def _xdg_state() -> str:
     return os.path.join(_xdg("XDG_STATE_HOME", ".local/state"), "stoker")
 

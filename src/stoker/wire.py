@@ -49,3 +49,18 @@ FINISHED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
 )
 """States in which a job's story is over."""
+
+
+def is_ipv4(host: str) -> bool:
+    """Whether a text is an IPv4 address, with all its four numbers."""
+    from _socket import AF_INET, inet_pton
+
+    try:
+        return bool(inet_pton(AF_INET, host))
+    except OSError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one machine's own, out of reach of all others."""
+    return host in {"localhost", "::1"} or (host.startswith("127.") and is_ipv4(host))

@@ -108,6 +108,32 @@ def test_a_token_that_others_can_read_is_not_used(box: Box) -> None:
         opened(box)
 
 
+@pytest.mark.parametrize("spoil", [b"\xff" * 50, b"short", None])
+def test_what_is_no_token_is_said(tmp_path: Path, spoil: bytes | None) -> None:
+    path = tmp_path / "token"
+    if spoil is None:
+        path.mkdir(mode=0o700)
+    else:
+        path.write_bytes(spoil)
+        path.chmod(0o600)
+    with pytest.raises(BadValue, match=str(path)):
+        keys.token(str(tmp_path))
+
+
+def test_a_port_that_is_closed_serves_nobody_any_more(box: Box) -> None:
+    port = opened(box)
+    head = f"GET /v1/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(head.encode())
+        reply = b""
+        while not reply.endswith(b'{"queues":[]}'):
+            reply += sock.recv(65536)
+        box.client.unlisten(f"127.0.0.1:{port}")
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(head.encode())
+            assert sock.recv(65536) == b""
+
+
 def test_every_request_must_show_the_token(box: Box) -> None:
     port = opened(box)
     host = "HTTP/1.1\r\nHost: x\r\n"
@@ -312,6 +338,33 @@ def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: 
         port = listen.Listener("127.0.0.1:0", False, str(tmp_path), {})
         port.begin(Silent)
         assert await hung_up(int(port.address.rpartition(":")[2]))
+        port.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.needs("openssl")
+def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(listen, "STRANGER_SECONDS", 0.05)
+
+    def stays_silent(port: int) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with (
+            socket.create_connection(("127.0.0.1", port), 15) as raw,
+            context.wrap_socket(raw) as sock,
+            contextlib.suppress(ConnectionError),
+            socket.socket(fileno=os.dup(sock.fileno())) as below,
+        ):
+            # Reads below TLS, so that the other side's goodbye is never answered.
+            below.settimeout(15)
+            while below.recv(65536):
+                pass
+
+    async def story() -> None:
+        port = listen.Listener("127.0.0.1:0", True, str(tmp_path), {})
+        port.begin(Silent)
+        await asyncio.to_thread(stays_silent, int(port.address.rpartition(":")[2]))
         port.close()
 
     asyncio.run(story())

@@ -8,14 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.box import alive, until
 from frontdoors.auto_lab import EXAMPLES, UNFINISHED, UNTIL_GO, Lab, lab
+from stoker.client.client import Client
+from stoker.frontdoors.auto.lookup import known
 
 pytestmark = pytest.mark.e2e
 
@@ -76,11 +79,13 @@ def free_port() -> int:
 
 
 def test_aut_01_the_server_wants_the_numbers_of_gpus(idle: Lab) -> None:
+    pipe = idle.base / "pipe"
+    os.mkfifo(pipe)
     for text in (
         "", "--gpus", "--gpus a", "--gpus 0 0", "--gpus -1", "--gpus 0 --port 99999",
         "--gpus 0 --max-run 0", "--gpus 0 --limit none", "--gpus 0 --max-load 10",
         "--gpus 0 --max-memory x", "--gpus 0 --bind 0.0.0.0", "--gpus 0 --unknown",
-        "--gpus 0 --log-file /nowhere/at/all",
+        "--gpus 0 --log-file /nowhere/at/all", f"--gpus 0 --log-file {pipe}",
     ):  # fmt: skip
         idle.refused("server", *text.split(), code=2)
     assert not (idle.base / "home" / "run").exists(), "nothing is started"
@@ -115,7 +120,10 @@ def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: Lab) -> No
     assert "Runner Status:" in idle.ok("status", cwd=Path("/"))
     assert "Runner Status:" in idle.ok("--port", port, "status")
     assert "Runner Status:" in idle.ok("--ip", "127.0.0.1", f"--port={port}", "status")
+    assert "Runner Status:" in idle.ok("--ip", "[::1]", "status")
     assert f"it is on port {port}" in idle.refused("--port", port - 1, "status", code=4)
+    for odd in ("127.1", "", "127.0.0.999"):
+        assert "takes an address" in idle.refused(f"--ip={odd}", "status", code=2)
 
 
 def test_aut_05_no_task_gets_more_gpus_than_the_limit(small: Lab) -> None:
@@ -233,6 +241,21 @@ def test_aut_18_a_killed_server_loses_nothing(idle: Lab) -> None:
     assert idle.ids("-f") == [task]
 
 
+def test_aut_18_a_start_that_fails_leaves_a_killed_servers_port_to_the_next(idle: Lab) -> None:
+    usual = {"load": 0.1, "memory": 0.1, "processes": True}
+    idle.serve("--gpus", 0, "--port", 0, "--max-load", 0.7, "--num-records", 0)
+    idle.stop(signal.SIGKILL)
+    idle.refused("server", "--gpus", 0, 7, "--port", 0, code=2)
+    idle.serve("--gpus", 0, "--port", 0, "--max-load", 0.5)
+    daemon = idle.client.daemon()
+    assert [each["address"] for each in daemon["listeners"]] == idle.record["addresses"]
+    assert daemon["thresholds"] == {"load": 0.5, "memory": 0.1, "processes": False}
+    idle.ended(idle.task("true"))
+    assert idle.ids() == [1], "the settings are the new ones"
+    idle.stop()
+    assert idle.client.daemon()["thresholds"] == usual, "as before the first server"
+
+
 def test_aut_18_a_killed_daemon_is_replaced(idle: Lab) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     task = idle.task(f"{UNTIL_GO}; exit 5")
@@ -247,7 +270,16 @@ def test_aut_18_a_killed_daemon_is_replaced(idle: Lab) -> None:
 def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: Lab) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     port = idle.port
-    assert idle.run(sys.executable, "-m", "stoker", "daemon", "restart").returncode == 0
+    task = idle.task(f"echo before; {UNTIL_GO}; echo after")
+    idle.running(task)
+    command = [sys.executable, "-m", "stoker.frontdoors.auto", "logs", "-f", str(task)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=idle.env, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "before\n"
+        assert idle.run(sys.executable, "-m", "stoker", "daemon", "restart").returncode == 0
+        (idle.user / "go").touch()
+        assert reader.stdout.read() == "after\n"
+    assert reader.returncode == 0
     until(lambda: "has taken over" in idle.out.read_text())
     assert idle.port == port
     assert idle.result("echo $CUDA_VISIBLE_DEVICES") == "0\n"
@@ -375,6 +407,29 @@ def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: 
     assert wide.ids() == wide.ids("-f") == []
 
 
+def test_aut_33_many_ids_are_asked_for_at_once(wide: Lab) -> None:
+    wide.running(wide.task("sleep 60", "-n", 4))
+    waiting = wide.task("true")
+    done = wide.auto("cancel", "--json", "-i", *range(100_000, 103_000), waiting)
+    said = json.loads(done.stdout)
+    assert [task["id"] for task in said["done"]] == [waiting]
+    assert len(said["left"]) == 3000
+
+
+def test_an_id_that_is_none_does_not_hide_the_others(wide: Lab) -> None:
+    asked = []
+
+    class Counting(Client):
+        def jobs(self, select: "Sequence[str]" = (), **filters: object) -> dict[str, Any]:
+            asked.append(len(select))
+            return super().jobs(select, **filters)
+
+    ids = [wide.task("true"), wide.task("true")]
+    found = known(Counting(wide.client.path), [0, ids[0], *range(100_000, 101_200), ids[1]])
+    assert sorted(found) == ids
+    assert len(asked) < 6, "not one request for each"
+
+
 def test_aut_34_only_running_tasks_are_killed(wide: Lab) -> None:
     task = wide.task("exec sleep 60", "-n", 4)
     wide.running(task)
@@ -422,6 +477,7 @@ def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: Lab) -> Non
     assert wide.ids("-n", 0) == []
     lines = wide.ok("history", "--fail").splitlines()
     assert lines[0] == "Failed Tasks:"
+    assert max(map(len, lines)) <= 80
     (task,) = json.loads(wide.ok("history", "-f", "--json"))
     assert (task["id"], task["cmd"], task["num_gpus"], task["return_code"]) == (bad, "exit 4", 2, 4)
     assert (task["GPUs"], task["priority"]) == ("0,1", 10)
@@ -437,6 +493,7 @@ def test_aut_37_exit_codes_mean_something(wide: Lab) -> None:
     assert "Which tasks?" in wide.refused("kill", code=2)
     wide.refused("cancel", "-i", "one", code=2)
     wide.refused("--port", "x", "status", code=2)
+    assert "-c COMMAND. See: auto run --help" in wide.refused("run", "-c", code=2)
     assert "--num-gpus" in wide.ok("run", "--help")
     assert "history" in wide.ok("--help")
 
@@ -478,7 +535,7 @@ def test_aut_42_status_is_an_aligned_table(wide: Lab) -> None:
     assert " ".join(heading.split()) == "ID NUM GPUS GPUS PRIORITY STARTED TIME COMMAND"
     at = heading.index("COMMAND")
     assert [line[at:] for line in lines[3:5]] == ["sleep 60", "sleep 6000"]
-    shown = json.loads(wide.ok("status", "--json"))
+    shown = json.loads(wide.ok("--json", "status"))
     assert [task["cmd"] for task in shown["running"]] == ["sleep 60", "sleep 6000"]
     assert shown["pending"][0]["log"].endswith(".out")
 

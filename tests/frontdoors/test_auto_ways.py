@@ -1,22 +1,30 @@
 """The ways to an `auto` server, and everybody who is not let in."""
 
 import contextlib
+import fcntl
+import json
 import os
 import random
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.box import until
 from e2e.people import as_user
 from frontdoors.auto_lab import Lab, lab
+from stoker import places
 from stoker.client.client import Client
 from stoker.client.endpoint import Endpoint, read_token
 from stoker.client.errors import StokerError
+from stoker.daemon.listen import MOST_CONNECTIONS
+from stoker.frontdoors.auto import trust as remembered
+from stoker.frontdoors.auto.tunnel import SCRIPT
 
 pytestmark = pytest.mark.e2e
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
@@ -86,6 +94,28 @@ def test_another_token_is_refused(bound: Lab, visitor: Lab) -> None:
     assert done.returncode == 5
     assert "token" in done.stderr
     assert not list((visitor.base / "home").rglob("trusted.json"))
+
+
+@pytest.mark.parametrize("text", ["[]", '{"127.0.0.2:1": 7}', '{"a:1": {}}', "\0", ""])
+def test_a_spoilt_list_of_trusted_servers_is_said_and_kept(visitor: Lab, text: str) -> None:
+    path = visitor.base / "home" / "state" / places.machine_id() / "trusted.json"
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.write_text(text)
+    for words in (("status",), ("trust", "--forget", "127.0.0.2:1")):
+        assert str(path) in visitor.refused(*words, code=1)
+    assert path.read_text() == text
+
+
+def test_servers_that_are_trusted_at_once_are_all_kept(visitor: Lab, monkeypatch: Any) -> None:
+    monkeypatch.setenv("STOKER_HOME", visitor.env["STOKER_HOME"])
+    places.secure_dir(places.state_dir())
+    Path(f"{remembered.path()}.new").write_text("left behind by one that was killed, and longer")
+    names = [f"127.0.0.2:{number}" for number in range(1, 41)]
+    entry = {"fingerprint": "sha256:", "token": "x"}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: remembered._change(name, entry), names))
+    kept = json.loads(Path(remembered.path()).read_text())
+    assert sorted(kept) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +229,30 @@ def test_garbage_at_the_ports_hurts_nobody(bound: Lab) -> None:
     assert "Traceback" not in log
 
 
+def test_a_full_port_keeps_its_owner_out_no_more_than_a_lost_token(bound: Lab) -> None:
+    with contextlib.ExitStack() as strangers:
+        for _ in range(MOST_CONNECTIONS + 20):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", bound.port), 10))
+        token = Path(bound.record["token_file"])
+        token.rename(f"{token}.away")
+        try:
+            assert "Runner Status:" in bound.ok("--port", bound.port, "status")
+        finally:
+            Path(f"{token}.away").rename(token)
+
+
 # ------------------------------------------------------------------------------------ ssh
+
+
+@pytest.mark.needs("flock")
+def test_a_server_that_was_killed_is_not_found_from_another_machine(visitor: Lab) -> None:
+    path = visitor.base / "home" / "run" / "auto.json"
+    path.parent.mkdir(mode=0o700)
+    path.write_text('{"port": 1}\n')
+    assert visitor.run("sh", "-c", SCRIPT).stdout == ".\n"
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert visitor.run("sh", "-c", SCRIPT).stdout == '{"port": 1}\n.\n'
 
 
 class Elsewhere:

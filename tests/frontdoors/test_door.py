@@ -122,6 +122,9 @@ def test_all_words_behind_the_name_are_the_doors_own(capfd: pytest.CaptureFixtur
         (["--all"], "--all is an option of stoker door install or uninstall."),
         (["uninstall", "--all", "--force"], "--force is an option of stoker door install."),
         (["install", "--al"], "Did you mean --all?"),
+        (["install", "grass", "--dir", ""], "--dir is empty."),
+        (["uninstall", "grass", "--dir="], "--dir is empty."),
+        (["--quick", "auto", "status"], "behind the name of a door: stoker door auto --quick"),
     ],
 )
 def test_what_makes_no_sense(home: Path, capsys: Captured, words: list[str], said: str) -> None:
@@ -283,6 +286,42 @@ def test_when_writing_fails_nothing_is_left(
     assert install(bin, "grass", "auto") == 1
     assert "No space left on device. Nothing was installed." in capsys.readouterr().err
     assert not any(bin.iterdir())
+
+
+def test_when_a_rename_fails_all_is_as_before(
+    bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    older = doorscripts.SCRIPT
+    monkeypatch.setattr(doorscripts, "SCRIPT", older + "# older\n")
+    assert install(bin, "grass") == 0
+    monkeypatch.setattr(doorscripts, "SCRIPT", older)
+    before = (bin / "grass").read_bytes(), Path(record_path()).read_bytes()
+    replace = os.replace
+
+    def fail_at_the_last(source: str, target: str) -> None:
+        if target.endswith("auto"):
+            raise PermissionError(1, "Operation not permitted", source)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_at_the_last)
+    assert install(bin, "grass", "simple_hypersearch", "auto") == 1
+    assert "Operation not permitted. Nothing was installed." in capsys.readouterr().err
+    assert [path.name for path in bin.iterdir()] == ["grass"]
+    assert ((bin / "grass").read_bytes(), Path(record_path()).read_bytes()) == before
+    monkeypatch.undo()
+    assert os.access(bin / "grass", os.X_OK)
+
+
+def test_several_at_once_lose_no_record(bin: Path) -> None:
+    places = [bin / str(number) for number in range(8)]
+    command = [sys.executable, "-m", "stoker", "door", "install", "grass", "--force", "--dir"]
+    started = [
+        subprocess.Popen([*command, str(place)], stderr=subprocess.DEVNULL) for place in places
+    ]
+    assert [process.wait() for process in started] == [0] * 8
+    assert sorted(json.loads(Path(record_path()).read_text())) == [
+        str(place / "grass") for place in places
+    ]
 
 
 def test_a_directory_that_cannot_be_one(bin: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -240,6 +240,16 @@ def test_a_closed_stdout_is_a_sentence() -> None:
     assert done.stderr.startswith("simple_hypersearch: stdout is closed")
 
 
+def test_a_full_disk_is_a_sentence() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "{a}", "-p", "a", "1"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "simple_hypersearch: No space left on device. Free some space.\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_one_command_is_one_line(door: Door) -> None:
     assert "line break" in door.refuses("echo\n{a}", "-p", "a", "1")
     assert "line break" in door.refuses("echo {a\n}", "-p", "a", "1")
@@ -253,6 +263,19 @@ def test_one_command_is_one_line(door: Door) -> None:
 )  # fmt: skip
 def test_a_command_that_would_swallow_the_next_line(door: Door, argv: tuple[str, ...]) -> None:
     assert "backslash" in door.refuses(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("{a}", "-p", "a", "x", " "), ("# {a}", "-p", "a", "1"), ("{a} #{b}", "-p", "a", "", "-p",
+     "b", "1"), ("{a}{b}", "-p", "a", "", "x", "-p", "b", "y", " #z")],
+)  # fmt: skip
+def test_a_command_that_would_be_passed_over(door: Door, argv: tuple[str, ...]) -> None:
+    assert "passed over" in door.refuses(*argv)
+
+
+def test_a_remark_behind_a_command_is_fine(door: Door) -> None:
+    assert door("{a}ls #{b}", "-p", "a", "", "-p", "b", "") == ["ls #"]
 
 
 def test_a_backslash_elsewhere_is_fine(door: Door) -> None:

@@ -543,6 +543,113 @@ def test_sgs_24_drained_it_still_says_that_a_command_failed(idle: Box, beside: B
     assert b"exit 4" in said
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_of_a_file_without_end_it_says_only_that_there_was_more(
+    idle: Box, beside: Beside, number: signal.Signals
+) -> None:
+    commands = idle.script("commands", f"{WAITS}\n")
+    os.truncate(commands, 1 << 40)
+    with commands.open("rb") as file:
+        running = beside("--gpus", "0", stdin=file)
+    pids(idle, 1)
+    running.send_signal(number)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 128 + number
+    assert said == b"simple_gpu_scheduler: commands: 1 cancelled, the rest not run\n"
+
+
+def test_signals_are_heard_while_no_command_comes(idle: Box, beside: Beside) -> None:
+    with open("/dev/zero", "rb") as file:
+        running = beside("--gpus", "0", stdin=file)
+    assert running.stderr is not None
+    assert running.stderr.readline().endswith(b"line 1 is left out: it is longer than 1 MiB\n")
+    running.terminate()
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 143
+    assert said == b"simple_gpu_scheduler: commands: the rest not run\n"
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_it_outlives_its_terminal_and_says_once_that_it_drains(
+    idle: Box, beside: Beside, daemon: bool
+) -> None:
+    if daemon:
+        idle.start("{gpu:1,cpu:4}")
+    running = beside("--gpus", "0")
+    send(running, f"{WAITS}; echo finished\n")
+    pids(idle, 1)
+    running.send_signal(signal.SIGHUP)
+    running.send_signal(signal.SIGUSR1)
+    assert running.stderr is not None
+    assert b"draining" in running.stderr.readline()
+    running.send_signal(signal.SIGUSR1)
+    (idle.user / "go").touch()
+    out, rest = running.communicate(timeout=30)
+    assert (running.returncode, rest) == (0, b"")
+    assert out.endswith(b"finished\n")
+
+
+def test_a_stream_that_takes_nothing_at_first_gets_all_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = Outputs(str(tmp_path))
+    written = [b""]
+
+    def write(fd: int, data: memoryview) -> int:
+        if len(written) == 1:
+            written.append(b"")
+            raise BlockingIOError
+        written.append(bytes(data))
+        return len(data)
+
+    outputs.say("the last word")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(os, "write", write)
+    try:
+        outputs.finish()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert b"".join(written) == b"the last word\n"
+
+
+def test_only_an_empty_log_of_errors_is_removed_when_its_command_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = Outputs(str(tmp_path))
+    monkeypatch.setattr(outputs, "apart", True)
+    for id in (1, 2, 3):
+        outputs.follow(id)
+        for stream in ("out", "err"):
+            (tmp_path / f"{id}.{stream}").touch()
+    outputs.turn()
+    (tmp_path / "2.err").write_text("no\n")
+    outputs.over(1)
+    outputs.over(2)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["1.out", "2.err", "2.out", "3.err", "3.out"]
+
+
+def test_a_directory_whose_name_is_not_text_is_a_sentence(idle: Box) -> None:
+    odd = os.fsencode(idle.user) + b"/\xff"
+    os.mkdir(odd)
+    for command in (
+        [*DOOR, "--gpus", "0"],
+        [sys.executable, "-m", "stoker", "submit", "true"],
+        [sys.executable, "-m", "stoker", "feed"],
+    ):
+        done = subprocess.run(command, cwd=odd, input=b"true\n", capture_output=True, check=False)
+        assert done.returncode == 2
+        assert b"is not valid UTF-8" in done.stderr
+        assert done.stderr.count(b"\n") == 1
+
+
+def test_thousands_of_gpus_and_one_named_often() -> None:
+    slots = named_slots(["--gpus", *map(str, range(20_000)), *["7"] * 9])
+    assert slots[7].options["share"] == slots[-1].options["share"] == "0.100"
+    assert slots[8].options["share"] == "1.000"
+
+
 # ------------------------------------------------------------------------------------- the queue
 
 
@@ -647,7 +754,7 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
     work = Slots(lines, named_slots(["--gpus", "0"]), Outputs(str(tmp_path)))
     lot = work.next(0)
     assert lot is not None
-    assert work.refused(lot, StokerError("The disk is full.", 4, "unavailable")) is None
+    assert work.refused(lot, StokerError("The disk is full.", 4, "no_room")) is None
     assert work.openings(0, 0) == 0
     assert work.due() is not None
     assert work.code == 0
@@ -656,11 +763,46 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
     assert lot.what == {"line": "echo a"}
     work.refused(lot, StokerError("No.", 6, "impossible"))
     assert work.code == 1
+    lot = work.next(0)
+    assert lot is not None
+    end = work.refused(lot, StokerError("The disk is on fire.", 4, "unavailable"))
+    assert end is not None
+    assert (end.exit_code, end.message.startswith("The disk is on fire. ")) == (1, True)
     assert bytes(work.outputs.err.waiting).splitlines() == [
         b"simple_gpu_scheduler: The disk is full. Waiting for that to change.",
         b"simple_gpu_scheduler: `echo a` is not run: No.",
     ]
     os.close(lines.fd)
+
+
+BROKEN = """\
+import os
+from stoker.store.port import StoreError
+from stoker.store.sqlite import SqliteStore as Store
+commit = Store.commit
+def fail(self, *args, **more):
+    if os.path.exists("pids"):
+        raise StoreError("The journal cannot be written to.")
+    return commit(self, *args, **more)
+Store.commit = fail
+from stoker.frontdoors.doors import simple_gpu_scheduler as run
+raise SystemExit(run())
+"""
+
+
+def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(idle: Box) -> None:
+    command = [sys.executable, "-c", BROKEN, "--gpus", "0", "1"]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=idle.user, **streams) as running:  # type: ignore[call-overload]
+        send(running, f"{WAITS}\n")
+        (pid,) = pids(idle, 1)
+        _, said = running.communicate(b"true\ntrue\n", timeout=30)
+    assert running.returncode == 1
+    assert said.endswith(b"cannot be written to. What runs goes on, the rest is not run.\n")
+    assert alive(pid)
+    idle.up()
+    (idle.user / "go").touch()
+    assert idle.end_of(1)["state"] == "COMPLETED"
 
 
 # ------------------------------------------------------------------------------- beside a daemon

@@ -32,13 +32,12 @@ def guarded(run: Callable[[], int], program: str, asked_for_json: bool = False) 
 def _explain(error: Exception, program: str, asked_for_json: bool) -> int:
     from stoker.cli import output
     from stoker.client.errors import StokerError
-    from stoker.places import UnsafeDirectory
+    from stoker.places import UnsafeDirectory, trouble
 
     if isinstance(error, UnsafeDirectory):
         error = StokerError(str(error), error.exit_code, error.code)
     elif isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
-        error = StokerError(f"{name}{error.strerror or error}")
+        error = StokerError(trouble(error))
     if not isinstance(error, StokerError):
         raise error
     if output.wants_json or asked_for_json:

@@ -21,6 +21,7 @@ SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
 IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
 """Set for every job, where they say what it has got, not what it asks for."""
 GONE = "The current directory no longer exists."
+ODD = "{} is not valid UTF-8, which the directory of a job has to be. Rename it."
 SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
 """Facts about this terminal and this shell, which are not the job's."""
@@ -211,13 +212,13 @@ def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> d
 def absolute(path: str) -> str:
     """Return a path that means the same everywhere."""
     try:
-        return os.path.abspath(path)
+        return _text(os.path.abspath(path))
     except FileNotFoundError:
         raise UsageError(GONE) from None
 
 
 def current_directory(instead: str | None = None) -> str:
-    """Return where we are, as the user's shell spells it; if that is gone, `instead`."""
+    """Return where we are, as the user's shell spells it; if that is no use, `instead`."""
     try:
         here = os.getcwd()
     except FileNotFoundError:
@@ -227,10 +228,21 @@ def current_directory(instead: str | None = None) -> str:
     spelled = os.environ.get("PWD", "")
     try:
         if os.path.isabs(spelled) and os.path.samefile(spelled, here):
-            return spelled
+            here = spelled
     except OSError:
         pass
-    return here
+    return _text(here, instead)
+
+
+def _text(path: str, instead: str | None = None) -> str:
+    """Return a path that can be told to a daemon; if this one cannot be, `instead`."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        if instead is not None:
+            return instead
+        raise UsageError(ODD.format(output.clean(path))) from None
+    return path
 
 
 def shell() -> str:

@@ -287,6 +287,8 @@ def _error(reply: transport.Reply) -> StokerError:
         message, code, exit_code = str(error["message"]), str(error["code"]), int(error["exit"])
     except (ValueError, KeyError, TypeError, ConnectionBroken):
         return StokerError(f"The daemon answered {reply.status} without saying why.")
+    if code == "gone":
+        return ConnectionBroken(message)
     if code == "not_found" and reply.headers.get(wire.HEADER_API.lower()) not in (
         None,
         wire.API_VERSION,

@@ -8,6 +8,7 @@ from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket
 
 from stoker import places, wire
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.wire import is_loopback
 
 HERE_SECONDS = 1.0
 AWAY_SECONDS = 5.0
@@ -91,13 +92,6 @@ class Endpoint:
     def _unreachable(self, error: OSError) -> DaemonUnreachable:
         why = "it takes too long" if isinstance(error, TimeoutError) else error.strerror or error
         return DaemonUnreachable(f"No daemon answers at {self} ({why}).")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
-    return host in {"localhost", "::1"} or (
-        host.startswith("127.") and host.replace(".", "").isdecimal()
-    )
 
 
 def listening_user(host: str, port: int) -> int | None:

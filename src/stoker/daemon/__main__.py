@@ -122,7 +122,10 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    from stoker.places import trouble
+
+    text = trouble(error) if isinstance(error, OSError) else str(error)
+    return text or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -23,10 +23,3 @@ def split(text: str) -> tuple[str, int]:
 def join(host: str, port: int) -> str:
     """An address and a port as people write them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    from ipaddress import ip_address
-
-    return ip_address(host).is_loopback

@@ -24,10 +24,13 @@ def token(state: str) -> str:
         from secrets import token_urlsafe
 
         _write(path, token_urlsafe(TOKEN_BYTES).encode())
-    with open(path, encoding="ascii") as file:
-        _check_private(file.fileno(), path)
-        text = file.read().strip()
-    if len(text) < TOKEN_BYTES:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            _check_private(file.fileno(), path)
+            text = file.read().strip()
+    except OSError as error:
+        raise BadValue(f"{path} cannot be read: {error.strerror}.") from None
+    if len(text) < TOKEN_BYTES or not text.isascii():
         raise BadValue(f"{path} holds no token. Remove it, and a new one is made.")
     return text
 

@@ -8,11 +8,13 @@ import errno
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from stoker.core.units import BadValue
 from stoker.daemon import keys
-from stoker.daemon.addresses import is_loopback, join, split
+from stoker.daemon.addresses import join, split
 from stoker.engine import Refusal
+from stoker.wire import is_loopback
 
 if TYPE_CHECKING:
     import ssl
@@ -50,6 +52,7 @@ class Listener:
         self.address = join(host, self.socket.getsockname()[1])
         self.connections = 0
         self.tasks: set[asyncio.Task[None]] = set()
+        self.transports: WeakSet[asyncio.WriteTransport] = WeakSet()
 
     def begin(self, protocol: Protocol) -> None:
         """Take connections from now on; called by the thread that serves them."""
@@ -83,6 +86,7 @@ class Listener:
             sock.close()
             entrance.leave()
             return
+        self.transports.add(transport)
         here.call_later(STRANGER_SECONDS, _unless_known, entrance, transport)
 
     def _left(self) -> None:
@@ -93,6 +97,13 @@ class Listener:
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self.socket.fileno())
         self.socket.close()
+
+    def hang_up(self) -> None:
+        """End all connections, whatever is being said on them."""
+        for task in self.tasks:
+            task.cancel()
+        for transport in self.transports:
+            transport.abort()
 
     def view(self) -> dict[str, Any]:
         """What may be told of it; the token itself is not."""
@@ -142,7 +153,9 @@ class Listeners:
         address = join(*split(text))
         if address not in self.open:
             raise Refusal(f"Nothing listens on {address}.", "not_found")
-        self.open.pop(address).close()
+        listener = self.open.pop(address)
+        listener.close()
+        listener.hang_up()
         return address
 
     def close(self) -> None:
@@ -192,7 +205,7 @@ def _secured(state: str) -> tuple[ssl.SSLContext, str]:
     return context, keys.fingerprint(certificate)
 
 
-def _unless_known(entrance: Entrance, transport: asyncio.BaseTransport) -> None:
+def _unless_known(entrance: Entrance, transport: asyncio.WriteTransport) -> None:
     """Hang up on somebody who has not said who he is for too long."""
     if not entrance.known:
-        transport.close()
+        transport.abort()  # TLS would wait for his goodbye

@@ -23,7 +23,11 @@ class StateLock:
             os.close(self.fd)
             raise Locked(holder) from None
         os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
+        try:
+            os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
+        except OSError as error:
+            os.close(self.fd)
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def release(self) -> None:
         """Let somebody else have it."""

@@ -65,7 +65,7 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
         server.close()
         loop.close()
         lock.release()
-    if others:
+    if others and not feeder.lost:
         # Work that others queued meanwhile goes on with a daemon of its own.
         from stoker.client.start import start_daemon
 
@@ -120,6 +120,8 @@ class LineFeeder(Feeder):
         self.before: dict[int, tuple[JobsSubmitted, Node]] = {}
         """By the options that it asked with, the last line that was looked at in full."""
         self.error: Exception | None = None
+        self.lost = False
+        """Whether nothing can be written down any more, not even that a job was cancelled."""
         self.interrupted = 0
         self.stopping = False
         self.cancelling = False
@@ -191,7 +193,12 @@ class LineFeeder(Feeder):
         """Go on or not, as the work sees fit."""
         code = wire.ERRORS.get(refusal.code, (0, 1))[1]
         self.error = self.work.refused(lot, StokerError(refusal.message, code, refusal.code))
-        if self.error is not None:
+        if self.error is None:
+            return
+        if refusal.code == "unavailable":
+            assert self.loop is not None
+            self.stopping = self.lost = self.loop.done = True
+        else:
             self._interrupt()
 
     def _watch_input(self, wanted: bool) -> None:
@@ -273,6 +280,8 @@ class LineFeeder(Feeder):
         """Let what runs finish; what has not started never will."""
         loop = self.loop
         assert loop is not None
+        if self.stopping:
+            return
         self.stopping = True
         self._watch_input(False)
         state = loop.engine.state

@@ -79,8 +79,7 @@ class Follower:
         watched = [events.fileno(), self.wake]
         if hungry and not self.lines.regular:
             watched.append(self.lines.fd)
-        due = self.work.due()
-        ready = select.select(watched, [], [], 1.0 if due is None else min(due, 1.0))[0]
+        ready = select.select(watched, [], [], self._patience())[0]
         if self.lines.fd in ready and hungry:
             self.lines.read()
         if self.wake in ready:
@@ -88,6 +87,13 @@ class Follower:
                 self._signalled(number)
         if events.fileno() in ready:
             self._hear(events)
+
+    def _patience(self) -> float:
+        """Not a moment while more can go out: in a large file, the next line may be far off."""
+        if not self.stopping and self.work.openings(self.waiting, 0):
+            return 0.0
+        due = self.work.due()
+        return 1.0 if due is None else min(due, 1.0)
 
     def _hear(self, events: EventStream) -> None:
         if not events.receive():
@@ -123,6 +129,8 @@ class Follower:
                 )
             except StokerError as error:
                 self.error = self.work.refused(lot, error)
+                if self.error is not None and error.code == "unavailable":
+                    raise self.error from None  # it could not be told what to cancel either
                 if self.error is not None:
                     self._cancel()
                 continue
@@ -148,6 +156,7 @@ class Follower:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _signalled(self, number: int) -> None:
         if number == signal.SIGUSR1:
@@ -167,6 +176,8 @@ class Follower:
 
     def _drain(self) -> None:
         """Let what runs finish; what has not started never will."""
+        if self.stopping:
+            return
         self.stopping = True
         self.work.draining()
         ids = [str(id) for id in sorted(self.mine)]

@@ -12,6 +12,10 @@ AT_ONCE = 8 << 20
 """Bytes of commands that are kept or handed on together."""
 COUNTED = 64 << 20
 """Files up to this size are counted beforehand, so that progress has an end to show."""
+CHUNKS_AT_ONCE = 64
+"""A file may hold no command for very long; signals are heard in between."""
+CHUNKS_AT_END = (16 << 20) // CHUNK
+"""How much is read only to say how many commands were not run: a moment's work."""
 
 
 class Lines:
@@ -117,9 +121,11 @@ class Lines:
                 self.left_out.append((number, "it is not valid UTF-8"))
 
     def take(self, most: int) -> list[str]:
-        """Up to so many commands that have been read, and not too many bytes."""
+        """Up to so many commands, and not too many bytes; none does not mean that it is done."""
         if self.regular:
-            while not self.ended and len(self._ready) < most and self._size < AT_ONCE:
+            for _ in range(CHUNKS_AT_ONCE):
+                if self.ended or self.full(most):
+                    break
                 self.read()
         taken: list[str] = []
         size = 0
@@ -128,6 +134,18 @@ class Lines:
             size += len(taken[-1])
         self._size -= size
         return taken
+
+    def rest(self) -> int | None:
+        """Drop all that is left and say how much it was; None where that would take long."""
+        count = 0
+        for _ in range(CHUNKS_AT_END):
+            count += len(self._ready)
+            self._ready.clear()
+            self._size = 0
+            if self.ended or not self.regular:
+                return count
+            self.read()
+        return None
 
     def put_back(self, line: str) -> None:
         """It was taken, but could not be used yet."""

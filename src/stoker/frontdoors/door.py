@@ -44,6 +44,9 @@ def main(argv: list[str]) -> int:
 
         print(of_verb(USAGE, __doc__ or "", OPTIONS))
         return 0
+    word = next((word for word in argv if not word.startswith("-")), "")
+    if word in DOORS and not any(act in argv for act in ACTS):
+        raise UsageError(f"Options stand behind the name of a door: stoker door {word} {first}")
     args = parse(OPTIONS, argv, verb="door")
     if not args.words:
         _check_options(args, "list")
@@ -138,6 +141,8 @@ def _check_options(args: Args, act: str) -> None:
         if option.key in args.values and option.key not in allowed:
             where = "stoker door install" + (" or uninstall" if option.key != "force" else "")
             raise UsageError(f"--{option.key} is an option of {where}.")
+    if args.text("dir") == "":
+        raise UsageError("--dir is empty. Name a directory, or leave --dir out.")
 
 
 def _no_such(word: str, choices: dict[str, str] | list[str]) -> UsageError:

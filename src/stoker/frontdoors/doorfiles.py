@@ -6,6 +6,7 @@ that came with the package. Everything else is somebody's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -97,6 +98,21 @@ def commands_on_path(name: str) -> Iterator[str]:
 def record_path() -> str:
     """Return the record's file, beside the states of single machines: so is ~/.local/bin."""
     return os.path.join(os.path.dirname(places.state_dir()), "doors.json")
+
+
+@contextlib.contextmanager
+def record_lock() -> Iterator[None]:
+    """Keep others from changing the record between our reading and our writing of it."""
+    import fcntl
+
+    path = f"{record_path()}.lock"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_record() -> dict[str, str]:

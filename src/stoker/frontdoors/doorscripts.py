@@ -20,6 +20,7 @@ from stoker.frontdoors.doorfiles import (
     path_directories,
     read_record,
     real_directory,
+    record_lock,
     write_new,
     write_record,
 )
@@ -83,6 +84,11 @@ class Installed:
 
 def install(names: list[str], directory: str | None, *, force: bool) -> Installed:
     """Write a script for each name, or none at all."""
+    with record_lock():
+        return _install(names, directory, force)
+
+
+def _install(names: list[str], directory: str | None, force: bool) -> Installed:
     done = Installed(real_directory(directory) if directory else default_directory())
     record = read_record()
     texts: dict[str, bytes] = {}
@@ -115,7 +121,13 @@ def uninstall(
 
     With `everything`, a name that was never installed is no mistake.
     """
-    where = real_directory(directory) if directory else None
+    with record_lock():
+        return _uninstall(names, real_directory(directory) if directory else None, everything)
+
+
+def _uninstall(
+    names: list[str], where: str | None, everything: bool
+) -> tuple[list[str], list[str]]:
     record = read_record()
     chosen = [
         path
@@ -185,6 +197,8 @@ def _was_not_written(name: str, where: str | None, record: dict[str, str]) -> st
 def _write_all(texts: dict[str, bytes], record: dict[str, str]) -> None:
     """Put all files in place: each written whole beside its target, then renamed."""
     ready: list[tuple[str, str]] = []
+    before = {target: contents(target) for target in texts}
+    done: list[str] = []
     try:
         for target, text in texts.items():
             temporary = f"{target}.{os.getpid()}.new"
@@ -195,10 +209,23 @@ def _write_all(texts: dict[str, bytes], record: dict[str, str]) -> None:
             write_record(record | {target: digest(text) for target, text in texts.items()})
         for temporary, target in ready:
             os.replace(temporary, target)
+            done.append(target)
+    except OSError as error:
+        for target in done:
+            _put_back(target, before[target])
+        write_record(record)
+        raise _not_written(os.path.dirname(target), error) from None
     finally:
         for temporary, _ in ready:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
+
+
+def _put_back(target: str, text: bytes | None) -> None:
+    """Make a file what it was before."""
+    os.unlink(target)
+    if text is not None:
+        write_new(target, text, 0o755)
 
 
 def _write_beside(path: str, text: bytes) -> None:
@@ -207,7 +234,11 @@ def _write_beside(path: str, text: bytes) -> None:
         os.makedirs(directory, exist_ok=True)
         write_new(path, text, 0o755)
     except OSError as error:
-        raise StokerError(
-            f"{clean(directory)} cannot be written to: {error.strerror}. Nothing was installed. "
-            "Choose another directory with --dir."
-        ) from None
+        raise _not_written(directory, error) from None
+
+
+def _not_written(directory: str, error: OSError) -> StokerError:
+    return StokerError(
+        f"{clean(directory)} cannot be written to: {error.strerror}. Nothing was installed. "
+        "Choose another directory with --dir."
+    )

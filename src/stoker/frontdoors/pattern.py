@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 DOUBLE = "Braces that belong to the command are doubled:"
+BLANKS = " \t\n\r\v\f"
 CONVERSIONS = ("r", "s", "a")
 WIDEST = 4
 """Digits that a width may have: {a:>9999999999} would fill the memory with blanks."""
@@ -78,13 +79,26 @@ class Pattern:
     def endings(self, values: Mapping[str, Sequence[object]]) -> Iterator[str]:
         """Yield every text that can stand at the end of a filled-in pattern."""
         for piece in reversed(self.pieces):
-            if isinstance(piece, Field):
-                texts = [piece.shown(value) for value in values[piece.name]]
-            else:
-                texts = [piece]
+            texts = _shown(piece, values)
             yield from filter(None, texts)
             if all(texts):
                 return
+
+    def beginnings(self, values: Mapping[str, Sequence[object]]) -> Iterator[str]:
+        """Yield every text that can come first behind blanks; "" if all may be blank."""
+        for piece in self.pieces:
+            texts = [text.lstrip(BLANKS) for text in _shown(piece, values)]
+            yield from filter(None, texts)
+            if all(texts):
+                return
+        yield ""
+
+
+def _shown(piece: str | Field, values: Mapping[str, Sequence[object]]) -> list[str]:
+    """Return all that a piece of a pattern can become."""
+    if isinstance(piece, Field):
+        return [piece.shown(value) for value in values[piece.name]]
+    return [piece]
 
 
 def doubled(text: str) -> str:

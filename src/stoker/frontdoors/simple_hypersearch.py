@@ -218,7 +218,7 @@ def _check_one_line(text: str) -> None:
 
 
 def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
-    """Refuse what would print duplicates, or lines that run into each other."""
+    """Refuse what would print duplicates, or lines that would not be run as they stand."""
     for name in parameters:
         if name not in pattern.used:
             raise UsageError(
@@ -230,6 +230,11 @@ def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
         raise UsageError(
             "A command would end with a backslash, which joins it to the next line. "
             "Put something behind it."
+        )
+    if any(not text or text[0] == "#" for text in pattern.beginnings(parameters)):
+        raise UsageError(
+            "A command would be blank or begin with #, and such lines are passed over, not run. "
+            "Put something before it."
         )
 
 

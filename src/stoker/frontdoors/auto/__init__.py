@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from stoker.client.errors import UsageError
-from stoker.frontdoors.auto.options import HERE, VERBS, overview, usage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from stoker.cli.options import Args
+from stoker.frontdoors.auto.options import HERE, SWITCHES, VERBS, overview, parsed, usage
 
 IN_FILES = {"server": "server", "trust": "trust"}
 """Verbs with a file of their own; the others share one."""
 
 
 def main(argv: list[str]) -> int:
-    """Do what the first word says; --ip and --port may stand before it."""
+    """Do what the first word says; --ip, --port and what all verbs take may stand before it."""
     before, verb, rest = _split(argv)
     if verb in {"-h", "--help", "help"}:
         print(usage(rest[0]) if rest and rest[0] in VERBS else overview())
@@ -26,7 +22,7 @@ def main(argv: list[str]) -> int:
     if {"-h", "--help"} & set(rest[:1]):
         print(usage(verb))
         return 0
-    args = _parsed(verb, [*before, *rest])
+    args = parsed(verb, [*before, *rest])
     # __import__ with a list of names returns the module itself, without importlib's weight.
     file = IN_FILES.get(verb, "verbs")
     module = __import__(f"stoker.frontdoors.auto.{file}", fromlist=["run"])
@@ -40,18 +36,12 @@ def _split(argv: list[str]) -> tuple[list[str], str | None, list[str]]:
     while words:
         word = words.pop(0)
         name = word.partition("=")[0]
-        if name not in HERE:
+        if name not in HERE and word not in SWITCHES:
             return before, word, words
         before.append(word)
-        if "=" not in word and words:
+        if word in HERE and words:
             before.append(words.pop(0))
     return before, None, []
-
-
-def _parsed(verb: str, words: list[str]) -> Args:
-    from stoker.frontdoors.auto.options import parsed
-
-    return parsed(verb, words)
 
 
 def _no_such(word: str) -> UsageError:

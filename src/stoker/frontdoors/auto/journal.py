@@ -6,7 +6,7 @@ import sys
 import time
 
 from stoker.cli.output import clean
-from stoker.client.errors import StokerError
+from stoker.frontdoors.auto.lookup import known
 from stoker.frontdoors.auto.options import DOOR
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from stoker.client.client import Client
 
 TOLD = {"ProcessStarted", "ProcessExited", "AttemptLost", "StartFailed", "JobCancelled"}
-AT_ONCE = 500
 
 
 class Journal:
@@ -42,10 +41,10 @@ class Journal:
     def events(self, client: Client, events: list[tuple[str, dict[str, Any]]]) -> None:
         """Tell what happened to tasks of this door."""
         told = [(kind, event) for kind, event in events if kind in TOLD]
-        views = _views(client, list(dict.fromkeys(int(event["job"]) for _, event in told)))
+        views = known(client, list({int(event["job"]): None for _, event in told}))
         for kind, event in told:
             view = views.get(int(event["job"]))
-            if view is None or not self._is_news(kind, event):
+            if view is None or view["door"] != DOOR or not self._is_news(kind, event):
                 continue
             line = _line(kind, event, view)
             if line is not None:
@@ -59,21 +58,6 @@ class Journal:
         known = attempt in self.started
         self.started.add(attempt)
         return not known
-
-
-def _views(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return those of the jobs that came through this door."""
-    found: dict[int, dict[str, Any]] = {}
-    for start in range(0, len(ids), AT_ONCE):
-        some = [str(id) for id in ids[start : start + AT_ONCE]]
-        try:
-            jobs = client.jobs(some, limit=AT_ONCE)["jobs"]
-        except StokerError as error:
-            if error.code != "not_found":
-                raise
-            continue
-        found |= {view["id"]: view for view in jobs if view["door"] == DOOR}
-    return found
 
 
 def _line(kind: str, event: dict[str, Any], view: dict[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cli.options import Args, Option, parse
+from stoker.cli.options import COMMON, Args, Option, parse
 from stoker.client.errors import UsageError
 
 PORT = 25647
@@ -12,6 +12,7 @@ USUAL_PRIORITY = 10
 """A task's priority p is the job's priority 10 - p, so that both defaults agree."""
 
 HERE = ("--ip", "--port")
+SWITCHES = tuple(name for option in COMMON for name in option.names)
 WHERE = (
     Option("--ip", "ADDRESS", "the machine of the server (127.0.0.1)"),
     Option("--port", "PORT", f"its port (where yours is; on another machine {PORT})"),
@@ -85,7 +86,8 @@ def parsed(verb: str, words: list[str]) -> Args:
         args = parse(VERBS[verb][2], _spread(words, MANY.get(verb, ())))
     except UsageError as error:
         sentence = error.message.partition(" See: ")[0]
-        raise UsageError(f"{sentence} See: auto {verb} --help") from None
+        end = "" if sentence.endswith((".", "?")) else "."
+        raise UsageError(f"{sentence}{end} See: auto {verb} --help") from None
     if args.words and verb not in WORDY:
         raise UsageError(f"{args.words[0]!r} means nothing here. See: auto {verb} --help")
     return args
@@ -140,8 +142,6 @@ def overview() -> str:
 
 def usage(verb: str) -> str:
     """Return the help of one verb."""
-    from stoker.cli.options import COMMON
-
     typed, text, options = VERBS[verb]
     lines = [f"  auto {typed}", "", f"{text[0].upper()}{text[1:]}.", "", "Options"]
     for option in (*options, *COMMON):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stoker.client.client import Client
-from stoker.client.endpoint import Endpoint, is_loopback, read_token
 from stoker.client.errors import DaemonUnreachable, UsageError
 from stoker.frontdoors.auto import record
 from stoker.frontdoors.auto.options import DOOR, PORT, whole
+from stoker.wire import is_ipv4, is_loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 class Reached:
     """A server and the way to it, for the length of one command."""
 
-    def __init__(self, client: Client, away: bool = False, tunnel: Tunnel | None = None) -> None:
+    def __init__(
+        self, client: Client, port: int, away: bool = False, tunnel: Tunnel | None = None
+    ) -> None:
         self.client = client
+        self.port = port
         self.away = away
         """It is on another machine: our directory and environment mean nothing there."""
         self._tunnel = tunnel
@@ -38,32 +41,42 @@ class Reached:
         """Return what the server left for its clients."""
         for listener in self.client.daemon().get("listeners") or ():
             note: dict[str, Any] = listener.get("note") or {}
-            if note.get("door") == DOOR:
+            # A port of a server that was killed may still be open, with what that one left.
+            if note.get("door") == DOOR and listener["address"].endswith(f":{self.port}"):
                 return note
         return {}
 
 
 def reach(args: Args) -> Reached:
     """Find the server that was meant, within a second on this machine."""
-    ip = args.text("ip") or "127.0.0.1"
+    ip = _address(args.text("ip"))
     port = whole(args, "port", 0, 1, 65535)
-    if not ip.strip() or ip.startswith("-") or any(char.isspace() for char in ip):
-        raise UsageError(f"--ip takes an address, not {ip!r}.")
     from stoker.frontdoors.auto.trust import trusted
 
     pinned = trusted(ip, port or PORT)
     if pinned is not None:
-        return Reached(Client(pinned), away=True)
+        return Reached(Client(pinned), pinned.port, away=True)
     if is_loopback(ip):
-        return Reached(Client(_here(ip, port)))
+        found = _here(port)
+        # By its socket, where no stranger can stand in the way, and no token is needed.
+        return Reached(Client(found["socket"]), found["port"])
     from stoker.frontdoors.auto.tunnel import Tunnel
 
     tunnel = Tunnel(ip, port)
-    return Reached(Client(tunnel.socket), away=True, tunnel=tunnel)
+    return Reached(Client(tunnel.socket), tunnel.port, away=True, tunnel=tunnel)
 
 
-def _here(ip: str, port: int) -> Endpoint:
-    """Return the server of this user on this machine."""
+def _address(text: str | None) -> str:
+    """Return the machine that was typed; `127.1` would be read differently by everybody."""
+    ip = "127.0.0.1" if text is None else text.strip("[]")
+    numeric = ip.replace(".", "").isdecimal()
+    if not ip or ip[0] == "-" or any(map(str.isspace, ip)) or (numeric and not is_ipv4(ip)):
+        raise UsageError(f"--ip takes an address such as 10.0.0.5, not {text!r}.")
+    return ip
+
+
+def _here(port: int) -> dict[str, Any]:
+    """Return what the server of this user on this machine wrote about itself."""
     found = record.read()
     if found is None:
         where = f" on port {port}" if port else ""
@@ -74,4 +87,4 @@ def _here(ip: str, port: int) -> Endpoint:
         raise DaemonUnreachable(
             f"No auto server of yours listens on port {port}: it is on port {found['port']}."
         )
-    return Endpoint(ip, found["port"], read_token(found["token_file"]))
+    return found

@@ -58,17 +58,20 @@ class Record:
                 f"An auto server of yours runs already (pid {other.get('pid')}, port "
                 f"{other.get('port')}). Stop it first: kill {other.get('pid')}"
             )
-        self.before = _content(self.fd) or {}
-        """What a server wrote that was killed before it could tidy up."""
+        self.before: dict[str, Any] = _content(self.fd) or {}
+        """What was written last: by us, or by a server that was killed before it could tidy up."""
+        self.written = False
 
-    def write(self, **content: object) -> None:
+    def write(self, **content: Any) -> None:
         """Say where the server is."""
+        self.written, self.before = True, content
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, jsonlight.dumps(content).encode() + b"\n", 0)
 
     def close(self) -> None:
-        """The server is gone."""
-        os.ftruncate(self.fd, 0)
+        """The server is gone; one that never served leaves what its predecessor left to tidy."""
+        if self.written:
+            os.ftruncate(self.fd, 0)
         os.close(self.fd)
 
 

@@ -20,6 +20,7 @@ from stoker.frontdoors.auto.journal import Journal
 from stoker.frontdoors.auto.options import DOOR
 from stoker.frontdoors.auto.record import Record
 from stoker.frontdoors.auto.settings import Settings, read
+from stoker.frontdoors.auto.tasks import HOLDING, UNFINISHED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 SUCCESSOR_SECONDS = 15.0
 """How long a daemon that was stopped may take to come back, in a restart."""
-LIVE = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 
 
 def server(args: Args) -> int:
@@ -51,6 +51,8 @@ class Server:
         self.say = Journal(settings.log_file)
         self.daemon: dict[str, Any] = {}
         self.addresses: list[str] = []
+        self.usual: dict[str, Any] = {}
+        """From when on a GPU counted as used by others before we came, and will again."""
         self.stopped = _signals()
 
     def run(self) -> int:
@@ -91,7 +93,10 @@ class Server:
             return
         if started:
             # It declared GPUs that a machine with real ones does not have.
+            fd = os.pidfd_open(int(self.daemon["pid"]))
             self.client.stop()
+            select.select([fd], [], [], SUCCESSOR_SECONDS)  # the next server must not meet it
+            os.close(fd)
         there = f"it has {', '.join(real or found)}" if found else "it has none"
         sentence = f"This machine has no GPU {', '.join(missing)}: {there}."
         if not started and not real:
@@ -105,8 +110,11 @@ class Server:
         self.client.define_queue(
             DOOR, devices=chosen.gpus, max_waiting=chosen.max_run, max_job_gpus=str(chosen.limit)
         )
+        before = self.record.before
+        same = before.get("daemon") == self.daemon["pid"]
+        self.usual = (before.get("thresholds") if same else None) or self.daemon["thresholds"]
         self.client.thresholds(load=chosen.max_load, memory=chosen.max_memory, processes=False)
-        for address in self.record.before.get("addresses") or ():
+        for address in before.get("addresses") or ():
             with contextlib.suppress(StokerError):
                 self.client.unlisten(address)  # of a server that was killed
         note = {"door": DOOR, "records": str(chosen.num_records), "directory": os.getcwd()}
@@ -125,6 +133,7 @@ class Server:
         self.record.write(
             pid=os.getpid(), port=chosen.port, addresses=self.addresses,
             token_file=opened["token_file"], socket=places.socket_path(),
+            daemon=self.daemon["pid"], thresholds=self.usual,
         )  # fmt: skip
 
     def _again(self) -> bool:
@@ -161,8 +170,7 @@ class Server:
             f"a GPU is free below {chosen.max_load:.0%} load and {chosen.max_memory:.0%} memory;"
             " that holds for every job of this daemon"
         )
-        live = self.client.jobs(door=DOOR, state=LIVE, limit=1)
-        count = len(live["jobs"]) + int(live.get("more") or 0)
+        count = _count(self.client, UNFINISHED)
         if count:
             self.say(
                 f"{counted(count, 'task')} from before {'is' if count == 1 else 'are'} still here"
@@ -192,16 +200,17 @@ class Server:
                 self.client.unlisten(address)
         text = "stopped"
         with contextlib.suppress(StokerError):
-            counts = _counts(self.client)
-            if any(counts):
-                text += f"; {counts[0]} running and {counts[1]} waiting tasks go on without it"
+            self.client.thresholds(**self.usual)
+            running, waiting = _count(self.client, HOLDING), _count(self.client, "PENDING")
+            if running or waiting:
+                text += f"; {running} running and {waiting} waiting tasks go on without it"
         self.say(f"{text}. To end the daemon as well: stoker daemon stop")
 
 
-def _counts(client: Client) -> tuple[int, int]:
-    views = client.jobs(door=DOOR, state=LIVE, limit=1_000_000)["jobs"]
-    waiting = sum(view["state"] == "PENDING" for view in views)
-    return len(views) - waiting, waiting
+def _count(client: Client, states: str) -> int:
+    """Return how many tasks are in these states."""
+    reply = client.jobs(door=DOOR, state=states, limit=1)
+    return len(reply["jobs"]) + int(reply["more"])
 
 
 def _signals() -> int:

@@ -86,6 +86,9 @@ def _log_file(text: str | None) -> str | None:
     if text is None:
         return None
     path = os.path.abspath(os.path.expanduser(text))
-    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path)):
+    new = not os.path.exists(path)
+    if not new and not os.path.isfile(path):  # opening a pipe would wait for its reader
+        raise UsageError(f"--log-file: {path} is not a file.")
+    if not os.access(os.path.dirname(path) if new else path, os.W_OK):
         raise UsageError(f"--log-file: {path} cannot be written to.")
     return path

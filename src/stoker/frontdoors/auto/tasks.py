@@ -11,23 +11,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+HOLDING = "CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
+UNFINISHED = f"PENDING,{HOLDING}"
+
 ID = Column("ID", right=True)
 NUMBER = Column("NUM GPUS", right=True)
 GPUS = Column("GPUS")
 PRIORITY = Column("PRIORITY", right=True)
 SUBMITTED = Column("SUBMITTED")
 STARTED = Column("STARTED")
-ENDED = Column("ENDED")
 TIME = Column("TIME", right=True)
-CODE = Column("RETURN CODE", right=True)
+CODE = Column("CODE", right=True)
 WAITS = Column("WAITS FOR", cut=True)
 COMMAND = Column("COMMAND", cut=True)
 LOG = Column("LOG")
 
 RUNNING = (ID, NUMBER, GPUS, PRIORITY, STARTED, TIME, COMMAND)
 PENDING = (ID, NUMBER, PRIORITY, SUBMITTED, WAITS, COMMAND)
-SUCCEEDED = (ID, NUMBER, GPUS, PRIORITY, SUBMITTED, STARTED, ENDED, COMMAND)
-FAILED = (ID, NUMBER, GPUS, PRIORITY, SUBMITTED, STARTED, ENDED, CODE, COMMAND)
+SUCCEEDED = (ID, GPUS, PRIORITY, STARTED, TIME, COMMAND)
+FAILED = (ID, GPUS, PRIORITY, STARTED, TIME, CODE, COMMAND)
 
 
 def task(view: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +92,6 @@ CELLS: dict[str, Callable[[dict[str, Any]], object]] = {
     PRIORITY.title: lambda view: USUAL_PRIORITY - int(view["priority"]),
     SUBMITTED.title: lambda view: times.absolute(view.get("submitted_at")),
     STARTED.title: lambda view: times.absolute(view.get("started_at")) or "-",
-    ENDED.title: lambda view: times.absolute(view.get("ended_at")) or "-",
     TIME.title: lambda view: times.duration(view.get("elapsed") or 0),
     CODE.title: return_code,
     WAITS.title: lambda view: view.get("reason_text") or "-",

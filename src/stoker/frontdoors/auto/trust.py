@@ -30,11 +30,8 @@ def trusted(ip: str, port: int) -> Endpoint | None:
 def trust(args: Args) -> int:
     """Remember a server, once it has shown that certificate and taken that token."""
     ip, port = _address(args)
-    known = _read()
     if args.flag("forget"):
-        if known.pop(_name(ip, port), None) is None:
-            raise StokerError(f"{_name(ip, port)} is not trusted anyway.")
-        _write(known)
+        _change(_name(ip, port), None)
         output.say(f"auto: {_name(ip, port)} is no longer trusted")
         return 0
     if len(args.words) != 2:
@@ -47,8 +44,7 @@ def trust(args: Args) -> int:
     client = Client(endpoint)
     client.check_version = False
     client.daemon()
-    known[_name(ip, port)] = {"fingerprint": fingerprint, "token": endpoint.token}
-    _write(known)
+    _change(_name(ip, port), {"fingerprint": fingerprint, "token": endpoint.token})
     output.say(f"auto: {endpoint} is trusted; now: auto --ip {ip} --port {port} status")
     return 0
 
@@ -82,15 +78,40 @@ def _read() -> dict[str, dict[str, str]]:
     try:
         with open(path(), encoding="utf-8") as file:
             found = jsonlight.loads(file.read())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except OSError as error:
+        raise StokerError(f"{path()} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(map(_makes_sense, found.values())):
+        raise StokerError(f"{path()} makes no sense. Remove it, and trust your servers again.")
+    return found
 
 
-def _write(known: dict[str, dict[str, str]]) -> None:
+def _makes_sense(entry: object) -> bool:
+    return isinstance(entry, dict) and all(
+        isinstance(entry.get(key), str) for key in ("fingerprint", "token")
+    )
+
+
+def _change(name: str, entry: dict[str, str] | None) -> None:
+    """Remember a server, or forget it; two who do so at once wait for each other."""
+    import fcntl
+
     places.secure_dir(places.state_dir())
-    new = f"{path()}.{os.getpid()}"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(jsonlight.dumps(known))
-    os.rename(new, path())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(f"{path()}.lock", flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = _read()
+        if entry is not None:
+            known[name] = entry
+        elif known.pop(name, None) is None:
+            raise StokerError(f"{name} is not trusted anyway.")
+        new = f"{path()}.new"
+        with open(os.open(new, flags | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(jsonlight.dumps(known))
+        os.rename(new, path())
+    finally:
+        os.close(lock)

@@ -24,10 +24,14 @@ END = b"."
 SCRIPT = (
     'u=$(id -u); for d in "${STOKER_HOME:+$STOKER_HOME/run}"'
     ' "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/stoker}" "/run/user/$u/stoker" "/tmp/stoker-$u"; do'
-    ' f=$d/auto.json; if [ -n "$d" ] && [ -O "$f" ]; then cat "$f"; fi; done;'
+    ' f=$d/auto.json; if [ -n "$d" ] && [ -O "$f" ] && ! flock -n -s "$f" true 2>/dev/null;'
+    ' then cat "$f"; fi; done;'
     " echo .; exec cat >/dev/null"
 )
-"""Says where servers are, then stays until our end of stdin is closed: by us, or by our death."""
+"""Says where servers are, then stays until our end of stdin is closed: by us, or by our death.
+
+A file whose lock can be had was left behind; without the flock command every file counts.
+"""
 
 
 class Tunnel:
@@ -44,6 +48,7 @@ class Tunnel:
         try:
             self._connect()
             found = self._server(port)
+            self.port = int(found["port"])
             self._forward(str(found["socket"]))
         except BaseException:
             self.close()

@@ -8,6 +8,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.frontdoors.auto import tasks
+from stoker.frontdoors.auto.lookup import known
 from stoker.frontdoors.auto.options import DOOR, USUAL_PRIORITY, task_ids, whole
 from stoker.frontdoors.auto.reach import Reached, reach
 
@@ -22,7 +23,6 @@ SHELL = "/bin/sh"
 """Commands are written for this shell, whatever the user's own is."""
 RECORDS = 10_000
 MOST = 1_000_000
-UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 SUCCEEDED = "COMPLETED"
 FAILED = "FAILED,TIMEOUT,OUT_OF_MEMORY,NODE_FAIL,DEADLINE,CANCELLED"
 
@@ -97,7 +97,7 @@ def _full(client: Client, args: Args) -> int:
 def status(args: Args) -> int:
     """Print what runs and what waits."""
     with reach(args) as server:
-        views = server.client.jobs(door=DOOR, state=UNFINISHED, limit=MOST)["jobs"]
+        views = server.client.jobs(door=DOOR, state=tasks.UNFINISHED, limit=MOST)["jobs"]
     pending = [view for view in views if view["state"] == "PENDING"]
     running = [view for view in views if view["state"] != "PENDING"]
     if args.flag("json"):
@@ -131,10 +131,10 @@ def _end(
     """End tasks of this door; what cannot be done to one is said, and does not stop the others."""
     ids = task_ids(args)
     with reach(args) as server:
-        views = _known(server.client, ids)
+        views = known(server.client, ids)
         # In one request: what one task gives back must not start another that is then ended too.
-        known = [str(id) for id in views]
-        reply = server.client.act("cancel", known, door=DOOR, only=only) if known else {}
+        select = [str(id) for id in views]
+        reply = server.client.act("cancel", select, door=DOOR, only=only) if select else {}
     left = {id: "there is no such task" for id in ids if id not in views}
     left |= {each["id"]: hints.get(each["why"], each["why"]) for each in reply.get("skipped", ())}
     done = [view for id, view in views.items() if id not in left]
@@ -219,6 +219,8 @@ def wait(args: Args) -> int:
 
 def logs(args: Args) -> int:
     """Print what tasks have written."""
+    from stoker.cli.patience import copy_log
+
     ids = task_ids(args)
     with reach(args) as server:
         views = _all_ours(server.client, ids)
@@ -226,31 +228,19 @@ def logs(args: Args) -> int:
             print("\n".join(str(view["log"]) for view in views))
             return 0
         for id in ids:
-            for piece in server.client.log(str(id), follow=args.flag("follow")):
+            if args.flag("follow"):
+                copy_log(server.client, str(id), sys.stdout.buffer)
+                continue
+            for piece in server.client.log(str(id)):
                 sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
+            sys.stdout.buffer.flush()
     return 0
 
 
 def _all_ours(client: Client, ids: list[int]) -> list[dict[str, Any]]:
     """Return the tasks of these ids, or say which is none."""
-    views = _known(client, ids)
+    views = known(client, ids)
     for id in ids:
         if id not in views or views[id]["door"] != DOOR:
             raise StokerError(f"There is no task {id}.", wire.EXIT_NOT_FOUND, "not_found")
     return list(views.values())
-
-
-def _known(client: Client, ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return those of the ids that mean something, with what they mean."""
-    found: dict[int, dict[str, Any]] = {}
-    for id in ids:
-        try:
-            # The id of an array means all its members: none of them is a task.
-            found |= {
-                view["id"]: view for view in client.jobs([str(id)])["jobs"] if view["id"] == id
-            }
-        except StokerError as error:
-            if error.code != "not_found":
-                raise
-    return found

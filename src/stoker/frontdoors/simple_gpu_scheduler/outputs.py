@@ -7,6 +7,7 @@ only while its command runs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -68,6 +69,8 @@ class Tail:
 
     def __init__(self, path: str, sink: Sink) -> None:
         self.path, self.sink = path, sink
+        self.needed = True
+        """Whether the file stays even if there is nothing in it."""
         self.fd = -1
         self.part = b""
 
@@ -94,15 +97,18 @@ class Tail:
 
     def end(self) -> bool:
         """Pass on the rest; return False when the sink cannot take it yet."""
-        if self.fd < 0 and not _has_content(self.path):
-            return True  # most commands print nothing: one question, no open file
-        self.look()
-        if self.sink.full:
-            return False
-        if self.part:
-            self.sink.put(self.part + b"\n")
-        if self.fd >= 0:
-            os.close(self.fd)
+        # Most commands print nothing: one question, no open file.
+        if self.fd >= 0 or _has_content(self.path):
+            self.look()
+            if self.sink.full:
+                return False
+            if self.part:
+                self.sink.put(self.part + b"\n")
+            if self.fd >= 0:
+                os.close(self.fd)
+        if not self.needed and not _has_content(self.path):
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
         return True
 
 
@@ -146,7 +152,10 @@ class Outputs:
 
     def over(self, id: int) -> None:
         """A command has ended: show the last of it."""
-        self.leftover += self.running.pop(id)
+        tails = self.running.pop(id)
+        for errors in tails[1:]:
+            errors.needed = False
+        self.leftover += tails
         self._end_leftover()
 
     def turn(self) -> None:
@@ -197,8 +206,9 @@ class Outputs:
             self._end_leftover()
             self.err.push(None)
             self.out.push(None)
-            if not self.leftover:
+            if not self.leftover and not self.out.waiting and not self.err.waiting:
                 return
+            time.sleep(RETRY)  # a terminal may say that it has room, and take nothing
 
 
 def _has_content(path: str) -> bool:

@@ -37,11 +37,13 @@ class Slot:
 def named_slots(argv: Sequence[str]) -> list[Slot]:
     """Read the command line: a slot for each GPU or group, in the order typed."""
     names = [_checked(name) for name in _names(_values(argv))]
-    devices = [device for name in names for device in name.split(",")]
+    counts: dict[str, int] = {}
+    for name in names:
+        for device in name.split(","):
+            counts[device] = counts.get(device, 0) + 1
     # A GPU that is in several slots is shared by as many commands; amounts are thousandths.
-    return [
-        Slot(name, max(THOUSAND // max(map(devices.count, name.split(","))), 1)) for name in names
-    ]
+    shares = [THOUSAND // max(counts[device] for device in name.split(",")) for name in names]
+    return [Slot(name, max(share, 1)) for name, share in zip(names, shares, strict=True)]
 
 
 def _values(argv: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from stoker import wire
+from stoker.client.errors import StokerError
 from stoker.feed.lines import Lines
 from stoker.feed.work import End, Lot, Work
 from stoker.frontdoors.simple_gpu_scheduler import record
@@ -14,14 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stoker.client.errors import StokerError
-
 READ_AHEAD = 256
 """Lines that are kept in memory; they are in nobody's queue yet."""
 LONGEST_COMMAND = 128 * 1024 - 1
 """Bytes that the kernel takes as one word of a command line."""
 TRY_AGAIN = 1.0
-"""Seconds before a line that the daemon could not store (a full disk) is tried again."""
+"""Seconds before a line for which there was no room (a full disk) is tried again."""
 SHOWN = 200
 """Letters of a command in a complaint."""
 
@@ -72,17 +72,17 @@ class Slots(Work):
         return bool(self.not_before) and time.monotonic() < self.not_before
 
     def next(self, waiting: int) -> Lot | None:
-        """A line that can be run, and the slot for it."""
-        if not self.free:
+        """A line and the slot for it, or None if the next line cannot be run."""
+        taken = self.lines.take(1) if self.free else []
+        if not taken:
             return None
-        while taken := self.lines.take(1):
-            line = taken[0].rstrip()
-            what, shown = self._read(line)
-            if what is not None:
-                command = Command(line, shown, self.free.pop())
-                return Lot(what, command.slot.options, slot=command)
+        line = taken[0].rstrip()
+        what, shown = self._read(line)
+        if what is None:
             self._leave_out(f"`{shown[:40]}...` is left out: it is longer than 128 KiB")
-        return None
+            return None
+        command = Command(line, shown, self.free.pop())
+        return Lot(what, command.slot.options, slot=command)
 
     @staticmethod
     def _read(line: str) -> tuple[dict[str, str] | None, str]:
@@ -105,11 +105,14 @@ class Slots(Work):
         self.outputs.follow(first)
 
     def refused(self, lot: Lot, error: StokerError) -> StokerError | None:
-        """What cannot be stored now is tried again later; what cannot run at all has failed."""
+        """What has no room now is tried again later; what cannot run at all has failed."""
         command = lot.slot
         assert isinstance(command, Command)
         self.free.append(command.slot)
-        if error.code in ("unavailable", "full"):
+        if error.code == "unavailable":
+            text = f"{error.message} What runs goes on, the rest is not run."
+            return StokerError(text, wire.EXIT_FAILED, error.code)
+        if error.code in ("no_room", "full"):
             self.lines.put_back(command.line)
             self.not_before = time.monotonic() + TRY_AGAIN
             self.warn(f"{error.message} Waiting for that to change.")
@@ -163,10 +166,9 @@ class Slots(Work):
 
     def stopped(self) -> None:
         """Say how much was left undone."""
-        while self.lines.regular and not self.lines.done:
-            self.not_run += len(self.lines.take(READ_AHEAD))
-        self.not_run += self.lines.waiting
-        counts = ((self.cancelled, "cancelled"), (self.not_run, "not run"))
+        rest = self.lines.rest()
+        not_run = "the rest" if rest is None else self.not_run + rest
+        counts = ((self.cancelled, "cancelled"), (not_run, "not run"))
         said = ", ".join(f"{count} {what}" for count, what in counts if count)
         if said:
             self._complain(f"commands: {said}")
