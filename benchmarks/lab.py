@@ -68,10 +68,12 @@ def run(
     stdin: Path | None = None,
     limit: float = TIME_LIMIT,
     check: bool = True,
+    merged: bool = False,
 ) -> Outcome:
     """Run to the end, timed from before the fork to after the exit was seen.
 
     Output goes to a file, not a pipe: a daemon that a command leaves behind may keep it open.
+    `merged`: stdout and stderr to the same one, as on a terminal.
     """
     with (
         stdin.open("rb") if stdin else open(os.devnull, "rb") as source,
@@ -83,7 +85,7 @@ def run(
             argv,
             stdin=source,
             stdout=output,
-            stderr=complaints,
+            stderr=subprocess.STDOUT if merged else complaints,
             cwd=directory,
             env=dict(env) if env is not None else clean_environment(),
             start_new_session=True,

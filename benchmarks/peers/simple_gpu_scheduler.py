@@ -28,4 +28,5 @@ class SimpleGpuScheduler(Peer):
             [self.place / "bin/simple_gpu_scheduler", "--gpus", devices],
             directory=work.directory,
             stdin=work.lines,
+            merged=True,
         )

@@ -19,4 +19,5 @@ class StokerDoor(StokerFeed):
             directory=work.directory,
             env={**home.environment, "SHELL": "/bin/sh"},
             stdin=work.lines,
+            merged=True,
         )
