@@ -14,9 +14,14 @@ def child():
         ["/bin/cat", "a (strange) name", "-"],
         env=env,
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
+        # It answers: so it has its name and arguments, which come a moment after the start.
+        process.stdin.write(b"here\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"here\n"
         yield process
         process.kill()
 
