@@ -192,3 +192,14 @@ def test_a_door_s_history_is_wiped_from_a_moment_on():
     story = Story()
     story.tell(e.RecordsCleared(at=1234.0, door="auto"))
     assert story.state.rest.cleared == {"auto": 1234.0}
+
+
+def test_a_fraction_in_a_queue_goes_where_it_wastes_least():
+    story = Story(gpus=3)
+    define(story, resources=tuple(("gpu", str(n), 1000) for n in range(3)))
+    whole, half = story.submit(gpus(1), queue="q"), story.submit(gpus(0.5), queue="q")
+    story.plan()
+    story.exited(whole)
+    more = story.submit(gpus(0.5), queue="q")
+    story.plan()
+    assert (story.on(half), story.on(more)) == (["1"], ["1"])

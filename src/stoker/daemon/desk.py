@@ -84,6 +84,11 @@ class Desk(Struct):
         return events
 
 
+def gone() -> Refusal:
+    """The answer to whoever asks a daemon that has just ended."""
+    return Refusal("The daemon has just ended. Try again.", "gone")
+
+
 def answered(value: Any) -> Decision:
     """An answer that changes nothing."""
     return Decision(reply=lambda _: value)

@@ -15,12 +15,12 @@ from starlette.responses import Response
 from stoker import __version__, wire
 from stoker.core.units import BadValue
 from stoker.daemon.auth import allowed, entrance_of
+from stoker.daemon.desk import gone
 from stoker.engine import Refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-ENDING = "The daemon has just ended. Try again."
 HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
 encode = msgspec.json.Encoder().encode
 
@@ -98,7 +98,7 @@ class Guard:
         except CancelledError:
             # The daemon ends. What has begun breaks off; what has not can still be told.
             with suppress(RuntimeError):
-                await refusal_reply(Refusal(ENDING, "gone"))(scope, receive, send)
+                await refusal_reply(gone())(scope, receive, send)
 
 
 def _turned_away(scope: Scope) -> Response | None:

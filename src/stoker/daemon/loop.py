@@ -20,7 +20,7 @@ from stoker.core.clock import seconds_until_due
 from stoker.core.events import Event
 from stoker.core.launch import launch
 from stoker.core.state import State
-from stoker.daemon.desk import Decide, Desk, clock
+from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.hooks import run_hook
 from stoker.daemon.settings import Settings
 from stoker.daemon.views import job_view
@@ -135,7 +135,7 @@ class Loop:
     def ask(self, ask: Ask) -> None:
         """Hand a request to the loop."""
         if self.left:
-            ask.refuse(_gone())
+            ask.refuse(gone())
             return
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
@@ -382,9 +382,9 @@ class Loop:
         """Nobody's question will be answered here any more: say so to all who wait."""
         self.left = True
         for wait in self.waits.waiting:
-            wait.refuse(_gone())
+            wait.refuse(gone())
         while not self.inbox.empty():
-            self.inbox.get().refuse(_gone())
+            self.inbox.get().refuse(gone())
 
     def close(self) -> None:
         """Leave everything in order for the next daemon."""
@@ -393,7 +393,3 @@ class Loop:
         self.watch.close()
         self.store.close()
         self.executor.close()
-
-
-def _gone() -> Refusal:
-    return Refusal("The daemon has just ended. Try again.", "gone")

@@ -66,6 +66,18 @@ class Filter(Struct, kw_only=True):
     until: float | None = None
     limit: int = 100
 
+    def tests(self, owner: str) -> list[tuple[str, str, str | float]]:
+        """Columns, comparisons and values, for a WHERE; `owner` is the column of the user."""
+        found = (
+            (owner, "=", self.user),
+            ("jobs.name", "=", self.name),
+            ("specs.queue", "=", self.queue),
+            ("specs.door", "=", self.door),
+            ("ended_at", ">=", self.since),
+            ("ended_at", "<", self.until),
+        )
+        return [(column, test, value) for column, test, value in found if value is not None]
+
 
 class Store(Protocol):
     """A journal of events plus row-wise projections, changed only together."""

@@ -406,17 +406,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     states = [state for state in _ENDED if wanted.states is None or state in wanted.states]
     parts: list[str] = [f"ended_at IS NOT NULL AND state IN ({', '.join('?' * len(states))})"]
     values: list[Any] = [*states]
-    for column, test, value in (
-        ("user", "=", wanted.user),
-        ("jobs.name", "=", wanted.name),
-        ("specs.queue", "=", wanted.queue),
-        ("specs.door", "=", wanted.door),
-        ("ended_at", ">=", wanted.since),
-        ("ended_at", "<", wanted.until),
-    ):
-        if value is not None:
-            parts.append(f"{column} {test} ?")
-            values.append(value)
+    for column, test, value in wanted.tests("user"):
+        parts.append(f"{column} {test} ?")
+        values.append(value)
     return " AND ".join(parts), values
 
 

@@ -98,15 +98,7 @@ def conditions(wanted: Filter) -> tuple[str, list[Any]]:
     states = [state for state in ENDED if wanted.states is None or state in wanted.states]
     parts = ["ended_at IS NOT NULL AND state = ANY(%s)"]
     values: list[Any] = [states]
-    for column, test, value in (
-        ("owner", "=", wanted.user),
-        ("jobs.name", "=", wanted.name),
-        ("specs.queue", "=", wanted.queue),
-        ("specs.door", "=", wanted.door),
-        ("ended_at", ">=", wanted.since),
-        ("ended_at", "<", wanted.until),
-    ):
-        if value is not None:
-            parts.append(f"{column} {test} %s")
-            values.append(storable(value))
+    for column, test, value in wanted.tests("owner"):
+        parts.append(f"{column} {test} %s")
+        values.append(storable(value))
     return " AND ".join(parts), values

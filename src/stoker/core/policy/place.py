@@ -123,9 +123,7 @@ def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     able = _able(node, ask)
     if ask.share is not None:
         return _a_share_of_each(able, ask, ask.share)
-    return _choose(
-        able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only or ask.within)
-    )
+    return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
 
 
 def _able(node: Node, ask: GpuAsk) -> list[Device]:
