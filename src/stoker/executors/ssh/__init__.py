@@ -1,0 +1,1 @@
+"""Machines over SSH, with nothing installed on them."""

@@ -1,0 +1,53 @@
+"""Where a machine is, and how OpenSSH is told to go there."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from stoker.core.units import BadValue
+
+ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10")
+"""A dead link is noticed within ten seconds; plain ssh would hang for minutes."""
+QUIET = ("-T", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new")
+"""Never a question, never a banner; a new host is remembered, a changed one refused."""
+
+
+class Address(Struct, frozen=True, omit_defaults=True):
+    """`ssh://user@host:port`, with a key where ssh's own configuration has none."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+
+    @property
+    def url(self) -> str:
+        """As people write it."""
+        user = f"{self.user}@" if self.user else ""
+        port = f":{self.port}" if self.port else ""
+        return f"ssh://{user}{self.host}{port}"
+
+    def command(self, control: str, *more: str) -> list[str]:
+        """An ssh command line for this machine; `control` is the socket of its connection."""
+        port = ("-p", str(self.port)) if self.port else ()
+        key = ("-i", self.key, "-o", "IdentitiesOnly=yes") if self.key else ()
+        user = ("-l", self.user) if self.user else ()
+        return [
+            "ssh", *QUIET, *ALIVE, "-o", f"ControlPath={control}", *port, *key, *user, *more,
+            "--", self.host,
+        ]  # fmt: skip
+
+
+def parse_address(text: str, key: str | None = None) -> Address:
+    """Read `ssh://me@host:22`, `me@host` or the name of a host in ssh's configuration."""
+    match = re.fullmatch(
+        r"(?:ssh://)?(?:([\w.+-]+)@)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?/?", text
+    )
+    if match is None or match[2].startswith("-"):
+        raise BadValue(f"'{text}' is not a machine's address; write ssh://me@host:22.")
+    port = int(match[3]) if match[3] else None
+    if port is not None and not 0 < port < 65536:
+        raise BadValue(f"'{text}' has no such port; write a number from 1 to 65535.")
+    return Address(match[2].strip("[]"), match[1], port, key)
