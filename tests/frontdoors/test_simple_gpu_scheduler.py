@@ -264,17 +264,17 @@ def test_sgs_06_names_are_taken_as_they_are_and_a_gpu_may_be_named_twice(
 
 def test_sgs_07_the_last_gpu_is_handed_out_first(idle: Box, beside: Beside) -> None:
     running = beside("--gpus", "0", "1", "2")
-    send(running, f"true\n{WAITS}\n")
+    first, third = "until [ -e over ]; do sleep 0.05; done", f"{WAITS}; true"
+    send(running, f"{first}\n{WAITS}\n")
     pids(idle, 1)
-    send(running, "touch third\n")
-    until((idle.user / "third").exists)
+    (idle.user / "over").touch()
+    until(lambda: [job["command"] for job in idle.client.jobs()["jobs"]] == [WAITS])
+    send(running, f"{third}\n")
+    pids(idle, 2)
     (idle.user / "go").touch()
     out, _ = running.communicate(timeout=30)
-    given = dict(processing(out.decode()))
-    first, second, third = given["true"], given[WAITS], given["touch third"]
-    assert first == "2"
-    # A GPU that was given back is the next one: 2 again, unless `true` was still running.
-    assert (second, third) in {("2", "1"), ("1", "2")}
+    # A GPU that was given back is the next one.
+    assert processing(out.decode()) == [(first, "2"), (WAITS, "1"), (third, "2")]
 
 
 def test_sgs_08_the_message_to_the_letter_and_nothing_else(door: Door) -> None:
