@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from stoker.core.events import DeadlinePassed, Event, TimeLimitNear, TimeLimitReached, WaitOver
+from stoker.core.events import (
+    AttemptAbandoned,
+    DeadlinePassed,
+    Event,
+    TimeLimitNear,
+    TimeLimitReached,
+    WaitOver,
+)
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
@@ -34,6 +41,11 @@ def due(state: State, at: float, boot: float) -> list[Event]:
             facts.append(TimeLimitReached(at=at, job=job.id, attempt=job.attempt))
         elif warn is not None and boot >= warn:
             facts.append(TimeLimitNear(at=at, job=job.id, attempt=job.attempt))
+        facts += [
+            AttemptAbandoned(at=at, job=job.id, attempt=job.attempt, node=node)
+            for node, moment in _given_up(state, job)
+            if boot >= moment
+        ]
     return facts
 
 
@@ -46,7 +58,21 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
         waits.append(state.deadlines[0][0] - at)
     for job in state.running.values():
         waits += [moment - boot for moment in _limits(state, job) if moment is not None]
+        waits += [moment - boot for _, moment in _given_up(state, job)]
     return max(min(waits), 0.0) if waits else None
+
+
+def _given_up(state: State, job: Job) -> list[tuple[str, float]]:
+    """The silent machines of an attempt, and when its owner's rule gives each of them up."""
+    patience = state.specs[job.spec].if_unreachable
+    if patience is None or not state.rest.away or job.placement is None:
+        return []
+    over = {end.part for end in job.ends}
+    return [
+        (part.node, state.rest.away[part.node].boot + patience)
+        for number, part in enumerate(job.placement.parts)
+        if part.node in state.rest.away and number not in over
+    ]
 
 
 def _limits(state: State, job: Job) -> tuple[float | None, float | None]:

@@ -39,11 +39,21 @@ class Take(Struct, frozen=True, array_like=True):
     memory: int = 0
 
 
-class Placement(Struct, frozen=True, array_like=True):
-    """Which devices of which node an attempt holds."""
+class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Which devices of which node an attempt holds, and its other parts on other nodes."""
 
     node: str
     takes: tuple[Take, ...]
+    more: tuple[Placement, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Placement, ...]:
+        """One per machine, in the order of their ranks; most attempts have just one."""
+        return (self, *self.more)
+
+    def on(self, node: str) -> Placement | None:
+        """The part on this node, if there is one."""
+        return next((part for part in self.parts if part.node == node), None)
 
     def names(self, type: str) -> list[str]:
         """The device names of one type, in the order the job sees them."""
@@ -51,15 +61,15 @@ class Placement(Struct, frozen=True, array_like=True):
 
     @property
     def gpu_amount(self) -> int:
-        """Thousandths of GPUs held."""
-        return sum(take.amount for take in self.takes if take.type == GPU)
+        """Thousandths of GPUs held, on all machines together."""
+        return sum(take.amount for part in self.parts for take in part.takes if take.type == GPU)
 
 
 class Device:
     """One device and what is left of it. Only the ledger's take and release change `free`."""
 
     __slots__ = (
-        "drained", "facts", "free", "gone", "memory_free", "name", "stranger",
+        "drained", "facts", "free", "gone", "memory_free", "name", "others", "stranger",
         "stranger_memory", "type",
     )  # fmt: skip
 
@@ -73,15 +83,23 @@ class Device:
         self.stranger: str | None = None
         """Who else is using it, in words; None when nobody is."""
         self.stranger_memory = 0
+        self.others = 0
+        """So much of a pool is in use by others, as far as it can be measured."""
         self.gone = False
         """Still held by a running attempt, but the machine no longer offers it."""
 
     def copy(self) -> Device:
         """The same device in a ledger of its own, for what-if questions."""
         twin = Device(self.type, self.facts)
-        for slot in ("free", "memory_free", "drained", "stranger", "stranger_memory", "gone"):
-            setattr(twin, slot, getattr(self, slot))
+        twin.free, twin.memory_free, twin.others = self.free, self.memory_free, self.others
+        twin.stranger, twin.stranger_memory = self.stranger, self.stranger_memory
+        twin.drained, twin.gone = self.drained, self.gone
         return twin
+
+    @property
+    def left(self) -> int:
+        """What neither we nor others use of it."""
+        return self.free - self.others
 
     def answers_to(self, word: str) -> bool:
         """Whether a person who types this word means this device."""
@@ -94,10 +112,12 @@ class Device:
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "choices", "name", "types")
+    __slots__ = ("by_name", "choices", "closed", "name", "types")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.closed: str | None = None
+        """Why nothing new is put here, although what runs here goes on."""
         self.types: dict[str, list[Device]] = {}
         self.by_name: dict[tuple[str, str], Device] = {}
         self.choices: dict[object, list[Device]] = {}
@@ -112,6 +132,7 @@ class Node:
     def copy(self) -> Node:
         """The same node in a ledger of its own."""
         twin = Node(self.name)
+        twin.closed = self.closed
         for device in self.devices():
             twin.add(device.copy())
         return twin
@@ -191,11 +212,13 @@ class Cluster:
 
     def take(self, placement: Placement) -> None:
         """Enter a placement in the ledger."""
-        self.nodes[placement.node].take(placement.takes)
+        for part in placement.parts:
+            self.nodes[part.node].take(part.takes)
 
     def release(self, placement: Placement) -> None:
         """Give a placement back."""
-        self.nodes[placement.node].release(placement.takes)
+        for part in placement.parts:
+            self.nodes[part.node].release(part.takes)
 
     def named(self, key: str) -> list[Device]:
         """The device of exactly this key (`node/type:name`), or none."""

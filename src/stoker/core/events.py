@@ -21,12 +21,56 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     boot: str
     pid: int
     version: str
+    clock: float = 0.0
+    """Its boot clock; that of an earlier boot said something else."""
 
 
 class NodeJoined(Event, frozen=True, kw_only=True):
     """A machine said what it has."""
 
     facts: NodeFacts
+
+
+class NodeAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A machine over SSH belongs to us from now on, whether or not it answers."""
+
+    name: str
+    address: str
+    key: str | None = None
+    shared: bool = False
+    """It has our files under the same names, so that nothing need travel."""
+    configured: bool = False
+    """The configuration names it, and taking it out there removes it."""
+
+
+class NodeRemoved(Event, frozen=True, kw_only=True):
+    """A machine over SSH is ours no longer."""
+
+    name: str
+
+
+class NodeReached(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A machine over SSH answers, and what was given up on it is over."""
+
+    node: str
+    ended: tuple[tuple[int, int], ...] = ()
+    """Jobs and attempts that were restarted elsewhere, and now run there only."""
+
+
+class NodeUnreachable(Event, frozen=True, kw_only=True):
+    """A machine over SSH does not answer. What runs there goes on, for all we know."""
+
+    node: str
+    why: str
+    boot: float
+
+
+class NodeMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What others use of a machine's cores (thousandths) and memory (MiB) has changed."""
+
+    node: str
+    cpus: int = 0
+    memory: int = 0
 
 
 class SpecRecorded(Event, frozen=True, kw_only=True):
@@ -73,6 +117,8 @@ class ProcessStarted(Event, frozen=True, kw_only=True):
     attempt: int
     pid: int
     boot: float
+    part: int | None = None
+    """Which part of an attempt on several machines; None: the whole of it. So below."""
 
 
 class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,6 +132,7 @@ class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
     """`host` when the kernel killed it for memory, `cuda` when CUDA ran out."""
     note: str | None = None
     """What had to be done to end it, or what it left behind."""
+    part: int | None = None
 
 
 class AttemptLost(Event, frozen=True, kw_only=True):
@@ -94,6 +141,15 @@ class AttemptLost(Event, frozen=True, kw_only=True):
     job: int
     attempt: int
     why: str
+    part: int | None = None
+
+
+class AttemptAbandoned(Event, frozen=True, kw_only=True):
+    """Its machine was unreachable for so long that its owner's rule restarts it elsewhere."""
+
+    job: int
+    attempt: int
+    node: str
 
 
 class StartFailed(Event, frozen=True, kw_only=True):
@@ -102,6 +158,7 @@ class StartFailed(Event, frozen=True, kw_only=True):
     job: int
     attempt: int
     why: str
+    part: int | None = None
 
 
 class StartCalledOff(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -282,7 +339,8 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    DaemonStarted | NodeJoined | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
+    DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
+    | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
     | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
     | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
     | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed

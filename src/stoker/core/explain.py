@@ -118,6 +118,9 @@ def _not_waiting(job: Job) -> str:
 
 def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeView:
     lack = could_ever(node, request)
+    if lack is None and node.closed is not None:
+        found = Constraint("reach", "", "", f"{node.name} is unreachable: {node.closed}")
+        return NodeView(node.name, True, (found,))
     if lack is not None:
         found = Constraint("machine", describe(request), "", f"{node.name} {lack}")
         return NodeView(node.name, False, (found,))
@@ -132,7 +135,7 @@ def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeV
         constraints += _gpu_constraint(state, node, request.gpus, boot)
     for type, amount in wants(request):
         devices = offered(node, request, type)
-        free = max((device.free for device in devices), default=0)
+        free = max((device.left for device in devices), default=0)
         if all(device.facts.capacity == THOUSAND for device in devices):
             free = sum(device.free for device in devices)
         if free < amount:
@@ -175,8 +178,8 @@ def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float
         job
         for job in state.running.values()
         if job.placement is not None
-        and job.placement.node == node.name
-        and any(take.type == GPU and take.device == device.name for take in job.placement.takes)
+        and (part := job.placement.on(node.name)) is not None
+        and any(take.type == GPU and take.device == device.name for take in part.takes)
     ]
     return "is held by " + " and ".join(_holder(state, job, boot) for job in holders)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core import events as e
-from stoker.core.changes import attempts, machines, memory, owners, submission, time
+from stoker.core.changes import attempts, machines, memory, owners, remotes, submission, time
 from stoker.core.instructions import Instruction
 from stoker.core.state import State
 
@@ -19,6 +19,12 @@ def apply(state: State, event: e.Event) -> list[Instruction]:
 _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.DaemonStarted: machines.on_daemon_started,
     e.NodeJoined: machines.on_node_joined,
+    e.NodeAdded: remotes.on_node_added,
+    e.NodeRemoved: remotes.on_node_removed,
+    e.NodeReached: remotes.on_node_reached,
+    e.NodeUnreachable: remotes.on_node_unreachable,
+    e.NodeMeasured: remotes.on_node_measured,
+    e.AttemptAbandoned: remotes.on_attempt_abandoned,
     e.SpecRecorded: submission.on_spec_recorded,
     e.IdsReserved: submission.on_ids_reserved,
     e.JobsSubmitted: submission.on_jobs_submitted,

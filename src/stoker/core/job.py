@@ -31,6 +31,39 @@ class EarlySignal(Struct, frozen=True, omit_defaults=True):
     seconds: int
 
 
+class Carry(Struct, frozen=True, omit_defaults=True):
+    """What travels with a job to a machine that does not have our files, and back."""
+
+    send: tuple[str, ...] = (".",)
+    """Paths in the job's directory; none: it starts in an empty one."""
+    bring: tuple[str, ...] | None = None
+    """Paths that come back whole; None: all that is new or changed."""
+    into: str | None = None
+    """Where they come back to; None: the job's directory."""
+    exclude: tuple[str, ...] = ()
+    """Patterns that go neither way, as in .gitignore."""
+
+
+class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
+    """How one part of an attempt on several machines ended."""
+
+    part: int
+    code: int | None = None
+    signal: int | None = None
+    memory: str | None = None
+    lost: str | None = None
+    """Why nobody knows how it ended."""
+    failed: str | None = None
+    """Why it could not be started."""
+    away: bool = False
+    """It may still run, on a machine that does not answer."""
+
+    @property
+    def well(self) -> bool:
+        """Whether the others may go on."""
+        return self.code == 0
+
+
 class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was submitted, common to all jobs of one call. Interned by content."""
 
@@ -72,6 +105,11 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Whether its environment names devices in braces, to be filled in at the start."""
     verbatim: bool = False
     """Whether braces mean nothing in it: its command and environment stay as they are."""
+    asked: tuple[str, ...] = ()
+    """Variables named one by one: of the environment, only these go to another machine."""
+    carry: Carry = Carry()
+    if_unreachable: int | None = None
+    """Seconds after which it is restarted elsewhere, though it may still run."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -121,6 +159,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     """Retried by its owner after its deadline, which no longer counts."""
     ending: str | None = None
     """Why it is being ended: `cancel`, `time` or `deadline`."""
+    ends: tuple[PartEnd, ...] = ()
+    """The parts of the current attempt that are over, the first to end first."""
     retries: int = 0
     requeues: int = 0
     same_devices: bool = False

@@ -108,6 +108,8 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
             S.CANCELLED,  # the last process of a cancelled job is gone
             S.TIMEOUT,  # the last process of a job out of time is gone
             S.DEADLINE,  # the last process of a job past its deadline is gone
+            S.FAILED,  # one of its parts had failed, and now the others have been ended
+            S.OUT_OF_MEMORY,  # as above, for memory
             S.NODE_FAIL,  # the machine restarted while it was ending
             S.PENDING,  # its retry rule covers the time limit
         }

@@ -201,6 +201,13 @@ def _request(words: dict[str, str], options: Options, base: Request | None) -> R
         for name in taken:
             raise BadValue(f"Ask for {name} with --{'gpus' if name == 'gpu' else name}.")
     nodes = _count(words["nodes"].partition("-")[0], "--nodes") if words.get("nodes") else 1
+    if nodes > 1 and ask is not None and words.get("gpus") and not words.get("gpus_per_node"):
+        if ask.amount % (nodes * THOUSAND):
+            raise BadValue(
+                f"--gpus {words['gpus']} cannot be spread evenly over {nodes} machines;"
+                " write --gpus-per-node."
+            )
+        ask = replace(ask, amount=ask.amount // nodes)
     return Request(
         gpus=ask,
         cpus=cpus,

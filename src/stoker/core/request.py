@@ -42,7 +42,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     nodes: tuple[str, ...] = ()
     not_nodes: tuple[str, ...] = ()
     machines: int = 1
-    """How many machines at once."""
+    """How many machines at once; all amounts are those of each."""
     among: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """For some types, the devices that alone will do (what the job's queue has)."""
 
@@ -54,8 +54,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
     @property
     def gpu_amount(self) -> int:
-        """Thousandths of GPUs asked for."""
-        return self.gpus.amount if self.gpus else 0
+        """Thousandths of GPUs asked for, on all machines together."""
+        return self.gpus.amount * self.machines if self.gpus else 0
 
 
 def parse_gpus(text: str) -> GpuAsk:
@@ -100,7 +100,7 @@ def describe(request: Request) -> str:
     """The request as a short phrase for people."""
     parts = []
     if request.exclusive:
-        parts.append("a whole machine")
+        parts.append("a whole machine" if request.machines == 1 else "whole machines")
     if request.gpus and request.gpus.amount:
         ask = request.gpus
         kind = f"{ask.model} " if ask.model else ""
@@ -113,4 +113,5 @@ def describe(request: Request) -> str:
     if request.memory:
         parts.append(f"{request.memory} MiB of RAM")
     parts += [f"{format_amount(amount)} {name}" for name, amount in request.named]
-    return ", ".join(parts) or "nothing"
+    text = ", ".join(parts) or "nothing"
+    return text if request.machines == 1 else f"{text} on each of {request.machines} machines"

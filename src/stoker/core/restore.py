@@ -18,9 +18,10 @@ def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
     known = list(jobs)
     for facts in rest.nodes.values():
         held = [
-            job.placement
+            part
             for job in known
-            if job.holding and job.placement is not None and job.placement.node == facts.name
+            if job.holding and job.placement is not None
+            if (part := job.placement.on(facts.name)) is not None
         ]
         state.join(facts, held)
     state.mark_devices()

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
 from stoker.core.dependency import Dependency, Other, Standing, standing
-from stoker.core.events import QueueDefined
+from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.request import GPU, Request
+from stoker.core.request import CPU, GPU, MEMORY, Request
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -31,6 +31,14 @@ Among = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of devices by type."""
 
 _K = TypeVar("_K", str, int)
+
+
+class Away(Struct, frozen=True, omit_defaults=True):
+    """Since when a machine does not answer, and why."""
+
+    since: float
+    boot: float
+    why: str
 
 
 class Rest(Struct, omit_defaults=True):
@@ -49,6 +57,14 @@ class Rest(Struct, omit_defaults=True):
     queues: dict[str, QueueDefined] = {}
     cleared: dict[str, float] = {}
     """When the history of a front door was last wiped."""
+    remotes: dict[str, NodeAdded] = {}
+    """Machines over SSH."""
+    away: dict[str, Away] = {}
+    """Those of them that do not answer."""
+    others: dict[str, tuple[int, int]] = {}
+    """What others use of a machine's cores and memory."""
+    strays: dict[str, tuple[tuple[int, int], ...]] = {}
+    """Attempts that were restarted elsewhere and may still run, by machine."""
 
 
 class State:
@@ -127,6 +143,8 @@ class State:
             only = request.will_do(GPU) or (NONE_OF_ITS_OWN,)
         if job.same_devices and job.last_devices:
             only = job.last_devices
+            if job.last_node is not None and len(self.cluster.nodes) > 1:
+                request = replace(request, nodes=(job.last_node,))
         if only and request.gpus:
             return replace(request, gpus=replace(request.gpus, within=only))
         return request
@@ -336,7 +354,13 @@ class State:
         return next(iter(self.rest.nodes), facts.name) == facts.name
 
     def mark_devices(self) -> None:
-        """Put what is known of devices besides their use on the ledger."""
+        """Put what is known of machines and devices besides their use on the ledger."""
+        for name, node in self.cluster.nodes.items():
+            away = self.rest.away.get(name)
+            node.closed = away.why if away is not None else None
+            for type, amount in zip((CPU, MEMORY), self.rest.others.get(name, (0, 0)), strict=True):
+                for device in node.types.get(type, ()):
+                    device.others = amount
         for key, reason in self.rest.drained.items():
             for device in self.cluster.named(key):
                 device.drained = reason

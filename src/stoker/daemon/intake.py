@@ -293,12 +293,18 @@ def check_limits(state: State, spec: Spec) -> None:
 
 def check_possible(state: State, request: Request) -> None:
     """Refuse what no machine could ever give, and say what each one lacks."""
-    lacks = []
+    lacks, able = [], 0
     for node in state.cluster.nodes.values():
         lack = could_ever(node, request)
-        if lack is None:
+        if lack is not None:
+            lacks.append(f"{node.name} {lack}")
+            continue
+        able += 1
+        if able == request.machines:
             return
-        lacks.append(f"{node.name} {lack}")
+    if able:
+        alone = f"only {able} of {len(state.cluster.nodes)} could serve"
+        lacks = [alone if able > 1 else f"{alone}; add others with stoker nodes add", *lacks]
     text = f"No machine can ever give {describe(request)}: {'; '.join(lacks) or 'there is none'}."
     if request.gpu_amount and not any(node.types.get(GPU) for node in state.cluster.nodes.values()):
         text += " To declare devices: stoker daemon restart --gpus 0,1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from stoker.core.cluster import Placement
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.driver import Driver
@@ -16,9 +15,9 @@ def over_commitments(state: State) -> list[str]:
     """Devices of which more is held than there is, recounted from the running attempts."""
     held: Counter[tuple[str, str, str]] = Counter()
     for job in state.running.values():
-        placement: Placement | None = job.placement
-        for take in placement.takes if placement else ():
-            held[job_node(placement), take.type, take.device] += take.amount
+        for part in job.placement.parts if job.placement else ():
+            for take in part.takes:
+                held[part.node, take.type, take.device] += take.amount
     found = []
     for (node, type, name), amount in held.items():
         device = state.cluster.nodes[node].by_name.get((type, name))
@@ -29,12 +28,6 @@ def over_commitments(state: State) -> list[str]:
         elif amount > device.facts.capacity and not device.gone:
             found.append(f"{type} {name} is over-committed: {amount}")
     return found
-
-
-def job_node(placement: Placement | None) -> str:
-    """The node of a placement."""
-    assert placement is not None
-    return placement.node
 
 
 def double_starts(driver: Driver) -> list[str]:

@@ -6,8 +6,14 @@ from heapq import heappush
 
 from stoker.core import events as e
 from stoker.core.dependency import Standing
-from stoker.core.instructions import AnnounceEmpty, AnnounceEnd, Instruction, StartProcess
-from stoker.core.job import Job, Past
+from stoker.core.instructions import (
+    AnnounceEmpty,
+    AnnounceEnd,
+    EndAttempt,
+    Instruction,
+    StartProcess,
+)
+from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.retry import Verdict, after_exit, after_loss
 from stoker.core.state import State
@@ -27,16 +33,22 @@ def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Wishes:
     job.pid = None
     job.started_at, job.started_boot = None, event.boot
     job.code = job.signal = job.cause = job.note = job.ended_at = None
+    job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
     return [StartProcess(job.id, event.attempt, event.placement)]
 
 
 def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
-    """The process exists."""
+    """The process exists; of an attempt on several machines, the first one does."""
     job = current(state, event.job, event.attempt)
+    if job is not None and event.part == 0:
+        job.pid = event.pid
+        state.touched.add(job.id)
     if job is None or job.started_at is not None:
         return []
-    job.pid, job.started_at, job.started_boot = event.pid, event.at, event.boot
+    if event.part is None:
+        job.pid = event.pid
+    job.started_at, job.started_boot = event.at, event.boot
     if job.state is JobState.CONFIGURING:
         state.move(job, JobState.RUNNING)
     state.touched.add(job.id)
@@ -49,6 +61,13 @@ def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
     job = current(state, event.job, event.attempt)
     if job is None:
         return []
+    if event.part is not None:
+        end = PartEnd(event.part, event.code, event.signal, event.memory)
+        return part_over(state, job, end, event.at)
+    return _exited(state, job, event)
+
+
+def _exited(state: State, job: Job, event: e.ProcessExited) -> Wishes:
     ran = event.at - job.started_at if job.started_at is not None else 0.0
     verdict = after_exit(job, state.spec(job), event, ran)
     job.code, job.signal, job.note = event.code, event.signal, event.note
@@ -60,7 +79,43 @@ def on_attempt_lost(state: State, event: e.AttemptLost) -> Wishes:
     job = current(state, event.job, event.attempt)
     if job is None:
         return []
+    if event.part is not None:
+        return part_over(state, job, PartEnd(event.part, lost=event.why), event.at)
     return conclude(state, job, after_loss(job, state.spec(job), event.why), event.at)
+
+
+def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
+    """One of several parts is over. When it did not end well, the others are ended, too."""
+    if job.placement is None or any(each.part == end.part for each in job.ends):
+        return []
+    job.ends = (*job.ends, end)
+    state.touched.add(job.id)
+    if len(job.ends) < len(job.placement.parts):
+        if end.well or job.state is JobState.COMPLETING:
+            return []
+        state.move(job, JobState.COMPLETING)
+        return [EndAttempt(job.id, job.attempt)]
+    decisive = next((each for each in job.ends if not each.well), end)
+    node = job.placement.parts[decisive.part].node
+    if decisive.away:
+        why = f"{node} was unreachable"
+        verdict = ended_on_purpose(job) or Verdict(JobState.NODE_FAIL, f"lost: {why}", again=True)
+        return conclude(state, job, verdict, at)
+    if decisive.lost is not None:
+        why = f"{decisive.lost} ({node})"
+        return conclude(state, job, after_loss(job, state.spec(job), why), at)
+    if decisive.failed is not None:
+        verdict = ended_on_purpose(job) or Verdict(JobState.FAILED, f"{decisive.failed} ({node})")
+        return conclude(state, job, verdict, at)
+    note = None if decisive.well else f"its part {decisive.part} on {node} ended first"
+    return _exited(
+        state,
+        job,
+        e.ProcessExited(
+            at=at, job=job.id, attempt=job.attempt, code=decisive.code, signal=decisive.signal,
+            memory=decisive.memory, note=note,
+        ),
+    )  # fmt: skip
 
 
 def on_start_failed(state: State, event: e.StartFailed) -> Wishes:
@@ -68,6 +123,8 @@ def on_start_failed(state: State, event: e.StartFailed) -> Wishes:
     job = current(state, event.job, event.attempt)
     if job is None:
         return []
+    if event.part is not None:
+        return part_over(state, job, PartEnd(event.part, failed=event.why), event.at)
     verdict = ended_on_purpose(job) or Verdict(JobState.FAILED, event.why)
     return conclude(state, job, verdict, event.at)
 

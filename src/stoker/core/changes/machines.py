@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.changes import remotes
 from stoker.core.cluster import NodeFacts
 from stoker.core.instructions import Instruction
 from stoker.core.state import State
@@ -12,7 +13,9 @@ Wishes = list[Instruction]
 
 def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
     """Another driver, perhaps another boot of the machine, that looks for strangers anew."""
+    rebooted = state.rest.boot not in ("", event.boot)
     state.rest.term, state.rest.boot = event.term, event.boot
+    remotes.on_start(state, event, rebooted)
     for key in state.rest.strangers:
         for device in state.cluster.named(key):
             device.stranger, device.stranger_memory = None, 0
@@ -33,9 +36,9 @@ def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
 def _join(state: State, facts: NodeFacts) -> None:
     """Running attempts keep what they hold."""
     held = [
-        job.placement
+        part
         for job in state.running.values()
-        if job.placement is not None and job.placement.node == facts.name
+        if job.placement is not None and (part := job.placement.on(facts.name)) is not None
     ]
     state.join(facts, held)
     state.mark_devices()

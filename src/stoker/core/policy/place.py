@@ -14,19 +14,63 @@ MOST_CHOICES = 1000
 
 
 def place(cluster: Cluster, request: Request) -> Placement | None:
-    """Devices for this request that are free now, on the first node that has them."""
-    for name in sorted(cluster.nodes) if len(cluster.nodes) > 1 else cluster.nodes:
-        takes = fit(cluster.nodes[name], request)
-        if takes is not None:
-            return Placement(name, takes)
-    return None
+    """Devices for this request that are free now, on the machine where it disturbs least."""
+    if request.machines > 1:
+        return _together(cluster, request)
+    best: Placement | None = None
+    rank: Rank | None = None
+    for node in cluster.nodes.values():
+        takes = fit(node, request)
+        if takes is None:
+            continue
+        if len(cluster.nodes) == 1:
+            return Placement(node.name, takes)
+        found = _rank(node, request)
+        if rank is None or found < rank:  # among equals, whoever joined first: this machine
+            best, rank = Placement(node.name, takes), found
+    return best
+
+
+Rank = tuple[int, float]
+
+
+def _rank(node: Node, request: Request) -> Rank:
+    """Smaller is better. GPU jobs fill machines up, so that large ones find whole machines;
+    others go where the least is going on.
+    """
+    gpus = 0
+    if request.gpus is not None and request.gpus.amount:
+        gpus = sum(device.free for device in node.types.get(GPU, ()) if device.stranger is None)
+    return gpus, max(map(_crowded, node.devices()), default=0.0)
+
+
+def _crowded(device: Device) -> float:
+    if device.type not in (CPU, MEMORY) or not device.facts.capacity:
+        return 0.0
+    return 1 - device.left / device.facts.capacity
+
+
+def _together(cluster: Cluster, request: Request) -> Placement | None:
+    """One part on each of several machines, or nothing."""
+    each = replace(request, machines=1)
+    found = [
+        (_rank(node, each), number, Placement(node.name, takes))
+        for number, node in enumerate(cluster.nodes.values())
+        if (takes := fit(node, each)) is not None
+    ]
+    if len(found) < request.machines:
+        return None
+    chosen = [placement for _, _, placement in sorted(found)[: request.machines]]
+    return replace(chosen[0], more=tuple(chosen[1:]))
 
 
 def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
     """What the request would take of this node now, or None when it does not fit."""
+    if node.closed is not None:
+        return None
     if request.nodes and node.name not in request.nodes:
         return None
-    if node.name in request.not_nodes or request.machines > 1:
+    if node.name in request.not_nodes:
         return None
     if request.exclusive:
         return _everything(node, request)
@@ -63,6 +107,8 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
     One that asks for no more in any of them fits, and any other does not.
     """
     if (shape.nodes and node.name not in shape.nodes) or node.name in shape.not_nodes:
+        return None
+    if node.closed is not None:
         return None
     gpus = () if shape.gpus is None else (_most(_able(node, shape.gpus)),)
     return (*gpus, *(_most(offered(node, shape, type)) for type, _ in wants(shape)))
@@ -166,10 +212,10 @@ def _choose(
     """Take an amount from devices: split over unit devices, never over larger ones."""
     open_ = [device for device in devices if device.drained is None and not device.gone]
     if any(device.facts.capacity != THOUSAND for device in open_):
-        fitting = [device for device in open_ if device.free >= amount]
+        fitting = [device for device in open_ if device.left >= amount]
         if not fitting:
             return None
-        best = min(fitting, key=lambda device: device.free)
+        best = min(fitting, key=lambda device: device.left)
         return [Take(type, best.name, amount, memory)]
     whole, part = divmod(amount, THOUSAND)
     chosen = [device for device in open_ if device.free == THOUSAND][:whole]
@@ -194,7 +240,7 @@ def _most(devices: list[Device]) -> int:
         if device.drained is None and not device.gone:
             free = device.free
             unit = unit and device.facts.capacity == THOUSAND
-            largest = max(largest, free)
+            largest = max(largest, device.left)
             if free == THOUSAND:
                 whole += 1
             elif free > part:
@@ -220,9 +266,10 @@ def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:
 
 
 def could_ever(node: Node, request: Request) -> str | None:
-    """None when the node could serve this with nothing else on it, else what it lacks."""
-    if request.machines > 1:
-        return f"is one machine, not {request.machines}"
+    """None when the node could serve this with nothing else on it, else what it lacks.
+
+    Of a request for several machines, whether it could be one of them.
+    """
     if request.nodes and node.name not in request.nodes:
         return "is not one of the machines asked for"
     if node.name in request.not_nodes:

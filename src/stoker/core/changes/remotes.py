@@ -1,0 +1,105 @@
+"""Machines over SSH: they come, fall silent, return and go."""
+
+from __future__ import annotations
+
+from stoker.core import events as e
+from stoker.core.changes.attempts import conclude, current, ended_on_purpose, part_over
+from stoker.core.instructions import Instruction
+from stoker.core.job import PartEnd
+from stoker.core.lifecycle import JobState
+from stoker.core.retry import Verdict
+from stoker.core.state import Away, State
+
+Wishes = list[Instruction]
+
+
+def on_start(state: State, event: e.DaemonStarted, rebooted: bool) -> None:
+    """A new driver has not reached anybody yet. What runs there knows nothing of its restart."""
+    rest = state.rest
+    for name in rest.remotes:
+        before = rest.away.get(name)
+        if before is None:
+            rest.away[name] = Away(event.at, event.clock, "it has not been reached yet")
+        elif rebooted:
+            since = event.clock - (event.at - before.since)
+            rest.away[name] = Away(before.since, since, before.why)
+    if rebooted:
+        for job in state.running.values():
+            afar = job.placement is not None and job.placement.node in rest.remotes
+            if afar and job.started_at is not None:
+                job.started_boot = event.clock - (event.at - job.started_at)
+                state.touched.add(job.id)
+    state.mark_devices()
+
+
+def on_node_added(state: State, event: e.NodeAdded) -> Wishes:
+    """One more machine; what it has it says when it is reached."""
+    state.rest.remotes[event.name] = event
+    if event.name not in state.rest.away:
+        state.rest.away[event.name] = Away(event.at, 0.0, "it has not been reached yet")
+    _changed(state)
+    return []
+
+
+def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
+    """One machine fewer. Nothing of ours runs there any more."""
+    rest = state.rest
+    for known in (rest.remotes, rest.nodes, rest.away, rest.others, rest.strays):
+        known.pop(event.name, None)
+    for marks in (rest.drained, rest.strangers):
+        for key in [key for key in marks if key.startswith(f"{event.name}/")]:
+            del marks[key]
+    state.cluster.nodes.pop(event.name, None)
+    _changed(state)
+    return []
+
+
+def on_node_reached(state: State, event: e.NodeReached) -> Wishes:
+    """It takes jobs again."""
+    state.rest.away.pop(event.node, None)
+    left = [key for key in state.rest.strays.get(event.node, ()) if key not in event.ended]
+    state.rest.strays.pop(event.node, None)
+    if left:
+        state.rest.strays[event.node] = tuple(left)
+    _changed(state)
+    return []
+
+
+def on_node_unreachable(state: State, event: e.NodeUnreachable) -> Wishes:
+    """Nothing new goes there. What runs there keeps what it holds."""
+    before = state.rest.away.get(event.node)
+    since, boot = (before.since, before.boot) if before else (event.at, event.boot)
+    state.rest.away[event.node] = Away(since, boot or event.boot, event.why)
+    _changed(state)
+    return []
+
+
+def on_node_measured(state: State, event: e.NodeMeasured) -> Wishes:
+    """Others use more or less of it than before."""
+    state.rest.others.pop(event.node, None)
+    if event.cpus or event.memory:
+        state.rest.others[event.node] = (event.cpus, event.memory)
+    _changed(state)
+    return []
+
+
+def on_attempt_abandoned(state: State, event: e.AttemptAbandoned) -> Wishes:
+    """Its owner would rather have it run twice than not at all."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.placement is None:
+        return []
+    strays = state.rest.strays.get(event.node, ())
+    state.rest.strays[event.node] = (*strays, (event.job, event.attempt))
+    state.rest_changed = True
+    if job.placement.more:
+        parts = [part.node for part in job.placement.parts]
+        return part_over(state, job, PartEnd(parts.index(event.node), away=True), event.at)
+    why = f"lost: {event.node} was unreachable"
+    verdict = ended_on_purpose(job) or Verdict(JobState.NODE_FAIL, why, again=True)
+    return conclude(state, job, verdict, event.at)
+
+
+def _changed(state: State) -> None:
+    state.mark_devices()
+    state.line.stirred = True
+    state.rest_changed = True
