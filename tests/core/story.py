@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from stoker.core import events as e
 from stoker.core.clock import due
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
@@ -13,7 +15,10 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.plan import plan
 from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
+from stoker.core.restore import restore
+from stoker.core.state import Rest, State
+from stoker.simulate.checks import difference
+from stoker.simulate.portrait import portrait
 
 
 def gpus(amount: float, **more: Any) -> Request:
@@ -33,13 +38,19 @@ def node(gpus: int = 2, name: str = "box", cpus: int = 8, memory: int = 32_000) 
 
 
 class Story:
-    """One state and the time of its next fact (wall clock and boot clock alike)."""
+    """One state and the time of its next fact (wall clock and boot clock alike, until a reboot)."""
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
         self.state = State()
         self.now = 1000.0
+        self.booted_at = 0.0
         self.journal: list[e.Event] = []
         self.tell(e.NodeJoined(at=self.now, facts=node(gpus, **more)))
+
+    @property
+    def boot(self) -> float:
+        """The boot clock."""
+        return self.now - self.booted_at
 
     # -- facts --------------------------------------------------------------------------
 
@@ -79,7 +90,7 @@ class Story:
 
     def started(self, job: int, **more: Any) -> list[Instruction]:
         attempt = self.job(job).attempt
-        fields = {"attempt": attempt, "pid": 7, "boot": self.now, **more}
+        fields = {"attempt": attempt, "pid": 7, "boot": self.boot, **more}
         return self.fact(e.ProcessStarted, job, **fields)
 
     def exited(self, job: int, code: int | None = 0, **more: Any) -> list[Instruction]:
@@ -87,15 +98,15 @@ class Story:
         return self.fact(e.ProcessExited, job, **fields)
 
     def about(self, kind: type[e.Event], job: int, **more: Any) -> list[Instruction]:
-        """A fact about a job's current attempt."""
-        return self.fact(kind, job, attempt=self.job(job).attempt, **more)
+        """A fact about a job's current attempt, if no other is named."""
+        return self.fact(kind, job, **{"attempt": self.job(job).attempt, **more})
 
     # -- what follows -------------------------------------------------------------------
 
     def plan(self) -> list[int]:
         """Start whatever can start; their ids in that order."""
         begun = []
-        for planned in plan(self.state, self.now, self.now):
+        for planned in plan(self.state, self.now, self.boot):
             self.tell(planned)
             begun.append(planned.job)
         return begun
@@ -109,7 +120,7 @@ class Story:
     def wait(self, seconds: float) -> list[e.Event]:
         """Let time pass; what it brought."""
         self.now += seconds
-        facts = due(self.state, self.now, self.now)
+        facts = due(self.state, self.now, self.boot)
         for fact in facts:
             self.tell(fact)
         return facts
@@ -137,8 +148,79 @@ class Story:
     def ready(self) -> list[int]:
         return sorted(self.state.line.where)
 
-    def free(self, type: str = "gpu") -> dict[str, int]:
-        return {each.name: each.free for each in self.state.cluster.nodes["box"].types[type]}
+    def free(self, type: str = "gpu", node: str = "box") -> dict[str, int]:
+        return {each.name: each.free for each in self.state.cluster.nodes[node].types[type]}
+
+
+class Afar(Story):
+    """A story of several machines: after every fact, memory is what rows and journal say."""
+
+    def __init__(self, gpus: int = 2, **more: Any) -> None:
+        self.rows: dict[int, bytes] = {}
+        self.rest = b"{}"
+        self.replayed = State()
+        super().__init__(gpus, **more)
+        self.tell(e.DaemonStarted(at=self.now, term=1, boot="one", pid=1, version="", clock=1000.0))
+
+    def tell(self, event: e.Event) -> list[Instruction]:
+        wishes = super().tell(event)
+        apply(self.replayed, event)
+        self._write()
+        jobs = [msgspec.json.decode(row, type=Job) for row in self.rows.values()]
+        read = restore(msgspec.json.decode(self.rest, type=Rest), self.state.specs, jobs)
+        assert difference(portrait(self.state), portrait(read)) == []
+        assert difference(portrait(self.state), portrait(self.replayed)) == []
+        return wishes
+
+    def _write(self) -> None:
+        """Write what changed, as the engine does."""
+        state = self.state
+        self.rows.update({id: msgspec.json.encode(state.jobs[id]) for id in state.touched})
+        if state.rest_changed:
+            self.rest = msgspec.json.encode(state.rest)
+        state.touched, state.rest_changed = set(), False
+
+    # -- machines -----------------------------------------------------------------------
+
+    def add(self, name: str, gpus: int = 2, **more: Any) -> None:
+        """A machine over SSH is added, and reached."""
+        self.tell(e.NodeAdded(at=self.now, name=name, address=f"ssh://{name}"))
+        self.tell(e.NodeJoined(at=self.now, facts=node(gpus, name=name, **more)))
+        self.reached(name)
+
+    def reached(self, name: str, *ended: tuple[int, int]) -> None:
+        self.tell(e.NodeReached(at=self.now, node=name, ended=ended))
+
+    def silent(self, name: str, why: str = "it does not answer") -> None:
+        self.tell(e.NodeUnreachable(at=self.now, node=name, why=why, boot=self.boot))
+
+    def measured(self, name: str, cpus: int = 0, memory: int = 0) -> None:
+        self.tell(e.NodeMeasured(at=self.now, node=name, cpus=cpus, memory=memory))
+
+    def restart(self, rebooted: bool = False) -> None:
+        """Another driver takes over, perhaps on a machine that has just booted."""
+        if rebooted:
+            self.booted_at = self.now - 5.0
+        boot = f"booted at {self.booted_at}" if self.booted_at else "one"
+        self.tell(
+            e.DaemonStarted(at=self.now, term=2, boot=boot, pid=2, version="", clock=self.boot)
+        )
+
+    def part(self, kind: type[e.Event], job: int, part: int, **more: Any) -> list[Instruction]:
+        """A fact about one part of a job's current attempt."""
+        return self.about(kind, job, part=part, **more)
+
+    def where(self, id: int) -> list[str]:
+        """The machines that a job holds something of."""
+        return [part.node for part in self.placed(id).parts]
+
+    def all_free(self) -> bool:
+        """Whether nobody holds anything anywhere."""
+        return all(
+            device.free == device.facts.capacity
+            for each in self.state.cluster.nodes.values()
+            for device in each.devices()
+        )
 
 
 S = JobState

@@ -1,8 +1,9 @@
 """The states of a job: the table, and a sentence for every edge of it."""
 
 import pytest
+from msgspec.structs import replace
 
-from core.story import S, Story
+from core.story import Afar, S, Story, gpus
 from stoker.core import events as e
 from stoker.core.job import Retry
 from stoker.core.lifecycle import FINISHED, HOLDING, SHORT, TRANSITIONS, UNHAPPY, JobState, check
@@ -41,6 +42,20 @@ def pending(**fields: object) -> tuple[Story, int]:
     return story, story.submit(**fields)  # type: ignore[arg-type]
 
 
+def failing(**end: object) -> tuple[Story, int]:
+    """One of two parts has ended badly, and the other one is asked to end."""
+    story = Afar()
+    story.add("ant")
+    job = story.submit(replace(gpus(1), machines=2))
+    story.run(job)
+    story.part(e.ProcessExited, job, 1, **end)
+    return story, job
+
+
+def other_part_over(story: Story, job: int) -> None:
+    story.exited(job, None, signal=15, part=0)
+
+
 def lost(story: Story, job: int) -> None:
     story.about(e.AttemptLost, job, why="the machine restarted")
 
@@ -77,6 +92,8 @@ def edges() -> dict[tuple[JobState, JobState], tuple[Story, int]]:
         S.COMPLETING, S.PENDING, completing(e.TimeLimitReached, retry=ALWAYS),
         lambda s, j: s.exited(j, 0),
     )  # fmt: skip
+    note(S.COMPLETING, S.FAILED, failing(code=1), other_part_over)
+    note(S.COMPLETING, S.OUT_OF_MEMORY, failing(signal=9, memory="host"), other_part_over)
     for (_, new), told in list(made.items()):
         if new in FINISHED:
             note(new, S.PENDING, told, lambda s, j: s.fact(e.JobRetried, j))

@@ -3,11 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from core.story import Story, gpus, node
 from stoker.core import events as e
-from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts
-from stoker.core.policy.place import could_ever, place
+from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
+from stoker.core.policy.place import amounts, could_ever, fit, place, room, shape_of
+from stoker.core.policy.shelf import content
 from stoker.core.request import GpuAsk, Request
 
 
@@ -159,6 +161,73 @@ def test_the_machines_asked_for():
     assert place(both, Request(gpus=one)).node == "a"  # type: ignore[union-attr]
 
 
+def lab(*names: str, **more: int) -> Cluster:
+    found = Cluster()
+    for name in names:
+        found.join(node(name=name, **more), [])  # type: ignore[arg-type]
+    return found
+
+
+def nodes(found: Placement | None) -> list[str] | None:
+    return [part.node for part in found.parts] if found is not None else None
+
+
+def test_a_closed_machine_takes_nothing_also_in_a_copy():
+    both = lab("a", "b")
+    both.nodes["a"].closed = "it does not answer"
+    assert nodes(place(both, gpus(1))) == ["b"]
+    assert nodes(place(both.copy(), gpus(1))) == ["b"]
+    assert room(both.nodes["a"], gpus(1)) is None
+    both.nodes["b"].closed = "nor does this one"
+    assert place(both, Request()) is None
+    assert place(both, replace(Request(), machines=2)) is None
+
+
+def test_what_others_use_is_not_there_also_in_a_copy():
+    box = lab("a", cpus=4, memory=1000)
+    for device in box.nodes["a"].types["cpu"] + box.nodes["a"].types["mem"]:
+        device.others = 700
+    for each in (box, box.copy()):
+        assert place(each, Request(cpus=3300, memory=300)) is not None
+        assert place(each, Request(cpus=3301)) is None
+        assert place(each, Request(memory=301)) is None
+        assert room(each.nodes["a"], Request(cpus=1, memory=1)) == (3300, 300)
+
+
+def test_a_machine_of_one_core_has_no_room_for_a_whole_one_beside_others():
+    box = lab("a", cpus=1)
+    box.nodes["a"].by_name["cpu", "cpu"].others = 250
+    assert room(box.nodes["a"], Request(cpus=1)) == (750,)
+    assert place(box, Request(cpus=1000)) is None
+    assert place(box, Request(cpus=750)) is not None
+
+
+def test_several_machines_or_none():
+    three = lab("a", "b", "c")
+    assert nodes(place(three, replace(gpus(2), machines=3))) == ["a", "b", "c"]
+    assert place(three, replace(gpus(1), machines=4)) is None
+    three.take(place(three, gpus(1, only=("1",))))  # type: ignore[arg-type]
+    assert place(three, replace(gpus(2), machines=3)) is None
+    assert nodes(place(three, replace(gpus(1), machines=2))) == ["a", "b"]
+    assert nodes(place(three, replace(gpus(2), machines=2))) == ["b", "c"]
+    wanted = replace(gpus(1), machines=2, nodes=("c", "b"))
+    assert nodes(place(three, wanted)) == ["b", "c"]
+    assert place(three, replace(wanted, not_nodes=("b",))) is None
+    assert nodes(place(three, Request(exclusive=True, machines=2))) == ["b", "c"]
+
+
+def test_a_placement_on_several_machines_is_taken_and_given_back_as_one():
+    three = lab("a", "b", "c")
+    found = place(three, replace(gpus(2), machines=3))
+    assert found is not None
+    three.take(found)
+    assert place(three, gpus(0.1)) is None
+    assert (found.on("b"), found.on("d")) == (found.more[0], None)
+    three.release(found)
+    assert all(device.free == device.facts.capacity for each in "abc" for device in
+               three.nodes[each].devices())  # fmt: skip
+
+
 HDD = (DeviceFacts(name="a", capacity=32_000), DeviceFacts(name="b", capacity=64_000))
 
 
@@ -212,6 +281,29 @@ def test_no_device_is_ever_given_out_twice(steps: list[tuple[int, bool]], count:
     for each in held:
         box.release(each)
     assert all(device.free == 1000 for device in box.nodes["box"].devices())
+
+
+@given(
+    st.integers(0, 3), st.integers(1, 4), st.lists(st.integers(1, 1500), max_size=3),
+    st.integers(0, 3000), st.integers(0, 1200), st.booleans(),
+    st.tuples(st.integers(0, 3500), st.integers(0, 4500), st.integers(0, 1100)),
+)  # fmt: skip
+def test_room_is_for_what_fits_and_for_nothing_else(
+    count: int, cores: int, held: list[int], others: int, memory: int, closed: bool,
+    asked: tuple[int, int, int],
+):  # fmt: skip
+    box = lab("a", gpus=count, cpus=cores, memory=1000)
+    found = box.nodes["a"]
+    for amount in held:
+        put(box, Request(gpus=GpuAsk(amount)))
+        put(box, Request(cpus=amount))
+    found.by_name["cpu", "cpu"].others, found.by_name["mem", "mem"].others = others, memory
+    found.closed = "it does not answer" if closed else None
+    cards, cpus, ram = asked
+    request = Request(gpus=GpuAsk(cards) if cards else None, cpus=cpus, memory=ram)
+    there = room(found, shape_of(request))
+    enough = there is not None and content(amounts(request), there)
+    assert enough == (fit(found, request) is not None)
 
 
 @given(AMOUNTS)

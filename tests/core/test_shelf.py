@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import plain
-from core.story import Story
+from core.story import Story, node
 from stoker.core import events as e
 from stoker.core.job import RANK_STEP
 from stoker.core.plan import plan
@@ -103,17 +103,21 @@ def test_a_long_shelf_is_searched_by_a_few_looks(monkeypatch: pytest.MonkeyPatch
 
 NUMBER = st.integers(1, 3)
 REQUESTS = st.builds(
-    lambda gpu, cpus, memory, disk, more: Request(
+    lambda gpu, cpus, memory, disk, more, where: Request(
         gpus=GpuAsk(amount=gpu, **more) if gpu else None,
         cpus=cpus * 1000,
         memory=memory * 1000,
         named=(("disk", disk * 1000),) if disk else (),
+        **where,
     ),
     st.sampled_from([0, 100, 250, 500, 1000, 1500, 2000, 3000]),
     st.integers(0, 5),
     st.sampled_from([0, 1, 9, 20]),
     st.sampled_from([0, 0, 0, 1, 4, 7]),
     st.sampled_from([{}, {}, {"only": ("0", "1")}, {"memory": 9000}, {"avoid": ("2",)}]),
+    st.sampled_from(
+        [{}] * 6 + [{"nodes": ("ant",)}, {"not_nodes": ("box",)}, {"machines": 2}, {"machines": 3}]
+    ),
 )
 QUEUES = ("default", "loose", "tight", "fifo", "own")
 SUBMITS = st.tuples(
@@ -128,16 +132,31 @@ SUBMITS = st.tuples(
 )  # fmt: skip
 ARRAYS = st.tuples(st.just("array"), st.integers(1, 2))
 EVENTS = st.tuples(
-    st.sampled_from(["end", "plan", "wait", "cancel", "move", "drain", "undrain", "priority"]),
+    st.sampled_from(
+        ["end", "plan", "wait", "cancel", "move", "drain", "undrain", "priority", "silent",
+         "reached", "measured"]
+    ),
     st.integers(0, 30),
+)  # fmt: skip
+MACHINES = st.lists(
+    st.tuples(st.sampled_from(["ant", "bee", "cat"]), st.integers(0, 3), st.integers(1, 6)),
+    max_size=3,
+    unique_by=lambda machine: machine[0],
 )
+"""Name, GPUs and cores of those that there are besides this one."""
 
 
 class Twins:
     """Two states that hear the same, one planned with the index and one without."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: list[tuple[str, int, int]]) -> None:
         self.stories = (Story(gpus=3), Story(gpus=3))
+        self.names = ["box", *(name for name, _, _ in machines)]
+        for name, cards, cores in machines:
+            added = e.NodeAdded(at=0, name=name, address=name)
+            facts = node(cards, name=name, cpus=cores)
+            for event in (added, e.NodeJoined(at=0, facts=facts), e.NodeReached(at=0, node=name)):
+                self.tell(lambda story, event=event: story.tell(event))
         limits: list[dict[str, Any]] = [
             {"name": "tight", "max_running": 3, "max_gpus": 1500},
             {"name": "fifo", "strict": True},
@@ -167,12 +186,20 @@ class Twins:
         """One of the things that happen, to the job or device that the number falls on."""
         story = self.stories[0]
         running, ready = sorted(story.state.running), sorted(story.state.line.where)
+        name = self.names[number % len(self.names)]
         if verb == "wait":
             self.tell(lambda story: setattr(story, "now", story.now + number))
+        elif verb in {"silent", "reached", "measured"}:
+            event = {
+                "silent": e.NodeUnreachable(at=0, node=name, why="silent", boot=0.0),
+                "reached": e.NodeReached(at=0, node=name),
+                "measured": e.NodeMeasured(at=0, node=name, cpus=number * 200, memory=number * 900),
+            }[verb]
+            self.tell(lambda story: story.tell(event))
         elif verb in {"drain", "undrain"}:
             kind = e.DevicesDrained if verb == "drain" else e.DevicesUndrained
             more = {"reason": "hot"} if verb == "drain" else {}
-            devices = (("box", "gpu", str(number % 3)),)
+            devices = ((name, "gpu", str(number % 3)),)
             self.tell(lambda story: story.tell(kind(at=story.now, devices=devices, **more)))
         elif verb == "end" and running:
             self.tell(lambda story: story.exited(running[number % len(running)]))
@@ -187,11 +214,17 @@ class Twins:
 
 
 @settings(max_examples=150)
-@given(st.lists(SUBMITS | ARRAYS | EVENTS | SUBMITS, max_size=40), st.sampled_from([0, 1, 4]))
-def test_the_index_changes_no_decision(steps: list[tuple[Any, ...]], few: int):
+@given(
+    st.lists(SUBMITS | ARRAYS | EVENTS | SUBMITS, max_size=40),
+    st.sampled_from([0, 1, 4]),
+    st.just([]) | MACHINES,
+)
+def test_the_index_changes_no_decision(
+    steps: list[tuple[Any, ...]], few: int, machines: list[tuple[str, int, int]]
+):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "FEW", few)
-        play(Twins(), steps)
+        play(Twins(machines), steps)
 
 
 def play(twins: Twins, steps: list[tuple[Any, ...]]) -> None:

@@ -18,6 +18,8 @@ import pytest
 from e2e.box import until
 from e2e.people import as_user
 from frontdoors.auto_lab import Lab, lab
+from ssh.client import generate_key, ssh_program
+from ssh.namespace import Namespace
 from stoker import places
 from stoker.client.client import Client
 from stoker.client.endpoint import Endpoint, read_token
@@ -259,17 +261,13 @@ class Elsewhere:
     """A network of its own with an address that is not loopback, and an sshd at it."""
 
     def __init__(self, base: Path, home: Path) -> None:
-        self.base, self.processes = base, []
-        self._start("unshare", "-n", "sleep", "600")
-        holder = self.processes[0].pid
-        here = os.readlink("/proc/self/ns/net")
-        until(lambda: os.readlink(f"/proc/{holder}/ns/net") != here)
-        self.enter = ["nsenter", "-t", str(holder), "-n"]
-        for words in (("link", "set", "lo", "up"), ("addr", "add", f"{ELSEWHERE}/32", "dev", "lo")):
-            subprocess.run([*self.enter, "ip", *words], check=True, timeout=20)
+        self.base = base
+        self.net = Namespace(
+            base / "net.log", f"ip link set lo up; ip addr add {ELSEWHERE}/32 dev lo"
+        )
+        self.enter = self.net.enter("-n")
         for name in ("host", "key"):
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(base / name)]
-            subprocess.run(command, check=True, timeout=20)
+            generate_key(base / name)
         (base / "sshd_config").write_text(
             f"Port 2222\nListenAddress {ELSEWHERE}\nHostKey {base}/host\nPidFile none\n"
             f"AuthorizedKeysFile {base}/key.pub\nStrictModes no\nUsePAM no\n"
@@ -279,25 +277,19 @@ class Elsewhere:
             f"Host {ELSEWHERE}\nPort 2222\nIdentityFile {base}/key\nIdentitiesOnly yes\n"
             f"UserKnownHostsFile {base}/known\nStrictHostKeyChecking accept-new\n"
         )
-        # ssh reads the configuration of the user in the password file, whatever HOME says.
-        (base / "bin").mkdir()
-        (base / "bin" / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {base}/config "$@"\n')
-        (base / "bin" / "ssh").chmod(0o755)
+        ssh_program(base / "bin", base / "config", base / "calls")
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd goes to be harmless
-        self._start(*self.enter, "/usr/sbin/sshd", "-D", "-e", "-f", str(base / "sshd_config"))
+        command = [*self.enter, "/usr/sbin/sshd", "-D", "-e", "-f", str(base / "sshd_config")]
+        with (base / "out").open("ab") as out:
+            self.sshd = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         probe = [*self.enter, sys.executable, "-c",
                  f"import socket; socket.create_connection(('{ELSEWHERE}', 2222), 5)"]  # fmt: skip
         until(lambda: not subprocess.run(probe, capture_output=True, check=False).returncode)
 
-    def _start(self, *words: str) -> None:
-        with (self.base / "out").open("ab") as out:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        self.processes.append(process)
-
     def close(self) -> None:
-        for process in reversed(self.processes):
-            process.kill()
-            process.wait(20)
+        self.sshd.kill()
+        self.sshd.wait(20)
+        self.net.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """One simulated machine, and the questions every test asks of it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
@@ -19,10 +19,10 @@ from stoker.simulate.world import World
 from stoker.store.port import Filter, Store
 
 
-def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000) -> NodeFacts:
+def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "box") -> NodeFacts:
     cards = [DeviceFacts(name=str(n), index=n, memory=24_000, model="a100") for n in range(gpus)]
     return NodeFacts(
-        name="box",
+        name=name,
         types={
             "gpu": tuple(cards),
             "cpu": (DeviceFacts(name="cpu", capacity=cpus * 1000),),
@@ -45,6 +45,7 @@ class Box:
         faults: Faults | None = None,
         open_store: Callable[[], Store] | None = None,
         check_every: int = 1,
+        remotes: Sequence[NodeFacts] = (),
     ) -> None:
         self.check_every, self.turns = check_every, 0
         self.forget_checks()
@@ -52,8 +53,9 @@ class Box:
         self.models: dict[int, tuple[Model, ...]] = {}
         self.memory = VolatileStore()
         self.driver = Driver(
-            self.world, open_store or self._reopen, machine(gpus), self._behaviour, faults
+            self.world, open_store or self._reopen, machine(gpus), self._behaviour, faults, remotes
         )
+        self.once_removed: set[str] = set()
         self.promised: dict[str, tuple[int, int]] = {}
         self.keys = 0
 
@@ -128,7 +130,41 @@ class Box:
 
     def runs(self, job: int) -> list[int]:
         """The attempts of a job that really had a process."""
-        return [attempt for id, attempt in self.driver.machine.started if id == job]
+        return sorted(
+            attempt
+            for _, machine in self.driver.machines.values()
+            for id, attempt in machine.started
+            if id == job
+        )
+
+    def ran_on(self, job: int) -> list[str]:
+        """The machines on which something of a job runs."""
+        return [
+            name
+            for name, (_, machine) in self.driver.machines.items()
+            if any(id == job for id, _ in machine.processes)
+        ]
+
+    # -- machines over SSH --------------------------------------------------------------
+
+    def add(self, *names: str) -> None:
+        """Add machines, and let them be reached."""
+        for name in names:
+            self.do(ask.add_node(name))
+        self.run(1)
+
+    def remove(self, name: str) -> Wanted:
+        self.once_removed.add(name)
+        return self.do(ask.remove_node(name))
+
+    def cut(self, name: str, seconds: float = 10.0) -> None:
+        """Break a link, and let that be noticed."""
+        self.driver.cut(name)
+        self.run(seconds)
+
+    def mend(self, name: str) -> None:
+        self.driver.mend(name)
+        self.run(1)
 
     # -- what must always hold ----------------------------------------------------------
 
@@ -137,6 +173,8 @@ class Box:
         wrong = [
             *checks.over_commitments(self.state),
             *checks.double_starts(driver),
+            *checks.unaccounted_processes(driver, self.once_removed),
+            *checks.idle_strays(driver),
             *checks.memory_differs(driver, self.mirror),
         ]
         assert not wrong, "\n".join(wrong)
@@ -167,6 +205,6 @@ class Box:
         assert portrait(replayed(self.driver.store)) == portrait(self.state)
         left = {id: job for id, job in self.state.jobs.items() if not job.finished}
         assert not left, {id: (job.state, job.held, job.begin_at) for id, job in left.items()}
-        assert not self.driver.machine.processes
+        assert not any(machine.processes for _, machine in self.driver.machines.values())
         told = Counter(self.driver.told)
         assert all(job.state in JobState for job in self.state.jobs.values()), told

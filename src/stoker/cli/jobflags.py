@@ -58,6 +58,26 @@ JOB = (
     Option("-C/--constraint", "EXPR", "machines with these features: a&b|c"),
     Option("-w/--nodelist", "NAMES", "only these machines"),
     Option("-x/--exclude", "NAMES", "never these machines"),
+    Option(
+        "--send",
+        "PATH",
+        "what goes along to another machine, if not all; may be repeated",
+        many=True,
+    ),
+    Option("--no-send", None, "start in an empty directory there"),
+    Option(
+        "--bring", "PATH", "what comes back whole, if not all that changed; repeatable", many=True
+    ),
+    Option("--no-bring", None, "nothing comes back but its output"),
+    Option("--bring-into", "DIR", "where it comes back to"),
+    Option(
+        "--leave-out", "PATTERN", "what goes neither way, as in .gitignore; repeatable", many=True
+    ),
+    Option(
+        "--if-unreachable",
+        "RULE",
+        "restart:1h runs it elsewhere if its machine is silent that long",
+    ),
     Option("--mail-type", "WHEN", "mail at these events"),
     Option("--mail-user", "WHO", "mail to"),
     Option("--pty", None, "give it a terminal (with `run`)"),

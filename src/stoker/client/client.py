@@ -136,6 +136,18 @@ class Client:
         """List machines and what is free on them."""
         return self._get("/nodes", [])
 
+    def add_node(self, name: str, address: str, **more: object) -> dict[str, Any]:
+        """Have a machine over SSH, whether or not it answers yet."""
+        return self._post("/nodes", {"name": name, "address": address, **more})
+
+    def remove_node(self, name: str, force: bool = False) -> dict[str, Any]:
+        """Have it no longer; with `force`, give up what runs there."""
+        return self._post("/nodes/remove", {"name": name, "force": force})
+
+    def look_at_nodes(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """List machines as they are now, not as they were last seen."""
+        return self._post("/nodes/look", {"names": list(names)})
+
     def drain(self, devices: Sequence[str], reason: str | None = None) -> dict[str, Any]:
         """Start nothing more on these devices; what runs there ends in peace."""
         return self._post("/drain", {"devices": list(devices), "reason": reason or ""})

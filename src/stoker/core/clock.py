@@ -68,11 +68,12 @@ def _given_up(state: State, job: Job) -> list[tuple[str, float]]:
     if patience is None or not state.rest.away or job.placement is None:
         return []
     over = {end.part for end in job.ends}
-    return [
-        (part.node, state.rest.away[part.node].boot + patience)
-        for number, part in enumerate(job.placement.parts)
-        if part.node in state.rest.away and number not in over
-    ]
+    found = []
+    for number, part in enumerate(job.placement.parts):
+        away = state.rest.away.get(part.node)
+        if away is not None and away.boot is not None and number not in over:
+            found.append((part.node, away.boot + patience))
+    return found
 
 
 def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
@@ -80,6 +81,15 @@ def _limits(state: State, job: Job) -> tuple[float | None, float | None]:
     spec = state.specs[job.spec]
     if spec.limit is None or job.started_boot is None or job.state in _NOT_COUNTING:
         return None, None
+    if state.rest.away and _out_of_reach(state, job):
+        return None, None  # nobody can end it, and for all we know it has ended in time
     end = job.started_boot + spec.limit + job.slack
     warning = spec.warning
     return end, end - warning.seconds if warning and not job.warned else None
+
+
+def _out_of_reach(state: State, job: Job) -> bool:
+    """Whether all that may still run of an attempt is on silent machines."""
+    over = {end.part for end in job.ends}
+    parts = job.placement.parts if job.placement is not None else ()
+    return all(part.node in state.rest.away or n in over for n, part in enumerate(parts))

@@ -128,7 +128,11 @@ def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeV
         return NodeView(node.name, True, ())
     constraints: list[Constraint] = []
     if request.exclusive:
-        held = sorted({job.label for job in state.running.values()})
+        held = sorted(
+            job.label
+            for job in state.running.values()
+            if job.placement is not None and job.placement.on(node.name) is not None
+        )
         text = f"needs {node.name} to itself; jobs {', '.join(held)} run there"
         constraints.append(Constraint("exclusive", "all", "", text))
     elif request.gpus is not None and request.gpus.amount:
@@ -137,7 +141,7 @@ def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeV
         devices = offered(node, request, type)
         free = max((device.left for device in devices), default=0)
         if all(device.facts.capacity == THOUSAND for device in devices):
-            free = sum(device.free for device in devices)
+            free = sum(device.left for device in devices)
         if free < amount:
             shown = (lambda n: f"{n} MiB") if type == MEMORY else format_amount
             text = f"needs {shown(amount)} {type}, {shown(free)} free on {node.name}"

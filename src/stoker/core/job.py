@@ -14,6 +14,8 @@ Command = str | tuple[str, ...] | None
 
 RANK_STEP = 1 << 40
 """Ranks lie this far apart, so that a job can be moved between any two others."""
+SKIPPED = 77
+"""The exit code of a job that found nothing to do, as test programs say it."""
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):
@@ -61,7 +63,7 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     @property
     def well(self) -> bool:
         """Whether the others may go on."""
-        return self.code == 0
+        return self.code in (0, SKIPPED)
 
 
 class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.cluster import Node, Placement
-from stoker.core.job import Job, Spec
+from stoker.core.job import Carry, Job, Spec
 from stoker.core.request import GPU
 from stoker.core.units import format_amount
 
@@ -34,11 +35,16 @@ class Launch(Struct, frozen=True):
     """UUIDs of real GPUs, for the hold that other users respect."""
     fill: dict[str, str] = {}
     """What to write for `{gpu}` and the like in the environment; empty when nothing is."""
+    line: bool = False
+    """Whether the last word of argv is a line of shell."""
+    asked: tuple[str, ...] = ()
+    """What of the environment goes to another machine."""
+    carry: Carry = Carry()
 
 
 def launch(
     job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
-    scripts: str,
+    scripts: str, rank: int = 0,
 ) -> Launch:  # fmt: skip
     """Compose the start of an attempt from what was submitted and what it was given."""
     devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
@@ -79,14 +85,15 @@ def launch(
         extra["STOKER_ARRAY_COUNT"] = str(spec.array_size)
     if spec.slurm:
         extra.update(_slurm(job, spec, node, at))
-    out, err = log_paths(job, spec, node.name, logs)
+    out, err = log_paths(job, spec, node.name, logs, rank)
     words = {} if spec.verbatim else _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
     return Launch(
         job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, words),
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
         out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
-        fill=words if spec.fill else {},
+        fill=words if spec.fill else {}, line=script is None and isinstance(job.command, str),
+        asked=spec.asked, carry=spec.carry,
     )  # fmt: skip
 
 
@@ -154,16 +161,35 @@ def _slurm(job: Job, spec: Spec, node: Node, at: float) -> dict[str, str]:
     return found
 
 
-def log_paths(job: Job, spec: Spec, node: str, logs: str) -> tuple[str, str | None]:
-    """Where stdout and stderr go: one file per attempt, unless the user said otherwise."""
+def several(order: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
+    """The same start as one part of an attempt on several machines."""
+    gpus = len(order.extra["STOKER_GPUS"].split(",")) if order.extra["STOKER_GPUS"] else 0
+    extra = {
+        "STOKER_NODES": ",".join(nodes),
+        "STOKER_NODE_RANK": str(rank),
+        "NODELIST": ",".join(nodes),
+        "NODE_RANK": str(rank),
+        "NNODES": str(len(nodes)),
+        "WORLD_SIZE": str(len(nodes)),
+        "GPUS_PER_NODE": str(gpus),
+    }
+    if "SLURM_JOB_ID" in order.extra:
+        extra |= {"SLURM_JOB_NODELIST": ",".join(nodes), "SLURM_NNODES": str(len(nodes))}
+        extra |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank)}
+        extra |= {"SLURM_NTASKS": str(len(nodes)), "SLURM_NODELIST": ",".join(nodes)}
+    return replace(order, extra=order.extra | extra)
+
+
+def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:
+    """Where stdout and stderr go: one file per attempt and part, unless the user said otherwise."""
     suffix = f".{job.attempt}" if job.attempt else ""
-    out = f"{logs}/{job.id}{suffix}.out"
+    out = f"{logs}/{job.id}{suffix}.out{f'.{rank}' if rank else ''}"
     if spec.output:
-        out = fill(spec.output, job, spec, node)
-    return out, fill(spec.error, job, spec, node) if spec.error else None
+        out = fill(spec.output, job, spec, node, rank)
+    return out, fill(spec.error, job, spec, node, rank) if spec.error else None
 
 
-def fill(pattern: str, job: Job, spec: Spec, node: str) -> str:
+def fill(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
     """Fill in Slurm's %j %A %a %x %u %N %t %%, relative to the job's directory."""
     values = {
         "j": str(job.id),
@@ -172,9 +198,11 @@ def fill(pattern: str, job: Job, spec: Spec, node: str) -> str:
         "x": job.name.replace("/", "_"),
         "u": spec.user,
         "N": node,
-        "t": "0",
+        "t": str(rank),
         "%": "%",
     }
+    if rank and "%t" not in pattern and "%N" not in pattern:
+        pattern += f".{rank}"  # parts never share a file
     filled, rest = "", pattern
     while rest:
         head, percent, tail = rest.partition("%")

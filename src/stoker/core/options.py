@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.carrying import afar
 from stoker.core.dependency import parse_dependency
 from stoker.core.job import EarlySignal, Retry
 from stoker.core.request import GpuAsk, Request, parse_gpus, parse_names
@@ -59,7 +60,8 @@ KNOWN = {
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
-    "share", "verbatim",
+    "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
+    "if_unreachable",
 }  # fmt: skip
 
 
@@ -99,13 +101,17 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
         )
     wanted.export = words.get("export", "ALL")
     wanted.set_env = tuple(_assignments(options.get("env", [])))
+    asked = [name for name, _ in wanted.set_env]
+    if wanted.export.upper() not in ("ALL", "NONE"):
+        asked += [part.partition("=")[0] for part in wanted.export.split(",") if part]
+    fields["asked"] = tuple(name for name in dict.fromkeys(asked) if name != "ALL") or None
     wanted.warnings = _ignored(words)
     return wanted
 
 
-_LISTS = {"label", "env"}
+_LISTS = {"label", "env", "send", "bring", "leave_out"}
 _SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit",
-             "verbatim"}  # fmt: skip
+             "verbatim", "no_send", "no_bring"}  # fmt: skip
 
 
 def _text(key: str, value: Any) -> str:
@@ -163,6 +169,7 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     if {"retries", "retry_on", "requeue", "no_requeue"} & set(words):
         rule = parse_retry(words.get("retries"), words.get("retry_on"), _on(options, "requeue"))
         fields["retry"] = Retry() if _on(options, "no_requeue") else rule
+    fields |= afar(words, options)
     if "slurm_compat" in words:
         fields["slurm"] = _on(options, "slurm_compat")
     for key in ("pty", "verbatim"):

@@ -8,14 +8,12 @@ import signal as signals
 from msgspec import Struct
 
 from stoker.core.events import ProcessExited
-from stoker.core.job import Job, Retry, Spec
+from stoker.core.job import SKIPPED, Job, Retry, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.units import BadValue
 
 REQUEUE_ME = 75
 """EX_TEMPFAIL: the job saved its work and wants to go on later."""
-SKIPPED = 77
-"""The job found nothing to do, as test programs say it."""
 MOST_REQUEUES = 100
 """A job that asks to be requeued more often than this is in a loop."""
 LONGEST_BACKOFF = 300

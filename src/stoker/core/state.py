@@ -37,7 +37,8 @@ class Away(Struct, frozen=True, omit_defaults=True):
     """Since when a machine does not answer, and why."""
 
     since: float
-    boot: float
+    boot: float | None
+    """By the boot clock; None while nobody has tried to reach it."""
     why: str
 
 
@@ -109,6 +110,10 @@ class State:
         """How many jobs have not finished."""
         return len(self.jobs) - len(self.finished)
 
+    def is_afar(self, placement: Placement) -> bool:
+        """Whether any of it is on a machine over SSH."""
+        return any(part.node in self.rest.remotes for part in placement.parts)
+
     def key(self, job: Job) -> Key:
         """The class a ready job belongs to."""
         spec = self.specs[job.spec]
@@ -141,9 +146,9 @@ class State:
         if queue is not None and queue.resources:
             request = replace(request, among=self._among(queue))
             only = request.will_do(GPU) or (NONE_OF_ITS_OWN,)
-        if job.same_devices and job.last_devices:
+        if job.same_devices and job.last_devices and request.machines == 1:
             only = job.last_devices
-            if job.last_node is not None and len(self.cluster.nodes) > 1:
+            if job.last_node is not None:
                 request = replace(request, nodes=(job.last_node,))
         if only and request.gpus:
             return replace(request, gpus=replace(request.gpus, within=only))
@@ -358,6 +363,8 @@ class State:
         for name, node in self.cluster.nodes.items():
             away = self.rest.away.get(name)
             node.closed = away.why if away is not None else None
+            if away is None and name in self.rest.strays:
+                node.closed = "what was given up there has yet to be ended"
             for type, amount in zip((CPU, MEMORY), self.rest.others.get(name, (0, 0)), strict=True):
                 for device in node.types.get(type, ()):
                     device.others = amount

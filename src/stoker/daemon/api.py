@@ -17,7 +17,18 @@ from stoker import __version__, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.daemon import acts, addresses, intake, keys, looks, machine, queues, requests, settings
+from stoker.daemon import (
+    acts,
+    addresses,
+    intake,
+    keys,
+    looks,
+    machine,
+    nodes,
+    queues,
+    requests,
+    settings,
+)
 from stoker.daemon.auth import entrance_of
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
@@ -167,7 +178,9 @@ class Api:
         watch = self.loop.watch
         watch.look()
         if watch.stale() or not watch.latest:
-            await self.ask(looks.nodes(self.desk, 0.0))  # wakes the loop, which asks the probe
+            await self.ask(
+                nodes.listed(self.loop.fleet, 0.0)
+            )  # wakes the loop, which asks the probe
             for _ in range(20):
                 if not watch.enabled or (watch.latest and not watch.stale()):
                     break
@@ -176,7 +189,18 @@ class Api:
 
     async def nodes(self, request: Request) -> Response:
         """Every machine."""
-        return reply(await self.ask(looks.nodes(self.desk, self.loop.since)))
+        return reply(await self.ask(nodes.listed(self.loop.fleet, self.loop.since)))
+
+    async def look_at_nodes(self, request: Request) -> Response:
+        """Every machine, as it is now."""
+        body = await read_body(request, requests.LookAtNodes)
+        fleet = self.loop.fleet
+        asked = await self.ask(nodes.look(fleet, body.names))
+        for _ in range(nodes.PATIENCE * 20):
+            if await self.ask(nodes.looked(fleet, asked)):
+                break
+            await asyncio.sleep(0.05)
+        return reply(await self.ask(nodes.listed(fleet, self.loop.since)))
 
     async def queues(self, request: Request) -> Response:
         """The named queues."""
@@ -382,6 +406,8 @@ VERBS: dict[str, tuple[Any, Any]] = {
     "undrain": (acts.drain, requests.Undrain),
     "queues": (queues.define_queue, requests.Queue),
     "clear": (queues.clear, requests.Clear),
+    "nodes": (nodes.add, requests.AddNode),
+    "nodes/remove": (nodes.remove, requests.RemoveNode),
 }
 
 
@@ -407,6 +433,7 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
         ("/backup", api.backup),
         ("/listen", api.listen),
         ("/thresholds", api.thresholds),
+        ("/nodes/look", api.look_at_nodes),
         *((f"/{verb}", _act(api, handler, body)) for verb, (handler, body) in VERBS.items()),
     ]
     routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]

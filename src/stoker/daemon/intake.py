@@ -82,6 +82,9 @@ def _check_text(what: r.What) -> None:
 def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
+    if wanted.fields.get("pty") or (wanted.request.gpus and wanted.request.gpus.share):
+        # Its terminal, and devices that were named one by one, are those of this machine.
+        wanted.request = replace(wanted.request, nodes=(desk.node,))
     if not wanted.fields.get("verbatim"):
         wanted.fields["fill"] = _names_devices(environment, wanted.request) or None
     env_hash = digest(environment)

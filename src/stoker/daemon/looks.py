@@ -14,7 +14,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
-from stoker.daemon.views import gpu_view, iso, job_view, node_view, queue_view
+from stoker.daemon.views import gpu_view, iso, job_view, queue_view
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -248,16 +248,6 @@ def gpus(desk: Desk, readings: Callable[[], tuple[dict[str, Any], str | None]]) 
                     each["elapsed"] = round(now.boot - started, 3) if started is not None else None
                 shown.append(view)
         return answered({"gpus": shown, "note": note})
-
-    return decide
-
-
-def nodes(desk: Desk, since: float) -> Decide:
-    """Every machine and what is left of it."""
-
-    def decide(state: State, now: Moment) -> Decision:
-        shown = [node_view(node, state, since) for node in state.cluster.nodes.values()]
-        return answered({"nodes": shown})
 
     return decide
 

@@ -15,12 +15,16 @@ from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from stoker.core import instructions as i
 from stoker.core.clock import seconds_until_due
+from stoker.core.cluster import Placement
 from stoker.core.events import Event
-from stoker.core.launch import launch
+from stoker.core.launch import Launch, launch
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, clock, gone
+from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import run_hook
 from stoker.daemon.settings import Settings
 from stoker.daemon.views import job_view
@@ -48,6 +52,16 @@ class Poller:
         """Call back whenever this descriptor is readable."""
         self.callbacks[fd] = callback
         self.epoll.register(fd, select.EPOLLIN)
+
+    def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call back once, when this descriptor can be written to."""
+
+        def once() -> None:
+            self.unwatch(fd)
+            callback()
+
+        self.callbacks[fd] = once
+        self.epoll.register(fd, select.EPOLLOUT)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; safe to repeat."""
@@ -102,12 +116,14 @@ class Loop:
 
     def __init__(
         self, store: Store, executor: LocalExecutor, poller: Poller, desk: Desk,
-        settings: Settings, watch: GpuWatch, scripts: str, feeder: Feeder | None = None,
+        settings: Settings, watch: GpuWatch, fleet: Fleet, scripts: str,
+        feeder: Feeder | None = None,
     ) -> None:  # fmt: skip
         self.store, self.executor, self.poller, self.desk = store, executor, poller, desk
-        self.settings, self.watch, self.scripts = settings, watch, scripts
+        self.settings, self.watch, self.fleet, self.scripts = settings, watch, fleet, scripts
         self.feeder = feeder or Feeder()
         self.engine = Engine(store, clock, self.carry_out, self.publish)
+        fleet.compose, fleet.state = self.compose, lambda: self.engine.state
         self.inbox: SimpleQueue[Ask] = SimpleQueue()
         self.waits = Waits()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
@@ -123,6 +139,7 @@ class Loop:
         self.force_at: float | None = None
         self.forcing = False
         self.settling: list[str] = []
+        self.settling_afar: dict[str, list[tuple[int, int]]] = {}
         self.probe_asked: float | None = None
         self.children: list[int] = []
         self.on_signal: Callable[[int], None] = lambda _: self.stop()
@@ -161,14 +178,18 @@ class Loop:
         """One turn: what happened, what it means, what follows."""
         boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.executor.tick(boot)
+        self.fleet.tick(boot)
         asks = self.feeder.asks()
         while not self.inbox.empty():
             asks.append(self.inbox.get())
         facts = self._facts()
         self.cycle(facts, asks)
-        while self.executor.facts:
+        while self.executor.facts or self.fleet.pending:
             # Carrying out may bring news at once: a start that cannot be made.
             self.cycle(self._facts(), [])
+        if not self.forcing and self.settling_afar:
+            ended, self.settling_afar = self.settling_afar, {}
+            self.fleet.settle(ended)
         self._force_when_due()
         self._finish_when_drained()
 
@@ -192,6 +213,7 @@ class Loop:
 
     def _facts(self) -> list[Event]:
         facts, self.executor.facts = self.executor.facts, []
+        facts = self.fleet.of_this_machine(facts) + self.fleet.facts(self.engine.state)
         if self.watch.pending is not None:
             facts += self.watch.facts(self.engine.state)
             self.probe_asked = None
@@ -216,6 +238,7 @@ class Loop:
         for wait in (
             seconds_until_due(state, now.at, now.boot),
             self.executor.tick(now.boot),
+            self.fleet.tick(now.boot),
             self.watch.tick(state),
             self.waits.timeout(),
             self.feeder.timeout(),
@@ -225,8 +248,8 @@ class Loop:
             self._idle_left(state),
         ):
             if wait is not None:
-                waits.append(wait)  # noqa: PERF401 - a comprehension over nine calls reads worse
-        if self.executor.facts:
+                waits.append(wait)  # noqa: PERF401 - a comprehension over ten calls reads worse
+        if self.executor.facts or self.fleet.pending:
             return 0.0  # a look around just now has found something
         return min(waits) if waits else None
 
@@ -253,40 +276,49 @@ class Loop:
 
     def carry_out(self, wishes: list[i.Instruction]) -> None:
         """Do what the core wishes. Its decisions are on record by now."""
-        executor = self.executor
         for wish in wishes:
             match wish:
                 case i.StartProcess():
                     self._start(wish)
                 case i.EndAttempt():
-                    executor.end(wish)
+                    self.executor.end(wish)
+                    self.fleet.end(wish)
                 case i.SignalAttempt():
-                    executor.signal(wish)
+                    self.executor.signal(wish)
+                    self.fleet.signal(wish)
                 case i.SuspendAttempt():
-                    executor.suspend(wish.job, wish.attempt)
+                    self.executor.suspend(wish.job, wish.attempt)
+                    self.fleet.suspend(wish.job, wish.attempt)
                 case i.ResumeAttempt():
-                    executor.resume(wish.job, wish.attempt)
+                    self.executor.resume(wish.job, wish.attempt)
+                    self.fleet.resume(wish.job, wish.attempt)
                 case i.AnnounceEnd():
                     self._announce_end(wish.job)
                 case i.AnnounceEmpty():
                     self._hook(self.settings.on_empty, {"event": "empty"})
 
     def _start(self, wish: i.StartProcess) -> None:
+        if self.fleet.afar(wish.placement):
+            self.fleet.start(wish)
+        else:
+            self.executor.start(wish, self.compose(wish, wish.placement))
+
+    def compose(self, wish: i.StartProcess, part: Placement) -> Launch:
+        """What exactly is to be started on the machine of this part."""
         state = self.engine.state
         job = state.jobs[wish.job]
-        node = state.cluster.nodes[wish.placement.node]
-        token = self.executor.token(wish.job, wish.attempt)
-        order = launch(
+        rank = wish.placement.parts.index(part) if wish.placement.more else 0
+        return launch(
             job,
             state.spec(job),
-            wish.placement,
-            node,
+            part if rank else replace(part, more=()),
+            state.cluster.nodes[part.node],
             clock().at,
             self.desk.logs,
-            token,
+            self.executor.token(wish.job, wish.attempt),
             self.scripts,
+            rank,
         )
-        self.executor.start(wish, order)
 
     def _announce_end(self, id: int) -> None:
         job = self.engine.state.jobs.get(id)
@@ -320,6 +352,7 @@ class Loop:
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""
         self._last = [*self._last, *events]  # one turn may bring several cycles
+        self.fleet.after(self.engine.state, events)
         for reader in self.readers[:]:
             reader(seq, events)
 
@@ -332,6 +365,7 @@ class Loop:
         self.force_at, self.forcing = None, True
         self.engine.unforced = False
         self.settling, self.executor.settled = self.executor.settled, []
+        self.settling_afar = self.fleet.take_settled()
         _thread.start_new_thread(self._force, ())
 
     def _force(self) -> None:
@@ -391,5 +425,6 @@ class Loop:
         while self.forcing:
             time.sleep(0.001)
         self.watch.close()
+        self.fleet.close()
         self.store.close()
         self.executor.close()

@@ -7,19 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.request import CPU, GPU, MEMORY
+from stoker.core.request import GPU, MEMORY
 from stoker.core.units import THOUSAND
-from stoker.probes import host
-from stoker.probes.declared import (
-    POOL,
-    Declared,
-    inherited_limit,
-    limit,
-    parse_gpus,
-    parse_resources,
-)
+from stoker.probes import devices, host
+from stoker.probes.declared import Declared, inherited_limit, limit, parse_gpus, parse_resources
 from stoker.probes.process import read_once
-from stoker.probes.readings import GpuFacts, Reading
+from stoker.probes.readings import Reading
 
 SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
 """Where one of these is, a GPU driver is: only then is it worth asking."""
@@ -75,11 +68,8 @@ def offer(
     reading: Reading, gpus: str | None, resources: str | None, extra: Iterable[str] = ()
 ) -> NodeFacts:
     """The node as the core sees it. `gpus` limits or declares; `extra` only adds."""
-    types: dict[str, tuple[DeviceFacts, ...]] = {
-        CPU: (DeviceFacts(POOL, host.cores() * THOUSAND),),
-        MEMORY: (DeviceFacts(POOL, host.memory_mib()),),
-    }
-    real = _real(reading.facts)
+    types = devices.pools(host.cores(), host.memory_mib())
+    real = devices.gpus(reading.facts)
     if gpus is not None and gpus not in ("all", "none"):
         types[GPU] = tuple(_named(real, name) for name, _ in parse_gpus(gpus).devices)
     elif gpus != "none":
@@ -94,22 +84,6 @@ def offer(
     if not types[GPU]:
         del types[GPU]
     return NodeFacts(host.hostname(), types)
-
-
-def _real(facts: tuple[GpuFacts, ...]) -> list[DeviceFacts]:
-    vendors = {gpu.vendor for gpu in facts}
-    found = []
-    for gpu in facts:
-        name = gpu.uuid if gpu.mig else str(gpu.index)
-        if gpu.vendor == "amd" and len(vendors) > 1:
-            name = f"amd{gpu.index}"  # both vendors count from 0
-        found.append(
-            DeviceFacts(
-                name=name, index=None if gpu.mig else gpu.index, uuid=gpu.uuid, model=gpu.model,
-                memory=gpu.memory, vendor=gpu.vendor, mig=gpu.mig,
-            )
-        )  # fmt: skip
-    return found
 
 
 def _means(facts: DeviceFacts, name: str) -> bool:

@@ -47,6 +47,9 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 POSTS: dict[str, tuple[str, type]] = {
     "/jobs": ("Submit jobs", r.Submit),
+    "/nodes": ("Add a machine over SSH, or change how it is reached", r.AddNode),
+    "/nodes/remove": ("Remove a machine over SSH", r.RemoveNode),
+    "/nodes/look": ("Every machine, as it is now", r.LookAtNodes),
     "/wait": ("Answer when jobs have finished", r.Wait),
     "/cancel": ("End jobs for good", r.Cancel),
     "/kill": ("Send a signal, or end at once", r.Kill),

@@ -134,6 +134,28 @@ class Resource(Body):
     capacity: Annotated[str, Meta(max_length=20)] = "1"
 
 
+class AddNode(Body):
+    """A machine over SSH."""
+
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}$")]
+    address: Word
+    key: Word | None = None
+    shared: bool = False
+
+
+class RemoveNode(Body):
+    """A machine over SSH that is not to be used any more."""
+
+    name: Word
+    force: bool = False
+
+
+class LookAtNodes(Body):
+    """Have machines looked at now."""
+
+    names: Words = []
+
+
 class Queue(Body):
     """A named queue and its limits."""
 

@@ -24,6 +24,7 @@ from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
+from stoker.daemon.fleet import Fleet
 from stoker.daemon.keep import Keep
 from stoker.daemon.lock import on_shared_file_system
 from stoker.daemon.loop import Feeder, Loop, Poller
@@ -96,7 +97,16 @@ def build(
         poller.unwatch,
     )
     desk = Desk(store, places.logs_dir(), facts.name, user, place=place, alerts=left)
-    loop = Loop(store, executor, poller, desk, config, watch, kept.scripts, feeder)
+    fleet = Fleet(
+        executor,
+        facts.name,
+        poller,
+        watch.rules,
+        os.path.dirname(places.socket_path()),
+        f"{kept.state}/afar",
+        desk.logs,
+    )
+    loop = Loop(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder)
     if remembers:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
@@ -150,7 +160,9 @@ def _take_over(
     boot = host.boot_id()
     same_boot = state.rest.boot in ("", boot)
     events: list[Event] = [
-        DaemonStarted(at=at, term=term, boot=boot, pid=os.getpid(), version=__version__),
+        DaemonStarted(
+            at=at, term=term, boot=boot, pid=os.getpid(), version=__version__, clock=clock().boot
+        ),
         NodeJoined(at=at, facts=facts),
         *(
             QueueDefined(
@@ -172,10 +184,17 @@ def _take_over(
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
     )
-    executor.adopt(list(loop.engine.state.running.values()), same_boot)
+    here = [
+        job
+        for job in loop.engine.state.running.values()
+        if job.placement is not None and job.placement.on(facts.name) is not None
+    ]
+    loop.fleet.adopt_gangs(loop.engine.state)
+    executor.adopt(here, same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []
-        loop.engine.cycle(found)
+        loop.engine.cycle(loop.fleet.of_this_machine(found))
+    loop.fleet.sync(loop.engine.state)
     loop.store.force()
     executor.exits.drop({link.pid for link in executor.keepers})
     executor.adoption.sweep(loop.engine.state.rest.next_id)

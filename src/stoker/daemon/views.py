@@ -243,11 +243,12 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
     facts = device.facts
     jobs = []
     for job in state.running.values():
-        if job.placement is None or job.placement.node != node.name:
+        part = job.placement.on(node.name) if job.placement is not None else None
+        if part is None:
             continue
         share = sum(
             take.amount
-            for take in job.placement.takes
+            for take in part.takes
             if take.type == GPU and take.device == device.name
         )
         if share:
@@ -285,30 +286,18 @@ def _gpu_state(device: Device, jobs: int) -> str:
     return "foreign" if device.stranger is not None else "free"
 
 
-def node_view(node: Node, state: State, since: float) -> dict[str, Any]:
-    """One machine and what is left of it."""
+def resources_view(node: Node) -> dict[str, Any]:
+    """What a machine has, and what is left of it."""
     resources: dict[str, Any] = {}
     for type, devices in node.types.items():
         shown = str if type == "mem" else format_amount
         usable = [device for device in devices if device.drained is None and not device.gone]
         resources[type] = {
             "total": shown(sum(device.facts.capacity for device in devices)),
-            "free": shown(sum(device.free for device in usable)),
+            "free": shown(max(sum(device.left for device in usable), 0)),
             "devices": [device.name for device in devices],
         }
-    running = sum(
-        job.placement is not None and job.placement.node == node.name
-        for job in state.running.values()
-    )
-    gpus = node.types.get(GPU, [])
-    drained = bool(gpus) and all(device.drained is not None for device in gpus)
-    return {
-        "name": node.name,
-        "state": "drained" if drained else "up",
-        "resources": resources,
-        "jobs": running,
-        "since": iso(since),
-    }
+    return resources
 
 
 def queue_view(queue: QueueDefined, state: State) -> dict[str, Any]:

@@ -9,20 +9,39 @@ from stoker.core.foreign import Sample, Stranger
 from stoker.probes.host import process_info
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
 
+IsOurs = Callable[[int], bool]
+"""Whether a pid belongs to an attempt."""
+Identify = Callable[[int], tuple[str, str] | None]
+"""The user and the command behind a pid, as far as they are known; None: there is no such."""
 
-def samples(reading: Reading, is_ours: Callable[[int], bool]) -> dict[str, Sample]:
-    """Return a sample per GPU by UUID; `is_ours` says whether a pid belongs to an attempt."""
+
+def identify_here(pid: int) -> tuple[str, str] | None:
+    """Who a process on this very machine is. Drivers list the dead for a while."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    info = process_info(pid)  # None where /proc hides other users' processes
+    return (info.user, info.command) if info else ("", "")
+
+
+def samples(
+    reading: Reading, is_ours: IsOurs, identify: Identify = identify_here
+) -> dict[str, Sample]:
+    """Return a sample per GPU by UUID."""
     facts = {gpu.uuid: gpu for gpu in reading.facts}
-    return {use.uuid: _sample(facts.get(use.uuid), use, is_ours) for use in reading.use}
+    return {use.uuid: _sample(facts.get(use.uuid), use, is_ours, identify) for use in reading.use}
 
 
-def _sample(facts: GpuFacts | None, use: GpuUse, is_ours: Callable[[int], bool]) -> Sample:
+def _sample(facts: GpuFacts | None, use: GpuUse, is_ours: IsOurs, identify: Identify) -> Sample:
     ours, strangers = [], []
     for process in use.processes:
         if is_ours(process.pid):
             ours.append(process)
-        elif _exists(process.pid):
-            strangers.append(_stranger(process))
+        elif (who := identify(process.pid)) is not None:
+            strangers.append(_stranger(process, *who))
     known = [process.memory for process in ours if process.memory is not None]
     return Sample(
         uuid=use.uuid,
@@ -36,23 +55,11 @@ def _sample(facts: GpuFacts | None, use: GpuUse, is_ours: Callable[[int], bool])
     )
 
 
-def _exists(pid: int) -> bool:
-    """Tell whether a process is there: drivers list the dead for a while."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _stranger(process: GpuProcess) -> Stranger:
-    info = process_info(process.pid)  # None where /proc hides other users' processes
+def _stranger(process: GpuProcess, user: str, command: str) -> Stranger:
     return Stranger(
         pid=process.pid,
-        user=info.user if info else "",
-        command=info.command if info else "",
+        user=user,
+        command=command,
         memory=process.memory,
         graphics=process.graphics,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from typing import Any
 
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.driver import Driver
+from stoker.simulate.executor import parts_on
 from stoker.simulate.portrait import Mirror, portrait
 
 
@@ -31,23 +33,58 @@ def over_commitments(state: State) -> list[str]:
 
 
 def double_starts(driver: Driver) -> list[str]:
-    """Attempts started more than once, and jobs with two processes at a time."""
-    found = [
-        f"attempt {key[1]} of job {key[0]} was started {times} times"
-        for key, times in Counter(driver.machine.started).items()
-        if times > 1
+    """Attempts started more than once, and jobs of which two attempts run at a time.
+
+    An older one may go on where nobody can end it.
+    """
+    found, living = [], {}
+    for name, (_, machine) in driver.machines.items():
+        found += [
+            f"attempt {key[1]} of job {key[0]} was started {times} times on {name}"
+            for key, times in Counter(machine.started).items()
+            if times > 1
+        ]
+        within_reach = name == driver.facts.name or not (machine.cut or _removed(driver, name))
+        living.update({(*key, name): within_reach for key in machine.processes})
+    newest = {job: attempt for job, attempt, _ in sorted(living)}
+    return found + [
+        f"attempt {attempt} of job {job} still runs on {name}"
+        for (job, attempt, name), within_reach in living.items()
+        if within_reach and attempt < newest[job]
     ]
-    living = Counter(job for job, _ in driver.machine.processes)
-    return found + [f"job {job} has {n} processes at once" for job, n in living.items() if n > 1]
 
 
-def unaccounted_processes(driver: Driver) -> list[str]:
-    """Processes of jobs that hold no devices: they would share by accident."""
-    running = driver.engine.state.running
+def _removed(driver: Driver, name: str) -> bool:
+    return name not in driver.engine.state.rest.remotes
+
+
+def unaccounted_processes(driver: Driver, forgotten: Container[str] = ()) -> list[str]:
+    """Processes of jobs that hold no devices: they would share by accident.
+
+    But for those that were given up on a machine that is out of reach. On machines that were
+    removed once and are out of reach, nobody knows what runs.
+    """
+    state, found = driver.engine.state, []
+    for name, (_, machine) in driver.machines.items():
+        if name != driver.facts.name and _removed(driver, name):
+            continue
+        known = set(parts_on(name, state.running.values()))
+        if machine.cut:
+            known |= set(state.rest.strays.get(name, ()))
+        found += [
+            f"attempt {attempt} of job {job} runs on {name} and holds nothing"
+            for job, attempt in machine.processes
+            if (job, attempt) not in known and not (machine.cut and name in forgotten)
+        ]
+    return found
+
+
+def idle_strays(driver: Driver) -> list[str]:
+    """Machines within reach on which something was given up and never ended."""
     return [
-        f"attempt {attempt} of job {job} runs and holds nothing"
-        for job, attempt in driver.machine.processes
-        if job not in running or running[job].attempt != attempt
+        f"{name} is within reach, and has {strays}"
+        for name, strays in driver.engine.state.rest.strays.items()
+        if not driver.machines[name][1].cut and not driver.executor.facts
     ]
 
 

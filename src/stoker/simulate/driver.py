@@ -24,8 +24,9 @@ from stoker.core.launch import launch
 from stoker.core.state import State
 from stoker.engine import Ask, Decision, Engine, Moment, Refusal
 from stoker.simulate.crash import Crash, Fuse, FusedStore
-from stoker.simulate.executor import Faults, ModelledExecutor
-from stoker.simulate.processes import Machine, Model
+from stoker.simulate.executor import Faults
+from stoker.simulate.fleet import Fleet
+from stoker.simulate.processes import Machine, Model, Remote
 from stoker.simulate.world import World
 from stoker.store.port import Store
 
@@ -75,10 +76,15 @@ class Driver:
         facts: NodeFacts,
         behaviour: Callable[[int, int], Model],
         faults: Faults | None = None,
+        remotes: Sequence[NodeFacts] = (),
     ) -> None:
         self.world, self.open_store, self.facts = world, open_store, facts
         self.faults = faults or Faults()
         self.machine = Machine(world, behaviour)
+        self.machines: dict[str, tuple[NodeFacts, Machine]] = {facts.name: (facts, self.machine)}
+        """What there is in the world, whether or not it belongs to us."""
+        for each in remotes:
+            self.machines[each.name] = (each, Remote(world, behaviour))
         self.fuse = Fuse()
         self.crashes = 0
         self.waiting: list[Wanted] = []
@@ -88,7 +94,7 @@ class Driver:
         self.published: list[Event] = []
         self.store: Store
         self.engine: Engine
-        self.executor: ModelledExecutor
+        self.executor: Fleet
         self._until_up(self._start)
 
     # -- life and death -----------------------------------------------------------------
@@ -98,7 +104,7 @@ class Driver:
         self.store = self.open_store()
         term = self.store.claim()
         store = cast("Store", FusedStore(self.store, self.fuse))
-        self.executor = ModelledExecutor(self.world, self.machine, self.faults)
+        self.executor = Fleet(self.world, self.facts.name, self.machines, self.faults)
         self.engine = Engine(store, self.world.moment, self._carry_out, self._publish)
         state, now, boot = self.engine.state, self.world.moment(), self.world.boot_id
         self.executor.adopt(list(state.running.values()), state.rest.boot == boot)
@@ -106,12 +112,15 @@ class Driver:
         self.engine.planning = False  # not before it is known what runs
         self.engine.cycle(
             [
-                DaemonStarted(at=now.at, term=term, boot=boot, pid=1, version="simulated"),
+                DaemonStarted(
+                    at=now.at, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
+                ),
                 NodeJoined(at=now.at, facts=self.facts),
-                *self._heard(),
+                *self.executor.take_facts(),
             ]
         )
         self.engine.planning = True
+        self.executor.follow(self.engine.state)
         self._force()
 
     def _until_up(self, act: Callable[[], None]) -> None:
@@ -120,7 +129,8 @@ class Driver:
             act()
         except Crash:
             self.crashes += 1
-            self.machine.hear = None
+            for _, machine in self.machines.values():
+                machine.hear = None
             self.fuse.at = None
             self._until_up(self._start)
 
@@ -142,6 +152,24 @@ class Driver:
         self.facts = facts
         self.crash()
 
+    # -- machines over SSH --------------------------------------------------------------
+
+    def cut(self, node: str) -> None:
+        """Break the link to a machine."""
+        self.executor.cut(node)
+
+    def mend(self, node: str) -> None:
+        """Let a machine be reached again."""
+        self.machines[node][1].cut = False
+        self.executor.reach(node, self.engine.state)
+
+    def reboot_remote(self, node: str, keeps_records: bool = True) -> None:
+        """Restart another machine; if its link holds otherwise, it is soon reached again."""
+        _, machine = self.machines[node]
+        machine.restart(keeps_records)
+        machine.hear = None
+        self.executor.reach(node, self.engine.state)
+
     # -- one turn -----------------------------------------------------------------------
 
     def want(self, decide: Decide) -> Wanted:
@@ -160,15 +188,13 @@ class Driver:
         self.executor.tick(self.world.moment().boot)
         self.fuse.pass_by("before the reports are read")
         asks = [wanted.ask(self.store) for wanted in self.waiting]
-        self.engine.cycle(self._heard(), asks)
+        self.engine.cycle(self.executor.take_facts(), asks)
+        self.fuse.pass_by("before machines are reached")
+        self.executor.follow(self.engine.state)
         self.waiting = [wanted for wanted in self.waiting if not wanted.answered]
         if self.engine.unforced:
             self.world.after(FORCE_AFTER, self._force)
         self.fuse.pass_by("after the turn")
-
-    def _heard(self) -> list[Event]:
-        heard, self.executor.facts = self.executor.facts, []
-        return heard
 
     def _force(self) -> None:
         if not self.executor.facts:
@@ -183,14 +209,11 @@ class Driver:
         self.fuse.pass_by("carried out")
 
     def _one(self, wish: Instruction) -> None:
-        executor, state = self.executor, self.engine.state
+        executor = self.executor
         match wish:
             case StartProcess():
-                job = state.jobs[wish.job]
-                node = state.cluster.nodes[wish.placement.node]
-                token = f"sim.{wish.job}.{wish.attempt}"
-                start = launch(job, state.spec(job), wish.placement, node, 0.0, "/l", token, "/s")
-                executor.start(wish, start)
+                self._check_launch(wish)
+                executor.start(wish)
             case EndAttempt():
                 executor.end(wish)
             case SignalAttempt():
@@ -205,6 +228,15 @@ class Driver:
                 pass
             case _:
                 raise AssertionError(f"nobody carries out {wish!r}")
+
+    def _check_launch(self, wish: StartProcess) -> None:
+        """What would be executed can be said for every part."""
+        state, token = self.engine.state, f"sim.{wish.job}.{wish.attempt}"
+        job = state.jobs[wish.job]
+        for part in wish.placement.parts:
+            node = state.cluster.nodes[part.node]
+            start = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s")
+            assert (start.job, start.attempt) == (wish.job, wish.attempt)
 
     def _publish(self, seq: int, events: Sequence[Event]) -> None:
         assert seq == self.engine.seq

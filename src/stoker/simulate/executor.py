@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -19,13 +19,27 @@ from stoker.core.events import (
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
-from stoker.core.launch import Launch
 from stoker.core.lifecycle import JobState
 from stoker.simulate.processes import Claim, Key, Machine, Report
 from stoker.simulate.world import World
 
 RECHECK = 5.0
 """Seconds between looks at the claims of attempts that have not been heard of."""
+
+Parts = dict[Key, tuple[Job, int | None]]
+"""Attempts with a part on one machine, and which part that is; None: the whole of it."""
+
+
+def parts_on(node: str, jobs: Iterable[Job]) -> Parts:
+    """What is under way on a machine, but for parts that are over."""
+    found: Parts = {}
+    for job in jobs:
+        parts = job.placement.parts if job.placement is not None else ()
+        over = {end.part for end in job.ends}
+        for number, part in enumerate(parts):
+            if part.node == node and number not in over:
+                found[job.id, job.attempt] = (job, number if len(parts) > 1 else None)
+    return found
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -43,32 +57,59 @@ class ModelledExecutor:
     """Runs attempts on a modelled machine; as the local executor does, claim by claim."""
 
     def __init__(
-        self, world: World, machine: Machine, faults: Faults | None = None, grace: float = 10.0
+        self,
+        world: World,
+        machine: Machine,
+        facts: list[Event],
+        faults: Faults | None = None,
+        grace: float = 10.0,
     ) -> None:
-        self.world, self.machine, self.grace = world, machine, grace
+        self.world, self.machine, self.facts, self.grace = world, machine, facts, grace
         self.faults = faults or Faults()
-        self.facts: list[Event] = []
         self.attempts: dict[Key, float] = {}
         """Attempts looked after, and when each is looked at next (boot clock)."""
+        self.parts: dict[Key, int | None] = {}
         self.kill_at: dict[Key, float] = {}
         self.settled: list[Key] = []
-        machine.hear = self._arrives
+
+    def listen(self) -> None:
+        """Have the machine report to this driver from now on."""
+        self.machine.hear = self._arrives
+
+    @property
+    def listens(self) -> bool:
+        """Whether the machine reports to this driver, and hears from it."""
+        return self.machine.hear == self._arrives
 
     # -- wishes -------------------------------------------------------------------------
 
-    def start(self, wish: StartProcess, launch: Launch) -> None:
+    def start(self, wish: StartProcess) -> None:
         """Hand an attempt to the keeper, at most once ever."""
-        assert (launch.job, launch.attempt) == (wish.job, wish.attempt)
-        key = (wish.job, wish.attempt)
+        key, boots = (wish.job, wish.attempt), self.machine.boots
         taken = self.machine.behaviour(*key).taken
         if taken is not None:
-            self._call_off(wish, taken)
+            self.call_off(wish, taken)
             return
-        self.attempts[key] = self.world.moment().boot + RECHECK
-        wait = self.world.random.uniform(0.0, self.faults.start_delay)
-        self.world.after(wait, lambda: self.machine.start(key, self._arrives))
 
-    def _call_off(self, wish: StartProcess, why: str) -> None:
+        def arrive() -> None:
+            if not self.machine.cut and self.machine.boots == boots:
+                self.machine.start(key, self._arrives)
+
+        self.expect(key)
+        wait = self.world.random.uniform(0.0, self.faults.start_delay)
+        self.world.after(wait, arrive, self.machine.afar)
+
+    def start_part(self, key: Key, part: int) -> None:
+        """Start one of several parts, now that all machines are ready."""
+        self.machine.start(key, self._arrives, part)
+
+    def expect(self, key: Key, part: int | None = None) -> None:
+        """Look after an attempt, or a part of one, from now on."""
+        self.attempts[key] = self.world.moment().boot + RECHECK
+        self.parts[key] = part
+
+    def call_off(self, wish: StartProcess, why: str) -> None:
+        """Somebody else was first at its devices."""
         at, node = self.world.moment().at, wish.placement.node
         self.facts.append(StartCalledOff(at=at, job=wish.job, attempt=wish.attempt, why=why))
         for device in wish.placement.names("gpu"):
@@ -86,7 +127,7 @@ class ModelledExecutor:
     def end(self, wish: EndAttempt) -> None:
         """TERM now and KILL after the grace, or KILL at once."""
         key, now = (wish.job, wish.attempt), self.world.moment().boot
-        if key not in self.attempts:
+        if key not in self.attempts or not self.listens:
             return
         if wish.at_once:
             self.kill_at[key] = now
@@ -101,15 +142,19 @@ class ModelledExecutor:
 
     def signal(self, wish: SignalAttempt) -> None:
         """Send a signal."""
-        self.machine.signal((wish.job, wish.attempt), wish.signal)
+        self._send((wish.job, wish.attempt), wish.signal)
 
     def suspend(self, job: int, attempt: int) -> None:
         """Stop it in place."""
-        self.machine.signal((job, attempt), signals.SIGSTOP)
+        self._send((job, attempt), signals.SIGSTOP)
 
     def resume(self, job: int, attempt: int) -> None:
         """Let it go on."""
-        self.machine.signal((job, attempt), signals.SIGCONT)
+        self._send((job, attempt), signals.SIGCONT)
+
+    def _send(self, key: Key, number: int) -> None:
+        if self.listens:
+            self.machine.signal(key, number)
 
     # -- reports ------------------------------------------------------------------------
 
@@ -126,9 +171,9 @@ class ModelledExecutor:
                 self._heard(report)
 
     def _heard(self, report: Report) -> None:
-        if self.machine.hear != self._arrives:
-            return  # this driver is dead
-        fact = _fact(report)
+        if not self.listens:
+            return  # this driver is dead, or the link is cut
+        fact = self._fact(report)
         self.facts.append(fact)
         if isinstance(fact, ProcessStarted):
             if report.key in self.kill_at:
@@ -136,13 +181,34 @@ class ModelledExecutor:
         else:
             self._gone(report.key)
 
+    def _fact(self, report: Report) -> Event:
+        (job, attempt), part = report.key, report.part
+        when = self.world.moment_of(report.time)
+        at, boot = when.at, when.boot
+        if report.what == "started":
+            return ProcessStarted(
+                at=at, job=job, attempt=attempt, pid=report.pid, boot=boot, part=part
+            )
+        if report.what == "failed":
+            return StartFailed(at=at, job=job, attempt=attempt, why=report.why, part=part)
+        if report.what == "late":
+            why = "another daemon claimed it"
+            return AttemptLost(at=at, job=job, attempt=attempt, why=why, part=part)
+        return ProcessExited(
+            at=at, job=job, attempt=attempt, code=report.code, signal=report.signal,
+            memory=report.memory, part=part,
+        )  # fmt: skip
+
     def _gone(self, key: Key) -> None:
         if self.attempts.pop(key, None) is not None:
             self.settled.append(key)
         self.kill_at.pop(key, None)
+        self.parts.pop(key, None)
 
     def tick(self, boot: float) -> float | None:
         """Kill what outstayed its grace; look after those of whom no report came."""
+        if not self.listens:
+            return None
         for key, moment in list(self.kill_at.items()):
             if boot >= moment:
                 self.machine.signal(key, signals.SIGKILL)
@@ -160,59 +226,73 @@ class ModelledExecutor:
 
     def _tell(self, key: Key, claim: Claim) -> None:
         """Report what a claim says, as if its keeper had just said it."""
+        part = claim.part
         if claim.started is not None and claim.pid is not None:
-            report = Report(what="started", key=key, when=claim.started, pid=claim.pid)
-            self.facts.append(_fact(report))
+            started = Report(
+                what="started", key=key, time=claim.started, part=part, pid=claim.pid
+            )  # fmt: skip
+            self.facts.append(self._fact(started))
         if claim.end is not None:
-            self.facts.append(_fact(claim.end))
+            self.facts.append(self._fact(claim.end))
             self._gone(key)
         elif claim.failed is not None:
-            now = self.world.moment()
-            self.facts.append(_fact(Report(what="failed", key=key, when=now, why=claim.failed)))
+            now, why = self.world.time, claim.failed
+            failed = Report(what="failed", key=key, time=now, part=part, why=why)
+            self.facts.append(self._fact(failed))
             self._gone(key)
 
     # -- adoption -----------------------------------------------------------------------
 
-    def adopt(self, jobs: list[Job], same_boot: bool) -> None:
-        """Find out what became of attempts that an earlier driver started."""
-        for job in jobs:
-            key, at = (job.id, job.attempt), self.world.moment().at
-            self.attempts[key] = self.world.moment().boot + RECHECK
+    def adopt(self, known: Parts, same_boot: bool = True) -> None:
+        """Find out what became of attempts that were started before this driver listened."""
+        self.attempts, self.parts, self.kill_at = {}, {}, {}
+        for key, (job, part) in known.items():
+            self.expect(key, part)
             if same_boot and self.machine.take_claim(key):
-                why = "the daemon ended before it could be started"
-                self._fact_of(StartCalledOff, key, at, why)
+                self._never_started(key, "the daemon ended before it could be started")
             elif same_boot:
-                self._take_over(job, self.machine.claims[key])
+                self._take_over(job, key, self.machine.claims[key])
             elif key in self.machine.records:
-                self.facts.append(_fact(self.machine.records[key]))
+                self.facts.append(self._fact(self.machine.records[key]))
                 self._gone(key)
             else:
-                self._fact_of(AttemptLost, key, at, "the machine restarted")
+                self._lost(key, "the machine restarted")
 
-    def _take_over(self, job: Job, claim: Claim) -> None:
-        key = (job.id, job.attempt)
+    def _take_over(self, job: Job, key: Key, claim: Claim) -> None:
         if claim.taken:  # by a driver that ended before it could say so
-            self._fact_of(StartCalledOff, key, self.world.moment().at, "it was never started")
+            self._never_started(key, "it was never started")
             return
         self._tell(key, claim)
-        if key in self.attempts:
+        if key in self.attempts and claim.boot != self.machine.boots:
+            self._lost(key, "the machine restarted")
+        elif key in self.attempts:
             self._repeat(job)
 
     def _repeat(self, job: Job) -> None:
         """What was decided before the driver died may not have been done: do it again."""
-        if job.ending is not None:
+        if job.state is JobState.COMPLETING:
             self.end(EndAttempt(job.id, job.attempt))
         elif job.state is JobState.SUSPENDED:
             self.suspend(job.id, job.attempt)
         elif job.slack:
             self.resume(job.id, job.attempt)
 
-    def _fact_of(self, kind: type[Any], key: Key, at: float, why: str) -> None:
-        self.facts.append(kind(at=at, job=key[0], attempt=key[1], why=why))
+    def _never_started(self, key: Key, why: str) -> None:
+        """Then none of its parts was, since all of them start together."""
+        self._say(StartCalledOff, key, why=why)
+
+    def _lost(self, key: Key, why: str) -> None:
+        self._say(AttemptLost, key, why=why, part=self.parts[key])
+
+    def _say(self, kind: type[Any], key: Key, **more: Any) -> None:
+        at = self.world.moment().at
+        self.facts.append(kind(at=at, job=key[0], attempt=key[1], **more))
         self._gone(key)
 
     def settle(self) -> None:
         """The ends are on disk: what proved them may go."""
+        if not self.listens:
+            return
         for key in self.settled:
             self.machine.records.pop(key, None)
             claim = self.machine.claims.get(key)
@@ -220,18 +300,3 @@ class ModelledExecutor:
             if claim is not None and not claim.taken:
                 del self.machine.claims[key]
         self.settled = []
-
-
-def _fact(report: Report) -> Event:
-    job, attempt = report.key
-    at, boot = report.when.at, report.when.boot
-    if report.what == "started":
-        return ProcessStarted(at=at, job=job, attempt=attempt, pid=report.pid, boot=boot)
-    if report.what == "failed":
-        return StartFailed(at=at, job=job, attempt=attempt, why=report.why)
-    if report.what == "late":
-        return AttemptLost(at=at, job=job, attempt=attempt, why="another daemon claimed it")
-    return ProcessExited(
-        at=at, job=job, attempt=attempt, code=report.code, signal=report.signal,
-        memory=report.memory,
-    )  # fmt: skip

@@ -27,12 +27,14 @@ def portrait(state: State) -> dict[str, Any]:
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.queue_running, state.queue_gpus, state.array_running),
         "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
+        "nodes": [(node.name, node.closed) for node in state.cluster.nodes.values()],
         "devices": {
             f"{node.name}/{device.type}:{device.name}": {
                 "used": device.facts.capacity - device.free,
                 "memory used": (device.facts.memory or 0) - device.memory_free,
                 "drained": device.drained,
                 "stranger": (device.stranger, device.stranger_memory),
+                "others": device.others,
                 "gone": device.gone,
             }
             for node in state.cluster.nodes.values()

@@ -1,4 +1,4 @@
-"""Modelled processes and the machine they run on, which outlives any driver."""
+"""Modelled processes and the machines they run on, which outlive any driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from stoker.engine import Moment
 from stoker.simulate.world import World
 
 Key = tuple[int, int]
@@ -28,6 +27,12 @@ class Model(Struct, frozen=True, kw_only=True):
     cannot_start: str | None = None
     taken: str | None = None
     """Somebody else holds its device at the last moment."""
+    others: tuple[Model, ...] = ()
+    """How its parts on further machines behave, if not like the first; the last for the rest."""
+
+    def part(self, number: int | None) -> Model:
+        """The behaviour of one part."""
+        return (self, *self.others)[min(number or 0, len(self.others))]
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -36,7 +41,9 @@ class Report(Struct, frozen=True, kw_only=True):
     what: str
     """`started`, `exited`, `failed` or `late`."""
     key: Key
-    when: Moment
+    time: float
+    """When it happened, whatever clocks say."""
+    part: int | None = None
     pid: int = 0
     why: str = ""
     code: int | None = None
@@ -47,8 +54,11 @@ class Report(Struct, frozen=True, kw_only=True):
 class Claim(Struct):
     """The file by which an attempt is started once: who made it, and what it says."""
 
+    boot: int
+    """Which start of the machine it was made in."""
+    part: int | None = None
     pid: int | None = None
-    started: Moment | None = None
+    started: float | None = None
     end: Report | None = None
     failed: str | None = None
     taken: bool = False
@@ -58,6 +68,7 @@ class Process(Struct):
     """A process that exists."""
 
     key: Key
+    part: int | None
     model: Model
     left: float
     """Seconds of work left when it last began to run."""
@@ -69,8 +80,14 @@ class Process(Struct):
 class Machine:
     """Claims, processes and exit records. A driver that crashes leaves all of it standing."""
 
+    afar = False
+    """Whether it is another one than the driver's, whose clocks and restarts it does not share."""
+
     def __init__(self, world: World, behaviour: Callable[[int, int], Model]) -> None:
         self.world, self.behaviour = world, behaviour
+        self.boots = 1
+        self.cut = False
+        """Whether no driver can reach it."""
         self.claims: dict[Key, Claim] = {}
         self.processes: dict[Key, Process] = {}
         self.records: dict[Key, Report] = {}
@@ -82,30 +99,30 @@ class Machine:
 
     # -- what the keeper does -----------------------------------------------------------
 
-    def start(self, key: Key, asked_by: Hear) -> None:
+    def start(self, key: Key, asked_by: Hear, part: int | None = None) -> None:
         """Claim an attempt and start it, unless somebody was first."""
-        model = self.behaviour(*key)
+        model, now = self.behaviour(*key).part(part), self.world.time
         if key in self.claims:
-            asked_by(Report(what="late", key=key, when=self.world.moment()))
+            asked_by(Report(what="late", key=key, time=now, part=part))
             return
-        claim = self.claims[key] = Claim()
+        claim = self.claims[key] = Claim(self.boots, part)
         if model.cannot_start is not None:
             claim.failed = model.cannot_start
-            now = self.world.moment()
-            self._say(Report(what="failed", key=key, when=now, why=model.cannot_start))
+            why = model.cannot_start
+            self._say(Report(what="failed", key=key, time=now, part=part, why=why))
             return
         self.started.append(key)
-        claim.pid, claim.started = len(self.started) + 100, self.world.moment()
-        process = Process(key, model, model.seconds, None)
+        claim.pid, claim.started = len(self.started) + 100, now
+        process = Process(key, part, model, model.seconds, None)
         self.processes[key] = process
-        self._say(Report(what="started", key=key, when=claim.started, pid=claim.pid))
+        self._say(Report(what="started", key=key, time=now, part=part, pid=claim.pid))
         self._go_on(process)
 
     def take_claim(self, key: Key) -> bool:
         """Make sure that nobody starts an attempt any more; False when somebody was first."""
         if key in self.claims:
             return False
-        self.claims[key] = Claim(taken=True)
+        self.claims[key] = Claim(self.boots, taken=True)
         return True
 
     def signal(self, key: Key, number: int) -> None:
@@ -127,6 +144,7 @@ class Machine:
     def restart(self, keeps_records: bool = True) -> None:
         """Power off and on: processes and claims are gone, records on disk may not be."""
         self.world.reboot()
+        self.boots += 1
         self.processes.clear()
         self.claims.clear()
         if not keeps_records:
@@ -139,7 +157,7 @@ class Machine:
             return
         process.running_since = self.world.time
         life = process.life
-        self.world.after(process.left, lambda: self._natural_end(process, life))
+        self.world.after(process.left, lambda: self._natural_end(process, life), self.afar)
 
     def _stop(self, process: Process) -> None:
         if process.running_since is not None:
@@ -163,8 +181,8 @@ class Machine:
         key = process.key
         del self.processes[key]
         end = Report(
-            what="exited", key=key, when=self.world.moment(), code=code, signal=signal,
-            memory=memory,
+            what="exited", key=key, time=self.world.time, part=process.part, code=code,
+            signal=signal, memory=memory,
         )  # fmt: skip
         self.claims[key].end = self.records[key] = end
         self._say(end)
@@ -172,3 +190,18 @@ class Machine:
     def _say(self, report: Report) -> None:
         if self.hear is not None:
             self.hear(report)
+
+
+class Remote(Machine):
+    """A machine over SSH: its claims are on its disk, and its restart is nobody else's."""
+
+    afar = True
+
+    def restart(self, keeps_records: bool = True) -> None:
+        """Power off and on: claims stay, ends that were not on disk yet are unknown."""
+        self.boots += 1
+        self.processes.clear()
+        if not keeps_records:
+            self.records.clear()
+            for claim in self.claims.values():
+                claim.end = None

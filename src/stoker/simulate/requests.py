@@ -161,6 +161,32 @@ def edit(id: int, **fields: Any) -> Decide:
     return _for(id, _WAITING, step)
 
 
+def add_node(name: str, user: str = "ada") -> Decide:
+    """A machine over SSH belongs to us, or has another address."""
+    return lambda _state, now, _store: Decision(
+        events=[e.NodeAdded(at=now.at, name=name, address=f"ssh://{user}@{name}")]
+    )
+
+
+def remove_node(name: str) -> Decide:
+    """A machine over SSH is ours no longer; not while something of ours runs there."""
+
+    def decide(state: State, now: Moment, _store: Store) -> Decision:
+        placements = [job.placement for job in state.running.values()]
+        if name not in state.rest.remotes or any(each and each.on(name) for each in placements):
+            raise Refusal(f"{name} is not there, or jobs run on it")
+        return Decision(events=[e.NodeRemoved(at=now.at, name=name)])
+
+    return decide
+
+
+def measure_node(name: str, cpus: int, memory: int) -> Decide:
+    """Others use so much of a machine."""
+    return lambda _state, now, _store: Decision(
+        events=[e.NodeMeasured(at=now.at, node=name, cpus=cpus, memory=memory)]
+    )
+
+
 def drain(*devices: tuple[str, str, str]) -> Decide:
     """Close devices to new jobs."""
     return lambda _state, now, _store: Decision(

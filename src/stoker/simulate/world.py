@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 
 from stoker.engine import Moment
@@ -13,7 +13,7 @@ EPOCH = 1_700_000_000.0
 
 
 class World:
-    """One machine's time. Nothing here is faster or slower than the events make it."""
+    """Time, as the driver's machine tells it; no faster or slower than the events make it."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -22,22 +22,26 @@ class World:
         self.boots = 1
         self._wall_ahead = EPOCH
         self._booted_at = -1000.0
-        self._coming: list[tuple[float, int, Callable[[], None]]] = []
+        self._coming: list[tuple[float, int, Callable[[], None], bool]] = []
         self._made = 0
 
     def moment(self) -> Moment:
         """Now, as the machine's clocks tell it."""
-        return Moment(at=self.time + self._wall_ahead, boot=self.time - self._booted_at)
+        return self.moment_of(self.time)
+
+    def moment_of(self, time: float) -> Moment:
+        """Another moment, as the machine's clocks would have told it if they had always run so."""
+        return Moment(at=time + self._wall_ahead, boot=time - self._booted_at)
 
     @property
     def boot_id(self) -> str:
         """Which start of the machine this is."""
         return f"boot-{self.boots}"
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Let something happen in a while. Equal times keep the order of asking."""
+    def after(self, seconds: float, action: Callable[[], None], afar: bool = False) -> None:
+        """Let something happen in a while, here or afar. Equal times keep the order of asking."""
         self._made += 1
-        heappush(self._coming, (self.time + max(seconds, 0.0), self._made, action))
+        heappush(self._coming, (self.time + max(seconds, 0.0), self._made, action, afar))
 
     def until_next(self) -> float | None:
         """Seconds until something happens; None when nothing is going to."""
@@ -47,7 +51,7 @@ class World:
         """Let time pass, and everything happen that is due by then, in order."""
         end = self.time + max(seconds, 0.0)
         while self._coming and self._coming[0][0] <= end:
-            self.time, _, action = heappop(self._coming)
+            self.time, _, action, _ = heappop(self._coming)
             action()
         self.time = end
 
@@ -57,6 +61,7 @@ class World:
 
     def reboot(self) -> None:
         """The machine starts again: what was going to happen on it does not."""
-        self._coming.clear()
+        self._coming = [coming for coming in self._coming if coming[3]]
+        heapify(self._coming)
         self.boots += 1
         self._booted_at = self.time

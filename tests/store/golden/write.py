@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
-from stoker.core.job import EarlySignal, Retry  # noqa: E402
+from stoker.core.job import Carry, EarlySignal, Retry  # noqa: E402
 from stoker.core.request import Request  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
@@ -84,7 +84,57 @@ def life() -> Story:
     story.tell(e.JobsForgotten(at=story.now, jobs=(plain,)))
     story.tell(e.JobRecalled(at=story.now, job=msgspec.structs.replace(job), spec=of))
     story.tell(e.NodeJoined(at=story.now, facts=node(2)))
+    machines(story)
     return story
+
+
+def machines(story: Story) -> None:
+    """Machines over SSH, and attempts on several of them."""
+
+    def part(kind: type[e.Event], job: int, number: int, **more: object) -> None:
+        story.about(kind, job, part=number, **more)
+
+    for name in ("ant", "bee", "gone"):
+        added = e.NodeAdded(
+            at=story.now, name=name, address=f"ssh://ada@{name}:22", key="/k", shared=name == "bee",
+            configured=name == "ant",
+        )  # fmt: skip
+        story.tell(added)
+        story.tell(e.NodeJoined(at=story.now, facts=node(2, name=name)))
+        story.tell(e.NodeReached(at=story.now, node=name))
+    story.tell(e.NodeRemoved(at=story.now, name="gone"))
+    story.tell(e.NodeMeasured(at=story.now, node="bee", cpus=1500, memory=2000))
+    carry = Carry(send=("src",), bring=("out",), into="results", exclude=("*.pt",))
+    wide = msgspec.structs.replace(gpus(1), machines=2, not_nodes=("box",))
+    done, failed, lost, broken, silent = (
+        story.submit(wide, priority=9 - n, if_unreachable=60, carry=carry, asked=("LR",))
+        for n in range(5)
+    )
+    for job, kind, more in (
+        (done, e.ProcessExited, {"code": 0}),
+        (failed, e.ProcessExited, {"signal": 9, "memory": "host"}),
+        (lost, e.AttemptLost, {"why": "the machine restarted"}),
+        (broken, e.StartFailed, {"why": "no such directory"}),
+    ):
+        story.plan()
+        part(e.ProcessStarted, job, 0, pid=11, boot=story.now)
+        part(e.ProcessStarted, job, 1, pid=12, boot=story.now)
+        part(kind, job, 1, **more)
+        if job != lost:  # its other part goes on
+            part(e.ProcessExited, job, 0, code=0)
+    story.plan()
+    story.tell(e.NodeUnreachable(at=story.now, node="bee", why="no route", boot=story.now))
+    story.wait(60)  # the owner's patience
+    alone = story.submit(
+        msgspec.structs.replace(gpus(1), nodes=("ant",)), if_unreachable=30, priority=99
+    )
+    part(e.ProcessExited, silent, 0, signal=15)
+    story.run(alone)
+    story.tell(e.NodeUnreachable(at=story.now, node="ant", why="silent", boot=story.now))
+    story.wait(30)
+    story.tell(e.NodeReached(at=story.now, node="ant", ended=((alone, 0),)))
+    started = {"term": 2, "boot": "boot-2", "pid": 43, "version": "0.1.0", "clock": 12.5}
+    story.tell(e.DaemonStarted(at=story.now, **started))  # type: ignore[arg-type]
 
 
 def main(name: str) -> None:

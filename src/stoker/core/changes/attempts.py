@@ -140,7 +140,8 @@ def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
     state.give_back(job)
     state.move(job, JobState.PENDING)
     job.attempt += 1
-    job.started_boot = job.ending = None
+    job.started_boot = job.ending = job.pid = None
+    job.ends = ()
     if event.delay:
         job.begin_at = event.at + event.delay
     set_deadline(state, job)

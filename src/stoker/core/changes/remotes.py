@@ -5,12 +5,14 @@ from __future__ import annotations
 from stoker.core import events as e
 from stoker.core.changes.attempts import conclude, current, ended_on_purpose, part_over
 from stoker.core.instructions import Instruction
-from stoker.core.job import PartEnd
+from stoker.core.job import Job, PartEnd
 from stoker.core.lifecycle import JobState
 from stoker.core.retry import Verdict
 from stoker.core.state import Away, State
 
 Wishes = list[Instruction]
+
+NOT_YET = "it has not been reached yet"
 
 
 def on_start(state: State, event: e.DaemonStarted, rebooted: bool) -> None:
@@ -19,24 +21,37 @@ def on_start(state: State, event: e.DaemonStarted, rebooted: bool) -> None:
     for name in rest.remotes:
         before = rest.away.get(name)
         if before is None:
-            rest.away[name] = Away(event.at, event.clock, "it has not been reached yet")
-        elif rebooted:
-            since = event.clock - (event.at - before.since)
-            rest.away[name] = Away(before.since, since, before.why)
+            rest.away[name] = Away(event.at, event.clock, NOT_YET)
+        elif rebooted and before.boot is not None:
+            rest.away[name] = Away(before.since, _on_new_clock(event, before.since), before.why)
     if rebooted:
         for job in state.running.values():
-            afar = job.placement is not None and job.placement.node in rest.remotes
-            if afar and job.started_at is not None:
-                job.started_boot = event.clock - (event.at - job.started_at)
+            if job.placement is not None and job.placement.node in rest.remotes:
+                _keep_time(job, event)
                 state.touched.add(job.id)
     state.mark_devices()
 
 
+def _on_new_clock(event: e.DaemonStarted, at: float) -> float:
+    """A moment before a reboot, by the boot clock after it. The wall clock may have been set."""
+    return event.clock - max(event.at - at, 0.0)
+
+
+def _keep_time(job: Job, event: e.DaemonStarted) -> None:
+    """A limit goes on as if the boot clock had not begun anew."""
+    before, began = job.started_boot, job.started_at
+    job.started_boot = event.clock if began is None else _on_new_clock(event, began)
+    if job.paused_boot is not None and before is not None:
+        job.paused_boot += job.started_boot - before
+
+
 def on_node_added(state: State, event: e.NodeAdded) -> Wishes:
-    """One more machine; what it has it says when it is reached."""
+    """One more machine, or another address of one; what it has it says when it is reached."""
+    before = state.rest.remotes.get(event.name)
     state.rest.remotes[event.name] = event
-    if event.name not in state.rest.away:
-        state.rest.away[event.name] = Away(event.at, 0.0, "it has not been reached yet")
+    moved = before is None or before.address != event.address
+    if moved and event.name not in state.rest.away:
+        state.rest.away[event.name] = Away(event.at, None, NOT_YET)
     _changed(state)
     return []
 
@@ -67,9 +82,11 @@ def on_node_reached(state: State, event: e.NodeReached) -> Wishes:
 
 def on_node_unreachable(state: State, event: e.NodeUnreachable) -> Wishes:
     """Nothing new goes there. What runs there keeps what it holds."""
+    if event.node not in state.rest.remotes:
+        return []  # removed a moment ago
     before = state.rest.away.get(event.node)
     since, boot = (before.since, before.boot) if before else (event.at, event.boot)
-    state.rest.away[event.node] = Away(since, boot or event.boot, event.why)
+    state.rest.away[event.node] = Away(since, event.boot if boot is None else boot, event.why)
     _changed(state)
     return []
 
@@ -77,7 +94,7 @@ def on_node_unreachable(state: State, event: e.NodeUnreachable) -> Wishes:
 def on_node_measured(state: State, event: e.NodeMeasured) -> Wishes:
     """Others use more or less of it than before."""
     state.rest.others.pop(event.node, None)
-    if event.cpus or event.memory:
+    if event.node in state.rest.nodes and (event.cpus or event.memory):
         state.rest.others[event.node] = (event.cpus, event.memory)
     _changed(state)
     return []
@@ -88,9 +105,10 @@ def on_attempt_abandoned(state: State, event: e.AttemptAbandoned) -> Wishes:
     job = current(state, event.job, event.attempt)
     if job is None or job.placement is None:
         return []
-    strays = state.rest.strays.get(event.node, ())
-    state.rest.strays[event.node] = (*strays, (event.job, event.attempt))
-    state.rest_changed = True
+    strays, stray = state.rest.strays.get(event.node, ()), (event.job, event.attempt)
+    if stray not in strays:
+        state.rest.strays[event.node] = (*strays, stray)
+    _changed(state)
     if job.placement.more:
         parts = [part.node for part in job.placement.parts]
         return part_over(state, job, PartEnd(parts.index(event.node), away=True), event.at)

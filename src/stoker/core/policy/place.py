@@ -40,7 +40,11 @@ def _rank(node: Node, request: Request) -> Rank:
     """
     gpus = 0
     if request.gpus is not None and request.gpus.amount:
-        gpus = sum(device.free for device in node.types.get(GPU, ()) if device.stranger is None)
+        gpus = sum(
+            device.free
+            for device in node.types.get(GPU, ())
+            if device.stranger is None and device.drained is None and not device.gone
+        )
     return gpus, max(map(_crowded, node.devices()), default=0.0)
 
 
@@ -218,16 +222,16 @@ def _choose(
         best = min(fitting, key=lambda device: device.left)
         return [Take(type, best.name, amount, memory)]
     whole, part = divmod(amount, THOUSAND)
-    chosen = [device for device in open_ if device.free == THOUSAND][:whole]
+    chosen = [device for device in open_ if device.left == THOUSAND][:whole]
     if len(chosen) < whole:
         return None
     takes = [Take(type, device.name, THOUSAND, memory) for device in chosen]
     if part:
-        sharing = [each for each in open_ if each.free >= part and each not in chosen]
+        sharing = [each for each in open_ if each.left >= part and each not in chosen]
         if not sharing:
             return None
         # The fullest device that still has room, so that whole ones stay whole.
-        best = sharing[0] if keep_order else min(sharing, key=lambda device: device.free)
+        best = sharing[0] if keep_order else min(sharing, key=lambda device: device.left)
         takes.append(Take(type, best.name, part, memory))
     return takes
 
@@ -238,13 +242,13 @@ def _most(devices: list[Device]) -> int:
     unit = True
     for device in devices:
         if device.drained is None and not device.gone:
-            free = device.free
+            left = device.free - device.others  # not by its property: asked very often
             unit = unit and device.facts.capacity == THOUSAND
-            largest = max(largest, device.left)
-            if free == THOUSAND:
+            largest = max(largest, left)
+            if left == THOUSAND:
                 whole += 1
-            elif free > part:
-                part = free
+            elif left > part:
+                part = left
     return whole * THOUSAND + part if unit else largest
 
 

@@ -10,7 +10,15 @@ from stoker.core.units import BadValue
 
 ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10")
 """A dead link is noticed within ten seconds; plain ssh would hang for minutes."""
-QUIET = ("-T", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new")
+QUIET = (
+    "-T",
+    "-o",
+    "LogLevel=ERROR",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "StrictHostKeyChecking=accept-new",
+)
 """Never a question, never a banner; a new host is remembered, a changed one refused."""
 
 

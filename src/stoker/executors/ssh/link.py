@@ -69,8 +69,11 @@ class Link:
         self._unsent = b""
         self.process = self._spawn(address, control, names)
         out, err = self.process.stdout, self.process.stderr
-        assert out is not None and err is not None and self.process.stdin is not None
-        for stream in (out, err, self.process.stdin):
+        into = self.process.stdin
+        assert out is not None
+        assert err is not None
+        assert into is not None
+        for stream in (out, err, into):
             os.set_blocking(stream.fileno(), False)
         poller.watch(out.fileno(), self._hear)
         poller.watch(err.fileno(), self._take)
@@ -81,8 +84,10 @@ class Link:
     ) -> subprocess.Popen[bytes]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(control)  # of a connection that is over: ssh would try to use it
-        with open(os.path.join(os.path.dirname(__file__), "agent.sh")) as file:
-            agent = file.read()
+        agent = ""
+        for name in ("facts.sh", "agent.sh"):  # the agent, with its loop, comes last
+            with open(os.path.join(os.path.dirname(__file__), name)) as file:
+                agent += file.read()
         head = "".join(f"{name}={quoted(value)}\n" for name, value in names.items())
         text = os.fsencode(f"NONCE={self.nonce}\n{head}{agent}")
         # Any login shell can read this: it starts sh on exactly so many bytes of its input.
@@ -161,7 +166,7 @@ class Link:
             self.news(rest)
         elif number in self._answers:
             answer = self._answers[number]
-            if rest[0] in ("done", "stored", "forgotten", "signalled", "failed"):
+            if rest[0] in ("done", "failed"):
                 del self._answers[number]
             answer(rest)
 

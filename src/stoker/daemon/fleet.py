@@ -1,0 +1,501 @@
+"""All machines together: this one, and those over SSH. Wishes go out by machine, facts come in."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core import instructions as i
+from stoker.core.cluster import Placement
+from stoker.core.job import Job, Spec
+from stoker.core.launch import Launch, log_paths, several
+from stoker.core.measure import busy_share, guessed_share, others, worth_telling
+from stoker.core.request import CPU, MEMORY
+from stoker.core.state import State
+from stoker.core.units import THOUSAND
+from stoker.daemon.judge import Judge, Rules
+from stoker.daemon.muster import Key, Muster, Orders
+from stoker.executors.local import LocalExecutor
+from stoker.executors.ssh.address import parse_address
+from stoker.executors.ssh.link import Poller
+from stoker.executors.ssh.remote import RemoteExecutor
+from stoker.executors.ssh.travel import Surveys
+from stoker.probes.remote import Look, node_facts, parse
+
+GATE = 60
+"""Seconds that a part waits for the others."""
+TRY_AGAIN = 10.0
+"""Seconds before an attempt on several machines is tried again that did not come together."""
+ATTENTIVE, IDLE = 3.0, 10.0
+"""Seconds between looks at a machine, while somebody cares and otherwise."""
+
+Compose = Callable[[i.StartProcess, Placement], Launch]
+
+
+class Machine(Struct):
+    """A machine over SSH and what was last seen of it."""
+
+    executor: RemoteExecutor
+    added: e.NodeAdded
+    judge: Judge
+    look: Look | None = None
+    seen: float = 0.0
+    fresh: bool = False
+    """A look that has not been judged yet."""
+    reached: bool = False
+    told: bool = False
+    """Whether the core knows that it is reached."""
+    why: str = ""
+    error: str | None = None
+    since: float = 0.0
+    """When it was last reached, by the wall clock."""
+    failed: float = 0.0
+    free_cores: float = 0.0
+    """As measured; others use the rest, or we."""
+
+
+class Fleet:
+    """Routes wishes to machines and gathers what they report."""
+
+    def __init__(
+        self,
+        local: LocalExecutor,
+        node: str,
+        poller: Poller,
+        rules: Rules,
+        run: str,
+        notes: str,
+        logs: str,
+    ) -> None:
+        self.local, self.node, self.poller, self.rules = local, node, poller, rules
+        self.run, self.notes, self.logs = run, notes, logs
+        self.machines: dict[str, Machine] = {}
+        self.musters: dict[Key, Muster] = {}
+        self.gangs: dict[Key, tuple[str, ...]] = {}
+        """Attempts on several machines: the machine of each part."""
+        self.compose: Compose | None = None
+        self.surveys = Surveys()
+        self.state: Callable[[], State] = State
+        self._events: list[e.Event] = []
+        self._known: dict[str, e.NodeAdded] | None = None
+
+    # -- who belongs to it --------------------------------------------------------------
+
+    def sync(self, state: State) -> None:
+        """Have a connection to every machine that is ours, and to no other."""
+        wanted = state.rest.remotes
+        if self._known == wanted:
+            return
+        self._known = dict(wanted)
+        for name, machine in list(self.machines.items()):
+            if wanted.get(name) != machine.added:
+                machine.executor.close()
+                del self.machines[name]
+        for name, added in wanted.items():
+            if name not in self.machines:
+                self.machines[name] = self._machine(added)
+                self._adopt_all(state, name)
+
+    def _machine(self, added: e.NodeAdded) -> Machine:
+        os.makedirs(self.notes, 0o700, exist_ok=True)
+        executor = RemoteExecutor(
+            added.name,
+            parse_address(added.address, added.key),
+            added.shared,
+            f"{self.run}/ssh-{added.name}",
+            self.notes,
+            self.local.install,
+            self.poller,
+            self.surveys,
+            self,
+            self.local.secret,
+            self.local.blob,
+            self.local.grace,
+        )
+        return Machine(executor, added, Judge(added.name, self.rules))
+
+    def _adopt_all(self, state: State, name: str) -> None:
+        for job in state.running.values():
+            if job.placement is not None and job.placement.on(name) is not None:
+                self._adopt(job, state.spec(job), name)
+
+    def _adopt(self, job: Job, spec: Spec, name: str) -> None:
+        assert job.placement is not None
+        rank = [part.node for part in job.placement.parts].index(name)
+        logs = log_paths(job, spec, name, self.logs, rank)
+        gang = bool(job.placement.more)
+        executor = self.machines[name].executor
+        executor.adopt(job, rank if gang else None, logs, spec)
+
+    def adopt_gangs(self, state: State) -> None:
+        """Attempts on several machines that an earlier driver began: how far did it get?"""
+        for job in state.running.values():
+            if job.placement is not None and job.placement.more:
+                key = (job.id, job.attempt)
+                self._gather(key, job.placement)
+                for end in job.ends:
+                    self.musters[key].live(end.part)
+
+    def _gather(self, key: Key, placement: Placement) -> Muster:
+        self.gangs[key] = tuple(part.node for part in placement.parts)
+        muster = self.musters[key] = Muster.of(key, len(placement.parts))
+        return muster
+
+    def afar(self, placement: Placement) -> bool:
+        """Whether any of it is on another machine."""
+        return placement.node != self.node or bool(placement.more)
+
+    # -- wishes -------------------------------------------------------------------------
+
+    def start(self, wish: i.StartProcess) -> None:
+        """Start an attempt where it was placed."""
+        assert self.compose is not None
+        placement = wish.placement
+        key = (wish.job, wish.attempt)
+        if placement.more:
+            muster = self._gather(key, placement)
+            for rank, part in enumerate(placement.parts):
+                machine = self.machines.get(part.node)
+                if machine is None:
+                    muster.ready(rank, _free_port())
+                else:
+                    order = several(self.compose(wish, part), rank, self.gangs[key])
+                    machine.executor.start(wish, order, rank, GATE)
+            self._carry_on(muster)
+            return
+        machine = self.machines.get(placement.node)
+        if machine is None:
+            why = f"{placement.node} has been removed"
+            self._events.append(
+                e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
+            )
+            return
+        machine.executor.start(wish, self.compose(wish, placement))
+
+    def _with(self, key: Key) -> list[RemoteExecutor]:
+        return [
+            machine.executor
+            for machine in self.machines.values()
+            if key in machine.executor.attempts
+        ]
+
+    def end(self, wish: i.EndAttempt) -> None:
+        """End it wherever it runs."""
+        key = (wish.job, wish.attempt)
+        muster = self.musters.get(key)
+        if muster is not None and self.node in self.gangs[key]:
+            rank = self.gangs[key].index(self.node)
+            if key not in self.local.attempts:
+                muster.none(rank, "cancelled before it was started", failed=False)
+                self._carry_on(muster)
+        for executor in self._with(key):
+            executor.end(wish)
+
+    def signal(self, wish: i.SignalAttempt) -> None:
+        """Pass a signal on."""
+        for executor in self._with((wish.job, wish.attempt)):
+            executor.signal(wish)
+
+    def suspend(self, job: int, attempt: int) -> None:
+        """Stop it in place."""
+        for executor in self._with((job, attempt)):
+            executor.suspend(job, attempt)
+
+    def resume(self, job: int, attempt: int) -> None:
+        """Let it go on."""
+        for executor in self._with((job, attempt)):
+            executor.resume(job, attempt)
+
+    def follow(self, job: int) -> None:
+        """Somebody reads this job's log as it grows."""
+        for machine in self.machines.values():
+            machine.executor.follow(job)
+
+    def look_now(self, names: list[str]) -> None:
+        """Somebody wants to know how these are: look at them, or try to reach them."""
+        for name in names:
+            executor = self.machines[name].executor
+            executor.measure_at = time.monotonic()
+            executor.connection.hurry()
+
+    def answered(self, name: str, since: float) -> bool:
+        """Whether a machine has been seen since, or is known not to answer."""
+        machine = self.machines.get(name)
+        if machine is None or machine.failed > since:
+            return True
+        return machine.told and machine.seen > since and not machine.fresh
+
+    # -- what machines say (called by their executors) ----------------------------------
+
+    def reached(self, machine: RemoteExecutor) -> None:
+        """Everything there is accounted for."""
+        self.machines[machine.name].reached = True
+
+    def silent(self, machine: RemoteExecutor, why: str) -> None:
+        """Tell the core, once and whenever the reason changes."""
+        found = self.machines.get(machine.name)
+        if found is None:
+            return
+        found.failed = time.monotonic()
+        first = found.told or found.why != why
+        found.reached = found.told = found.fresh = False
+        found.look, found.why = None, why
+        if first:
+            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self._events.append(
+                e.NodeUnreachable(at=time.time(), node=machine.name, why=why, boot=boot)
+            )
+
+    def measured(self, machine: RemoteExecutor, text: bytes) -> None:
+        """It said what it has."""
+        found = self.machines[machine.name]
+        look = parse(text)
+        if not look.whole:
+            machine.measure_at = time.monotonic() + ATTENTIVE
+            return
+        if look.hung:
+            # The driver is stuck: go by what was seen of its GPUs before, rather than lose them.
+            found.error, found.seen = look.reading.error, time.monotonic()
+            machine.measure_at = time.monotonic() + IDLE
+            if found.look is not None:
+                return
+        machine.know(look.home, look.tools)
+        before, found.look = found.look, look
+        found.fresh, found.seen, found.error = True, time.monotonic(), look.reading.error
+        self._measure_others(found, before, look)
+        state = self.state()
+        cares = bool(len(state.line) or state.running)
+        machine.measure_at = time.monotonic() + (ATTENTIVE if cares else IDLE)
+
+    def _measure_others(self, machine: Machine, before: Look | None, look: Look) -> None:
+        share = busy_share(before.jiffies, look.jiffies) if before is not None else None
+        if share is None:
+            share = guessed_share(look.load1, look.cores)
+        machine.free_cores = look.cores * (1 - share)
+        state, name = self.state(), machine.added.name
+        held = {CPU: 0, MEMORY: 0}
+        for job in state.running.values():
+            part = job.placement.on(name) if job.placement is not None else None
+            for take in part.takes if part is not None else ():
+                if take.type in held:
+                    held[take.type] += take.amount
+        now = others(
+            look.cores, share, held[CPU], look.memory_total, look.memory_available, held[MEMORY]
+        )
+        told = state.rest.others.get(name, (0, 0))
+        if worth_telling(told, now, (look.cores * THOUSAND, look.memory_total)):
+            self._events.append(
+                e.NodeMeasured(at=time.time(), node=name, cpus=now[0], memory=now[1])
+            )
+
+    def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
+        """A part of an attempt on several machines waits for the others."""
+        muster = self.musters.get(key)
+        if muster is not None:
+            muster.ready(self.gangs[key].index(machine.name), port)
+            self._carry_on(muster)
+        else:
+            machine.release(key)
+
+    def strays(self, name: str) -> list[Key]:
+        """What was restarted elsewhere while the machine was silent."""
+        return list(self.state().rest.strays.get(name, ()))
+
+    def known(self, key: Key) -> bool:
+        """Whether the core still waits for the end of this attempt."""
+        job = self.state().running.get(key[0])
+        return job is not None and job.attempt == key[1]
+
+    # -- facts --------------------------------------------------------------------------
+
+    def facts(self, state: State) -> list[e.Event]:
+        """What has happened on all machines since this was last asked."""
+        found, self._events = self._events, []
+        for name, machine in self.machines.items():
+            facts, machine.executor.facts = machine.executor.facts, []
+            for fact in facts:
+                found += self._of_part(name, fact)
+            found += self._standing(state, name, machine)
+        later, self._events = self._events, []
+        return found + later
+
+    def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:
+        """Facts of the executor here, some of which are about one part of several."""
+        if not self.gangs:
+            return facts
+        return [told for fact in facts for told in self._of_part(self.node, fact)]
+
+    def _of_part(self, node: str, fact: e.Event) -> list[e.Event]:
+        key = (getattr(fact, "job", 0), getattr(fact, "attempt", -1))
+        if key not in self.gangs or node not in self.gangs[key]:
+            return [fact]
+        rank = self.gangs[key].index(node)
+        muster = self.musters.get(key)
+        match fact:
+            case e.StartCalledOff() | e.StartFailed() if muster is not None:
+                muster.none(rank, fact.why, isinstance(fact, e.StartFailed))
+                self._carry_on(muster)
+                return []
+            case e.StartCalledOff():
+                lost = e.AttemptLost(
+                    at=fact.at, job=fact.job, attempt=fact.attempt, why=fact.why, part=rank
+                )
+                return [lost]
+            case e.ProcessStarted() | e.ProcessExited() | e.AttemptLost() | e.StartFailed():
+                if muster is not None:
+                    muster.live(rank)
+                    self._carry_on(muster)
+                return [replace(fact, part=rank)]
+        return [fact]
+
+    def _carry_on(self, muster: Muster) -> None:
+        orders, key = muster.orders(), muster.key
+        if orders.over:
+            del self.musters[key]
+        self._carry_out(muster, orders)
+        job, attempt = key
+        now = time.time()
+        for rank in orders.lost:
+            why = "it was not started with the others"
+            self._events.append(e.AttemptLost(at=now, job=job, attempt=attempt, why=why, part=rank))
+        if orders.off is not None:
+            del self.gangs[key]
+            if orders.failed:
+                self._events.append(e.StartFailed(at=now, job=job, attempt=attempt, why=orders.off))
+            else:
+                self._events.append(
+                    e.StartCalledOff(
+                        at=now, job=job, attempt=attempt, why=orders.off, delay=TRY_AGAIN
+                    )
+                )
+
+    def _carry_out(self, muster: Muster, orders: Orders) -> None:
+        nodes = self.gangs[muster.key]
+        for rank in orders.release:
+            machine = self.machines.get(nodes[rank])
+            if machine is not None:
+                machine.executor.release(muster.key)
+            else:
+                muster.none(rank, muster.why, muster.failed)
+                self._carry_on(muster)
+                return
+        names = self._meeting_point(muster, nodes) if orders.go else {}
+        for rank in orders.go:
+            machine = self.machines.get(nodes[rank])
+            if machine is not None:
+                machine.executor.go(muster.key, names)
+            else:
+                self._start_here(muster.key, rank, nodes, names)
+
+    def _start_here(
+        self, key: Key, rank: int, nodes: tuple[str, ...], names: dict[str, str]
+    ) -> None:
+        job = self.state().jobs.get(key[0])
+        if job is None or job.placement is None or self.compose is None:
+            return
+        wish = i.StartProcess(*key, job.placement)
+        order = several(self.compose(wish, job.placement.parts[rank]), rank, nodes)
+        self.local.start(wish, replace(order, extra=order.extra | names))
+
+    def _meeting_point(self, muster: Muster, nodes: tuple[str, ...]) -> dict[str, str]:
+        """Where the parts find the first one: at the address by which we reach it."""
+        first = self.machines.get(nodes[0])
+        if first is not None:
+            address = first.look.address if first.look else None
+            address = address or first.executor.address.host
+        else:
+            looks = [self.machines[name].look for name in nodes[1:] if name in self.machines]
+            seen = [look.client for look in looks if look is not None and look.client]
+            address = seen[0] if seen else self.node
+        return {"MASTER_ADDR": address, "MASTER_PORT": str(muster.port)}
+
+    def _standing(self, state: State, name: str, machine: Machine) -> list[e.Event]:
+        """First what a machine has, then who is on it, and only then that it may be used."""
+        look = machine.look
+        if look is None or not machine.reached:
+            return []
+        facts = node_facts(name, look)
+        now = time.time()
+        if state.rest.nodes.get(name) != facts:
+            machine.fresh = True
+            return [e.NodeJoined(at=now, facts=facts)]
+        if not machine.fresh:
+            return []
+        machine.fresh = False
+        sessions = {
+            job.pid
+            for job in state.running.values()
+            if job.pid is not None and job.placement is not None and job.placement.node == name
+        }
+        ours = look.ours(self.local.install, sessions)
+        told = machine.judge.facts(state, look.reading, ours, look.identify)
+        if not machine.told:
+            machine.told, machine.why, machine.since = True, "", now
+            ended = machine.executor.ended_strays()
+            told.append(e.NodeReached(at=now, node=name, ended=ended))
+        return told
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self._events) or any(
+            machine.executor.facts or (machine.fresh and machine.reached)
+            for machine in self.machines.values()
+        )
+
+    def after(self, state: State, events: Sequence[e.Event]) -> None:
+        """Keep up with what was decided."""
+        if any(isinstance(event, e.NodeAdded | e.NodeRemoved) for event in events):
+            self.sync(state)
+        for key in [key for key in self.gangs if not self.known(key)]:
+            del self.gangs[key]
+            self.musters.pop(key, None)
+
+    # -- time and ends ------------------------------------------------------------------
+
+    def tick(self, boot: float) -> float | None:
+        """Do what is due; seconds until the next time."""
+        waits = [machine.executor.tick(boot) for machine in list(self.machines.values())]
+        known = [wait for wait in waits if wait is not None]
+        return min(known) if known else None
+
+    def take_settled(self) -> dict[str, list[Key]]:
+        """The ends that were reported since this was last asked."""
+        found = {}
+        for name, machine in self.machines.items():
+            if machine.executor.settled:
+                found[name], machine.executor.settled = machine.executor.settled, []
+        return found
+
+    def settle(self, keys: dict[str, list[Key]]) -> None:
+        """These are on disk now."""
+        for name, ended in keys.items():
+            machine = self.machines.get(name)
+            if machine is not None:
+                machine.executor.settle(ended)
+
+    def figures(self, name: str) -> dict[str, dict[str, Any]]:
+        """The last figures of a machine's GPUs, by UUID."""
+        machine = self.machines.get(name)
+        return machine.judge.latest if machine is not None else {}
+
+    def close(self) -> None:
+        """Let all connections go; what runs there goes on."""
+        for machine in self.machines.values():
+            machine.executor.close()
+
+
+def _free_port() -> int:
+    """A port here that nothing listens on."""
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port: int = found.getsockname()[1]
+    return port

@@ -1,0 +1,297 @@
+"""Trees out, results back.
+
+rsync where both ends have it, tar where one has not. Everything here waits, so it is called in
+a thread. Whatever goes wrong becomes a CarryError with one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+
+from stoker.executors.ssh.excludes import NAME, Excludes
+from stoker.executors.ssh.receive import PIECE, Patient, Refused, Torn, parts_of, receive
+from stoker.executors.ssh.trees import Tree, changed
+from stoker.executors.ssh.way import (
+    MARK,
+    CarryError,
+    Errand,
+    LinkLost,
+    NoRsync,
+    Way,
+    ask,
+    host_of,
+    listing,
+    pipe,
+    rsync,
+)
+
+__all__ = ["CarryError", "LinkLost", "Way", "bring", "send", "unpack"]
+
+# These run as `sh -c TEXT sh WORDS`, passed on by whatever the login shell is: so there is no
+# quote and no exclamation mark in them.
+
+# ROOT TREE PART REUSE. The rename is into the directory, where the name is taken if another
+# sender won: it fails then, while `mv PART TREE` would put the one inside the other.
+TAKE = """umask 077
+mkdir -p "$1/trees" && cd "$1/trees" || exit 1
+if [ -d "$2" ]; then echo there; exit; fi
+if [ -d "$3" ]; then echo begun; fi
+if [ -n "$4" ] && [ -d "$4" ]; then echo reuse; fi
+mkdir -p "$3/$2" "$3/rest" || exit 1
+echo ready
+read -r word
+if [ "$word" = finish ]; then
+    [ -d "$2" ] || mv "$3/$2" . || [ -d "$2" ] || exit 1
+fi
+if [ -n "$word" ]; then rm -rf "$3"; fi"""
+UNPACK = """umask 077
+rm -rf "$1" && mkdir "$1" && cd "$1" && exec tar -xof -"""
+LIST = """cd "$1" && find . -type d -print0 && printf "%b" "\\0" &&
+find . -type f -print0 -o -type l -print0"""
+# Names are passed as words, in portions: lists of names (-T) are not for every tar. So what
+# comes is several archives, one after the other. Only GNU's tar sees more in a backslash.
+PACK = """cd "$1" || exit 1
+plain=
+if tar --no-unquote --version >/dev/null 2>&1; then plain=--no-unquote; fi
+exec xargs -0 -n 200 sh -c "$2" "$plain" """
+PORTION = """count=$#
+while [ $count -gt 0 ]; do
+    name=$1; shift; count=$((count - 1))
+    if [ -e "$name" ] || [ -L "$name" ]; then set -- "$@" "$name"; fi
+done
+[ $# -eq 0 ] || exec tar $0 -cf - "$@" """
+
+_turn = threading.Condition()
+_moving: set[tuple[str, ...]] = set()
+
+
+# ------------------------------------------------------------------------------- sending
+
+
+def send(way: Way, tree: Tree, reuse: str | None = None) -> None:
+    """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
+
+    What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
+    be there already and is much like this one. The tree is not forced to the other disk.
+    """
+    mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
+    part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
+    words = (way.root, tree.id, part, reuse or "")
+    with _alone(way.control, tree.id), Errand(way, TAKE, *words) as errand:
+        said = errand.hear(b"ready")
+        if b"there" in said:
+            return
+        try:
+            _transfer(way, tree, part, said, reuse)
+        except LinkLost:
+            raise  # what is there already is of use next time
+        except CarryError:
+            # A disk that is full should not stay so; and why says more than why this failed.
+            with contextlib.suppress(CarryError):
+                errand.end("remove")
+            _insist_on_rest(tree)
+            raise
+        try:
+            _insist_on_rest(tree)
+        except CarryError:
+            errand.end("remove")
+            raise
+        errand.end("finish")
+
+
+def _transfer(way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None) -> None:
+    if way.by_rsync:
+        with contextlib.suppress(NoRsync):
+            _send_by_rsync(way, tree, part, said, reuse)
+            return
+    _send_by_tar(way, tree, part)
+
+
+def _insist_on_rest(tree: Tree) -> None:
+    """Give up on a tree that is no longer what its name says."""
+    name = changed(tree)
+    if name is not None:
+        raise CarryError(
+            f"'{name}' in {tree.base} changed while it was being sent; "
+            f"submit again when it is at rest, or name it in {NAME}."
+        )
+
+
+def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None) -> None:
+    trees = f"{way.root}/trees"
+    more = []
+    if b"reuse" in said:
+        more.append(f"--link-dest={trees}/{reuse}")
+    if more or b"begun" in said:
+        # Size and time do not prove that a file over there is the one meant: its content does.
+        more.append("--checksum")
+    # A file under way lies in `rest`: what a kill leaves there must not be in the tree. One that
+    # is broken off takes its place all the same, and --checksum tells it from a whole one.
+    rsync(
+        way, tree.names, way.address.host,
+        "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,Fu=rwX,Fgo=",
+        "--partial", f"--temp-dir={trees}/{part}/rest", *more,
+        f"{tree.base.rstrip('/')}/", f"{host_of(way)}:{trees}/{part}/{tree.id}/",
+    )  # fmt: skip
+
+
+def _send_by_tar(way: Way, tree: Tree, part: str) -> None:
+    command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
+    try:
+        pipe(way, command, way.address.host, lambda out: _pack(tree, out))
+    except OSError as error:
+        name = error.filename or tree.base
+        raise CarryError(f"cannot read '{name}': {error.strerror or error}.") from None
+
+
+def _pack(tree: Tree, out: Patient) -> None:
+    """Write a tree as tar: GNU's format, which every tar on Linux reads."""
+    links = set(tree.links)
+    # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
+    # whose objects write when they are collected, to a descriptor that is another's by then.
+    tar = tarfile.TarFile(
+        fileobj=out,  # type: ignore[arg-type]
+        mode="w",
+        format=tarfile.GNU_FORMAT,
+        errors="surrogateescape",
+        copybufsize=PIECE,
+    )
+    for name, stamp in zip(tree.names, tree.stamps, strict=True):
+        path = os.path.join(tree.base, name)
+        info = tarfile.TarInfo(f"./{name}")
+        info.mode = 0o700
+        if stamp is None:
+            info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+            continue
+        info.mtime = stamp[1] // 1_000_000_000
+        if name in links:
+            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+            tar.addfile(info)
+            continue
+        with open(path, "rb") as file:
+            info.size = stamp[0]
+            info.mode = 0o700 if os.fstat(file.fileno()).st_mode & 0o111 else 0o600
+            tar.addfile(info, file)
+    tar.close()
+    out.flush()
+
+
+# ----------------------------------------------------------------------------- fetching
+
+
+def bring(
+    way: Way, remote: str, names: bytes | None, into: str, exclude: Sequence[str] = ()
+) -> None:
+    """Fetch files from a directory there into one here; each appears whole or not at all.
+
+    `names` are paths below `remote`, with a zero byte or a newline after each; a directory
+    stands for all that is in it, and what is no longer there is passed over. None: everything.
+    """
+    try:
+        os.makedirs(into, exist_ok=True)
+        listed = _listed(way, remote) if names is None else _split(names)
+        wanted = _kept(listed, exclude)
+        for name in wanted:
+            _refuse_links(into, parts_of(name)[:-1])
+    except Refused as error:
+        raise CarryError(f"{way.address.host}: {error}") from None
+    except OSError as error:
+        raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
+    if not wanted:
+        return
+    if way.by_rsync:
+        with contextlib.suppress(NoRsync):
+            rsync(
+                way, wanted, into,
+                "--recursive", "--links", "--safe-links", "--times", "--executability",
+                "--ignore-missing-args", f"{host_of(way)}:{remote.rstrip('/')}/", f"{into}/",
+            )  # fmt: skip
+            return
+    _bring_by_tar(way, remote, wanted, into)
+
+
+def unpack(data: bytes, into: str) -> None:
+    """Put a small tar archive that came by another way into a directory."""
+    try:
+        os.makedirs(into, exist_ok=True)
+        receive(io.BytesIO(data), into)
+    except Refused as error:
+        raise CarryError(f"cannot unpack into {into}: {error}") from None
+    except OSError as error:
+        raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
+
+
+def _split(names: bytes) -> list[str]:
+    end = b"\0" if b"\0" in names else b"\n"
+    return [os.fsdecode(name) for name in names.split(end) if name]
+
+
+def _listed(way: Way, remote: str) -> list[str]:
+    """Everything in a directory there: files, links and directories with nothing in them."""
+    raw_directories, _, raw_files = ask(way, LIST, remote).partition(b"\0\0")
+    directories, files = _split(raw_directories + b"\0"), _split(raw_files)
+    full = {name.rpartition("/")[0] for name in (*directories, *files)}
+    return [*files, *(name for name in directories if name not in full and name != ".")]
+
+
+def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
+    """Those that neither they themselves nor a directory above them is excluded."""
+    rules = Excludes.always(exclude)
+    known: dict[str, bool] = {}
+
+    def out(parts: list[str], is_dir: bool) -> bool:
+        path = "/".join(parts)
+        if not path or not is_dir:
+            return bool(path) and (out(parts[:-1], True) or rules.excluded(path, is_dir))
+        if path not in known:
+            known[path] = out(parts[:-1], True) or rules.excluded(path, True)
+        return known[path]
+
+    return [name for name in names if not out(parts_of(name), name.endswith("/"))]
+
+
+def _refuse_links(into: str, parts: list[str]) -> None:
+    """A link of the user's among the directories here is neither followed nor replaced."""
+    for depth in range(1, len(parts) + 1):
+        if os.path.islink(os.path.join(into, *parts[:depth])):
+            raise Refused(f"'{'/'.join(parts[:depth])}' is a link in {into}; move it away.")
+
+
+def _bring_by_tar(way: Way, remote: str, names: list[str], into: str) -> None:
+    def take(source: Patient) -> None:
+        if not source.skip_past(MARK):
+            raise Torn("nothing came")
+        if source.more():
+            receive(source, into)
+
+    with tempfile.TemporaryFile() as list:
+        list.write(listing(names))
+        list.seek(0)
+        try:
+            pipe(way, way.shell(PACK, remote, PORTION), into, take, list)
+        except Refused as error:
+            raise CarryError(f"{way.address.host}: {error}") from None
+        except OSError as error:
+            raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
+
+
+@contextlib.contextmanager
+def _alone(*key: str) -> Iterator[None]:
+    """One sender of one tree at a time; the next finds it there."""
+    with _turn:
+        _turn.wait_for(lambda: key not in _moving)
+        _moving.add(key)
+    try:
+        yield
+    finally:
+        with _turn:
+            _moving.discard(key)
+            _turn.notify_all()

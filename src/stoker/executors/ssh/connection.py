@@ -1,0 +1,104 @@
+"""A machine's connection, made again and again for as long as the machine is ours."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.link import Answer, Bulk, Link, Poller
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+HELLO_PATIENCE = 25.0
+"""Seconds for a login; ssh itself gives up on a silent network sooner."""
+ROOT = ".stoker"
+"""Where everything of ours is on a machine, below its user's home."""
+
+
+class Owner(Protocol):
+    """Who wants to know about the connection."""
+
+    def up(self) -> None:
+        """It is there."""
+
+    def down(self, why: str) -> None:
+        """It is gone, or could not be made."""
+
+    def news(self, words: list[str]) -> None:
+        """The agent says something that nobody asked for."""
+
+
+class Connection:
+    """Keeps a link to a machine; nothing here ever waits."""
+
+    def __init__(
+        self, address: Address, control: str, install: str, poller: Poller, owner: Owner
+    ) -> None:
+        self.address, self.control, self.install = address, control, install
+        self.poller, self.owner = poller, owner
+        self.root = ROOT
+        self.link: Link | None = None
+        self.failures = 0
+        self.try_at: float | None = time.monotonic()
+        self.give_up_at: float | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether the agent answers."""
+        return self.link is not None and self.link.up
+
+    def ask(self, answer: Answer | None, verb: str, *words: str) -> None:
+        """Send a request, if there is anybody to send it to."""
+        if self.link is not None and self.link.up:
+            self.link.ask(answer, verb, *words)
+
+    def fetch(self, bulk: Bulk, verb: str, *words: str) -> None:
+        """Send a request whose answer is bytes."""
+        if self.link is not None and self.link.up:
+            self.link.fetch(bulk, verb, *words)
+
+    def tick(self) -> float | None:
+        """Connect when it is time; seconds until the next look."""
+        now = time.monotonic()
+        if self.link is None and self.try_at is not None and now >= self.try_at:
+            self._connect()
+        if self.give_up_at is not None and now >= self.give_up_at and self.link is not None:
+            self.link.close(f"it did not answer within {HELLO_PATIENCE:.0f} s")
+        moments = [moment for moment in (self.try_at, self.give_up_at) if moment is not None]
+        return max(min(moments) - time.monotonic(), 0.0) if moments else None
+
+    def hurry(self) -> None:
+        """Somebody is waiting for it: do not sit out the pause."""
+        if self.link is None and self.try_at is not None:
+            self.try_at = time.monotonic()
+
+    def _connect(self) -> None:
+        self.try_at = None
+        self.give_up_at = time.monotonic() + HELLO_PATIENCE
+        names = {"ROOT": ROOT, "INSTALL": self.install}
+        try:
+            self.link = Link(self.address, self.control, names, self.poller, self._news, self._over)
+        except OSError as error:
+            self._over(f"ssh cannot be started: {error.strerror or error}")
+
+    def _news(self, words: list[str]) -> None:
+        if words[0] == "hello":
+            self.failures, self.give_up_at = 0, None
+            self.owner.up()
+        else:
+            self.owner.news(words)
+
+    def _over(self, why: str) -> None:
+        self.link, self.give_up_at = None, None
+        pause = min(FIRST_PAUSE * 2 ** min(self.failures, 10), LONGEST_PAUSE)
+        self.failures += 1
+        self.try_at = time.monotonic() + pause
+        self.owner.down(why)
+
+    def close(self) -> None:
+        """For good."""
+        link, self.link = self.link, None
+        self.try_at = self.give_up_at = None
+        if link is not None:
+            link.over = lambda _: None
+            link.close("closed")

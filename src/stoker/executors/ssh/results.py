@@ -1,0 +1,31 @@
+"""What comes back from an attempt: a small tar on the agent's own line, or carried beside it."""
+
+from __future__ import annotations
+
+from stoker.core.job import Carry
+from stoker.executors.ssh import carry
+from stoker.executors.ssh.carry import Way
+from stoker.executors.ssh.travel import NEVER
+
+
+def kind(what: Carry) -> str:
+    """What the agent shall get ready: what was written, what was named, or nothing."""
+    if what.bring is None:
+        return "changed"
+    return "named" if what.bring else "nothing"
+
+
+def named(what: Carry) -> tuple[str, ...]:
+    """Paths that come back whole."""
+    return what.bring or ()
+
+
+def unpack(tar: bytes, what: Carry, directory: str) -> None:
+    """Put an attempt's files where they belong."""
+    carry.unpack(tar, what.into or directory)
+
+
+def bring(way: Way, work: str, names: bytes, what: Carry, directory: str) -> None:
+    """The same for files that are too large for the agent's line, by the list that it made."""
+    into, exclude = what.into or directory, (*NEVER, *what.exclude)
+    carry.bring(way, f"{way.root}/work/{work}", names, into, exclude)

@@ -1,0 +1,111 @@
+"""What travels with jobs: trees to a machine, once each; what a job wrote back from it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from stoker.core.job import Carry
+from stoker.executors.ssh import carry
+from stoker.executors.ssh.carry import Way
+from stoker.executors.ssh.connection import Connection
+from stoker.executors.ssh.trees import Hashes, Tree, survey
+from stoker.executors.ssh.worker import Worker
+
+NEVER = (".git/", "__pycache__/", ".stoker/")
+"""Neither code nor data."""
+LARGEST = 8 << 30
+"""Bytes that a directory may have to be taken along; more is surely a mistake."""
+RECENT = 1.0
+"""For so many seconds, jobs that start one after the other are said to take the same along."""
+
+Found = Callable[[str | None, str | None], None]
+"""Told the tree's id, or what went wrong in one sentence."""
+Want = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+class Surveys:
+    """Looks at directories, shared by all machines: a batch looks at its directory once."""
+
+    def __init__(self) -> None:
+        self.hashes = Hashes()
+        self._known: dict[Want, tuple[float, Tree]] = {}
+        self._locks: dict[Want, threading.Lock] = {}
+
+    def look(self, want: Want) -> Tree:
+        """The directory as it is, or was a moment ago. Called in a thread."""
+        with self._locks.setdefault(want, threading.Lock()):
+            known = self._known.get(want)
+            if known is not None and time.monotonic() - known[0] < RECENT:
+                return known[1]
+            base, paths, exclude = want
+            tree = survey(base, paths, (*NEVER, *exclude), LARGEST, self.hashes)
+            self._known[want] = (time.monotonic(), tree)
+            return tree
+
+
+class Travel:
+    """The trees that one machine has, and how it gets others."""
+
+    def __init__(self, connection: Connection, worker: Worker, surveys: Surveys) -> None:
+        self.connection, self.worker, self.surveys = connection, worker, surveys
+        self.way: Way | None = None
+        """Known as soon as the machine has said what it is."""
+        self._here: set[str] = set()
+        self._last: dict[str, str] = {}
+        """The tree that was last sent of a directory: the next one is probably much like it."""
+        self._looking: dict[Want, list[Found]] = {}
+        self._sending: dict[str, list[Found]] = {}
+
+    def forget(self) -> None:
+        """Another connection: the machine may have been cleaned up since."""
+        self._here.clear()
+
+    def want(self, directory: str, what: Carry, found: Found) -> None:
+        """See that the machine has what goes along with a job, then say under which name."""
+        want = (directory, what.send, what.exclude)
+        waiting = self._looking.setdefault(want, [])
+        waiting.append(found)
+        if len(waiting) == 1:
+            self.worker.do(lambda: self.surveys.look(want), lambda tree: self._looked(want, tree))
+
+    def _looked(self, want: Want, tree: Tree | Exception) -> None:
+        waiting = self._looking.pop(want, [])
+        if isinstance(tree, Exception):
+            for found in waiting:
+                found(None, str(tree))
+            return
+        if tree.id in self._here:
+            for found in waiting:
+                found(tree.id, None)
+            return
+        sending = self._sending.setdefault(tree.id, [])
+        sending += waiting
+        if len(sending) == len(waiting):
+            self.connection.ask(lambda words: self._has(tree, words), "have", tree.id)
+
+    def _has(self, tree: Tree, words: list[str]) -> None:
+        way = self.way
+        if words == ["done", "yes"]:
+            self._sent(tree, None)
+        elif way is not None:
+            reuse = self._last.get(tree.base)
+            self.worker.do(
+                lambda: carry.send(way, tree, reuse), lambda result: self._sent(tree, result)
+            )
+
+    def _sent(self, tree: Tree, result: Exception | None) -> None:
+        if result is None:
+            self._here.add(tree.id)
+            self._last[tree.base] = tree.id
+        for found in self._sending.pop(tree.id, ()):
+            if result is None:
+                found(tree.id, None)
+            else:
+                found(None, str(result))
+
+    def lost(self) -> None:
+        """The connection is gone: whoever waits will be asked again about everything."""
+        self._looking.clear()
+        self._sending.clear()

@@ -1,0 +1,241 @@
+"""The way files take to a machine: commands over a connection that is already open.
+
+Whatever goes wrong becomes a CarryError with one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import IO, Self
+
+from msgspec import Struct
+
+from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.receive import Patient, Stalled, Torn
+
+PATIENCE = 120
+"""Seconds without a byte; a dead link is noticed by the connection itself, far sooner."""
+MARK = b"\nstoker\n"
+"""Comes before anything a script says: what is in front of it is a login script's talk."""
+LOST = {255, 10, 12, 30, 35}
+"""How ssh, and rsync, end when the connection does."""
+
+
+class CarryError(Exception):
+    """Files did not arrive; the message is one sentence."""
+
+
+class LinkLost(CarryError):
+    """The connection broke: the same call may succeed over the next one."""
+
+
+class NoRsync(Exception):
+    """The other side cannot speak it after all."""
+
+
+class Way(Struct, frozen=True):
+    """How files get to a machine."""
+
+    address: Address
+    control: str
+    """The socket of the connection that is open."""
+    root: str
+    """The directory there that is ours, absolute."""
+    rsync: bool
+    """Whether the machine has it."""
+
+    @property
+    def by_rsync(self) -> bool:
+        """Whether both ends have it."""
+        return self.rsync and shutil.which("rsync") is not None
+
+    def ssh(self) -> list[str]:
+        """An ssh that takes the open connection or fails at once: it never makes one."""
+        # -S takes a path as it is; in -o ControlPath= blanks and quotes would mean something.
+        return self.address.command(
+            "none", "-S", self.control, "-o", "ControlMaster=no", "-o", "ProxyCommand=exit 1"
+        )
+
+    def shell(self, script: str, *words: str) -> list[str]:
+        """A command that runs this script there, whatever the login shell is."""
+        said = "echo; echo stoker"
+        text = f"{said}; ({said}) >&2; LC_ALL=C; export LC_ALL\n{script}"
+        return [*self.ssh(), " ".join(("exec sh -c", *map(quoted, (text, "sh", *words))))]
+
+
+def quoted(word: str) -> str:
+    """One word, as sh, csh and fish read it."""
+    inner = word.replace("'", "'\\''")
+    return f"'{inner}'"
+
+
+def listing(names: Iterable[str]) -> bytes:
+    """Names as rsync and xargs read them; the dot keeps `-x` and `#x` from meaning something."""
+    return b"".join(b"./" + os.fsencode(name.removeprefix("./")) + b"\0" for name in names)
+
+
+def ask(way: Way, script: str, *words: str) -> bytes:
+    """Run a script there and return what it said."""
+    try:
+        done = subprocess.run(
+            way.shell(script, *words), stdin=subprocess.DEVNULL, capture_output=True,
+            check=False, timeout=PATIENCE, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LinkLost(_silent(way)) from None
+    judge(way, done.returncode, done.stderr, way.address.host)
+    return done.stdout.partition(MARK)[2]
+
+
+class Errand:
+    """A script there that says how things are, and waits to be told how to end.
+
+    One session for both: each costs what the user's login scripts cost.
+    """
+
+    def __init__(self, way: Way, script: str, *words: str) -> None:
+        self._way = way
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._process = subprocess.Popen(
+            way.shell(script, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._out = Patient(self._process.stdout, PATIENCE)
+
+    def hear(self, last: bytes) -> list[bytes]:
+        """The lines it says, up to this one or its end."""
+        said = b""
+        try:
+            while last not in (lines := said.partition(MARK)[2].split(b"\n")):
+                piece = self._out.read(4096)
+                if not piece:
+                    self._finish()
+                    break
+                said += piece
+        except Stalled:
+            raise LinkLost(_silent(self._way)) from None
+        return lines
+
+    def end(self, word: str) -> None:
+        """Tell it how to end, and wait until it has."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its end says why
+            self._process.stdin.write(f"{word}\n".encode())
+            self._process.stdin.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise LinkLost(_silent(self._way)) from None
+        self._errors.seek(0)
+        judge(self._way, code, self._errors.read(), self._way.address.host)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass
+        self._errors.close()
+
+
+def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
+    """Run rsync on these names; `full` is whose disk it is when that is full."""
+    *options, _, _ = way.ssh()  # the host is rsync's to add
+    # rsync's own rule: a quote inside quotes is written twice, a backslash means nothing.
+    shell = " ".join("'" + option.replace("'", "''") + "'" for option in options)
+    with tempfile.TemporaryFile() as list:
+        list.write(listing(names))
+        list.seek(0)
+        done = subprocess.run(
+            ["rsync", "--secluded-args", f"--timeout={PATIENCE}", "-e", shell,
+             "--files-from=-", "--from0", *words],
+            stdin=list, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+            start_new_session=True, env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    if done.returncode in (126, 127) or b"is your shell clean?" in done.stderr:
+        raise NoRsync
+    judge(way, done.returncode, done.stderr, full)
+
+
+def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None],
+         input: IO[bytes] | None = None) -> None:  # fmt: skip
+    """Let `work` read what a command says, or write what it hears if there is no `input`."""
+    process: subprocess.Popen[bytes]
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(
+            command, stdin=input or subprocess.PIPE, stderr=errors, start_new_session=True,
+            stdout=subprocess.PIPE if input else subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            stream = process.stdout or process.stdin
+            assert stream is not None
+            broken = False
+            try:
+                work(Patient(stream, PATIENCE))
+                stream.close()
+                process.wait(PATIENCE)
+            except (BrokenPipeError, Torn):
+                broken = True  # the command's end says why
+                with contextlib.suppress(OSError):
+                    stream.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE)
+                process.kill()
+            except (Stalled, subprocess.TimeoutExpired):
+                process.kill()
+                raise LinkLost(_silent(way)) from None
+            except BaseException:
+                process.kill()
+                raise
+        errors.seek(0)
+        judge(way, process.returncode, errors.read(), full)
+    if broken:
+        raise CarryError(f"what {way.address.host} sent is no tar archive, or half of one.")
+
+
+def host_of(way: Way) -> str:
+    """The host as rsync takes it in front of a path."""
+    host = way.address.host
+    return f"[{host}]" if ":" in host else host
+
+
+BENIGN = re.compile(
+    r"file changed as we read it|file removed before we read it|vanished"
+    r"|empty archive|^tar: Exiting with failure"
+)
+"""Complaints of tar and rsync about files that are still being written, or gone."""
+CAUSE = re.compile(r"^rsync: .* failed: .*\(\d+\)$")
+"""A complaint about a file: rsync may then end as if the connection had been lost."""
+
+
+def judge(way: Way, code: int, said: bytes, full: str) -> None:
+    """Turn a command's failure into a sentence; `full` is whose disk is, if one is."""
+    if code == 0:
+        return
+    host = way.address.host
+    text = said.rpartition(MARK)[2].decode(errors="replace").strip()
+    if re.search(r"No space left on device|Disk quota exceeded|\((28|122)\)", text):
+        raise CarryError(f"the disk of {full} is full; make room there and try again.")
+    lines = [line for line in text.splitlines() if line and not line.startswith("rsync error:")]
+    if code in LOST and not any(CAUSE.search(line) for line in lines):
+        raise LinkLost(f"the connection to {host} was lost while files were on their way.")
+    if code == 127 or "not found" in text:
+        raise CarryError(f"{host} has neither rsync nor tar; install one of them there.")
+    if lines and all(BENIGN.search(line) for line in lines):
+        return
+    reason = next((line for line in lines if not BENIGN.search(line)), f"code {code}")
+    raise CarryError(f"files could not be carried to or from {host}: {reason}")
+
+
+def _silent(way: Way) -> str:
+    return f"{way.address.host} has not answered for {PATIENCE} seconds; try again later."

@@ -1,0 +1,37 @@
+"""From what a look at a machine found to the devices that the core counts with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoker.core.cluster import DeviceFacts
+from stoker.core.request import CPU, MEMORY
+from stoker.core.units import THOUSAND
+from stoker.probes.declared import POOL
+from stoker.probes.readings import GpuFacts
+
+
+def pools(cores: int, memory: int) -> dict[str, tuple[DeviceFacts, ...]]:
+    """The cores and the memory (MiB) of a machine, by resource type."""
+    return {
+        CPU: (DeviceFacts(POOL, cores * THOUSAND),),
+        MEMORY: (DeviceFacts(POOL, memory),),
+    }
+
+
+def gpus(facts: Iterable[GpuFacts]) -> list[DeviceFacts]:
+    """The GPUs that a driver showed, each under the name that jobs see it by."""
+    facts = tuple(facts)
+    vendors = {gpu.vendor for gpu in facts}
+    found = []
+    for gpu in facts:
+        name = gpu.uuid if gpu.mig else str(gpu.index)
+        if gpu.vendor == "amd" and len(vendors) > 1:
+            name = f"amd{gpu.index}"  # both vendors count from 0
+        found.append(
+            DeviceFacts(
+                name=name, index=None if gpu.mig else gpu.index, uuid=gpu.uuid, model=gpu.model,
+                memory=gpu.memory, vendor=gpu.vendor, mig=gpu.mig,
+            )
+        )  # fmt: skip
+    return found

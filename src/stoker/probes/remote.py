@@ -1,0 +1,297 @@
+"""What a machine over SSH wrote about itself: executors/ssh/facts.sh writes, this reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Container
+
+import msgspec
+
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.request import GPU
+from stoker.probes.devices import gpus, pools
+from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
+
+_NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
+_DISK = re.compile(r"[0-9]+ +[0-9]+ +(-?[0-9]{1,18}) +(?:[0-9]+%|-) ", re.ASCII)
+"""Blocks, used, free, share: looked for, since a file system's name may have blanks in it."""
+_LONGEST_COMPLAINT = 200
+_NO_DEVICES = "No devices were found"
+"""What nvidia-smi says where there is a driver and no GPU."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a process on a GPU is; all unknown where the machine hides other users' processes."""
+
+    user: str = ""
+    command: str = ""
+    token: str | None = None
+    session: int | None = None
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a machine: what it has, and how busy it is."""
+
+    whole: bool = False
+    """False: it was cut short, and what is missing means nothing."""
+    boot: str = ""
+    home: str = ""
+    cores: int = 0
+    tools: frozenset[str] = frozenset()
+    memory_total: int = 0
+    memory_available: int = 0
+    """MiB, both."""
+    jiffies: tuple[int, int] = (0, 0)
+    """Busy and all, since boot, summed over the cores: two looks make a share."""
+    load1: float = 0.0
+    disk_free: int = 0
+    """MiB, where we keep our files."""
+    address: str | None = None
+    """Where it was reached: other machines of the lab may find it there too."""
+    client: str | None = None
+    """What it knows us by."""
+    reading: Reading = Reading()
+    hung: bool = False
+    """The driver did not answer: nothing is known about the GPUs, and old verdicts hold."""
+    owners: dict[int, Owner] = {}
+    """Who is on the GPUs; a process that is missing here has ended."""
+
+    def ours(self, install: str, sessions: Container[int]) -> Callable[[int], bool]:
+        """Tell our processes by the token of this install, or by the session of an attempt."""
+        mark = f"{install}."
+
+        def is_ours(pid: int) -> bool:
+            owner = self.owners.get(pid)
+            return owner is not None and (
+                (owner.token or "").startswith(mark) or owner.session in sessions
+            )
+
+        return is_ours
+
+    def identify(self, pid: int) -> tuple[str, str] | None:
+        """The user and the command of a process; None when it has ended."""
+        owner = self.owners.get(pid)
+        return None if owner is None else (owner.user, owner.command)
+
+
+def node_facts(name: str, look: Look) -> NodeFacts:
+    """The machine as the core sees it."""
+    types = pools(look.cores, look.memory_total)
+    devices: tuple[DeviceFacts, ...] = tuple(gpus(look.reading.facts))
+    if devices:
+        types[GPU] = devices
+    return NodeFacts(name, types)
+
+
+def parse(text: bytes) -> Look:
+    """Read a measurement; lines that make no sense are passed over."""
+    parser = _Parser()
+    for line in text.split(b"\n"):
+        word, _, rest = line.partition(b" ")
+        read = _READERS.get(word)
+        if read is not None:
+            read(parser, rest)
+    return parser.look()
+
+
+class _Parser:
+    """What has been read so far."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, object] = {}
+        self.tools: set[str] = set()
+        self.gpus: dict[str, tuple[GpuFacts, GpuUse]] = {}
+        self.processes: dict[str, dict[int, GpuProcess]] = {}
+        self.processes_known = False
+        self.error: str | None = None
+        self.owners: dict[int, Owner] = {}
+
+    def look(self) -> Look:
+        """All of it."""
+        total = self.values.get("memory_total", 0)
+        # Without a word about it (kernels of before 2014), nobody is known to use any.
+        values = {"memory_available": total, **self.values}
+        reading = Reading(
+            facts=tuple(facts for facts, _ in self.gpus.values()),
+            use=tuple(self._use(use) for _, use in self.gpus.values()),
+            error=self.error,
+        )
+        look = Look(tools=frozenset(self.tools), reading=reading, owners=self.owners)
+        return msgspec.structs.replace(look, **values)
+
+    def _use(self, use: GpuUse) -> GpuUse:
+        processes = self.processes.get(use.uuid, {})
+        return msgspec.structs.replace(
+            use,
+            processes=tuple(processes[pid] for pid in sorted(processes)),
+            processes_known=self.processes_known,
+        )
+
+    # -- one per kind of line -----------------------------------------------------------
+
+    def end(self, _: bytes) -> None:
+        self.values["whole"] = True
+
+    def boot(self, rest: bytes) -> None:
+        self.values["boot"] = _text(rest)
+
+    def home(self, rest: bytes) -> None:
+        self.values["home"] = os.fsdecode(rest)  # any bytes: it is said back to the machine
+
+    def connection(self, rest: bytes) -> None:
+        words = _text(rest).split()
+        if len(words) == 4:
+            self.values["client"], self.values["address"] = _ip(words[0]), _ip(words[2])
+
+    def cores(self, rest: bytes) -> None:
+        self.values["cores"] = max(_int(_text(rest)) or 0, 0)
+
+    def tool(self, rest: bytes) -> None:
+        self.tools.add(_text(rest))
+
+    def memory_total(self, rest: bytes) -> None:
+        self.values["memory_total"] = _kibibytes(rest)
+
+    def memory_available(self, rest: bytes) -> None:
+        self.values["memory_available"] = _kibibytes(rest)
+
+    def cpu(self, rest: bytes) -> None:
+        numbers = [_int(word) or 0 for word in _text(rest).split()]
+        # The two after these eight are time of guests, which `user` and `nice` hold already.
+        user, nice, system, idle, waiting, *more = (*numbers, 0, 0, 0, 0, 0)[: max(len(numbers), 5)]
+        busy = user + nice + system + sum(more[:3])
+        self.values["jiffies"] = (busy, busy + idle + waiting)
+
+    def load(self, rest: bytes) -> None:
+        self.values["load1"] = _decimal(_text(rest).partition(" ")[0]) or 0.0
+
+    def disk(self, rest: bytes) -> None:
+        match = _DISK.search(_text(rest) + " ")
+        if match:
+            self.values["disk_free"] = max(int(match[1]), 0) // 1024
+
+    def gpu(self, rest: bytes) -> None:
+        text = _text(rest)
+        head = text.split(",", 2)
+        tail = head[-1].rsplit(",", 5)  # what is between is the name, with commas or not
+        if len(head) < 3 or len(tail) < 6 or not head[1].strip():
+            self._complain(text)
+            return
+        index, uuid = _int(head[0]), head[1].strip()
+        if index is None or index < 0:
+            self._complain(text)
+            return
+        total, used, load, temperature = (_int(field) for field in tail[1:5])
+        facts = GpuFacts(
+            index=index,
+            uuid=uuid,
+            model=tail[0].strip() or "NVIDIA GPU",
+            memory=total if total and total > 0 else None,
+            vendor="nvidia",
+            pci=None,
+        )
+        use = GpuUse(
+            uuid=uuid,
+            memory_used=_natural(used),
+            utilization=load if load is not None and 0 <= load <= 100 else None,
+            temperature=temperature,
+            power=_decimal(tail[5].strip()),
+            processes=(),
+            processes_known=False,
+        )
+        self.gpus.setdefault(uuid, (facts, use))
+
+    def apps(self, _: bytes) -> None:
+        self.processes_known = True
+
+    def app(self, rest: bytes) -> None:
+        if not rest.strip():
+            return
+        fields = _text(rest).split(",")
+        pid = _int(fields[1]) if len(fields) == 3 else None
+        if pid is None or pid <= 0:
+            self.processes_known = False  # somebody is there, or nobody may know
+            return
+        process = GpuProcess(pid=pid, memory=_natural(_int(fields[2])))
+        self.processes.setdefault(fields[0].strip(), {})[pid] = process
+
+    def gpu_error(self, rest: bytes) -> None:
+        self._complain(_text(rest))
+        self.values["hung"] = not self.gpus
+
+    def owner(self, rest: bytes) -> None:
+        words = _text(rest).split(" ", 4)
+        pid = _int(words[0])
+        if pid is None or len(words) < 4:
+            return
+        session, user, token = (None if word == "-" else word for word in words[1:4])
+        self.owners[pid] = Owner(
+            user=user or "",
+            command=words[4].strip() if len(words) > 4 else "",
+            token=token,
+            session=_int(session or ""),
+        )
+
+    def _complain(self, text: str) -> None:
+        """Keep the first sentence: the others mostly say the same of the next GPU."""
+        text = text.strip()[:_LONGEST_COMPLAINT]
+        if text and text != _NO_DEVICES and self.error is None:
+            self.error = text
+
+
+_READERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
+    b"boot": _Parser.boot,
+    b"home": _Parser.home,
+    b"connection": _Parser.connection,
+    b"cores": _Parser.cores,
+    b"tool": _Parser.tool,
+    b"MemTotal:": _Parser.memory_total,
+    b"MemAvailable:": _Parser.memory_available,
+    b"cpu": _Parser.cpu,
+    b"load": _Parser.load,
+    b"disk": _Parser.disk,
+    b"gpu": _Parser.gpu,
+    b"apps": _Parser.apps,
+    b"app": _Parser.app,
+    b"gpu-error": _Parser.gpu_error,
+    b"owner": _Parser.owner,
+    b"end": _Parser.end,
+}
+
+
+def _text(data: bytes) -> str:
+    """Words that may be printed: whatever a command line holds, no terminal obeys it."""
+    text = data.decode(errors="replace")
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def _int(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _natural(number: int | None) -> int | None:
+    return number if number is not None and number >= 0 else None
+
+
+def _decimal(text: str) -> float | None:
+    return float(text) if _DECIMAL.fullmatch(text) else None
+
+
+def _kibibytes(rest: bytes) -> int:
+    words = _text(rest).split()
+    return max(_int(words[0]) or 0, 0) // 1024 if words else 0
+
+
+def _ip(text: str) -> str | None:
+    """An IP address as it stands; None for what sshd says where there is none."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text.partition("%")[0])
+        except (OSError, ValueError):
+            continue
+        return text
+    return None

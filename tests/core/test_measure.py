@@ -1,0 +1,86 @@
+"""What others use of a machine, told as sentences."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.measure import busy_share, guessed_share, others, worth_telling
+from stoker.core.units import THOUSAND
+
+CORES = st.integers(0, 512)
+SHARE = st.floats(-1, 2)
+MEMORY = st.integers(0, 10**7)
+HELD = st.integers(0, 10**6)
+AMOUNTS = st.tuples(st.integers(0, 64_000), st.integers(0, 10**6))
+
+
+def test_others_use_what_is_used_less_what_we_hold():
+    assert others(24, 0.5, 4000, 32000, 12000, 8000) == (8000, 12000)
+
+
+def test_what_we_hold_and_do_not_use_is_not_negative_use_of_others():
+    assert others(24, 0.1, 20_000, 32000, 31000, 8000) == (0, 0)
+
+
+def test_what_we_use_beyond_what_we_hold_looks_like_others():
+    assert others(8, 1.0, 2000, 1000, 0, 100) == (6000, 900)
+
+
+@given(CORES, SHARE, HELD, MEMORY, MEMORY, HELD)
+def test_others_never_use_less_than_nothing_nor_more_than_there_is(
+    cores, share, held, total, available, held_memory
+):
+    cpu, memory = others(cores, share, held, total, available, held_memory)
+    assert 0 <= cpu <= cores * THOUSAND
+    assert 0 <= memory <= total
+
+
+@given(CORES, SHARE, HELD, HELD, MEMORY, MEMORY)
+def test_the_more_we_hold_the_less_is_others(cores, share, held, more, total, available):
+    before = others(cores, share, held, total, available, held)
+    after = others(cores, share, held + more, total, available, held + more)
+    assert after[0] <= before[0]
+    assert after[1] <= before[1]
+
+
+def test_a_share_lies_between_two_looks():
+    assert busy_share((100, 1000), (150, 1100)) == 0.5
+
+
+def test_no_share_lies_between_a_moment_and_itself_or_across_a_reboot():
+    assert busy_share((100, 1000), (100, 1000)) is None
+    assert busy_share((100, 1000), (5, 50)) is None
+    assert busy_share((100, 1000), (5, 5000)) is None
+
+
+@given(st.floats(0, 1000), CORES)
+def test_a_guess_is_a_share(load, cores):
+    assert 0.0 <= guessed_share(load, cores) <= 1.0
+
+
+def test_a_twentieth_or_a_core_is_worth_telling_and_less_is_not():
+    totals = (64_000, 100_000)
+    assert not worth_telling((5000, 5000), (5999, 9999), totals)
+    assert worth_telling((5000, 5000), (6000, 5000), totals)
+    assert worth_telling((5000, 5000), (5000, 10_000), totals)
+    assert worth_telling((300, 0), (400, 0), (2000, 100_000))
+
+
+def test_the_end_of_all_use_is_told_and_a_flicker_on_an_idle_machine_is_not():
+    totals = (64_000, 100_000)
+    assert worth_telling((400, 0), (0, 0), totals)
+    assert not worth_telling((0, 0), (200, 3), totals)
+
+
+@given(st.lists(AMOUNTS, max_size=30), AMOUNTS)
+def test_what_was_told_last_is_never_far_from_the_truth(looks, totals):
+    told = (0, 0)
+    for now in looks:
+        if worth_telling(told, now, totals):
+            told = now
+        assert abs(now[0] - told[0]) < max(min(totals[0] / 20, THOUSAND), 1)
+        assert abs(now[1] - told[1]) < max(totals[1] / 20, 1)
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_the_same_is_never_told_twice(now, totals):
+    assert not worth_telling(now, now, totals)

@@ -1,0 +1,77 @@
+"""Strangers on the GPUs of a machine over SSH are judged like those here."""
+
+from core.story import Story
+from stoker.core.events import Event, ForeignUseChanged, NodeJoined
+from stoker.core.foreign import Thresholds
+from stoker.daemon.judge import Judge, Rules
+from stoker.probes.remote import Look, node_facts, parse
+
+GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"
+IDLE = GPU.format(used=100) + "end\n"
+ALICE = GPU.format(used=4100) + "app GPU-a, 77, 4000\nowner 77 70 alice - /bin/python x\nend\n"
+OURS = GPU.format(used=4100) + "app GPU-a, 77, 4000\nowner 77 70 me abc.1.1 python x\nend\n"
+DEAD = GPU.format(used=100) + "app GPU-a, 77, 4000\nend\n"
+
+
+class Far:
+    """One remote machine, and the judge of its GPUs."""
+
+    def __init__(self, **thresholds: float) -> None:
+        self.story = Story(gpus=0)
+        self.story.tell(NodeJoined(at=self.story.now, facts=node_facts("far", look(IDLE))))
+        self.rules = Rules(Thresholds(leave_seconds=0, **thresholds))
+        self.judge = Judge("far", self.rules)
+
+    def sees(self, text: str) -> list[Event]:
+        """What a look changes; it is told to the core."""
+        seen = look(text)
+        events = self.judge.facts(
+            self.story.state, seen.reading, seen.ours("abc", ()), seen.identify
+        )
+        for event in events:
+            self.story.tell(event)
+        return events
+
+
+def look(text: str) -> Look:
+    return parse(f"cores 4\nMemTotal: 8000000 kB\n{text}".encode())
+
+
+def test_a_stranger_far_away_is_named_once_and_leaves_once() -> None:
+    far = Far()
+    assert far.sees(IDLE) == []
+    (event,) = far.sees(ALICE)
+    assert isinstance(event, ForeignUseChanged)
+    assert (event.node, event.device, event.memory) == ("far", "0", 4000)
+    assert event.stranger == "alice's python (pid 77)"
+    assert far.judge.latest["GPU-a"]["foreign"][0]["user"] == "alice"
+    assert far.sees(ALICE) == []
+    far.sees(IDLE)  # the memory is gone at once, he himself after a moment without him
+    far.sees(IDLE)
+    assert far.story.state.cluster.nodes["far"].types["gpu"][0].stranger is None
+    assert far.judge.latest["GPU-a"]["foreign"] == []
+
+
+def test_our_own_and_the_dead_are_no_strangers_far_away() -> None:
+    far = Far()
+    assert far.sees(OURS) == []
+    assert far.sees(DEAD) == []
+
+
+def test_a_gpu_that_the_driver_no_longer_shows_is_out_of_use() -> None:
+    far = Far()
+    (event,) = far.sees("gpu NVIDIA-SMI has failed.\nend\n")
+    assert isinstance(event, ForeignUseChanged)
+    assert event.stranger == "nobody: the driver lost it"
+
+
+def test_a_change_of_the_rules_reaches_every_judge() -> None:
+    first, second = Far(), Far()
+    second.judge.rules = first.rules
+    full = GPU.format(used=30_000) + "end\n"
+    first.rules.change(load=None, memory=0.5, processes=None)
+    assert first.sees(full) == second.sees(full) == []
+    first.rules.change(load=None, memory=0.2, processes=None)
+    assert first.sees(full)
+    assert second.sees(full)
+    assert first.rules.view() == {"load": 0.1, "memory": 0.2, "processes": True}

@@ -1,0 +1,308 @@
+"""A tree's name stands for its content: what changes it, what does not, what is left out."""
+
+import os
+import random
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.executors.ssh import trees
+from stoker.executors.ssh.trees import BadPath, Hashes, TooLarge, changed, survey
+
+OLD = 1_600_000_000
+
+
+def fill(base: Path) -> Path:
+    """A small project."""
+    (base / "src").mkdir(parents=True)
+    (base / "train.py").write_text("print()\n")
+    (base / "src" / "model.py").write_text("pass\n")
+    (base / "run.sh").write_text("#!/bin/sh\n")
+    (base / "run.sh").chmod(0o755)
+    (base / "latest").symlink_to("src/model.py")
+    (base / "empty").mkdir()
+    return base
+
+
+def test_a_tree_lists_files_links_and_empty_directories(tmp_path: Path) -> None:
+    tree = survey(str(fill(tmp_path / "a")))
+    assert tree.names == ("empty", "latest", "run.sh", "src/model.py", "train.py")
+    assert tree.links == ("latest",)
+    assert tree.size == len("print()\npass\n#!/bin/sh\n")
+    assert tree.base == str(tmp_path / "a")
+    assert int(tree.id, 16) >= 0
+
+
+def test_the_same_content_has_the_same_name_wherever_and_whenever(tmp_path: Path) -> None:
+    one, two = fill(tmp_path / "a"), fill(tmp_path / "b")
+    for path in two.rglob("*"):
+        os.utime(path, (OLD, OLD), follow_symlinks=False)
+    (two / "train.py").chmod(0o640)
+    assert survey(str(one)).id == survey(str(two)).id
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda base: (base / name).write_text(text)
+
+
+def relink(base: Path) -> None:
+    (base / "latest").unlink()
+    (base / "latest").symlink_to("train.py")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        write("train.py", "Print()\n"),
+        write("new", ""),
+        lambda base: (base / "train.py").rename(base / "Train.py"),
+        lambda base: (base / "train.py").chmod(0o755),
+        lambda base: (base / "run.sh").chmod(0o644),
+        relink,
+        lambda base: (base / "empty").rmdir(),
+        lambda base: (base / "src" / "empty").mkdir(),
+        lambda base: (base / "train.py").unlink(),
+    ],
+    ids=["content", "new file", "name", "executable", "no longer executable", "link target",
+         "directory gone", "new directory", "file gone"],
+)  # fmt: skip
+def test_a_change_gives_another_name(change: Callable[[Path], object], tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    before = survey(str(base)).id
+    change(base)
+    assert survey(str(base)).id != before
+
+
+def test_a_link_and_a_file_with_its_target_as_text_differ(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "x").symlink_to("y")
+    (tmp_path / "b" / "x").write_text("y")
+    assert survey(str(tmp_path / "a")).id != survey(str(tmp_path / "b")).id
+
+
+CONTENTS = st.dictionaries(
+    st.text("abc", min_size=1, max_size=3), st.tuples(st.binary(max_size=4), st.booleans()),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(CONTENTS, CONTENTS, st.randoms())
+def test_names_are_equal_exactly_when_contents_are(
+    one: dict[str, tuple[bytes, bool]], two: dict[str, tuple[bytes, bool]], chance: random.Random
+) -> None:
+    ids = []
+    for files in (one, one, two):
+        with tempfile.TemporaryDirectory() as base:
+            items = list(files.items())
+            chance.shuffle(items)
+            for name, (content, executable) in items:
+                Path(base, name).write_bytes(content)
+                Path(base, name).chmod(0o700 if executable else 0o600)
+            ids.append(survey(base).id)
+    assert ids[0] == ids[1]
+    assert (ids[0] == ids[2]) == (one == two)
+
+
+# ------------------------------------------------------------------------- what is taken
+
+
+def test_ignore_files_hold_where_they_are(tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    (base / ".stokerignore").write_text("*.log\n/empty/\n")
+    (base / "src" / ".stokerignore").write_text("!keep.log\n")
+    for name in ("a.log", "src/keep.log", "src/b.log"):
+        (base / name).write_text("")
+    tree = survey(str(base), exclude=["latest"])
+    assert tree.names == (
+        ".stokerignore", "run.sh", "src/.stokerignore", "src/keep.log", "src/model.py", "train.py"
+    )  # fmt: skip
+
+
+def test_a_directory_with_nothing_left_in_it_is_still_made(tmp_path: Path) -> None:
+    (tmp_path / "results" / "old").mkdir(parents=True)
+    (tmp_path / "results" / "old" / "a.pt").write_text("")
+    assert survey(str(tmp_path), exclude=["*.pt"]).names == ("results/old",)
+
+
+def test_only_the_given_paths_are_taken_under_the_rules_above_them(tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    (base / ".stokerignore").write_text("*.log\nsrc/\n")
+    (base / "src" / "a.log").write_text("")
+    tree = survey(str(base), ["src", "train.py", "./src/model.py"])
+    assert tree.names == ("src/model.py", "train.py")  # `src` was asked for by name
+
+
+@pytest.mark.parametrize("path", ["..", "../b", "/etc/passwd", "src/../../b"])
+def test_a_path_outside_is_refused(path: str, tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    fill(tmp_path / "b")
+    with pytest.raises(BadPath, match=r"is not below .*a; give a path inside it"):
+        survey(str(base), [path])
+
+
+def test_a_missing_path_and_one_through_a_link_are_refused(tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    with pytest.raises(BadPath, match="cannot take 'nothing' along: No such file"):
+        survey(str(base), ["nothing"])
+    with pytest.raises(BadPath, match="No such file"):
+        survey(str(tmp_path / "missing"))
+    (base / "out").symlink_to("/etc")
+    with pytest.raises(BadPath, match="leads through the link 'out'"):
+        survey(str(base), ["out/passwd"])
+
+
+def test_pipes_and_sockets_stay_at_home(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(tmp_path, os.O_RDONLY)
+        try:
+            server.bind(f"/proc/self/fd/{here}/socket")  # a short path, whatever tmp_path is
+        finally:
+            os.close(here)
+        (tmp_path / "file").write_text("")
+        assert survey(str(tmp_path)).names == ("file",)
+        with pytest.raises(BadPath, match="neither a file nor a directory"):
+            survey(str(tmp_path), ["pipe"])
+
+
+def test_names_of_any_kind_are_taken(tmp_path: Path) -> None:
+    names = [b"a b", b"-n", b"new\nline", b"quo'te\"", "\u00fcml".encode(), b"\xff\xfe", b"#x"]
+    for name in names:
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb"):
+            pass
+    assert sorted(map(os.fsencode, survey(str(tmp_path)).names)) == sorted(names)
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A directory, in a process that cannot read everything; root becomes nobody for a while."""
+    me = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/tmp") as base:
+        if me == 0:
+            os.chown(base, 65534, -1)
+            os.seteuid(65534)
+        try:
+            yield Path(base)
+        finally:
+            os.seteuid(me)
+
+
+@pytest.mark.parametrize("size", [1, trees.BIG])
+def test_a_file_that_cannot_be_read_is_named(size: int, unprivileged: Path) -> None:
+    base = fill(unprivileged / "a")
+    (base / "src" / "model.py").write_bytes(bytes(size))
+    (base / "src" / "model.py").chmod(0)
+    with pytest.raises(BadPath) as caught:
+        survey(str(base))
+    assert str(caught.value) == (
+        "cannot read 'src/model.py': Permission denied; "
+        "make it readable or name it in .stokerignore."
+    )
+
+
+def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> None:
+    for name, size in (("data/a", 3000), ("data/b", 3000), ("w.pt", 5000), ("x", 10), ("y", 9)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    assert survey(str(tmp_path), most=11_019).size == 11_019
+    with pytest.raises(TooLarge) as caught:
+        survey(str(tmp_path), most=11_018)
+    assert str(caught.value) == (
+        f"{tmp_path} has 10.8 KiB to send, more than 10.8 KiB; the largest are "
+        "data/ (5.9 KiB), w.pt (4.9 KiB), x (10 bytes): name what is not needed in "
+        ".stokerignore, choose with --send, or use a directory that both machines share."
+    )
+    with pytest.raises(TooLarge, match=r"the largest are data/a \(2.9 KiB\), data/b"):
+        survey(str(tmp_path), ["data"], most=1)
+
+
+# ------------------------------------------------------------------------------ the cache
+
+
+class Reads:
+    """How often files were opened to be hashed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+        real = trees._digest
+
+        def counted(*args: object) -> bytes | None:
+            with self._lock:
+                self.count += 1
+            return real(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(trees, "_digest", counted)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour has passed since the files were written."""
+    real = trees.time.time_ns
+    monkeypatch.setattr(trees.time, "time_ns", lambda: real() + 3600 * 10**9)
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_has_not_changed_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, cache, reads = fill(tmp_path / "a"), Hashes(), Reads(monkeypatch)
+    (base / "big").write_bytes(bytes(trees.BIG * 2))
+    first = survey(str(base), cache=cache)
+    assert reads.count == 5
+    assert survey(str(base), cache=cache) == first
+    assert reads.count == 5
+    (base / "train.py").write_text("other()\n")
+    assert survey(str(base), cache=cache).id != first.id
+    assert reads.count == 6
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_of_the_same_size_and_time_is_still_seen_to_have_changed(tmp_path: Path) -> None:
+    cache, file = Hashes(), tmp_path / "weights"
+    file.write_text("one")
+    os.utime(file, (OLD, OLD))
+    before = survey(str(tmp_path), cache=cache).id
+    file.unlink()
+    file.write_text("two")
+    os.utime(file, (OLD, OLD))
+    assert survey(str(tmp_path), cache=cache).id != before
+
+
+def test_a_file_that_was_written_just_now_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, cache = Reads(monkeypatch), Hashes()
+    file = tmp_path / "file"
+    file.write_text("one")
+    now = os.stat(file).st_ctime_ns
+    monkeypatch.setattr(trees.time, "time_ns", lambda: now + 1_900_000_000)
+    survey(str(tmp_path), cache=cache)
+    survey(str(tmp_path), cache=cache)
+    assert reads.count == 2
+
+
+def test_the_cache_is_bounded() -> None:
+    cache = Hashes(most=3)
+    for number in range(10):
+        cache.keep((number,), b"")
+    assert [number for number in range(10) if cache.find((number,)) is not None] == [7, 8, 9]
+
+
+def test_what_changed_after_the_survey_is_found(tmp_path: Path) -> None:
+    base = fill(tmp_path / "a")
+    tree = survey(str(base))
+    assert changed(tree) is None
+    (base / "src" / "new.py").write_text("")  # was not there: it does not go along
+    assert changed(tree) is None
+    (base / "src" / "model.py").write_text("other\n")
+    assert changed(tree) == "src/model.py"
+    (base / "latest").unlink()
+    assert changed(tree) == "latest"

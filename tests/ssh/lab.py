@@ -1,0 +1,236 @@
+"""Real machines for the ssh suites: namespaces with an sshd each, on a switch that can be cut.
+
+Nothing outside is changed but for one network device, and that goes with the test process.
+"""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ON_CI, require
+from e2e.box import Box
+from ssh.client import generate_key, ssh_program
+from ssh.machine import SSHD, Done, Machine
+from ssh.namespace import KINDS, Namespace, ip
+
+TOOLS = ("ssh", SSHD, "ssh-keygen", "ip", "unshare", "nsenter", "mount")
+SLOTS = 256
+PROBE = """
+ip link add probe type bridge
+mount -t proc proc /proc
+mount -t overlay -o lowerdir=/etc:/usr/bin probe /mnt
+"""
+
+
+class Lab:
+    """A switch, the machines at it, and what the OpenSSH client needs to reach them."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._slot, self._claim = claim_slot()
+        self._device, self._network = f"sk{self._slot}", f"198.18.{self._slot}"
+        self._machines: dict[object, Machine] = {}
+        self._switch = Namespace(base / "switch.log", ":")
+        self.key = base / "key"
+        try:
+            generate_key(self.key)
+            self._write_client()
+            self._plug_in()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- the client side ----------------------------------------------------------------
+
+    def _write_client(self) -> None:
+        self.config, self.known_hosts = self.base / "config", self.base / "known_hosts"
+        self.calls = self.base / "calls"
+        self._write_config()
+        ssh_program(self.base / "bin", self.config, self.calls)
+        self.environment = {"PATH": f"{self.base}/bin:{os.environ['PATH']}"}
+        self.forget()
+
+    def _write_config(self) -> None:
+        aliases = [
+            f"Host {each.alias}\nHostName {each.address}\nPort {each.port}\nUser {each.user}\n"
+            f"IdentityFile {each.key}\nIdentitiesOnly yes\n"
+            for each in self._machines.values()
+        ]
+        everyone = (
+            f"Host *\nUserKnownHostsFile {self.known_hosts}\nGlobalKnownHostsFile none\n"
+            f"IdentityAgent none\nIdentityFile {self.base}/no-key-unless-given\n"
+        )
+        self.config.write_text("".join((*aliases, everyone)))
+
+    def forget(self) -> None:
+        """Know no host key, remember no call of ssh."""
+        self.known_hosts.unlink(missing_ok=True)
+        self.calls.write_text("")
+
+    def ssh(self, machine: Machine, command: str, *options: str, timeout: float = 30) -> Done:
+        """Run a command by plain ssh, as anybody would."""
+        return subprocess.run(
+            ["ssh", "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",
+             "-oLogLevel=ERROR", "-i", str(machine.key), *options, machine.url, command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=timeout, env={**os.environ, **self.environment},
+        )  # fmt: skip
+
+    # -- machines -----------------------------------------------------------------------
+
+    @property
+    def a(self) -> Machine:
+        """The first machine."""
+        return self.machine("a")
+
+    @property
+    def b(self) -> Machine:
+        """The second machine."""
+        return self.machine("b")
+
+    @property
+    def c(self) -> Machine:
+        """The third machine."""
+        return self.machine("c")
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Those that have been asked for so far."""
+        return list(self._machines.values())
+
+    def machine(self, name: str | None = None, **variant: Any) -> Machine:
+        """A machine of this kind: the same one whenever it is asked for again.
+
+        `bare=True`: no bash, rsync, perl or Python; `hide=("tar",)`: not these programs;
+        `gpus=2`: an nvidia-smi; `small_disk="2m"`: a HOME of this size.
+        """
+        kind = (name, *sorted(variant.items()))
+        if kind not in self._machines:
+            number = len(self._machines)
+            name = name or f"m{number}"
+            address = f"{self._network}.{10 + number}"
+            uid = 200_000 + 100 * self._slot + number
+            self._machines[kind] = made = Machine(
+                self.base / name, name, uid, address, self.key, self._switch, **variant
+            )
+            self._connect(made)
+            made.start_sshd()
+            self._write_config()
+        return self._machines[kind]
+
+    # -- the network --------------------------------------------------------------------
+
+    def _hardware(self, address: str) -> str:
+        return f"02:73:6b:{self._slot:02x}:00:{int(address.rpartition('.')[2]):02x}"
+
+    def _plug_in(self) -> None:
+        """One end of a cable here, the other in the switch."""
+        here, device = f"{self._network}.1", self._device
+        # That of a run that was killed goes by itself, but perhaps not yet.
+        subprocess.run(["ip", "link", "del", device], check=False, capture_output=True, timeout=20)
+        ip(f"link add {device} address {self._hardware(here)} type veth"
+           f" peer name uplink netns {self._switch.pid}",
+           f"addr add {here}/24 dev {device}", f"link set {device} up")  # fmt: skip
+        ip("link add switch type bridge", "link set switch up",
+           "link set dev uplink master switch up", inside=self._switch)  # fmt: skip
+
+    def _connect(self, machine: Machine) -> None:
+        """A cable from a machine to the switch.
+
+        Both sides know the hardware address of the other for good. Were they to ask for it, a
+        cut link would soon be reported as such; packets are to vanish, as behind a router.
+        """
+        here, there = f"{self._network}.1", machine.address
+        ip(f"link add {machine.port_name} type veth"
+           f" peer name eth0 address {self._hardware(there)} netns {machine.inside.pid}",
+           f"link set dev {machine.port_name} master switch up", inside=self._switch)  # fmt: skip
+        ip("link set lo up", f"addr add {there}/24 dev eth0", "link set eth0 up",
+           f"neigh replace {here} lladdr {self._hardware(here)} dev eth0 nud permanent",
+           inside=machine.inside)  # fmt: skip
+        ip(f"neigh replace {there} lladdr {self._hardware(there)} dev {self._device} nud permanent")
+
+    # -- between tests ------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Every machine answers again; what runs on them is left."""
+        for machine in self.machines:
+            machine.heal()
+
+    def wipe(self) -> None:
+        """Every machine is as new."""
+        for machine in self.machines:
+            machine.wipe()
+        self.forget()
+
+    def close(self) -> None:
+        """End everything."""
+        for machine in self.machines:
+            machine.inside.close()
+        self._switch.close()
+        self._claim.close()
+
+
+def claim_slot() -> tuple[int, socket.socket]:
+    """A number that no other lab on this computer has, for as long as the socket is open."""
+    for slot in range(SLOTS):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0stoker-lab-{slot}")
+        except OSError:
+            claim.close()
+        else:
+            return slot, claim
+    raise AssertionError(f"{SLOTS} labs at once")
+
+
+def insist_on_namespaces() -> None:
+    """Skip where they cannot be made; under CI=true fail."""
+    require(*TOOLS)
+    probe = ["unshare", *KINDS, "sh", "-euc", PROBE]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=20)
+    if os.getuid() != 0 or done.returncode != 0:
+        said = done.stderr.strip() or "not root"
+        reason = (
+            f"needs root, and a kernel that lets it make namespaces, bridges and overlays: {said}"
+        )
+        (pytest.fail if ON_CI else pytest.skip)(reason)
+
+
+# ---------------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="session")
+def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One for all tests of this process."""
+    insist_on_namespaces()
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Iterator[Lab]:
+    """The lab, whose machines are as new after the test."""
+    try:
+        yield whole_lab
+    finally:
+        whole_lab.wipe()
+
+
+@pytest.fixture
+def field(lab: Lab, idle: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Box, Lab]]:
+    """A home from which ssh reaches the lab; its daemon is not started yet."""
+    for name, value in lab.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    try:
+        yield idle, lab
+    finally:
+        lab.heal()  # so that the daemon can end its jobs

@@ -1,0 +1,86 @@
+"""Jobs on machines over SSH, as a user sees them."""
+
+import pytest
+
+from e2e.box import Box, until
+from ssh.lab import Lab
+
+
+def added(box: Box, lab: Lab, *names: str) -> None:
+    box.up()
+    for name in names or ("a",):
+        machine = getattr(lab, name)
+        done = box.stoker("nodes", "add", name, machine.url, "--key", str(machine.key))
+        assert done.returncode == 0, done.stderr
+
+
+def on(box: Box, name: str, line: str, *more: str) -> int:
+    done = box.stoker("submit", "-w", name, *more, "--wrap", line)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
+    field: tuple[Box, Lab],
+) -> None:
+    box, lab = field
+    added(box, lab)
+    (box.user / "hello.txt").write_text("hello\n")
+    job = on(box, "a", "cat hello.txt; hostname; echo new > made.txt; exit 3")
+    assert box.end_of(job)["result"] == 3
+    assert box.output(job) == "hello\na\n"
+    assert (box.user / "made.txt").read_text() == "new\n"
+
+
+def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    (lab.a.home / ".bashrc").write_text("echo welcome; greet() { echo hello $1; }; oops\n")
+    added(box, lab)
+    job = on(box, "a", "greet you; echo bad >&2; exit 7", "-o", "o", "-e", "e")
+    assert box.end_of(job)["result"] == 7
+    assert (box.user / "o").read_text() == "hello you\n"
+    assert (box.user / "e").read_text() == "bad\n"
+
+
+def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab)
+    job = on(box, "a", "(sleep 300 & sleep 300); sleep 300")
+    until(lambda: len(lab.a.pids("sleep 300")) >= 2)
+    box.stoker("cancel", str(job))
+    assert box.end_of(job)["state"] == "CANCELLED"
+    assert lab.a.pids("sleep 300") == []
+
+
+def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab)
+    job = on(box, "a", "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
+    until(lambda: box.job(job)["state"] == "RUNNING")
+    box.crash()
+    box.up()
+    (lab.a.home / "go").touch()
+    assert box.end_of(job)["result"] == 5
+    assert box.output(job) == "one\ntwo\n"
+
+
+def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab)
+    job = on(box, "a", "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
+    until(lambda: box.job(job)["state"] == "RUNNING")
+    lab.a.kill_connections()
+    (lab.a.home / "go").touch()
+    assert box.end_of(job)["result"] == 5
+    assert box.output(job) == "one\ntwo\n"
+
+
+def test_signals(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab)
+    (box.user / "t.sh").write_text("trap 'echo usr; exit 9' USR1\necho up\nwhile :; do sleep 0.05; done\n")
+    job = on(box, "a", "sh t.sh")
+    box.stoker("nodes")
+    until(lambda: box.job(job)["state"] == "RUNNING" and box.output(job) == "up\n")
+    box.stoker("kill", "-s", "USR1", str(job))
+    assert box.end_of(job)["result"] == 9
