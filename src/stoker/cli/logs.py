@@ -27,6 +27,7 @@ OPTIONS = (
     Option("--since", "TIME", "only what was written in the last 5m, 2h"),
     Option("--stderr/--err", None, "stderr, where it has a file of its own", key="stderr"),
     Option("--attempt", "K", "of an earlier attempt (0 is the first)"),
+    Option("--part", "K", "of the part with this rank, of a job on several machines"),
     Option("--path", None, "print the file's name instead"),
 )
 
@@ -105,7 +106,7 @@ def _asked(args: Args) -> dict[str, object]:
     asked: dict[str, object] = {}
     if args.flag("stderr"):
         asked["stream"] = "err"
-    for key in ("tail", "attempt"):
+    for key in ("tail", "attempt", "part"):
         count = args.count(key)
         if count is not None:
             asked[key] = count

@@ -136,7 +136,9 @@ class Api:
         _, job, spec = found[0]
         asked = query.get("attempt")
         attempt = number(asked, "attempt") if asked else _latest(job)
-        out, err = log_paths(replace(job, attempt=attempt), spec, self.desk.node, self.desk.logs)
+        part = number(query["part"], "part") if query.get("part") else 0
+        node = _machine_of(job, part) or self.desk.node
+        out, err = log_paths(replace(job, attempt=attempt), spec, node, self.desk.logs, part)
         path = err if query.get("stream") == "err" and err else out
         start = 0
         if query.get("tail"):
@@ -153,7 +155,10 @@ class Api:
     def _attempt_over(self, id: int, attempt: int) -> bool:
         """Whether an attempt can write no more. Looks at the state, and only looks."""
         job = self.loop.engine.state.jobs.get(id)
-        return job is None or job.finished or job.attempt > attempt
+        if job is None or job.finished or job.attempt > attempt:
+            return True
+        self.loop.follow(id)
+        return False
 
     async def wait(self, request: Request) -> Response:
         """Answer when jobs have finished."""
@@ -373,6 +378,16 @@ def _check_store(said: str, configured: str | None) -> None:
 
 def _counted(running: list[int]) -> str:
     return "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
+
+
+def _machine_of(job: Job, part: int) -> str | None:
+    """Where a part of it runs, or ran."""
+    if job.placement is None:
+        return job.last_node
+    parts = job.placement.parts
+    if part >= len(parts):
+        raise Refusal(f"Job {job.label} has {len(parts)} parts, counted from 0.", "not_found")
+    return parts[part].node
 
 
 def _latest(job: Job) -> int:

@@ -157,6 +157,11 @@ class Loop:
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
 
+    def follow(self, job: int) -> None:
+        """Somebody reads a job's log as it grows: if it comes from afar, let it come quickly."""
+        if self.fleet.follow(job):
+            os.eventfd_write(self._bell, 1)
+
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)

@@ -31,7 +31,7 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("select", "state", "user", "queue", "door", "limit", "tail")),
     "/jobs/{selector}/why": ("Why a job is where it is", ()),
     "/jobs/{selector}/log": (
-        "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt"),
+        "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt", "part"),
     ),
     "/gpus": ("Every GPU and its use", ()),
     "/nodes": ("Every machine", ()),

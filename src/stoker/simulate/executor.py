@@ -108,6 +108,12 @@ class ModelledExecutor:
         self.attempts[key] = self.world.moment().boot + RECHECK
         self.parts[key] = part
 
+    def look_only_after(self, known: Parts) -> None:
+        """Forget attempts that were called off on behalf of another machine."""
+        for key in [key for key in self.attempts if key not in known]:
+            del self.attempts[key], self.parts[key]
+            self.kill_at.pop(key, None)
+
     def call_off(self, wish: StartProcess, why: str) -> None:
         """Somebody else was first at its devices."""
         at, node = self.world.moment().at, wish.placement.node

@@ -131,6 +131,8 @@ class Fleet:
 
     def follow(self, state: State) -> None:
         """Reach for machines that were added, let go of removed ones, end what was given up."""
+        for node, executor in self.executors.items():
+            executor.look_only_after(parts_on(node, state.running.values()))
         for node in [node for node in self.executors if node != self.here]:
             if node not in state.rest.remotes:
                 self.machines[node][1].hear = None

@@ -41,6 +41,8 @@ LOOK = 1.0
 """Seconds between looks at attempts whose end nobody will tell us."""
 COPY, COPY_FOLLOWED = 2.0, 0.2
 """Seconds between copies of logs; while somebody follows one."""
+FOLLOWED = 3.0
+"""Seconds for which somebody who has just read a log is taken to go on reading."""
 PIECE = 1 << 18
 """Bytes of a log, or of results, that go over the agent's own line at a time."""
 LONGEST_LIST = 1 << 26
@@ -683,9 +685,14 @@ class RemoteExecutor:
         if any(len(data) >= PIECE for _, _, data in found):
             self._copy_at = 0.0  # there is more where that came from
 
-    def follow(self, job: int) -> None:
-        """Somebody reads this job's log as it grows."""
-        self.followed[job] = time.monotonic() + 3.0
+    def follow(self, job: int) -> bool:
+        """Somebody reads this job's log as it grows; whether that is news. From any thread."""
+        if not any(key[0] == job for key in list(self.attempts)):
+            return False
+        now = time.monotonic()
+        news = self.followed.get(job, 0.0) < now
+        self.followed[job] = now + FOLLOWED
+        return news
 
     def _measure(self) -> float | None:
         if self.measure_at is None:
