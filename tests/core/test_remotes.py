@@ -226,6 +226,17 @@ def test_another_go_on_the_same_gpus_is_on_the_same_machine():
     assert story.plan() == [job]
 
 
+def test_another_go_on_the_same_gpus_does_not_move_when_more_machines_come():
+    story = Afar(gpus=1)
+    job = story.submit()
+    story.run(job)
+    story.exited(job, 1)
+    story.run(story.submit())
+    story.fact(e.JobRetried, job, same_devices=True)
+    story.add("ant", gpus=1)
+    assert story.plan() == []
+
+
 def test_what_no_machine_has_is_refused_and_a_silent_one_still_has_it():
     story, _ = on_ant()
     story.silent("ant")

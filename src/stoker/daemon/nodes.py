@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from stoker.core import events as e
+from stoker.core.job import Job
 from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.core.units import BadValue
@@ -21,6 +26,19 @@ PATIENCE = 15
 """Seconds that a fresh look at machines may take."""
 
 
+LONGEST_NAME = 40
+
+
+def check_name(name: str) -> str:
+    """A machine's name: it stands in paths, in lists and before a slash."""
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
+        raise BadValue(
+            f"'{name[:80]}' is no name for a machine; use up to {LONGEST_NAME} letters, digits"
+            " and _ . - that begin with a letter or a digit."
+        )
+    return name
+
+
 def add(desk: Desk, body: r.AddNode) -> Decide:
     """One more machine over SSH, or another way to one that we have."""
 
@@ -28,6 +46,7 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
         if body.name == desk.node:
             raise Refusal(f"'{body.name}' is this machine; choose another name.", "usage")
         try:
+            check_name(body.name)
             parse_address(body.address, body.key)
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
@@ -38,7 +57,20 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
         )
         before = state.rest.remotes.get(body.name)
         known = before is not None and _same(before, fact)
-        reply = {"name": body.name, "address": body.address, "new": not known}
+        running = _running(state, body.name)
+        if before is not None and before.address != body.address and running and not body.force:
+            raise Refusal(
+                f"{_jobs(running)} on {body.name}, which is {before.address}; if that is the same"
+                " machine at another address, say --force, otherwise choose another name.",
+                "failed",
+            )
+        reply = {
+            "name": body.name,
+            "address": body.address,
+            "new": before is None,
+            "changed": not known,
+            "configured": before is not None and before.configured,
+        }
         return Decision(events=[] if known else [fact], reply=lambda _: reply)
 
     return decide
@@ -48,24 +80,70 @@ def _same(one: e.NodeAdded, other: e.NodeAdded) -> bool:
     return (one.address, one.key, one.shared) == (other.address, other.key, other.shared)
 
 
+def _running(state: State, name: str) -> list[Job]:
+    return [
+        job
+        for job in state.running.values()
+        if job.placement is not None and job.placement.on(name) is not None
+    ]
+
+
+def _jobs(running: list[Job]) -> str:
+    """`Job 4 still runs`, `Jobs 4, 5 and 17 others still run`."""
+    listed = ", ".join(job.label for job in running[:5])
+    if len(running) == 1:
+        return f"Job {listed} still runs"
+    more = f" and {len(running) - 5} others" if len(running) > 5 else ""
+    return f"Jobs {listed}{more} still run"
+
+
+def from_settings(
+    state: State, wanted: Iterable[e.NodeAdded], here: str
+) -> tuple[list[e.Event], list[str]]:
+    """What the configuration says now, compared with what it said before; and warnings."""
+    events: list[e.Event] = []
+    warnings: list[str] = []
+    named = {each.name: each for each in wanted if each.name != here}
+    for name, fact in named.items():
+        before = state.rest.remotes.get(name)
+        if before is not None and before.configured and _same(before, fact):
+            continue
+        running = _running(state, name)
+        if before is not None and before.address != fact.address and running:
+            warnings.append(
+                f"{_jobs(running)} on {name} at {before.address}, which the configuration says is"
+                f" at {fact.address}; that counts from the first start at which nothing runs there"
+            )
+            continue
+        events.append(fact)
+    for name, before in state.rest.remotes.items():
+        if not before.configured or name in named:
+            continue
+        running = _running(state, name)
+        if not running:
+            events.append(e.NodeRemoved(at=_at(wanted, before), name=name))
+            continue
+        warnings.append(
+            f"{_jobs(running)} on {name}, which is no longer in the configuration; it is removed"
+            " at the first start at which nothing runs there"
+        )
+    return events, warnings
+
+
 def remove(desk: Desk, body: r.RemoveNode) -> Decide:
     """A machine over SSH is ours no longer; with `force`, what runs there is given up."""
 
     def decide(state: State, now: Moment) -> Decision:
         if body.name == desk.node:
             raise Refusal(f"'{body.name}' is this machine; it cannot be removed.", "usage")
-        if body.name not in state.rest.remotes:
+        before = state.rest.remotes.get(body.name)
+        if before is None:
             raise Refusal(f"There is no machine '{body.name}'; see stoker nodes.", "not_found")
-        running = [
-            job
-            for job in state.running.values()
-            if job.placement is not None and job.placement.on(body.name) is not None
-        ]
+        running = _running(state, body.name)
         if running and not body.force:
-            listed = ", ".join(job.label for job in running[:5])
             raise Refusal(
-                f"Job {listed} still runs on {body.name}; wait, cancel it, or give it up with"
-                " --force.",
+                f"{_jobs(running)} on {body.name}; wait for the end, cancel, or give up what runs"
+                " there with --force.",
                 "failed",
             )
         why = f"{body.name} was removed"
@@ -77,7 +155,8 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
             lost = e.AttemptLost(at=now.at, job=job.id, attempt=job.attempt, why=why, part=part)
             events.append(lost)
         events.append(e.NodeRemoved(at=now.at, name=body.name))
-        reply = {"name": body.name, "lost": [job.id for job in running]}
+        lost_labels = [job.label for job in running]
+        reply = {"name": body.name, "lost": lost_labels, "configured": before.configured}
         return Decision(events=events, reply=lambda _: reply)
 
     return decide
@@ -129,17 +208,30 @@ def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]
     return {
         "name": name,
         "state": _state(machine, away is not None, drained),
-        "why": away.why if away else machine.error if machine else None,
+        "why": away.why if away else None,
+        "notes": _notes(state, name, machine) if added else [],
         "address": added.address if added else None,
         "shared": added.shared if added else True,
+        "configured": added.configured if added else False,
         "resources": resources_view(node) if node is not None else {},
-        "jobs": sum(
-            job.placement is not None and job.placement.on(name) is not None
-            for job in state.running.values()
-        ),
+        "jobs": len(_running(state, name)),
         "since": iso(begun),
         "measured": _measured(machine),
     }
+
+
+def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
+    """What is not as usual about a machine over SSH."""
+    notes = []
+    if machine is not None and machine.error:
+        notes.append(machine.error)
+    if machine is not None and machine.look is not None and "bash" not in machine.look.tools:
+        notes.append("no bash: lines run under sh, without ~/.bashrc")
+    strays = state.rest.strays.get(name, ())
+    if strays:
+        jobs = ", ".join(str(job) for job, _ in strays[:5])
+        notes.append(f"to be ended there, since it was restarted elsewhere: job {jobs}")
+    return notes
 
 
 def _state(machine: Machine | None, away: bool, drained: bool) -> str:

@@ -43,7 +43,7 @@ class Address(Struct, frozen=True, omit_defaults=True):
         key = ("-i", self.key, "-o", "IdentitiesOnly=yes") if self.key else ()
         user = ("-l", self.user) if self.user else ()
         return [
-            "ssh", *QUIET, *ALIVE, "-o", f"ControlPath={control}", *port, *key, *user, *more,
+            "ssh", *QUIET, *ALIVE, "-S", control, *port, *key, *user, *more,
             "--", self.host,
         ]  # fmt: skip
 

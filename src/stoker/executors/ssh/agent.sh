@@ -107,7 +107,7 @@ prepare() {
             mkdir -p "$work" || return 1
             why="no space left for its files in $HERE"
             cp -Rp "$tree/." "$work/" || return 1
-            touch "$tree"
+            : >"$tree.used"
             ;;
         empty) mkdir -p "$work" || return 1 ;;
         *)
@@ -121,7 +121,7 @@ prepare() {
         changed)
             why="no space left in $HERE"
             : >"$RUN/$key.stamp" || return 1
-            nap # so that whatever is written from now on is newer than the stamp
+            sleep 0.01 || sleep 1 # whatever is written from now on is newer than the stamp
             ;;
     esac
     why=
@@ -194,11 +194,11 @@ run_it() {
     written=0
     if [ "$bring" = changed ]; then
         cd "$work" && find . \( -type f -o -type l \) $NEWER "$RUN/$key.stamp" >"$RUN/$key.list" &&
-            written=$(wc -l <"$RUN/$key.list")
+            [ -s "$RUN/$key.list" ] && written=1
     elif [ "$bring" = named ]; then
         written=1
     fi
-    code="exited $code $((written)) $left"
+    code="exited $code $written $left"
 }
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
@@ -339,21 +339,26 @@ have() { if [ -d "$HERE/trees/$1" ]; then tell "$id" done yes; else tell "$id" d
 
 # forget KEY...: everything about attempts whose end is on record.
 forget() {
-    for key in "$@"; do
-        (
-            cd "$RUN" && rm -f "$key.claim" "$key.gate" "$key.pid" "$key.exit" "$key.begun" \
-                "$key.stamp" "$key.out" "$key.err" "$key.list" "$key.port"
-            [ -d "$HERE/work/$INSTALL.$key" ] && rm -rf "$HERE/work/$INSTALL.$key"
-        ) &
-    done
     tell "$id" done
+    cd "$RUN" || return
+    for key in "$@"; do
+        set -- "$@" "$HERE/work/$INSTALL.$key"
+        for each in claim gate pid exit begun stamp out err list port; do
+            [ -e "$key.$each" ] && set -- "$@" "$key.$each"
+        done
+    done
+    rm -rf "$@" &
 }
 
 # What is in $RUN/bulk goes out, its length first. A copy, so that the length holds.
 send() {
-    size=$(wc -c <"$RUN/bulk")
-    printf '%s\n' "$NONCE $id $((size))" >&8
-    cat "$RUN/bulk" >&8
+    if [ -s "$RUN/bulk" ]; then
+        size=$(wc -c <"$RUN/bulk")
+        printf '%s\n' "$NONCE $id $((size))" >&8
+        cat "$RUN/bulk" >&8
+    else
+        printf '%s\n' "$NONCE $id 0" >&8
+    fi
 }
 
 # So much of a file from an offset on, into $RUN/part; its size in $size.
@@ -398,11 +403,12 @@ collect() {
     grown_one "$key" err "$4"
     shift 4
     if [ $# -gt 0 ]; then
-        for each in "$@"; do printf '%s\n' "$each"; done >"$RUN/$key.list"
+        for each in "$@"; do printf '%s\n' "./$each"; done >"$RUN/$key.list"
     fi
     if [ -s "$RUN/$key.list" ]; then
-        (cd "$HERE/work/$INSTALL.$key" && tar -cf - -T "$RUN/$key.list") | head -c $((most + 1)) >"$RUN/part"
-        size=$(($(wc -c <"$RUN/part")))
+        size=0
+        few_names && pack | head -c $((most + 1)) >"$RUN/part" &&
+            size=$(($(wc -c <"$RUN/part")))
         [ $size -le "$most" ] || size=0
         printf '%s\n' "$key tar $size" >>"$RUN/bulk"
         [ $size = 0 ] || cat "$RUN/part" >>"$RUN/bulk"
@@ -410,12 +416,21 @@ collect() {
     send
 }
 
+few_names() { [ "$(head -n 201 <"$RUN/$key.list" | wc -l)" -le 200 ]; }
+
+# As words: not every tar reads a list.
+pack() {
+    cd "$HERE/work/$INSTALL.$key" || return
+    while read -r each; do [ -e "$each" ] || [ -L "$each" ] && set -- "$@" "$each"; done <"$RUN/$key.list"
+    tar -cf - "$@"
+}
+
 # What nobody has asked for in weeks, and claims that were only taken, go.
 (
     trap '' HUP INT QUIT PIPE
     set +f
-    for each in "$HERE"/trees/*; do
-        [ -z "$(find "$each" -prune -mtime +14)" ] || rm -rf "$each"
+    for each in "$HERE"/trees/*.used; do
+        [ -z "$(find "$each" -prune -mtime +14)" ] || rm -rf "$each" "${each%.used}"
     done
     for each in "$RUN"/*.claim; do
         read -r word <"$each" && [ "$word" = taken ] &&

@@ -16,7 +16,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from stoker.executors.ssh.excludes import NAME, Excludes
-from stoker.executors.ssh.receive import PIECE, Patient, Refused, Torn, parts_of, receive
+from stoker.executors.ssh.receive import (
+    PIECE,
+    Patient,
+    Refused,
+    Torn,
+    Wanted,
+    parts_of,
+    receive,
+)
 from stoker.executors.ssh.trees import Tree, changed
 from stoker.executors.ssh.way import (
     MARK,
@@ -218,11 +226,11 @@ def bring(
     _bring_by_tar(way, remote, wanted, into)
 
 
-def unpack(data: bytes, into: str) -> None:
+def unpack(data: bytes, into: str, exclude: Sequence[str] = ()) -> None:
     """Put a small tar archive that came by another way into a directory."""
     try:
         os.makedirs(into, exist_ok=True)
-        receive(io.BytesIO(data), into)
+        receive(io.BytesIO(data), into, _wanted(exclude))
     except Refused as error:
         raise CarryError(f"cannot unpack into {into}: {error}") from None
     except OSError as error:
@@ -243,7 +251,12 @@ def _listed(way: Way, remote: str) -> list[str]:
 
 
 def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
-    """Those that neither they themselves nor a directory above them is excluded."""
+    wanted = _wanted(exclude)
+    return [name for name in names if wanted(name, name.endswith("/"))]
+
+
+def _wanted(exclude: Sequence[str]) -> Wanted:
+    """Whether neither a path itself nor a directory above it is excluded."""
     rules = Excludes.always(exclude)
     known: dict[str, bool] = {}
 
@@ -255,7 +268,7 @@ def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
             known[path] = out(parts[:-1], True) or rules.excluded(path, True)
         return known[path]
 
-    return [name for name in names if not out(parts_of(name), name.endswith("/"))]
+    return lambda name, is_dir: not out(parts_of(name), is_dir)
 
 
 def _refuse_links(into: str, parts: list[str]) -> None:

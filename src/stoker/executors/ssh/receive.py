@@ -12,6 +12,7 @@ import secrets
 import select
 import shutil
 import tarfile
+from collections.abc import Callable
 from typing import IO, Protocol, Self
 
 PIECE = 1 << 18
@@ -28,6 +29,10 @@ class Torn(Refused):
 
 class Stalled(Exception):
     """The other side neither gave nor took a byte for too long."""
+
+
+Wanted = Callable[[str, bool], bool]
+"""Whether a path, of a directory or not, is to be put anywhere."""
 
 
 class Source(Protocol):
@@ -105,7 +110,12 @@ class _Header(tarfile.TarInfo):
             raise
 
 
-def receive(source: Source, into: str) -> None:
+def everything(_name: str, _is_dir: bool) -> bool:
+    """All of it is wanted."""
+    return True
+
+
+def receive(source: Source, into: str, wanted: Wanted = everything) -> None:
     """Put what is in a stream of tar archives below `into`, which is there."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -118,7 +128,8 @@ def receive(source: Source, into: str) -> None:
             ignore_zeros=True,  # they are what is between two archives
         ) as tar:
             for member in tar:
-                _put(tar, member, base)
+                if wanted(member.name, member.isdir()):
+                    _put(tar, member, base)
     except tarfile.TarError:
         raise Torn(NO_ARCHIVE) from None
     finally:

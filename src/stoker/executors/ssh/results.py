@@ -22,7 +22,7 @@ def named(what: Carry) -> tuple[str, ...]:
 
 def unpack(tar: bytes, what: Carry, directory: str) -> None:
     """Put an attempt's files where they belong."""
-    carry.unpack(tar, what.into or directory)
+    carry.unpack(tar, what.into or directory, (*NEVER, *what.exclude))
 
 
 def bring(way: Way, work: str, names: bytes, what: Carry, directory: str) -> None:
