@@ -19,7 +19,7 @@ demo: .venv/.installed
 
 test: .venv/.dev
 	@.ci/packages test
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	@.ci/test $(BIN)/python $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

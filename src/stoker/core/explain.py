@@ -54,7 +54,7 @@ class Why(Struct, frozen=True):
 def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     """The short reason, Slurm's word and a phrase; cheap enough for every row of a list."""
     if job.state is not JobState.PENDING:
-        return None, None
+        return _silence(state, job, now)
     how, others, wake = state.dependency_standing(job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if how is Standing.NEVER:
@@ -84,14 +84,37 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     return "Priority", f"behind job {first.label}"
 
 
+def silent_since(state: State, job: Job) -> dict[str, float]:
+    """The machines of a running job that do not answer, and since when."""
+    if not state.rest.away or job.placement is None:
+        return {}
+    found = ((part.node, state.rest.away.get(part.node)) for part in job.placement.parts)
+    return {
+        name: away.since for name, away in found if away is not None and away.why != NOT_YET
+    }
+
+
+def _silence(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
+    """What is to be said of a job that runs where nobody answers."""
+    silent = silent_since(state, job)
+    if not silent:
+        return None, None
+    told = [
+        f"{name} has been unreachable for {format_duration(max(now - since, 0))}"
+        f" ({state.rest.away[name].why})"
+        for name, since in silent.items()
+    ]
+    return "NodeUnreachable", "; ".join(told)
+
+
 def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> Why:
     """Everything there is to say about why a job is where it is."""
-    if job.state is not JobState.PENDING:
-        return Why(reason=None, text=_not_waiting(job))
     code, phrase = reason(state, job, at)
+    if job.state is not JobState.PENDING:
+        return Why(reason=code, text=_not_waiting(job, phrase))
     spec = state.spec(job)
     request = state.effective(job, spec)
-    nodes = tuple(_node_view(state, node, request, boot) for node in state.cluster.nodes.values())
+    nodes = _nodes(state, request, boot)
     if code not in ("Resources", "Priority"):
         return Why(reason=code, text=phrase or "", nodes=nodes)
     line = in_order(state.line, state.jobs, AHEAD)
@@ -110,16 +133,38 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     return Why(code, text, position, ahead[:50], nodes, wait, basis if wait is not None else None)
 
 
-def _not_waiting(job: Job) -> str:
+def _not_waiting(job: Job, silence: str | None) -> str:
     if job.finished:
         return f"it is over: {job.cause or job.state.value.lower()}"
-    return f"it is not waiting: {job.state.value.lower()}"
+    if silence is None:
+        return f"it is not waiting: {job.state.value.lower()}"
+    return (
+        f"{silence}; it runs on there for all that is known, and keeps what it holds. To have it"
+        " run elsewhere nevertheless, cancel it, or submit with --if-unreachable restart:1h"
+    )
+
+
+def _nodes(state: State, request: Request, boot: float) -> tuple[NodeView, ...]:
+    """What each machine says to this; where some were asked for, only these."""
+    views = [
+        _node_view(state, node, request, boot)
+        for name, node in state.cluster.nodes.items()
+        if not request.nodes or name in request.nodes
+    ]
+    for name in state.rest.remotes:
+        if name not in state.cluster.nodes and (not request.nodes or name in request.nodes):
+            text = f"what {name} has is not known yet: {state.rest.away[name].why}"
+            views.append(NodeView(name, True, (Constraint("reach", "", "", text),)))
+    return tuple(views)
 
 
 def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeView:
     lack = could_ever(node, request)
     if lack is None and node.closed is not None:
-        found = Constraint("reach", "", "", f"{node.name} is unreachable: {node.closed}")
+        text = f"{node.name} takes nothing new: {node.closed}"
+        if node.name in state.rest.away:
+            text = f"{node.name} is unreachable: {node.closed}"
+        found = Constraint("reach", "", "", text)
         return NodeView(node.name, True, (found,))
     if lack is not None:
         found = Constraint("machine", describe(request), "", f"{node.name} {lack}")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable
 from typing import Any
-
-from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.job import Job
@@ -18,25 +15,13 @@ from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.fleet import Fleet, Machine
+from stoker.daemon.settings import ConfiguredNode, check_name
 from stoker.daemon.views import iso, resources_view
 from stoker.engine import Decision, Moment, Refusal
-from stoker.executors.ssh.address import parse_address
+from stoker.executors.ssh.address import Address, parse_address
 
 PATIENCE = 15
 """Seconds that a fresh look at machines may take."""
-
-
-LONGEST_NAME = 40
-
-
-def check_name(name: str) -> str:
-    """A machine's name: it stands in paths, in lists and before a slash."""
-    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
-        raise BadValue(
-            f"'{name[:80]}' is no name for a machine; use up to {LONGEST_NAME} letters, digits"
-            " and _ . - that begin with a letter or a digit."
-        )
-    return name
 
 
 def add(desk: Desk, body: r.AddNode) -> Decide:
@@ -47,9 +32,16 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
             raise Refusal(f"'{body.name}' is this machine; choose another name.", "usage")
         try:
             check_name(body.name)
-            parse_address(body.address, body.key)
+            address = parse_address(body.address, body.key)
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
+        twin = _at_same_place(state, body.name, address)
+        if twin is not None:
+            raise Refusal(
+                f"{address.url} is '{twin}' already; under two names its GPUs would be given out"
+                " twice.",
+                "failed",
+            )
         if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
             raise Refusal(f"There is no key at {body.key}.", "not_found")
         fact = e.NodeAdded(
@@ -76,6 +68,15 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
     return decide
 
 
+def _at_same_place(state: State, name: str, address: Address) -> str | None:
+    """Another name of the same machine, as far as the address tells."""
+    for other, added in state.rest.remotes.items():
+        known = parse_address(added.address)
+        if other != name and (known.host, known.port or 22) == (address.host, address.port or 22):
+            return other
+    return None
+
+
 def _same(one: e.NodeAdded, other: e.NodeAdded) -> bool:
     return (one.address, one.key, one.shared) == (other.address, other.key, other.shared)
 
@@ -98,13 +99,18 @@ def _jobs(running: list[Job]) -> str:
 
 
 def from_settings(
-    state: State, wanted: Iterable[e.NodeAdded], here: str
+    state: State, wanted: Iterable[ConfiguredNode], here: str, at: float
 ) -> tuple[list[e.Event], list[str]]:
     """What the configuration says now, compared with what it said before; and warnings."""
     events: list[e.Event] = []
     warnings: list[str] = []
+    # A home directory on several machines has one configuration, which names this one too.
     named = {each.name: each for each in wanted if each.name != here}
-    for name, fact in named.items():
+    for name, each in named.items():
+        fact = e.NodeAdded(
+            at=at, name=name, address=each.address, key=each.key, shared=each.shared,
+            configured=True,
+        )  # fmt: skip
         before = state.rest.remotes.get(name)
         if before is not None and before.configured and _same(before, fact):
             continue
@@ -121,7 +127,7 @@ def from_settings(
             continue
         running = _running(state, name)
         if not running:
-            events.append(e.NodeRemoved(at=_at(wanted, before), name=name))
+            events.append(e.NodeRemoved(at=at, name=name))
             continue
         warnings.append(
             f"{_jobs(running)} on {name}, which is no longer in the configuration; it is removed"
@@ -155,8 +161,8 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
             lost = e.AttemptLost(at=now.at, job=job.id, attempt=job.attempt, why=why, part=part)
             events.append(lost)
         events.append(e.NodeRemoved(at=now.at, name=body.name))
-        lost_labels = [job.label for job in running]
-        reply = {"name": body.name, "lost": lost_labels, "configured": before.configured}
+        given_up = [job.id for job in running]
+        reply = {"name": body.name, "lost": given_up, "configured": before.configured}
         return Decision(events=events, reply=lambda _: reply)
 
     return decide

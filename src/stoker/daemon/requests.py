@@ -137,10 +137,12 @@ class Resource(Body):
 class AddNode(Body):
     """A machine over SSH."""
 
-    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}$")]
+    name: Word
     address: Word
     key: Word | None = None
     shared: bool = False
+    force: bool = False
+    """It is the same machine at another address, whatever runs there."""
 
 
 class RemoveNode(Body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from stoker.core.foreign import Thresholds
 from stoker.core.units import BadValue, parse_amount, parse_duration
 
 EXAMPLE = "see Configuration in the documentation"
+LONGEST_NAME = 40
 
 
 class QueueLimits(Struct, frozen=True):
@@ -23,6 +25,15 @@ class QueueLimits(Struct, frozen=True):
     priority: int
     strict: bool
     devices: tuple[str, ...]
+
+
+class ConfiguredNode(Struct, frozen=True):
+    """A machine over SSH of the configuration file."""
+
+    name: str
+    address: str
+    key: str | None
+    shared: bool
 
 
 class Settings(Struct):
@@ -40,6 +51,7 @@ class Settings(Struct):
     patience: float = 30.0
     """How long a database server may be away before the daemon ends."""
     queues: list[QueueLimits] = []
+    nodes: list[ConfiguredNode] = []
 
 
 def load() -> Settings:
@@ -69,6 +81,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
         "api",
         "store",
         "queues",
+        "nodes",
     }
     unknown = sorted(set(raw) - known)
     if unknown:
@@ -91,6 +104,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
     found.listen = _listen(raw.get("api", {}))
     _read_store(found, raw.get("store", {}))
     found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
+    found.nodes = _nodes(raw.get("nodes", {}))
     return found
 
 
@@ -163,3 +177,40 @@ def _queue(name: str, raw: Any) -> QueueLimits:
         strict=bool(raw.get("strict", False)),
         devices=tuple(map(str, raw.get("devices", ()))),
     )
+
+
+def check_name(name: str) -> str:
+    """A machine's name: it stands in paths, in lists and before a slash."""
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
+        raise BadValue(
+            f"'{name[:80]}' is no name for a machine; use up to {LONGEST_NAME} letters, digits"
+            " and _ . - that begin with a letter or a digit."
+        )
+    return name
+
+
+def _nodes(raw: Any) -> list[ConfiguredNode]:
+    if not isinstance(raw, dict) or not all(isinstance(each, dict) for each in raw.values()):
+        raise BadValue(f"config.toml: [nodes.NAME] must be a table for each machine; {EXAMPLE}.")
+    return [_node(name, each) for name, each in raw.items()]
+
+
+def _node(name: str, raw: dict[str, Any]) -> ConfiguredNode:
+    from stoker.executors.ssh.address import parse_address
+
+    where = f"config.toml: nodes.{name}"
+    unknown = sorted(set(raw) - {"address", "key", "shared"})
+    if unknown:
+        raise BadValue(f"{where}.{unknown[0]} is not known; {EXAMPLE}.")
+    address, key, shared = raw.get("address"), raw.get("key"), raw.get("shared", False)
+    if not isinstance(address, str):
+        raise BadValue(f'{where} needs address = "ssh://me@host:22".')
+    if key is not None and not (isinstance(key, str) and key.startswith(("/", "~"))):
+        raise BadValue(f"{where}.key must be the path of a key, from / or ~ on, in quotes.")
+    if not isinstance(shared, bool):
+        raise BadValue(f"{where}.shared must be true or false.")
+    try:
+        parse_address(address, key)
+        return ConfiguredNode(check_name(name), address, key, shared)
+    except BadValue as error:
+        raise BadValue(f"{where}: {error}") from None

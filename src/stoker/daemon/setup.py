@@ -22,6 +22,7 @@ from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
 from stoker.core.state import State
+from stoker.daemon import nodes
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.fleet import Fleet
@@ -111,8 +112,8 @@ def build(
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
     facts = offer(reading, gpus, resources, extra)
-    _take_over(loop, term, facts, config, run)
-    desk.alerts = [*left, *store.warnings()]
+    unheeded = _take_over(loop, term, facts, config, run)
+    desk.alerts = [*left, *store.warnings(), *unheeded]
     for warning in desk.alerts:
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
@@ -154,9 +155,13 @@ def _remembered(state: State, node: str) -> list[str]:
 
 def _take_over(
     loop: Loop, term: int, facts: NodeFacts, config: configuration.Settings, run: str
-) -> None:
-    """Tell the journal who drives now, and find out what became of running attempts."""
+) -> list[str]:
+    """Tell the journal who drives now, and find out what became of running attempts.
+
+    What cannot be heeded of the configuration is returned, in words.
+    """
     state, at = loop.engine.state, clock().at
+    machines, unheeded = nodes.from_settings(state, config.nodes, facts.name, at)
     boot = host.boot_id()
     same_boot = state.rest.boot in ("", boot)
     events: list[Event] = [
@@ -171,6 +176,7 @@ def _take_over(
             )
             for q in config.queues
         ),
+        *machines,
     ]  # fmt: skip
     loop.engine.planning = False
     executor = loop.executor
@@ -201,6 +207,7 @@ def _take_over(
     with contextlib.suppress(OSError):
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     loop.store.purge(at - config.secrets_days * 86400)
+    return unheeded
 
 
 def _last_logged(logs: str) -> int:
