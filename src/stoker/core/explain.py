@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import Device, Node
 from stoker.core.dependency import Standing
 from stoker.core.forecast import Expected, forecast
@@ -153,7 +154,8 @@ def _nodes(state: State, request: Request, boot: float) -> tuple[NodeView, ...]:
     ]
     for name in state.rest.remotes:
         if name not in state.cluster.nodes and (not request.nodes or name in request.nodes):
-            text = f"what {name} has is not known yet: {state.rest.away[name].why}"
+            away = state.rest.away.get(name)
+            text = f"what {name} has is not known yet: {away.why if away else NOT_YET}"
             views.append(NodeView(name, True, (Constraint("reach", "", "", text),)))
     return tuple(views)
 

@@ -180,17 +180,21 @@ class Api:
 
     async def gpus(self, request: Request) -> Response:
         """Every GPU with its use."""
-        watch = self.loop.watch
+        watch, fleet = self.loop.watch, self.loop.fleet
         watch.look()
+        await self.ask(nodes.glance(fleet))  # wakes the loop, which asks the probe
         if watch.stale() or not watch.latest:
-            await self.ask(
-                nodes.listed(self.loop.fleet, 0.0)
-            )  # wakes the loop, which asks the probe
             for _ in range(20):
                 if not watch.enabled or (watch.latest and not watch.stale()):
                     break
                 await asyncio.sleep(0.05)
-        return reply(await self.ask(looks.gpus(self.desk, lambda: (watch.latest, watch.note))))
+
+        def figures(node: str) -> dict[str, dict[str, Any]]:
+            return watch.latest if node == self.desk.node else nodes.figures(fleet, node)
+
+        return reply(
+            await self.ask(looks.gpus(figures, lambda: nodes.gpu_notes(fleet, watch.note)))
+        )
 
     async def nodes(self, request: Request) -> Response:
         """Every machine."""
@@ -236,6 +240,7 @@ class Api:
         """Who is answering."""
         loop = self.loop
         found = await self.ask(lambda state, now: answered(looks.counts(state)))
+        machines = await self.ask(nodes.roll(loop.fleet))
         gpus = sum(
             len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
         )
@@ -253,6 +258,7 @@ class Api:
                 "counts": found,
                 "gpus": gpus,
                 "node": self.desk.node,
+                **machines,
                 "seq": loop.engine.seq,
                 "store": self.desk.place,
                 "listeners": self.ports.views(),
@@ -321,14 +327,13 @@ class Api:
     async def thresholds(self, request: Request) -> Response:
         """Change when a GPU counts as used by others, until this daemon ends."""
         body = await read_body(request, requests.Thresholds)
-        watch = self.loop.watch
-        return reply(
-            await self.ask(
-                lambda state, now: answered(
-                    watch.set_limits(body.load, body.memory, body.processes)
-                )
-            )
-        )
+        watch, fleet = self.loop.watch, self.loop.fleet
+
+        def decide(state: Any, now: Any) -> Any:
+            fleet.look_now(list(fleet.machines))
+            return answered(watch.set_limits(body.load, body.memory, body.processes))
+
+        return reply(await self.ask(decide))
 
     async def backup(self, request: Request) -> Response:
         """Copy the database while it is in use."""

@@ -234,20 +234,24 @@ def valid_states(states: list[str]) -> list[str] | None:
     return states or None
 
 
-def gpus(desk: Desk, readings: Callable[[], tuple[dict[str, Any], str | None]]) -> Decide:
+Figures = Callable[[str], dict[str, dict[str, Any]]]
+"""The last figures of a machine's GPUs, by UUID."""
+
+
+def gpus(figures: Figures, notes: Callable[[], list[str]]) -> Decide:
     """Every GPU with its use."""
 
     def decide(state: State, now: Moment) -> Decision:
-        use, note = readings()
         shown = []
         for node in state.cluster.nodes.values():
+            use = figures(node.name)
             for device in node.types.get("gpu", ()):
                 view = gpu_view(node, device, state, use.get(device.facts.uuid or "", {}))
                 for each in view["jobs"]:
                     started = state.jobs[each["id"]].started_boot
                     each["elapsed"] = round(now.boot - started, 3) if started is not None else None
                 shown.append(view)
-        return answered({"gpus": shown, "note": note})
+        return answered({"gpus": shown, "note": "; ".join(notes()) or None})
 
     return decide
 

@@ -192,6 +192,48 @@ def looked(fleet: Fleet, asked: tuple[float, list[str]]) -> Decide:
     return decide
 
 
+def glance(fleet: Fleet) -> Decide:
+    """Have those that answer looked at; nobody waits for it."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        fleet.look_now([name for name, machine in fleet.machines.items() if machine.told])
+        return answered(None)
+
+    return decide
+
+
+def figures(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
+    """The figures of a machine's GPUs, by UUID; old ones are none."""
+    machine = fleet.machines.get(name)
+    return fleet.figures(name) if machine is not None and machine.told else {}
+
+
+def gpu_notes(fleet: Fleet, here: str | None) -> list[str]:
+    """What GPU drivers complain about, here and elsewhere."""
+    there = [
+        f"{name}: {machine.error}"
+        for name, machine in fleet.machines.items()
+        if machine.error is not None
+    ]
+    return [here, *there] if here else there
+
+
+def roll(fleet: Fleet) -> Decide:
+    """The machines over SSH by name, those that answer and those that do not."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        states = {
+            name: _state(fleet.machines.get(name), name in state.rest.away, drained=False)
+            for name in state.rest.remotes
+        }
+        by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
+        for name, how in states.items():
+            by_state["machines" if how == "up" else how].append(name)
+        return answered(by_state)
+
+    return decide
+
+
 def listed(fleet: Fleet, since: float) -> Decide:
     """Every machine and what is left of it."""
 

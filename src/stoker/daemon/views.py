@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker import places
-from stoker.core.cluster import Device, Node
+from stoker.core.cluster import Device, Node, Placement
 from stoker.core.events import QueueDefined
-from stoker.core.explain import reason
+from stoker.core.explain import reason, silent_since
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
@@ -88,10 +88,21 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
 
 def _given(job: Job, state: State | None) -> dict[str, Any]:
     """Where it runs or ran."""
+    parts = job.placement.parts if job.placement else ()
+    node = parts[0].node if parts else job.last_node
+    silent = silent_since(state, job) if state is not None else {}
     return {
-        "node": job.placement.node if job.placement else job.last_node,
+        "node": node,
+        "nodes": [part.node for part in parts] or ([node] if node else []),
+        "unreachable": bool(silent),
+        "unreachable_since": iso(min(silent.values())) if silent else None,
         "devices": _devices(job),
-        "gpu_uuids": _uuids(job, state),
+        "parts": [
+            {"node": part.node, "devices": _held(part), "gpu_uuids": _uuids(part, state)}
+            for part in parts
+            if len(parts) > 1
+        ],
+        "gpu_uuids": _uuids(parts[0], state) if parts else [],
         "attempt": job.attempt,
         "pid": job.pid,
     }
@@ -193,17 +204,21 @@ def request_view(request: Request) -> dict[str, Any]:
 def _devices(job: Job) -> dict[str, list[str]]:
     if job.placement is None:
         return {GPU: list(job.last_devices)} if job.last_devices else {}
+    return _held(job.placement)
+
+
+def _held(part: Placement) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for take in job.placement.takes:
+    for take in part.takes:
         found.setdefault(take.type, []).append(take.device)
     return found
 
 
-def _uuids(job: Job, state: State | None) -> list[str]:
-    if job.placement is None or state is None:
+def _uuids(part: Placement, state: State | None) -> list[str]:
+    node = state.cluster.nodes.get(part.node) if state is not None else None
+    if node is None:
         return []
-    node = state.cluster.nodes[job.placement.node]
-    devices = [node.by_name.get((GPU, name)) for name in job.placement.names(GPU)]
+    devices = [node.by_name.get((GPU, name)) for name in part.names(GPU)]
     return [device.facts.uuid for device in devices if device and device.facts.uuid]
 
 
@@ -269,7 +284,7 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         "utilization": reading.get("utilization"),
         "temperature": reading.get("temperature"),
         "power": reading.get("power"),
-        "state": _gpu_state(device, len(jobs)),
+        "state": "unreachable" if node.closed is not None else _gpu_state(device, len(jobs)),
         "drained": device.drained,
         "free": format_amount(device.free),
         "jobs": jobs,
