@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import doors, idle, latency, scale, startup, throughput
+from benchmarks import doors, idle, latency, machines, scale, startup, throughput
 from benchmarks.lab import REPOSITORY
 from benchmarks.report import machine
 from benchmarks.settings import Settings
@@ -15,6 +15,7 @@ from benchmarks.settings import Settings
 MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "throughput": throughput.measure,
     "doors": doors.measure,
+    "machines": machines.measure,
     "latency": latency.measure,
     "startup": startup.measure,
     "scale": scale.measure,

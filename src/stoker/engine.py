@@ -142,9 +142,9 @@ class Engine:
 
     def _decide(self, turn: _Turn, facts: list[Event], asks: Sequence[Ask]) -> None:
         state, now = self.state, self.clock()
-        for fact in due(state, now.at, now.boot):
-            turn.apply(fact)
         for fact in facts:
+            turn.apply(fact)
+        for fact in due(state, now.at, now.boot):  # what ended in time did, however late we hear
             turn.apply(fact)
         for ask in asks:
             try:

@@ -191,14 +191,19 @@ def claim_slot() -> tuple[int, socket.socket]:
 def insist_on_namespaces() -> None:
     """Skip where they cannot be made; under CI=true fail."""
     require(*TOOLS)
+    reason = why_no_lab()
+    if reason is not None:
+        (pytest.fail if ON_CI else pytest.skip)(reason)
+
+
+def why_no_lab() -> str | None:
+    """What keeps this computer from having a lab, if anything does."""
     probe = ["unshare", *KINDS, "sh", "-euc", PROBE]
     done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=20)
-    if os.getuid() != 0 or done.returncode != 0:
-        said = done.stderr.strip() or "not root"
-        reason = (
-            f"needs root, and a kernel that lets it make namespaces, bridges and overlays: {said}"
-        )
-        (pytest.fail if ON_CI else pytest.skip)(reason)
+    if os.getuid() == 0 and done.returncode == 0:
+        return None
+    said = done.stderr.strip() or "not root"
+    return f"needs root, and a kernel that lets it make namespaces, bridges and overlays: {said}"
 
 
 # ---------------------------------------------------------------------------- fixtures

@@ -132,7 +132,7 @@ def status(args: Args) -> int:
             shown = f"{relative(value)} ({absolute(value)})"
         elif key == "counts":
             shown = summary(value)
-        print(f"{key.replace('_', ' '):<10} {shown}")
+        print(f"{key.replace('_', ' '):<11} {shown}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Start nothing more on a GPU; what runs there ends in peace.
 
-GPUs are named 0, 2,3 or gpu:1; `all` is the whole machine.
+GPUs are named 0, 2,3 or gpu:1, with several machines gpu1/0; gpu1 is that whole machine, and
+`all` is every device there is.
 """
 
 from __future__ import annotations

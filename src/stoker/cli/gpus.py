@@ -16,13 +16,13 @@ USAGE = ("gpus [OPTIONS]",)
 OPTIONS = (
     WATCH,
     Option("--no-header", None, "no headings"),
-    Option("--id", "IDS", "only these: 0,1"),
+    Option("--id", "IDS", "only these: 0,1, or gpu1/0, or all of gpu1"),
     Option("-u/--show-user", None, "whose (always shown)", key="user"),
     Option("-c/--show-cmd", None, "what runs there", key="command"),
     Option("-p/--show-pid", None, "process ids", key="pid"),
 )
 STATES = {"free": "green", "busy": "cyan", "shared": "cyan", "foreign": "yellow",
-          "drained": "magenta", "unknown": "red"}  # fmt: skip
+          "drained": "magenta", "unreachable": "red", "unknown": "red"}  # fmt: skip
 COLUMNS = (
     Column("GPU"),
     Column("MODEL", cut=True),
@@ -45,9 +45,8 @@ def main(argv: list[str]) -> int:
 
         return watch(seconds(args) or 2.0, lambda: drawn(client.gpus(), args))
     reply = client.gpus()
-    reply["gpus"] = asked_for(reply["gpus"], args.text("id"))
     if args.flag("json"):
-        output.emit(reply)
+        output.emit({**reply, "gpus": asked_for(reply["gpus"], args.text("id"))})
         return 0
     lines = drawn(reply, args)
     if lines:
@@ -66,12 +65,18 @@ def asked_for(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any
     if ids is None:
         return gpus
     wanted = [word.strip() for word in ids.split(",") if word.strip()]
-    found = [gpu for gpu in gpus if str(gpu["id"]) in wanted or str(gpu.get("index")) in wanted]
-    known = {str(gpu["id"]) for gpu in found} | {str(gpu.get("index")) for gpu in found}
+    found = [gpu for gpu in gpus if not _names(gpu).isdisjoint(wanted)]
+    known = {name for gpu in found for name in _names(gpu)}
     missing = [word for word in wanted if word not in known]
     if missing:
         raise StokerError(f"There is no GPU {', '.join(missing)}.", 3, "not_found")
     return found
+
+
+def _names(gpu: dict[str, Any]) -> set[str]:
+    """Return what a GPU may be called: 0, gpu1/0, gpu1 for all of a machine."""
+    ids, node = {str(gpu["id"]), str(gpu.get("index"))}, str(gpu["node"])
+    return {*ids, *(f"{node}/{id}" for id in ids), node}
 
 
 def drawn(reply: dict[str, Any], args: Args) -> list[str]:
@@ -80,7 +85,7 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     if not gpus:
         return []
     coloured, width = colour.wanted(), terminal_width()
-    several = len({gpu["node"] for gpu in gpus}) > 1
+    several = len({gpu["node"] for gpu in reply["gpus"]}) > 1
     rows = [_row(gpu, args, several=several, bars=width is not None) for gpu in gpus]
     header = not args.flag("no_header")
     return render(COLUMNS, rows, header=header, width=width, coloured=coloured)
@@ -92,7 +97,7 @@ def _row(gpu: dict[str, Any], args: Args, *, several: bool, bars: bool) -> list[
     memory = f"{'?' if used is None else used} / {total} MiB" if total else "-"
     load = gpu.get("utilization")
     return [
-        f"{gpu['node']}:{gpu['id']}" if several else str(gpu["id"]),
+        f"{gpu['node']}/{gpu['id']}" if several else str(gpu["id"]),
         str(gpu.get("model") or "-"),
         "-" if gpu.get("temperature") is None else Cell(f"{gpu['temperature']}°C", "red"),
         "-" if load is None else Cell(f"{bar(load) if bars else ''}{load:.0f} %", "green"),

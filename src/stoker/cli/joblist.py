@@ -56,9 +56,16 @@ def queue_row(view: dict[str, Any]) -> list[str]:
         Cell(short, colour.STATE_COLOURS.get(short, "")),
         times.duration(view.get("elapsed") or 0),
         times.duration(view.get("left")) or "-",
-        str((view.get("request") or {}).get("gpus") or "-"),
+        _gpus(view.get("request") or {}),
         place(view),
     ]
+
+
+def _gpus(request: dict[str, Any]) -> str:
+    """Return how many GPUs a job asks for: `2`, `0.5`, `2x4` for four on each of two machines."""
+    gpus = str(request.get("gpus") or "-")
+    machines = request.get("machines") or 1
+    return f"{machines}x{gpus}" if machines > 1 and gpus != "-" else gpus
 
 
 def place(view: dict[str, Any]) -> str:
@@ -66,9 +73,18 @@ def place(view: dict[str, Any]) -> str:
     if view.get("result") is not None:
         return str(view.get("cause") or view["state"].lower())
     if view.get("node"):
-        gpus = (view.get("devices") or {}).get("gpu") or ()
-        return f"{view['node']}:{','.join(gpus)}" if gpus else str(view["node"])
+        parts = view.get("parts") or [view]
+        where = " ".join(_on(part["node"], part.get("devices") or {}) for part in parts)
+        if not view.get("unreachable"):
+            return where
+        ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")
+        return f"{where} (unreachable for {ago})"
     return f"({view['reason']})" if view.get("reason") else ""
+
+
+def _on(node: object, devices: dict[str, list[str]]) -> str:
+    gpus = devices.get("gpu")
+    return f"{node}:{','.join(gpus)}" if gpus else str(node)
 
 
 def chosen(args: Args, views: Sequence[dict[str, Any]]) -> list[str] | None:

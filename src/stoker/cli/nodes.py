@@ -1,8 +1,15 @@
-"""Machines: what is free on them, and which belong to us."""
+"""The machines: what is free on them, how they are and since when.
+
+Machines over SSH are added by name and address, or by files of four lines each (username, ip,
+port, ssh_key_path). They need nothing but sshd and sh. The address may also be a host of your
+~/.ssh/config. Adding one again changes its address.
+"""
 
 from __future__ import annotations
 
-from stoker.cli import output, table, times
+import os
+
+from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.table import Cell, Column
 from stoker.client.client import Client, connect
@@ -10,7 +17,10 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from stoker.client.machines import Known
 
 USAGE = (
     "nodes [OPTIONS]",
@@ -21,133 +31,224 @@ USAGE = (
 OPTIONS = (
     Option("--key", "FILE", "add: the key to log in with, if ssh does not know it"),
     Option("--shared", None, "add: it has our files under the same names; send nothing"),
-    Option("--force", None, "remove: give up the jobs that run there"),
+    Option("--force", None, "remove: give up what runs there; add: same machine, new address"),
     WATCH,
     Option("--no-header", None, "no headings"),
     VERBOSE,
 )
 STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}
+KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
+"""The resources that people look for first, in this order."""
+PATIENCE = 1.0
+"""Seconds before a person is told what is being waited for."""
 
 
 def main(argv: list[str]) -> int:
     """Print the machines, add some or remove some."""
     args = parse(OPTIONS, argv, verb="nodes")
-    verb, words = (args.words[0], args.words[1:]) if args.words else ("", [])
+    verb, words = (args.words[0], args.words[1:]) if args.words else ("list", [])
     if verb == "add":
-        return _add(connect(), words, args)
+        return _add(words, args)
     if verb in ("remove", "rm"):
-        return _remove(connect(), words, args)
-    if verb not in ("", "list"):
-        raise UsageError(f"nodes has no '{verb}'; write add, remove or nothing.")
+        return _remove(words, args)
+    if verb != "list" or words:
+        raise UsageError(f"nodes has no '{output.clean(verb)}'; write add, remove or nothing.")
     client = connect()
-    header, verbose = not args.flag("no_header"), args.flag("verbose")
-
-    def drawn() -> list[str]:
-        from stoker.cli.colour import wanted
-
-        columns, rows = table_of(client.nodes()["nodes"], verbose)
-        width = table.terminal_width()
-        return table.render(columns, rows, header=header, width=width, coloured=wanted())
-
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 2.0, drawn)
+        return watch(seconds(args) or 2.0, lambda: _drawn(client, args))
     if args.flag("json"):
         output.emit(client.nodes())
     else:
-        print("\n".join(drawn()))
+        print("\n".join(_drawn(client, args)))
     return 0
 
 
-def _add(client: Client, words: list[str], args: Args) -> int:
-    from stoker.client.machines import Known, read_machine
+# -- adding and removing ------------------------------------------------------------------
 
-    files = [word for word in words if word.endswith((".yaml", ".yml"))]
-    if files and len(files) == len(words):
-        machines: list[Known] = [read_machine(path) for path in files]
-    elif len(words) == 2:
-        machines = [(words[0], words[1], args.text("key"))]
-    else:
-        raise UsageError("Write stoker nodes add NAME ssh://me@host:22, or the name of a file.")
-    names = []
+
+def _add(words: list[str], args: Args) -> int:
+    machines = _named(words, args.text("key"))
+    client = connect()
+    shared, force = args.flag("shared"), args.flag("force")
     for name, address, key in machines:
-        more = {"key": _absolute(key)} if key else {}
-        client.add_node(name, address, shared=args.flag("shared"), **more)
-        names.append(name)
-    found = client.look_at_nodes(names)["nodes"]
-    views = [view for view in found if view["name"] in names]
+        more = {"key": key} if key else {}
+        reply = client.add_node(name, address, shared=shared, force=force, **more)
+        if reply["configured"] and reply["changed"]:
+            output.say(
+                f"stoker: config.toml names {name} as well, and counts again at the next start"
+            )
+    names = [name for name, _, _ in machines]
+    found = _patiently(f"reaching {', '.join(names)} ...", lambda: client.look_at_nodes(names))
+    views = [view for view in found["nodes"] if view["name"] in names]
     if args.flag("json"):
         output.emit({"nodes": views})
-    else:
-        for view in views:
-            if view["state"] == "up":
-                print(f"{view['name']} is up: {_inventory(view)}")
-    silent = [view for view in views if view["state"] != "up"]
+        return 0 if all(view["state"] in ("up", "drained") for view in views) else 1
+    silent = []
+    for view in views:
+        if view["state"] in ("up", "drained"):
+            print(f"{view['name']} is up: {inventory(view)}")
+            for note in view["notes"]:
+                output.say(f"stoker: {view['name']}: {output.clean(note)}")
+        else:
+            silent.append(f"{view['name']} cannot be reached yet: {_why(view)}")
     if silent:
-        told = "; ".join(f"{view['name']}: {view['why']}" for view in silent)
         raise StokerError(
-            f"Added, but not reached yet ({told}). It is tried again and again; see stoker nodes."
+            f"Added, but {'; '.join(silent)}. It is tried again and again; see stoker nodes."
         )
     return 0
 
 
-def _absolute(path: str) -> str:
-    import os
+def _named(words: list[str], key: str | None) -> list[Known]:
+    """Return the machines that the words mean, all of them checked before one is added."""
+    files = [word for word in words if word.endswith((".yaml", ".yml"))]
+    if files and len(files) == len(words):
+        if key is not None:
+            raise UsageError("A machine's file says which key it is; leave --key out.")
+        from stoker.client.machines import read_machine
 
-    return path if path.startswith("~") else os.path.abspath(path)
+        machines = [read_machine(path) for path in files]
+    elif len(words) == 2:
+        machines = [(words[0], words[1], key)]
+    else:
+        raise UsageError(
+            "Write stoker nodes add NAME ssh://me@host:22, or the names of machines' files."
+        )
+    names = [name for name, _, _ in machines]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"Two files are called {twice[0]}, and so would be their machines.")
+    checked: list[Known] = []
+    for name, address, path in machines:
+        if path is not None and not os.path.isfile(os.path.expanduser(path)):
+            raise UsageError(f"There is no key at {output.clean(path)}.")
+        absolute = os.path.abspath(path) if path and not path.startswith("~") else path
+        checked.append((name, address, absolute))
+    return checked
 
 
-def _inventory(view: dict[str, Any]) -> str:
+def _patiently(text: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do something that may take a while; on a terminal say what, if it does."""
+    if not output.is_terminal(2) or output.wants_json:
+        return ask()
+    from threading import Timer
+
+    timer = Timer(PATIENCE, lambda: output.progress(text))
+    timer.daemon = True
+    timer.start()
+    try:
+        return ask()
+    finally:
+        timer.cancel()
+        timer.join()
+        output.progress("")
+
+
+def inventory(view: dict[str, Any]) -> str:
     """Say what a machine has in a few words."""
     seen = view["measured"] or {}
     models: dict[str, int] = {}
-    for gpu in seen.get("gpus", []):
-        models[gpu["model"]] = models.get(gpu["model"], 0) + 1
-    parts = [f"{count} x {model}" for model, count in models.items()] or ["no GPU"]
-    cores = seen.get("cores", 0)
-    parts.append(f"{cores} core{'s' * (cores != 1)}")
+    for gpu in seen.get("gpus", ()):
+        models[str(gpu["model"])] = models.get(str(gpu["model"]), 0) + 1
+    parts = [f"{count} x {output.clean(model)}" for model, count in models.items()] or ["no GPU"]
+    parts.append(output.counted(int(seen.get("cores") or 0), "core"))
     parts.append(f"{seen.get('memory_available', 0) / 1024:.0f} GiB of memory free")
-    text = ", ".join(parts)
-    if "bash" not in seen.get("tools", ()):
-        text += "; it has no bash, so lines run under sh, without ~/.bashrc"
-    return text
+    return ", ".join(parts)
 
 
-def _remove(client: Client, names: list[str], args: Args) -> int:
+def _remove(names: list[str], args: Args) -> int:
     if not names:
         raise UsageError("Write stoker nodes remove NAME.")
+    client = connect()
     gone = [client.remove_node(name, force=args.flag("force")) for name in names]
     if args.flag("json"):
         output.emit({"removed": gone})
+        return 0
+    for reply in gone:
+        name, lost = reply["name"], reply["lost"]
+        told = f"; {output.counted(len(lost), 'job')} given up there" if lost else ""
+        output.say(f"stoker: removed {name}{told}")
+        if reply["configured"]:
+            output.say(
+                f"stoker: config.toml names {name}: take it out there, or the next daemon has it"
+                " again"
+            )
     return 0
 
 
-def table_of(nodes: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows: one column per kind of resource."""
-    kinds = list(dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {}))
-    afar = any(node.get("address") for node in nodes)
-    columns = [Column("NODE"), Column("STATE")]
-    columns += [Column(f"{kind.upper()} FREE", right=True) for kind in kinds]
-    columns += [Column("JOBS", right=True), Column("SINCE")]
-    if afar:
-        columns += [Column("ADDRESS"), Column("NOTE")]
+# -- the list -----------------------------------------------------------------------------
+
+
+def _drawn(client: Client, args: Args) -> list[str]:
+    """Return the list as lines, with as much beside each machine as there is room for."""
+    nodes, verbose = client.nodes()["nodes"], args.flag("verbose")
+    header, coloured = not args.flag("no_header"), colour.wanted()
+    width = table.terminal_width()
+    for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):
+        columns, rows = table_of(nodes, more, verbose=verbose)
+        wide = max(map(table.wide, table.render(columns, rows, header=header)), default=0)
+        if width is None or wide <= width:
+            break
+    lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+    if more:
+        return lines
+    notes = [f"{node['name']}: {note}" for node in nodes if (note := _note(node, verbose))]
+    return [*lines, "", *notes]
+
+
+def table_of(
+    nodes: list[dict[str, Any]], more: tuple[str, ...] = (), *, verbose: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows: one column per kind of resource, then `more`."""
+    found = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
+    kinds = [*(kind for kind in KINDS if kind in found), *(k for k in found if k not in KINDS)]
+    if not any(node.get("address") for node in nodes):
+        more = ()
+    columns = [Column("NODE"), Column("STATE"), Column("SINCE")]
+    columns += [Column(KINDS.get(kind) or f"{kind.upper()} FREE", right=True) for kind in kinds]
+    columns += [Column("JOBS", right=True), *(Column(title) for title in more)]
     rows = []
     for node in nodes:
-        held = node.get("resources") or {}
-        amounts = [
-            f"{held[kind]['free']}/{held[kind]['total']}" if kind in held else "-" for kind in kinds
-        ]
-        state = str(node["state"])
-        since = times.moment(node.get("since"), verbose)
-        row = [
-            str(node["name"]),
-            Cell(state, STATES.get(state, "")),
-            *amounts,
-            str(node.get("jobs", 0)),
-            since,
-        ]
-        if afar:
-            row += [str(node.get("address") or "here"), output.clean(str(node.get("why") or ""))]
-        rows.append(row)
+        held, state = node.get("resources") or {}, str(node["state"])
+        last = {"ADDRESS": str(node.get("address") or "this machine"), "NOTE": _note(node, verbose)}
+        rows.append(
+            [
+                str(node["name"]),
+                Cell(state, STATES.get(state, "")),
+                times.moment(node.get("since"), verbose),
+                *(_amounts(kind, held.get(kind)) for kind in kinds),
+                str(node.get("jobs", 0)),
+                *(last[title] for title in more),
+            ]
+        )
     return columns, rows
+
+
+def _amounts(kind: str, held: dict[str, Any] | None) -> str:
+    """Return `1/2`, `15.5/16`, `22/24G`: what is free, and of how much."""
+    if held is None:
+        return "-"
+    free, total = float(held["free"]), float(held["total"])
+    if kind == "mem":
+        return f"{_short(free / 1024)}/{_short(total / 1024)}G"
+    return f"{_short(free)}/{_short(total)}"
+
+
+def _short(amount: float) -> str:
+    """Return an amount with one figure behind the point where that says something."""
+    return f"{round(amount, 1 if amount < 10 else None):g}"
+
+
+def _note(node: dict[str, Any], verbose: bool) -> str:
+    if node.get("why"):
+        return output.clean(node["why"]) if verbose else _why(node)
+    return output.clean("; ".join(node.get("notes") or ()))
+
+
+def _why(node: dict[str, Any]) -> str:
+    """Return why a machine does not answer, without what stands beside it anyhow."""
+    text = output.clean(node.get("why") or "it has not answered yet").removeprefix("ssh: ")
+    if text.startswith("connect to host "):
+        text = text.partition(": ")[2] or text
+    return text.rstrip(".").strip()

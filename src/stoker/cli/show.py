@@ -19,12 +19,13 @@ OPTIONS = (
 )
 TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
          "expected_start": "expected start", "begin_at": "not before",
-         "deadline_at": "deadline"}  # fmt: skip
+         "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
          "environment_hash": "environment"}  # fmt: skip
 DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
-                     "reason_text", "array", "tail", "seen", "result", "past"})  # fmt: skip
+                     "reason_text", "array", "tail", "seen", "result", "past", "nodes",
+                     "parts", "unreachable"})  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
@@ -74,10 +75,11 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     ]
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
     over = view.get("result") is not None
-    devices = view.get("devices") or {}
-    if devices:
-        held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in devices.items())
-        found.append(("used" if over else "holds", held))
+    for part in view.get("parts") or [view]:
+        held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in part["devices"].items())
+        if held:
+            on = f" on {part['node']}" if view.get("parts") else ""
+            found.append(("used" if over else "holds", f"{held}{on}"))
     for key, value in view.items():
         if key in SKIPPED or value is None or value in ("", [], {}) or (over and key == "left"):
             continue

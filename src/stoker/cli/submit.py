@@ -74,5 +74,6 @@ def when(reply: dict[str, Any]) -> str:
         return "wait; when it starts cannot be told yet"
     distance = relative(expected)
     if distance == "now" or distance.endswith("ago"):
-        return "start now"
+        machines = " and ".join(reply.get("nodes") or ())
+        return f"start now on {machines}" if machines else "start now"
     return f"start {distance} ({absolute(expected)})"

@@ -90,9 +90,7 @@ def silent_since(state: State, job: Job) -> dict[str, float]:
     if not state.rest.away or job.placement is None:
         return {}
     found = ((part.node, state.rest.away.get(part.node)) for part in job.placement.parts)
-    return {
-        name: away.since for name, away in found if away is not None and away.why != NOT_YET
-    }
+    return {name: away.since for name, away in found if away is not None and away.why != NOT_YET}
 
 
 def _silence(state: State, job: Job, now: float) -> tuple[str | None, str | None]:

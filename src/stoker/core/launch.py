@@ -77,7 +77,7 @@ def launch(
             extra[f"STOKER_{name}"] = ",".join(placement.names(take.type))
     if spec.limit is not None:
         extra["STOKER_DEADLINE"] = str(int(at) + spec.limit)
-    if spec.threads is not None:
+    if spec.threads is not None and "OMP_NUM_THREADS" not in spec.asked:
         extra["OMP_NUM_THREADS"] = str(spec.threads)
     if job.array is not None:
         extra["STOKER_ARRAY_JOB_ID"] = str(job.array)

@@ -338,16 +338,17 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
         named: dict[tuple[str, str, str], None] = {}
         for word in body.devices:
             for part in filter(None, word.split(",")):
-                found = state.cluster.find(part.strip())
-                if not found:
-                    raise Refusal(f"There is no device '{part}'; see stoker gpus.", "not_found")
-                named.update({(node.name, dev.type, dev.name): None for node, dev in found})
+                named.update(dict.fromkeys(_devices(state, part.strip())))
         devices = tuple(named)
         running = [
             job.id
             for job in state.running.values()
             if job.placement is not None
-            and any((job.placement.node, t.type, t.device) in named for t in job.placement.takes)
+            and any(
+                (part.node, take.type, take.device) in named
+                for part in job.placement.parts
+                for take in part.takes
+            )
         ]
         fact: e.Event
         if isinstance(body, r.Drain):
@@ -359,3 +360,21 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
         return Decision(events=[fact], reply=lambda _: reply)
 
     return decide
+
+
+def _devices(state: State, word: str) -> list[tuple[str, str, str]]:
+    """The devices that a person means; a machine's name means all of it, `a:0` is `a/0`."""
+    nodes = state.cluster.nodes
+    head, colon, tail = word.partition(":")
+    found = state.cluster.find(word)
+    if not found and word in nodes:
+        found = state.cluster.find(f"{word}/all")
+    if not found and colon and head in nodes:
+        found = state.cluster.find(f"{head}/{tail}")
+    if not found:
+        raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
+    several = list(dict.fromkeys(node.name for node, _ in found))
+    if len(several) > 1 and "/" not in word and word.rpartition(":")[2] != "all":
+        choices = " or ".join(f"{name}/{word}" for name in several[:4])
+        raise Refusal(f"'{word}' is on {len(several)} machines; write {choices}.", "usage")
+    return [(node.name, device.type, device.name) for node, device in found]

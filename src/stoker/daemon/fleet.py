@@ -128,6 +128,8 @@ class Fleet:
     def _adopt(self, job: Job, spec: Spec, name: str) -> None:
         assert job.placement is not None
         rank = [part.node for part in job.placement.parts].index(name)
+        if any(end.part == rank for end in job.ends):
+            return  # this part is over, and on record
         logs = log_paths(job, spec, name, self.logs, rank)
         gang = bool(job.placement.more)
         executor = self.machines[name].executor
@@ -453,6 +455,10 @@ class Fleet:
         """Keep up with what was decided."""
         if any(isinstance(event, e.NodeAdded | e.NodeRemoved) for event in events):
             self.sync(state)
+        for event in events:
+            if isinstance(event, e.AttemptAbandoned) and event.node in self.machines:
+                # Should it have come back just now: it must not go on there, so all begins anew.
+                self.machines[event.node].executor.connection.renew()
         for key in [key for key in self.gangs if not self.known(key)]:
             del self.gangs[key]
             self.musters.pop(key, None)

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.json import encode
 from msgspec.structs import replace
 
+from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
 from stoker.core.explain import AHEAD
@@ -92,7 +93,10 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     spec = _spec(desk, body, wanted, env_hash, blobs)
     taken_on_trust = _taken_on_trust(desk, wanted.request, state, now)
     if not taken_on_trust:
-        check_possible(state, state.effective(Job(0, "", "", "", 0.0), spec))
+        effective = state.effective(Job(0, "", "", "", 0.0), spec)
+        check_possible(state, effective)
+        if state.rest.away:
+            wanted.warnings += reach_warnings(state, effective)
     check_limits(state, spec)
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
@@ -187,8 +191,10 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     """What would happen: nothing is stored."""
     from stoker.core.policy.place import place
 
-    start = None
-    if spec.dependency is None and place(state.cluster, spec.request) and not len(state.line):
+    start, where = None, None
+    if spec.dependency is None and not len(state.line):
+        where = place(state.cluster, state.effective(Job(0, "", "", "", 0.0), spec))
+    if where is not None:
         start = iso(now.at)
     else:
         starts, _ = forecast(state, now.boot, lambda job: _limit(state, job), AHEAD)
@@ -197,6 +203,7 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     return {
         "first": None, "last": None, "count": count, "label": None,
         "warnings": warnings, "expected_start": start,
+        "nodes": [part.node for part in where.parts] if where is not None else [],
     }  # fmt: skip
 
 
@@ -296,11 +303,18 @@ def check_limits(state: State, spec: Spec) -> None:
 
 def check_possible(state: State, request: Request) -> None:
     """Refuse what no machine could ever give, and say what each one lacks."""
+    unreached = [name for name in state.rest.remotes if name not in state.cluster.nodes]
+    unknown = [
+        name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
+    ]
+    if unknown:
+        raise Refusal(f"There is no machine '{unknown[0]}'; see stoker nodes.", "not_found")
     lacks, able = [], 0
     for node in state.cluster.nodes.values():
         lack = could_ever(node, request)
         if lack is not None:
-            lacks.append(f"{node.name} {lack}")
+            if not request.nodes or node.name in request.nodes:
+                lacks.append(f"{node.name} {lack}")
             continue
         able += 1
         if able == request.machines:
@@ -308,7 +322,26 @@ def check_possible(state: State, request: Request) -> None:
     if able:
         alone = f"only {able} of {len(state.cluster.nodes)} could serve"
         lacks = [alone if able > 1 else f"{alone}; add others with stoker nodes add", *lacks]
-    text = f"No machine can ever give {describe(request)}: {'; '.join(lacks) or 'there is none'}."
-    if request.gpu_amount and not any(node.types.get(GPU) for node in state.cluster.nodes.values()):
+    wanted = [name for name in unreached if not request.nodes or name in request.nodes]
+    lacks += [f"{name} has not been reached yet ({_silence(state, name)})" for name in wanted]
+    never = "No machine can ever give" if not wanted else "No machine is known that can give"
+    text = f"{never} {describe(request)}: {'; '.join(lacks) or 'there is none'}."
+    gpus = any(node.types.get(GPU) for node in state.cluster.nodes.values())
+    if request.gpu_amount and not wanted and not gpus:
         text += " To declare devices: stoker daemon restart --gpus 0,1"
     raise Refusal(text, "impossible")
+
+
+def _silence(state: State, name: str) -> str:
+    away = state.rest.away.get(name)
+    return away.why.rstrip(".") if away is not None and away.why != NOT_YET else "just added"
+
+
+def reach_warnings(state: State, request: Request) -> list[str]:
+    """Said where the only machines that could serve do not answer."""
+    able = [node for node in state.cluster.nodes.values() if could_ever(node, request) is None]
+    silent = [node.name for node in able if node.name in state.rest.away]
+    if len(able) - len(silent) >= request.machines:
+        return []
+    told = "; ".join(f"{name}: {state.rest.away[name].why}" for name in silent[:3])
+    return [f"it waits for {' and '.join(silent[:3])}, which cannot be reached now ({told})"]

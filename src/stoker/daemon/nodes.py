@@ -35,13 +35,6 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
             address = parse_address(body.address, body.key)
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
-        twin = _at_same_place(state, body.name, address)
-        if twin is not None:
-            raise Refusal(
-                f"{address.url} is '{twin}' already; under two names its GPUs would be given out"
-                " twice.",
-                "failed",
-            )
         if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
             raise Refusal(f"There is no key at {body.key}.", "not_found")
         fact = e.NodeAdded(
@@ -49,6 +42,13 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
         )
         before = state.rest.remotes.get(body.name)
         known = before is not None and _same(before, fact)
+        twin = _at_same_place(state, body.name, address)
+        if twin is not None and not known:
+            raise Refusal(
+                f"{address.url} is '{twin}' already; under two names its GPUs would be given out"
+                " twice.",
+                "failed",
+            )
         running = _running(state, body.name)
         if before is not None and before.address != body.address and running and not body.force:
             raise Refusal(
@@ -259,6 +259,7 @@ def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]
         "why": away.why if away else None,
         "notes": _notes(state, name, machine) if added else [],
         "address": added.address if added else None,
+        "key": added.key if added else None,
         "shared": added.shared if added else True,
         "configured": added.configured if added else False,
         "resources": resources_view(node) if node is not None else {},

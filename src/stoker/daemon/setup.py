@@ -16,6 +16,7 @@ from stoker.core.events import (
     Event,
     IdsReserved,
     NodeJoined,
+    NodeRemoved,
     QueueDefined,
 )
 from stoker.core.launch import log_paths
@@ -177,6 +178,7 @@ def _take_over(
             for q in config.queues
         ),
         *machines,
+        *(NodeRemoved(at=at, name=name) for name in _names_of_old(state, facts.name)),
     ]  # fmt: skip
     loop.engine.planning = False
     executor = loop.executor
@@ -190,10 +192,11 @@ def _take_over(
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
     )
+    afar = loop.engine.state.rest.remotes
     here = [
         job
         for job in loop.engine.state.running.values()
-        if job.placement is not None and job.placement.on(facts.name) is not None
+        if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
     ]
     loop.fleet.adopt_gangs(loop.engine.state)
     executor.adopt(here, same_boot)
@@ -208,6 +211,17 @@ def _take_over(
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     loop.store.purge(at - config.secrets_days * 86400)
     return unheeded
+
+
+def _names_of_old(state: State, now: str) -> list[str]:
+    """What this machine was called before, unless something has run since then."""
+    rest = state.rest
+    running = {
+        part.node
+        for job in state.running.values()
+        for part in (job.placement.parts if job.placement else ())
+    }
+    return [name for name in rest.nodes if name not in (now, *rest.remotes, *running)]
 
 
 def _last_logged(logs: str) -> int:

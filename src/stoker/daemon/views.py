@@ -78,6 +78,9 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "array": {"id": job.array, "index": job.index} if job.array is not None else None,
         "depends": _depends(spec),
         "retry": f"{retry.limit} on {','.join(retry.on)}" if retry.limit else None,
+        "if_unreachable": (
+            f"restart:{spec.if_unreachable}s" if spec.if_unreachable is not None else None
+        ),
         "deadline_at": iso(spec.deadline_at),
         "on_end": spec.on_end,
         "warning_signal": f"{warning.signal}@{warning.seconds}" if warning else None,
@@ -198,6 +201,9 @@ def request_view(request: Request) -> dict[str, Any]:
         "memory": request.memory or None,
         "resources": {name: format_amount(amount) for name, amount in request.named},
         "exclusive": request.exclusive,
+        "machines": request.machines if request.machines > 1 else None,
+        "nodelist": list(request.nodes),
+        "not_nodes": list(request.not_nodes),
     }
 
 
@@ -262,9 +268,7 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         if part is None:
             continue
         share = sum(
-            take.amount
-            for take in part.takes
-            if take.type == GPU and take.device == device.name
+            take.amount for take in part.takes if take.type == GPU and take.device == device.name
         )
         if share:
             jobs.append(
@@ -287,6 +291,7 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         "state": "unreachable" if node.closed is not None else _gpu_state(device, len(jobs)),
         "drained": device.drained,
         "free": format_amount(device.free),
+        "memory_left": device.memory_free - device.stranger_memory if facts.memory else None,
         "jobs": jobs,
         "foreign": reading.get("foreign", []),
         "stranger": device.stranger,
@@ -310,6 +315,7 @@ def resources_view(node: Node) -> dict[str, Any]:
         resources[type] = {
             "total": shown(sum(device.facts.capacity for device in devices)),
             "free": shown(max(sum(device.left for device in usable), 0)),
+            "held": shown(max(sum(each.facts.capacity - each.free for each in devices), 0)),
             "devices": [device.name for device in devices],
         }
     return resources

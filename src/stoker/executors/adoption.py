@@ -91,7 +91,7 @@ class Adoption:
 
     def _repeat(self, job: Job) -> None:
         """What was decided before the daemon ended may not have been done: do it again."""
-        if job.ending is not None:
+        if job.state is JobState.COMPLETING:
             self.executor.end(EndAttempt(job.id, job.attempt))
         elif job.state is JobState.SUSPENDED:
             self.executor.suspend(job.id, job.attempt)

@@ -233,9 +233,9 @@ class Driver:
         """What would be executed can be said for every part."""
         state, token = self.engine.state, f"sim.{wish.job}.{wish.attempt}"
         job = state.jobs[wish.job]
-        for part in wish.placement.parts:
+        for rank, part in enumerate(wish.placement.parts):
             node = state.cluster.nodes[part.node]
-            start = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s")
+            start = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s", rank)
             assert (start.job, start.attempt) == (wish.job, wish.attempt)
 
     def _publish(self, seq: int, events: Sequence[Event]) -> None:

@@ -3,16 +3,23 @@
 # It is the other end of link.py. Requests come as lines of shell words on stdin; `$NL` in a
 # word stands for a newline. Answers and news go out as short lines on fd 9 (the connection's
 # stdout): one write each, below PIPE_BUF, so that those of several writers never mix. Bulk
-# goes out on fd 8 (its stderr), announced by its length, written by this process alone. Every
-# line begins with NONCE, made anew for each connection. No job ever has either descriptor.
+# goes out on fd 8 (its stderr) in portions, each announced by its length, written by this
+# process alone. Every line begins with NONCE, made anew for each connection. No job ever has
+# either descriptor.
 #
-#   KEY.claim     whoever creates it may run the attempt; holds the boot it was made in
-#   KEY.gate      whoever creates it decides: `go`, with what to export, or `released`
-#   KEY.pid       the job's process and the kernel's start time of it
-#   KEY.exit      its exit code; there from the start, so that a full disk cannot lose it
+#   KEY.claim     its first line decides who may run the attempt, and says who does: the boot,
+#                 the process that looks after it, and the kernel's start time of that
+#   KEY.gate      whoever creates it decides: `go`, with what to export, or nothing: released
+#   KEY.pid       the job's process and its start time
+#   KEY.exit      how it ended
+#   KEY.begun     there as soon as anything of the job itself has run
 #   KEY.out .err  its output
 #   KEY.list      what it wrote in its directory
 #   KEY.port      the port that its first part was given
+#
+# The pid and the end have their room from the start, so that a full disk cannot lose them.
+# Another agent of ours may be here still, at the end of a connection that is over: no two of
+# them write to one file, except for claims, gates and what is renamed when it is whole.
 #
 # NONCE, ROOT and INSTALL are set in front of this text.
 
@@ -27,7 +34,11 @@ RUN=$HERE/run/$INSTALL
 mkdir -p "$RUN" "$HERE/trees" "$HERE/work" "$HERE/scripts"
 BOOT=$(cat /proc/sys/kernel/random/boot_id)
 BOOT=${BOOT:-unknown}
-SETSID=$(command -v setsid) && SETSID=setsid
+SETSID=$(command -v setsid)
+SHELL_HERE=$(command -v bash)
+# What a shell starts in the background ignores INT and QUIT, and so would all that it becomes.
+DEFAULTS=--default-signal=INT,QUIT
+env $DEFAULTS true || DEFAULTS=
 NEWER=-cnewer
 find "$RUN" -prune $NEWER "$RUN" || NEWER=-newer
 PAD='                                                                '
@@ -43,15 +54,32 @@ find_born() {
     born=$1
 }
 
-# The processes of an attempt, in $pids: they carry its token.
+# The processes of an attempt, in $pids: they carry its token, or are of its session, since some
+# programs write over their environment.
 find_pids() {
-    pids=
+    pids= leader= was=
+    read -r leader was <"$RUN/$1.pid"
+    case $leader in *[!0-9]*) leader= ;; esac
+    [ -n "$leader" ] && find_born "$leader" && [ "$born" != "${was%% *}" ] && leader=
     set +f
-    for each in $(grep -lsF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ); do
+    for each in $(
+        grep -lsF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
+        [ -z "$leader" ] || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
+    ); do
         each=${each#/proc/}
-        pids="$pids ${each%/environ}"
+        each=${each%/*}
+        case " $pids " in *" $each "*) ;; *) pids="$pids $each" ;; esac
     done
     set -f
+}
+
+# Create a file that is not there yet.
+create() {
+    set -C
+    command : >"$1"
+    created=$?
+    set +C
+    return $created
 }
 
 # A short nap; some machines know whole seconds only.
@@ -73,20 +101,7 @@ start() {
     shift
     (
         trap '' HUP INT QUIT PIPE
-        set -C
-        if ! command printf '%s\n' "$BOOT" >"$RUN/$key.claim"; then
-            if [ -s "$RUN/$key.claim" ]; then
-                tell - late "$key"
-            else
-                tell - failed "$key" "no space left in $HERE"
-            fi
-            exit
-        fi
-        set +C
-        if ! printf '%s\n' "none$PAD" >"$RUN/$key.exit"; then
-            tell - failed "$key" "no space left in $HERE"
-            exit
-        fi
+        claim || exit
         work=$HERE/work/$INSTALL.$key code=
         prepare || code="failed $why"
         [ -n "$code" ] || [ "$gate" = 0 ] || wait_for_go || code="released"
@@ -98,18 +113,42 @@ start() {
     ) &
 }
 
+# A file is created by one alone, but what it says is written a moment later: whoever finds it
+# empty meanwhile may write a line into it too, and the first line counts.
+claim() {
+    [ -d "$RUN" ] || mkdir -p "$RUN"
+    find_born self
+    if ! create "$RUN/$key.claim" && [ -e "$RUN/$key.claim" ]; then
+        tell - late "$key"
+        return 1
+    fi
+    if ! printf '%s\n' "$BOOT ${line%% *} $born" >>"$RUN/$key.claim" ||
+        ! printf '%s\n' "none$PAD" >"$RUN/$key.pid" ||
+        ! printf '%s\n' "none$PAD" >"$RUN/$key.exit"; then
+        tell - failed "$key" "no space left in $HERE"
+        return 1
+    fi
+    read -r boot _ <"$RUN/$key.claim"
+    [ "$boot" = "$BOOT" ]
+}
+
 # The attempt's own directory, in $work, with a copy of its tree.
 prepare() {
-    why="cannot make $work"
     case $where in
         tree\ *)
             tree=$HERE/trees/${where#tree }
+            why="its files are not in $tree any more"
+            [ -d "$tree" ] || return 1
+            why="no space left in $HERE"
             mkdir -p "$work" || return 1
             why="no space left for its files in $HERE"
             cp -Rp "$tree/." "$work/" || return 1
             : >"$tree.used"
             ;;
-        empty) mkdir -p "$work" || return 1 ;;
+        empty)
+            why="no space left in $HERE"
+            mkdir -p "$work" || return 1
+            ;;
         *)
             work=$where
             why="the directory $work is not there"
@@ -136,10 +175,9 @@ wait_for_go() {
     until [ -e "$RUN/$key.gate" ]; do
         nap
         [ "$(date +%s)" -lt $limit ] && continue
-        set -C
-        command printf 'released\n' >"$RUN/$key.gate"
-        set +C
+        create "$RUN/$key.gate"
     done
+    word=
     read -r word <"$RUN/$key.gate"
     [ "$word" = go ]
 }
@@ -167,59 +205,97 @@ run_it() {
         cd "$work" || exit 200
         exec 8>&- 9>&- >>"$RUN/$key.out" || exit 201
         if [ "$stderr" = joined ]; then exec 2>&1; else exec 2>>"$RUN/$key.err"; fi
-        while [ "$count" -gt 0 ]; do
-            export "$1"
-            shift
-            count=$((count - 1))
-        done
         if [ "$gate" != 0 ]; then
-            while read -r word; do [ "$word" = go ] || export "$word"; done <"$RUN/$key.gate"
+            while read -r word; do
+                [ "$word" = go ] && continue
+                set -- "$word" "$@"
+                count=$((count + 1))
+            done <"$RUN/$key.gate"
         fi
         umask "$mask"
-        set +f
-        : >"$RUN/$key.begun"
-        under_its_shell "$@"
+        become "$@"
     ) </dev/null &
     pid=$!
     find_born $pid
-    printf '%s\n' "$pid $born$PAD" >"$RUN/$key.pid"
+    printf '%s\n' "$pid $born" 1<>"$RUN/$key.pid"
     tell - started "$key" "$pid"
     wait $pid
     code=$?
     if [ ! -e "$RUN/$key.begun" ]; then
-        code="failed it could not be started (code $code)"
+        code="failed $(not_begun)"
         return
     fi
     end_the_rest
-    written=0
-    if [ "$bring" = changed ]; then
-        cd "$work" && find . \( -type f -o -type l \) $NEWER "$RUN/$key.stamp" >"$RUN/$key.list" &&
-            [ -s "$RUN/$key.list" ] && written=1
-    elif [ "$bring" = named ]; then
-        written=1
-    fi
+    list_results
     code="exited $code $written $left"
+}
+
+not_begun() {
+    if [ $code = 200 ]; then
+        echo "the directory $work cannot be entered"
+    elif ! : >"$RUN/$key.begun"; then
+        echo "no space left in $HERE"
+    elif [ -n "$SHELL_HERE" ]; then
+        echo "~/.bashrc ended the shell (code $code) before it came to the job; see what it does" \
+            "in an interactive shell without a terminal: exit, exec or return there only if" \
+            '$STOKER_JOB_ID is empty'
+    else
+        echo "it could not be started (code $code)"
+    fi
+}
+
+# What it wrote, in $written: 0 nothing, 1 something, 2 something that could not be listed.
+list_results() {
+    written=0
+    case $bring in
+        named) written=1 ;;
+        changed)
+            written=2
+            cd "$work" && find . \( -type f -o -type l \) $NEWER "$RUN/$key.stamp" -print0 \
+                >"$RUN/$key.list" && written=1 && [ ! -s "$RUN/$key.list" ] && written=0
+            ;;
+    esac
 }
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
 # ignores TERM unless told otherwise, and announces its exit unless a subshell makes it. What it
-# prints while it starts is nobody's output.
+# prints while it starts is nobody's output, and where it goes meanwhile is not the job's place.
 # It also catches what is meant for programs, to die of it; with a trap it does not.
 DEAF='trap : USR1 USR2'
-QUIETLY="unset HISTFILE; trap 'exit 143' TERM; $DEAF; exec >&6 2>&7 6>&- 7>&-"
-under_its_shell() {
-    if command -v bash >/dev/null; then
+QUIETLY="unset HISTFILE; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
+: >|\"\$1\" || exit 201; shift 2; exec >&6 2>&7 6>&- 7>&-"
+BASH_LINE="$QUIETLY; ($DEAF; line=\$1; set --; eval \"\$line\")"
+BASH_WORDS="$QUIETLY; exec \"\$@\""
+
+# Become the job: COUNT NAME=VALUE..., then its words. Nothing is set in this shell, where names
+# may mean something else; `env` takes any name. Words are referred to by their numbers.
+become() {
+    refer 1 "$count"
+    values=$found
+    refer $((count + 1)) $#
+    start="exec $SETSID env $DEFAULTS $values"
+    case $SHELL_HERE$shell in
+        /*line) start="$start \"\$SHELL_HERE\" -ic \"\$BASH_LINE\"" ;;
+        /*words) start="$start \"\$SHELL_HERE\" -ic \"\$BASH_WORDS\"" ;;
+        line) start="$start sh -c $found" ;;
+        words) start="$start sh -c 'exec \"\$@\"' stoker $found" ;;
+    esac
+    set +f
+    if [ -n "$SHELL_HERE" ]; then
         exec 6>&1 7>&2 >/dev/null 2>&1
-        if [ "$shell" = line ]; then
-            exec $SETSID bash -ic "$QUIETLY; ($DEAF; line=\$1; set --; eval \"\$line\")" stoker "$1"
-        else
-            exec $SETSID bash -ic "$QUIETLY; exec \"\$@\"" stoker "$@"
-        fi
-    elif [ "$shell" = line ]; then
-        exec $SETSID sh -c "$1"
-    else
-        exec $SETSID "$@"
+        eval "$start stoker \"\$RUN/\$key.begun\" \"\$work\" $found"
     fi
+    : >"$RUN/$key.begun"
+    eval "$start"
+}
+
+# Words by number, in $found.
+refer() {
+    found= at=$1
+    while [ "$at" -le "$2" ]; do
+        found="$found \"\${$at}\""
+        at=$((at + 1))
+    done
 }
 
 # What an attempt leaves behind goes with it; how many those were, in $left.
@@ -255,9 +331,7 @@ go() {
 
 # release KEY: it will not go.
 release() {
-    set -C
-    command printf 'released\n' >"$RUN/$1.gate"
-    set +C
+    create "$RUN/$1.gate"
     tell "$id" done
 }
 
@@ -265,29 +339,37 @@ release() {
 # an order that is still on its way can no longer start it.
 look() {
     for key in "$@"; do
-        how= word=
+        word= boot=
         read -r word rest <"$RUN/$key.exit"
-        if [ -n "$word" ] && [ "$word" != none ]; then
-            how="$word $key $rest"
-        elif ! read -r boot <"$RUN/$key.claim"; then
-            set -C
-            command printf '%s\n' taken >"$RUN/$key.claim" && how="free $key"
-            set +C
-        elif [ "$boot" = taken ]; then
-            how="free $key"
-        elif [ "$boot" != "$BOOT" ]; then
-            how="rebooted $key"
-        elif read -r pid was <"$RUN/$key.pid"; then
-            port=
-            read -r port <"$RUN/$key.port"
-            find_born "$pid" && [ "$born" = "${was%% *}" ] && how="running $key $pid $port"
-        elif [ -s "$RUN/$key.port" ] && [ ! -e "$RUN/$key.gate" ]; then
-            read -r port <"$RUN/$key.port"
-            how="ready $key $port"
-        fi
-        tell "$id" "${how:-gone $key}"
+        case $word in
+            '' | none)
+                [ -s "$RUN/$key.claim" ] || printf 'taken\n' >>"$RUN/$key.claim"
+                read -r boot keeper since <"$RUN/$key.claim"
+                case $boot in
+                    '') tell "$id" undecided "$key" ;; # no room for a word
+                    taken) tell "$id" free "$key" ;;
+                    "$BOOT") look_closer ;;
+                    *) tell "$id" rebooted "$key" ;;
+                esac
+                ;;
+            *) tell "$id" "$word" "$key" "$rest" ;;
+        esac
     done
     tell "$id" done
+}
+
+# `busy`: its process is not there yet, or no longer, and somebody looks after it.
+look_closer() {
+    port= how="gone $key"
+    [ -e "$RUN/$key.port" ] && read -r port <"$RUN/$key.port"
+    find_born "$keeper" && [ "$born" = "$since" ] && how="busy $key"
+    read -r pid was <"$RUN/$key.pid"
+    if [ "$pid" = none ]; then
+        [ -z "$port" ] || [ -e "$RUN/$key.gate" ] || how="ready $key $port"
+    elif find_born "$pid" && [ "$born" = "${was%% *}" ]; then
+        how="running $key $pid"
+    fi
+    tell "$id" "$how"
 }
 
 # keys: the attempts that this machine still knows of.
@@ -327,9 +409,11 @@ catches() {
 
 # store NAME TEXT: a file under HERE, whole or not at all.
 store() {
-    if printf '%s' "$2" >"$HERE/$1.new" && chmod 700 "$HERE/$1.new" && mv -f "$HERE/$1.new" "$HERE/$1"; then
+    new=$HERE/$1.$$
+    if printf '%s' "$2" >"$new" && chmod 700 "$new" && mv -f "$new" "$HERE/$1"; then
         tell "$id" done
     else
+        rm -f "$new"
         tell "$id" failed
     fi
 }
@@ -339,90 +423,125 @@ have() { if [ -d "$HERE/trees/$1" ]; then tell "$id" done yes; else tell "$id" d
 
 # forget KEY...: everything about attempts whose end is on record.
 forget() {
-    tell "$id" done
-    cd "$RUN" || return
     for key in "$@"; do
-        set -- "$@" "$HERE/work/$INSTALL.$key"
-        for each in claim gate pid exit begun stamp out err list port; do
-            [ -e "$key.$each" ] && set -- "$@" "$key.$each"
-        done
+        (
+            set +f
+            cd "$RUN" && rm -f "$key".*
+            [ -d "$HERE/work/$INSTALL.$key" ] && rm -rf "$HERE/work/$INSTALL.$key"
+        ) &
     done
-    rm -rf "$@" &
+    tell "$id" done
 }
 
-# What is in $RUN/bulk goes out, its length first. A copy, so that the length holds.
-send() {
-    if [ -s "$RUN/bulk" ]; then
-        size=$(wc -c <"$RUN/bulk")
-        printf '%s\n' "$NONCE $id $((size))" >&8
-        cat "$RUN/bulk" >&8
-    else
-        printf '%s\n' "$NONCE $id 0" >&8
-    fi
+# keep KEY: what it wrote could not be carried; put it where nobody forgets it.
+keep() {
+    mkdir -p "$HERE/kept"
+    mv "$HERE/work/$INSTALL.$1" "$HERE/kept/$INSTALL.$1"
+    for each in out err; do ln "$RUN/$1.$each" "$HERE/kept/$INSTALL.$1.$each"; done
+    tell "$id" done
 }
 
-# So much of a file from an offset on, into $RUN/part; its size in $size.
-slice() {
-    tail -c "+$(($2 + 1))" <"$1" | head -c "$3" >"$RUN/part"
-    size=$(($(wc -c <"$RUN/part")))
+# Bulk: portions by their lengths, and 0 in the end.
+say() { printf '%s\n' "$NONCE $id $((${#1} + 1))" "$1" >&8; }
+finish() { printf '%s\n' "$NONCE $id 0" >&8; }
+
+# put FILE OFFSET SIZE: exactly so much, even of a file that is cut short meanwhile, since a
+# length that was announced must hold.
+put() {
+    [ "$3" -gt 0 ] || return
+    printf '%s\n' "$NONCE $id $3" >&8
+    {
+        dd bs=65536 skip=$(($2 / 65536)) count=$((($2 % 65536 + $3) / 65536 + 1)) <"$1" |
+            tail -c "+$(($2 % 65536 + 1))"
+        cat /dev/zero
+    } | head -c "$3" >&8
 }
 
-# pull NAME OFFSET MOST: a piece of a file in RUN.
+# The size of a file, in $size.
+find_size() {
+    set -- $(ls -ln "$1")
+    size=${5:-0}
+}
+
+# pull NAME: a file in RUN.
 pull() {
-    tail -c "+$(($2 + 1))" <"$RUN/$1" | head -c "$3" >"$RUN/bulk"
-    send
+    find_size "$RUN/$1"
+    put "$RUN/$1" 0 "$size"
+    finish
 }
 
-# grown MOST KEY OUT ERR ...: what logs have to say beyond what we have of them.
+# grown MOST KEY OUT ERR ...: what logs have to say beyond what we have of them, MOST in all.
 grown() {
-    most=$1
+    left=$1
     shift
-    : >"$RUN/bulk"
+    find_sizes "$@"
     while [ $# -gt 2 ]; do
         grown_one "$1" out "$2"
         grown_one "$1" err "$3"
         shift 3
     done
-    send
+    finish
+}
+
+# The sizes of all these logs, in $out_JOB_ATTEMPT and $err_JOB_ATTEMPT.
+find_sizes() {
+    names=
+    while [ $# -gt 2 ]; do
+        eval "out_${1%.*}_${1#*.}= err_${1%.*}_${1#*.}="
+        names="$names $1.out $1.err"
+        shift 3
+    done
+    sizes=$(cd "$RUN" && ls -ln $names)
+    while read -r _ _ _ _ size _ _ _ name; do
+        key=${name%.*}
+        [ -n "$key" ] && eval "${name##*.}_${key%.*}_${key#*.}=$size"
+    done <<END
+$sizes
+END
 }
 
 grown_one() {
-    [ -s "$RUN/$1.$2" ] || return
-    slice "$RUN/$1.$2" "$3" "$most"
-    [ $size -gt 0 ] || return
-    printf '%s\n' "$1 $2 $size" >>"$RUN/bulk"
-    cat "$RUN/part" >>"$RUN/bulk"
+    eval "size=\$$2_${1%.*}_${1#*.}"
+    from=$3
+    [ -n "$size" ] && [ "$left" -gt 0 ] || return
+    if [ "$size" -lt "$from" ]; then
+        say "$1 cut-$2 0 0" # the job has emptied it: `>/dev/stdout` does
+        from=0
+    fi
+    size=$((size - from))
+    [ "$size" -le "$left" ] || size=$left
+    left=$((left - size))
+    [ "$size" = 0 ] || say "$1 $2 $from $size"
+    put "$RUN/$1.$2" "$from" "$size"
 }
 
 # collect MOST KEY OUT ERR PATH...: the rest of an attempt's logs, and a tar of what comes
-# back: the paths, or what it wrote. More than MOST of it is left for others to carry.
+# back: the paths, or what it wrote. More than MOST of it, or what this tar cannot do or this
+# disk cannot hold, is left for others to carry.
 collect() {
-    most=$1 key=$2
-    : >"$RUN/bulk"
-    grown_one "$key" out "$3"
-    grown_one "$key" err "$4"
+    most=$1 key=$2 left=$1
+    find_sizes "$2" "$3" "$4"
+    grown_one "$2" out "$3"
+    grown_one "$2" err "$4"
     shift 4
-    if [ $# -gt 0 ]; then
-        for each in "$@"; do printf '%s\n' "./$each"; done >"$RUN/$key.list"
+    if [ $# -gt 0 ] || [ -s "$RUN/$key.list" ]; then
+        pack "$@"
+        say "$key tar 0 $size"
+        put "$RUN/part.$$" 0 "$size"
+        rm -f "$RUN/part.$$"
     fi
-    if [ -s "$RUN/$key.list" ]; then
-        size=0
-        few_names && pack | head -c $((most + 1)) >"$RUN/part" &&
-            size=$(($(wc -c <"$RUN/part")))
-        [ $size -le "$most" ] || size=0
-        printf '%s\n' "$key tar $size" >>"$RUN/bulk"
-        [ $size = 0 ] || cat "$RUN/part" >>"$RUN/bulk"
-    fi
-    send
+    finish
 }
 
-few_names() { [ "$(head -n 201 <"$RUN/$key.list" | wc -l)" -le 200 ]; }
-
-# As words: not every tar reads a list.
+# A tar in $RUN/part.$$, its length in $size: 0 if it is not all there.
 pack() {
-    cd "$HERE/work/$INSTALL.$key" || return
-    while read -r each; do [ -e "$each" ] || [ -L "$each" ] && set -- "$@" "$each"; done <"$RUN/$key.list"
-    tar -cf - "$@"
+    [ $# -gt 0 ] || set -- --null -T "$RUN/$key.list"
+    trouble=$({
+        (cd "$HERE/work/$INSTALL.$key" && tar -cf - "$@" || echo tar >&3) |
+            head -c $((most + 1)) >"$RUN/part.$$" || echo disk >&3
+    } 3>&1)
+    find_size "$RUN/part.$$"
+    [ -z "$trouble" ] && [ "$size" -le "$most" ] || size=0
 }
 
 # What nobody has asked for in weeks, and claims that were only taken, go.
@@ -436,6 +555,9 @@ pack() {
         read -r word <"$each" && [ "$word" = taken ] &&
             [ -n "$(find "$each" -mtime +1)" ] && rm -f "$each"
     done
+    for each in "$RUN"/part.* "$HERE"/scripts/*.[0-9]*; do
+        [ ! -e "$each" ] || kill -0 "${each##*.}" || rm -f "$each"
+    done
 ) </dev/null >/dev/null 8>&- 9>&- &
 
 tell - hello "$BOOT"
@@ -445,3 +567,7 @@ while read -r line; do
     shift 2
     "$verb" "$@"
 done
+# The connection goes with us, although jobs may still hold our ends of it.
+rm -f "$RUN/part.$$"
+read -r name <"/proc/$PPID/comm"
+case $name in sshd* | dropbear*) kill "$PPID" ;; esac

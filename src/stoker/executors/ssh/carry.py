@@ -83,12 +83,18 @@ _moving: set[tuple[str, ...]] = set()
 # ------------------------------------------------------------------------------- sending
 
 
-def send(way: Way, tree: Tree, reuse: str | None = None) -> None:
+class Restless(CarryError):
+    """A tree that is no longer what its name says."""
+
+
+def send(way: Way, tree: Tree, reuse: str | None = None, loose: bool = False) -> None:
     """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
 
     What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
-    be there already and is much like this one. The tree is not forced to the other disk.
+    be there already and is much like this one. `loose`: it may change meanwhile, for its name
+    says nothing about its content. The tree is not forced to the other disk.
     """
+    insist = (lambda _: None) if loose else _insist_on_rest
     mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
     part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
     words = (way.root, tree.id, part, reuse or "")
@@ -104,10 +110,10 @@ def send(way: Way, tree: Tree, reuse: str | None = None) -> None:
             # A disk that is full should not stay so; and why says more than why this failed.
             with contextlib.suppress(CarryError):
                 errand.end("remove")
-            _insist_on_rest(tree)
+            insist(tree)
             raise
         try:
-            _insist_on_rest(tree)
+            insist(tree)
         except CarryError:
             errand.end("remove")
             raise
@@ -123,10 +129,9 @@ def _transfer(way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | N
 
 
 def _insist_on_rest(tree: Tree) -> None:
-    """Give up on a tree that is no longer what its name says."""
     name = changed(tree)
     if name is not None:
-        raise CarryError(
+        raise Restless(
             f"'{name}' in {tree.base} changed while it was being sent; "
             f"submit again when it is at rest, or name it in {NAME}."
         )

@@ -67,6 +67,12 @@ class Connection:
         moments = [moment for moment in (self.try_at, self.give_up_at) if moment is not None]
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
 
+    def renew(self) -> None:
+        """Begin anew, if there is a connection."""
+        if self.link is not None and self.link.up:
+            self.link.close("the connection was begun anew")
+            self.hurry()
+
     def hurry(self) -> None:
         """Somebody is waiting for it: do not sit out the pause."""
         if self.link is None and self.try_at is not None:

@@ -28,6 +28,7 @@ from stoker.core.events import (
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import Launch, filled_in
+from stoker.core.lifecycle import JobState
 from stoker.executors.ssh import results
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.carry import Way
@@ -298,7 +299,7 @@ class RemoteExecutor:
         mirror.resume()
         attempt = Attempt(key, mirror, spec.carry, spec.directory, part, ordered=True)
         attempt.gate = 1 if part is not None else 0
-        attempt.ending = job.ending is not None
+        attempt.ending = job.state is JobState.COMPLETING
         self.attempts[key] = attempt
 
     # -- the connection -----------------------------------------------------------------

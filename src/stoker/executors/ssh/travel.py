@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from stoker.core.job import Carry
 from stoker.executors.ssh import carry
@@ -92,8 +95,20 @@ class Travel:
         elif way is not None:
             reuse = self._last.get(tree.base)
             self.worker.do(
-                lambda: carry.send(way, tree, reuse), lambda result: self._sent(tree, result)
+                lambda: carry.send(way, tree, reuse), lambda result: self._tried(tree, result)
             )
+
+    def _tried(self, tree: Tree, result: Exception | None) -> None:
+        """A directory in which others write never comes to rest: then it is taken as it is."""
+        way = self.way
+        if not isinstance(result, carry.Restless) or way is None:
+            self._sent(tree, result)
+            return
+        loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
+        self._sending[loose.id] = self._sending.pop(tree.id, [])
+        self.worker.do(
+            lambda: carry.send(way, loose, loose=True), lambda result: self._sent(loose, result)
+        )
 
     def _sent(self, tree: Tree, result: Exception | None) -> None:
         if result is None:

@@ -1,0 +1,112 @@
+"""execute_batch: runs the lines of a file on machines over SSH, as many at once as fit."""
+
+from __future__ import annotations
+
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.frontdoors.execute_batch.batch import Plan
+    from stoker.frontdoors.execute_batch.slots import Need
+    from stoker.frontdoors.execute_batch.words import Words
+
+DOOR = "execute_batch"
+HELP = """\
+  execute_batch batch.sh --machines machine.yaml machine2.yaml
+
+Runs every line of a file on one of the machines, under its bash and with its ~/.bashrc. How many
+run at once on each is reckoned from what is free there now. Results come to ./job_results:
+NAME.out, NAME.err and NAME/; a line whose directory is there already is not run again.
+
+A machine is a file with username, ip, port and ssh_key_path, here or in ~/.local/var.
+
+Options
+  --machines M ...          the machines (needed)
+  --num-cpus N              cores for each job (1)
+  --memory-required MB      memory for each job (7000)
+  --gpu-memory-required MB  memory of its GPU (1000)
+  --gpu-utilization F       share of its GPU's time (0.75)
+  --no-gpu-required         jobs need no GPU
+  --no-reserve-gpu          several jobs may share a GPU
+  --reserve                 a whole machine for each job
+  --copy-forward PATH ...   what goes along (./)
+  --copy-backwards PATH ... what comes back to job_results/NAME/ (./)
+  --dry-run                 print what would be run where
+  --verbose                 print the command lines that are run
+  -h, --help                this text
+
+^C ends what runs, on the machines too, and still fetches its files.
+Exit: 0 all succeeded, 1 some failed or nothing could be run, 2 not understood, 130 after ^C."""
+
+
+def main(argv: list[str]) -> int:
+    """Run a batch."""
+    from stoker.frontdoors.execute_batch.words import MANY, ONE, SWITCH, read
+
+    kinds = {
+        "--machines": MANY, "--copy-forward": MANY, "--copy-backwards": MANY,
+        "--num-cpus": ONE, "--memory-required": ONE, "--gpu-memory-required": ONE,
+        "--gpu-utilization": ONE, "--no-gpu-required": SWITCH, "--no-reserve-gpu": SWITCH,
+        "--reserve": SWITCH, "--dry-run": SWITCH, "--verbose": SWITCH, "--help": SWITCH,
+        "-h": SWITCH,
+    }  # fmt: skip
+    words = read(argv, kinds, DOOR)
+    if words.switches & {"-h", "--help"}:
+        print(HELP)
+        return 0
+    if len(words.free) != 1:
+        raise UsageError(
+            "Which file? The batch comes first: execute_batch batch.sh --machines machine.yaml"
+            if not words.free
+            else f"One file at a time, not {' '.join(words.free)!r}."
+        )
+    if not words.lists.get("--machines"):
+        raise UsageError("Which machines? Write --machines machine.yaml")
+    return _run(words, _need(words))
+
+
+def _need(words: Words) -> Need:
+    from stoker.frontdoors.execute_batch.slots import Need
+
+    return Need(
+        cores=words.whole("--num-cpus", 1),
+        memory=words.whole("--memory-required", 7000),
+        gpu="--no-gpu-required" not in words.switches,
+        gpu_memory=words.whole("--gpu-memory-required", 1000),
+        gpu_share=words.thousandths("--gpu-utilization", 750),
+        reserve_gpu="--no-reserve-gpu" not in words.switches,
+        reserve="--reserve" in words.switches,
+    )
+
+
+def _run(words: Words, need: Need) -> int:
+    from stoker.client.client import connect
+    from stoker.frontdoors.execute_batch.batch import Batch, Plan, rehearse
+    from stoker.frontdoors.execute_batch.lines import read_lines
+    from stoker.frontdoors.execute_batch.party import Party
+    from stoker.frontdoors.execute_batch.travel import travel
+
+    lines = read_lines(words.free[0])
+    carried = travel(
+        words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", ["./"])
+    )
+    client = connect()
+    party = Party(client, words.lists["--machines"], DOOR)
+    try:
+        party.join()
+        plan = Plan(party, need, client.gpus()["gpus"] if need.gpu or need.reserve else [])
+        print(f"machine limits:  {plan.limits}")
+        print(f"machine gpu choices: {plan.choices}", flush=True)
+        _insist_on_slots(plan)
+        if "--dry-run" in words.switches:
+            rehearse(plan, lines)
+            return 0
+        return Batch(client, plan, lines, carried, "--verbose" in words.switches).run()
+    finally:
+        party.leave()
+
+
+def _insist_on_slots(plan: Plan) -> None:
+    if not plan.slots:
+        whys = "; ".join(f"{name}: {why}" for name, why in plan.excuses().items())
+        raise StokerError(f"No machine has room for a job. {whys}.")

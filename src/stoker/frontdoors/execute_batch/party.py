@@ -1,0 +1,159 @@
+"""The machines of a batch, in the daemon's books for as long as somebody uses them."""
+
+from __future__ import annotations
+
+import os
+
+from stoker import places
+from stoker.cli import output
+from stoker.client.errors import StokerError, UsageError
+from stoker.client.machines import KEYS, address_of, find_machine, read_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from stoker.client.client import Client
+
+OURS = "batch-"
+"""How the names of machines begin that are there for batches only."""
+
+
+class Member:
+    """A machine that was named on the command line."""
+
+    def __init__(self, typed: str) -> None:
+        self.typed = typed
+        self.values = read_values(find_machine(typed))
+        self.address = address_of(self.values)
+        key = self.values["ssh_key_path"]
+        self.key = key if key.startswith("~") else os.path.abspath(key)
+        self.node = _own_name(self.values["ip"], self.values["port"])
+        self.lock: int | None = None
+        """Held by whoever uses a machine that is there for batches only."""
+        self.view: dict[str, Any] = {}
+
+    @property
+    def told(self) -> dict[str, object]:
+        """The machine as its file has it."""
+        known = {key: self.values[key] for key in KEYS}
+        return {**known, "port": int(known["port"])}
+
+    def release(self) -> None:
+        """Use it no longer, or not as one that is there for batches only."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+class Party:
+    """Joins machines to the daemon's, looks at them, and leaves them as they were."""
+
+    def __init__(self, client: Client, names: Sequence[str], program: str) -> None:
+        self.client, self.program = client, program
+        self.members = [Member(name) for name in names]
+        seen: dict[str, Member] = {}
+        for member in self.members:
+            other = seen.setdefault(member.address, member)
+            if other is not member:
+                raise UsageError(f"{other.typed} and {member.typed} are one and the same machine.")
+
+    def join(self) -> None:
+        """Have all of them, each as it is now; raise when one cannot be reached."""
+        for member in self.members:
+            member.lock = _lock(member.node)
+        known = self.client.nodes()["nodes"]
+        silent: list[tuple[Member, str]] = []
+        for member in self.members:
+            try:
+                self._add(member, known)
+            except StokerError as error:
+                if error.code != "not_found":
+                    raise
+                silent.append((member, error.message.rstrip(".")))  # its key
+        if not silent:
+            names = [member.node for member in self.members]
+            views = {view["name"]: view for view in self.client.look_at_nodes(names)["nodes"]}
+            for member in self.members:
+                member.view = views[member.node]
+                if member.view["state"] in ("unreachable", "connecting"):
+                    why = output.clean(member.view["why"] or "it has not answered in time")
+                    silent.append((member, why))
+        if silent:
+            raise StokerError(_not_connected(silent))
+        for member in self.members:
+            if "bash" not in member.view["measured"]["tools"]:
+                output.say(
+                    f"{self.program}: {member.typed} has no bash: lines run under sh,"
+                    " without ~/.bashrc"
+                )
+
+    def _add(self, member: Member, known: list[dict[str, Any]]) -> None:
+        """Use a machine that is there already, under whatever name, or add it for now."""
+        there = next((node for node in known if _is_at(node, member.address)), None)
+        if there is not None and there["name"] != member.node:
+            member.node = there["name"]
+            member.release()
+        elif there is None or (there["key"] != member.key and there["state"] != "up"):
+            self.client.add_node(member.node, member.address, key=member.key)
+
+    def leave(self) -> None:
+        """Machines that were there for batches only go when nobody uses them any more."""
+        for member in self.members:
+            if member.lock is None:
+                continue
+            try:
+                if _alone(member.lock):
+                    self.client.remove_node(member.node)
+            except StokerError:
+                pass  # a job of the queue runs there: whoever comes last removes it
+            finally:
+                member.release()
+
+
+def _own_name(host: str, port: str) -> str:
+    name = f"{OURS}{host}-{port}"
+    if len(name) <= 60 and all(part.isalnum() for part in host.replace("-", ".").split(".")):
+        return name
+    return f"{OURS}{places.digest(f'{host} {port}')}"
+
+
+def _is_at(node: dict[str, Any], address: str) -> bool:
+    """Whether a machine that the daemon has is the one at this address."""
+    known = node["address"] or ""
+    user, _, place = known.removeprefix("ssh://").rstrip("/").rpartition("@")
+    if place.endswith("]") or ":" not in place:
+        place += ":22"
+    return f"ssh://{user}@{place}" == address
+
+
+def _lock(node: str) -> int:
+    """Make known that a machine is in use; waits while somebody removes it."""
+    import fcntl
+
+    path = os.path.join(places.secure_dir(places.runtime_dir()), f"{node}.lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _alone(lock: int) -> bool:
+    """Whether nobody else uses it; nobody begins to before the lock is let go."""
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _not_connected(silent: list[tuple[Member, str]]) -> str:
+    import json
+
+    listed = json.dumps([member.told for member, _ in silent])
+    if len(silent) == 1:
+        return f"could not connect to machines: {listed}: {silent[0][1]}"
+    whys = "; ".join(f"{member.typed}: {why}" for member, why in silent)
+    return f"could not connect to machines: {listed}: {whys}"
