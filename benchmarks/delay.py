@@ -34,7 +34,7 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
     """What still waits on a line waits in vain."""
     for task in asyncio.all_tasks(loop):
         task.cancel()
-    loop.call_soon(loop.stop)
+    loop.call_later(0.1, loop.stop)
 
 
 async def _carry(

@@ -28,7 +28,7 @@ DELAY = 0.05
 def measure(settings: Settings) -> dict[str, Any]:
     """All of it, on three machines that are namespaces of this one."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from ssh.lab import Lab, why_no_lab
+    from ssh.lab import Lab, why_no_lab  # type: ignore[import-not-found]
 
     why = why_no_lab()
     if why:
@@ -149,14 +149,14 @@ def _seeds_way(work: Path, lab: Any) -> float:
         subprocess.run(["tar", "-cf", str(tar), "--exclude", "*.tar", "-C", str(work), "."],
                        check=False, capture_output=True)  # fmt: skip
         ssh(machine, f"mkdir -p job_data/{name}")
-        scp(str(tar), f"{where}/tmp/{name}.tar", machine)
-        done = ssh(machine, f"cd job_data/{name} && tar -xf /tmp/{name}.tar && bash -ic"
+        scp(str(tar), f"{where}{name}.tar", machine)
+        done = ssh(machine, f"cd job_data/{name} && tar -xf ~/{name}.tar && bash -ic"
                             f" {shlex.quote(line)}")  # fmt: skip
         (work / "job_results").mkdir(exist_ok=True)
         (work / "job_results" / f"{name}.out").write_bytes(done.stdout)
-        ssh(machine, f"cd job_data/{name} && tar -cf /tmp/{name}.back.tar .")
-        scp(f"{where}/tmp/{name}.back.tar", str(work / f"{name}.back.tar"), machine)
-        ssh(machine, f"rm -rf job_data/{name} /tmp/{name}.tar /tmp/{name}.back.tar")
+        ssh(machine, f"cd job_data/{name} && tar -cf ~/{name}.back.tar .")
+        scp(f"{where}{name}.back.tar", str(work / f"{name}.back.tar"), machine)
+        ssh(machine, f"rm -rf job_data/{name} {name}.tar {name}.back.tar")
 
     begin = time.perf_counter()
     probe = "top -n1 -b -i >/dev/null; lscpu >/dev/null"

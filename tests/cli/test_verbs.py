@@ -395,12 +395,123 @@ def test_gpus_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
     assert main(["gpus", "--id", "9"]) == 3
 
 
-def test_nodes(fake: FakeDaemon, capsys: Captured) -> None:
-    node = {"name": "box", "state": "up", "jobs": 3, "since": None,
-            "resources": {"gpu": {"total": "4", "free": "1"}}}  # fmt: skip
-    fake.answers["GET /v1/nodes"] = (200, {"nodes": [node]})
+HERE = {"name": "box", "state": "up", "jobs": 3, "since": None, "address": None, "why": None,
+        "notes": [], "resources": {"cpu": {"total": "16", "free": "15.25"},
+        "mem": {"total": "131072", "free": "5120"},
+        "gpu": {"total": "4", "free": "1"}}}  # fmt: skip
+AFAR = {**HERE, "name": "gpu1", "address": "ssh://me@198.51.100.7:22", "jobs": 0,
+        "measured": {"gpus": [{"model": "T4"}] * 2, "cores": 8, "memory_available": 4096},
+        "resources": {"gpu": {"total": "2", "free": "2"}}}  # fmt: skip
+SILENT = {**AFAR, "name": "gpu2", "state": "unreachable", "resources": {}, "measured": None,
+          "why": "ssh: connect to host 198.51.100.8 port 22: Connection refused"}  # fmt: skip
+
+
+def test_nodes_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
+    fake.answers["GET /v1/nodes"] = (200, {"nodes": [HERE]})
     assert main(["nodes"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["box", "up", "1/4", "3"]
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[-1] == "JOBS"
+    assert row.split() == ["box", "up", "1/4", "15/16", "5/128G", "3"]
+    fake.answers["GET /v1/nodes"] = (200, {"nodes": [HERE, AFAR, SILENT]})
+    assert main(["nodes"]) == 0
+    _, here, there, silent = capsys.readouterr().out.splitlines()
+    assert here.endswith("3  this machine")
+    assert there.split() == ["gpu1", "up", "2/2", "-", "-", "0", "ssh://me@198.51.100.7:22"]
+    assert silent.endswith("  Connection refused")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_nodes_on_a_terminal_lose_the_address_first_and_never_the_note(
+    fake: FakeDaemon, capsys: Captured, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr("stoker.cli.table.terminal_width", lambda: width)
+    fake.answers["GET /v1/nodes"] = (200, {"nodes": [HERE, AFAR, SILENT]})
+    assert main(["nodes"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert ("ssh://" in text) == (width >= 120)
+    assert ("gpu2: Connection refused" in text) == (width < 80)
+    assert "Connection refused" in text
+
+
+def test_adding_machines_says_what_they_have(
+    fake: FakeDaemon, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "key").touch()
+    lines = f"username: me\nip: h\nport: 22\nssh_key_path: {tmp_path}/key\n"
+    for name in ("gpu1", "gpu2"):
+        (tmp_path / f"{name}.yaml").write_text(lines)
+    files = [str(tmp_path / f"{name}.yaml") for name in ("gpu1", "gpu2")]
+    fake.answers["POST /v1/nodes"] = (200, {"configured": True, "changed": True})
+    fake.answers["POST /v1/nodes/look"] = (200, {"nodes": [HERE, AFAR, SILENT]})
+    assert main(["nodes", "add", *files]) == 1
+    out, err = capsys.readouterr()
+    assert out == "gpu1 is up: 2 x T4, 8 cores, 4 GiB of memory free\n"
+    assert err.count("config.toml names") == 2
+    assert "Added, but gpu2 cannot be reached yet: Connection refused." in err
+    asked = [body["name"] for body in fake.bodies("/v1/nodes")]
+    assert asked == ["gpu1", "gpu2"]
+    assert fake.bodies("/v1/nodes")[0]["key"] == f"{tmp_path}/key"
+    assert main(["nodes", "add", *files, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)["nodes"]
+    assert [each["name"] for each in shown] == ["gpu1", "gpu2"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["add"], ["add", "gpu1"], ["add", "gpu1", "h", "x"], ["add", "gpu1", "h", "--key", "/no"],
+        ["add", "nothere.yaml"], ["add", "a.yaml", "h"], ["remove"], ["frob"], ["list", "x"],
+    ],
+)  # fmt: skip
+def test_adding_nothing_sensible_is_refused_before_anybody_is_asked(
+    fake: FakeDaemon, capsys: Captured, argv: list[str]
+) -> None:
+    assert main(["nodes", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert fake.requests == []
+
+
+def test_removing_a_machine_says_what_that_means(fake: FakeDaemon, capsys: Captured) -> None:
+    reply = {"name": "gpu1", "lost": [4, 5], "configured": True}
+    fake.answers["POST /v1/nodes/remove"] = (200, reply)
+    assert main(["nodes", "rm", "gpu1", "--force"]) == 0
+    assert fake.bodies("/v1/nodes/remove") == [{"name": "gpu1", "force": True}]
+    said = capsys.readouterr().err
+    assert "removed gpu1; 2 jobs given up there" in said
+    assert "config.toml names gpu1" in said
+
+
+def test_gpus_of_several_machines_are_named_with_theirs(fake: FakeDaemon, capsys: Captured) -> None:
+    there = {**GPU, "node": "gpu1", "state": "unreachable", "utilization": None}
+    fake.answers["GET /v1/gpus"] = (200, {"gpus": [GPU, there], "note": None})
+    assert main(["gpus", "--no-header"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["box/0", "gpu1/0"]
+    for asked, found in (("0", 2), ("gpu1/0", 1), ("gpu1", 1), ("box/0,gpu1", 2)):
+        assert main(["gpus", "--no-header", "--id", asked]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert (len(lines), "/0" in lines[0]) == (found, True)
+    assert main(["gpus", "--id", "gpu1/1"]) == 3
+
+
+def test_jobs_on_several_or_silent_machines(fake: FakeDaemon, capsys: Captured) -> None:
+    parts = [{"node": name, "devices": {"gpu": ["0", "1"]}} for name in ("a", "b")]
+    request = {**view(1)["request"], "gpus": "2", "machines": 2}
+    since = "2026-11-15T20:00:00Z"
+    gang = view(42, **RUNNING, parts=parts, nodes=["a", "b"], unreachable=True,
+                unreachable_since=since, request=request,
+                reason_text="b has been unreachable for 5:00")  # fmt: skip
+    fake.answers["GET /v1/jobs"] = listing(gang)
+    assert main(["--no-header"]) == 0
+    row = capsys.readouterr().out
+    assert " 2x2  a:0,1 b:0,1 (unreachable for " in row
+    assert main(["show", "42"]) == 0
+    shown = capsys.readouterr().out
+    assert "RUNNING: b has been unreachable for 5:00" in shown
+    assert "gpu 0,1 on a" in shown
+    assert "gpu 0,1 on b" in shown
+    assert "machines 2" in shown
 
 
 def test_drain_and_undrain(fake: FakeDaemon, capsys: Captured) -> None:

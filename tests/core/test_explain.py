@@ -1,6 +1,8 @@
 """Why a job waits, and when it may start."""
 
-from core.story import Story, gpus
+from msgspec.structs import replace
+
+from core.story import Afar, Story, gpus
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.explain import reason, why
@@ -125,3 +127,35 @@ def test_who_waits_for_a_limit_is_not_the_first_in_line() -> None:
     story.plan()
     big = story.submit(gpus(2))
     assert reason_of(story, big) == "Resources"
+
+
+def test_a_running_job_says_that_its_machine_does_not_answer() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    job = story.submit()
+    story.run(job)
+    story.silent("ant", "no route to host")
+    story.now += 90
+    told = "ant has been unreachable for 1:30 (no route to host)"
+    assert reason(story.state, story.job(job), story.now) == ("NodeUnreachable", told)
+    answer = why(story.state, story.job(job), story.now, story.boot, by_limit(story))
+    assert answer.text.startswith(f"{told}; it runs on there")
+    story.reached("ant")
+    assert reason_of(story, job) is None
+
+
+def test_why_speaks_of_the_machines_asked_for_and_of_those_never_reached() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    story.tell(e.NodeAdded(at=story.now, name="bee", address="ssh://bee"))
+    story.silent("bee", "no such host")
+    story.run(story.submit())
+    anywhere, there = story.submit(), story.submit(replace(gpus(1), nodes=("ant",)))
+
+    def nodes(job: int) -> dict[str, list[str]]:
+        found = why(story.state, story.job(job), story.now, story.boot, by_limit(story))
+        return {view.node: [each.text for each in view.constraints] for view in found.nodes}
+
+    assert list(nodes(there)) == ["ant"]
+    assert list(nodes(anywhere)) == ["box", "ant", "bee"]
+    assert nodes(anywhere)["bee"] == ["what bee has is not known yet: no such host"]

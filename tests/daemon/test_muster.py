@@ -3,17 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.core.cluster import Placement
+from stoker.core.instructions import StartProcess
 from stoker.daemon.muster import LIVE, NONE, READY, WAITING, Muster
 
 
+def of(count: int) -> Muster:
+    more = tuple(Placement(f"m{number}", ()) for number in range(1, count))
+    return Muster.of(StartProcess(1, 0, Placement("m0", (), more)))
+
+
 def mustered(*parts: str) -> Muster:
-    muster = Muster.of((1, 0), len(parts))
+    muster = of(len(parts))
     muster.parts = list(parts)
     return muster
 
 
 def test_nobody_goes_before_all_are_ready() -> None:
-    muster = Muster.of((1, 0), 3)
+    muster = of(3)
     muster.ready(0, 29500)
     muster.ready(2, 29501)
     assert muster.orders().go == []
@@ -23,7 +30,7 @@ def test_nobody_goes_before_all_are_ready() -> None:
 
 
 def test_one_that_cannot_releases_the_others_and_the_reason_is_told_at_the_end() -> None:
-    muster = Muster.of((1, 0), 2)
+    muster = of(2)
     muster.ready(0, 29500)
     muster.none(1, "no space left", failed=False)
     assert (muster.orders().release, muster.orders().over) == ([0], False)

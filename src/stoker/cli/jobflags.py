@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from stoker.cli.options import Args, Option
 from stoker.client.errors import UsageError
 
@@ -107,6 +109,9 @@ def job_options(args: Args) -> dict[str, object]:
     }
     if found.get("nice") is True:
         found["nice"] = "100"
+    into = args.text("bring_into")
+    if into is not None:
+        found["bring_into"] = os.path.abspath(os.path.expanduser(into))
     named = args.many("resource")
     if named:
         found["resources"] = _resources(args.text("resources"), named)

@@ -109,7 +109,7 @@ def _named(words: list[str], key: str | None) -> list[Known]:
         from stoker.client.machines import read_machine
 
         machines = [read_machine(path) for path in files]
-    elif len(words) == 2:
+    elif len(words) == 2 and not files:
         machines = [(words[0], words[1], key)]
     else:
         raise UsageError(

@@ -76,7 +76,9 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
     over = view.get("result") is not None
     for part in view.get("parts") or [view]:
-        held = "; ".join(f"{kind} {','.join(ids)}" for kind, ids in part["devices"].items())
+        held = "; ".join(
+            f"{kind} {','.join(ids)}" for kind, ids in (part.get("devices") or {}).items()
+        )
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""
             found.append(("used" if over else "holds", f"{held}{on}"))

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import Placement
 from stoker.core.job import Job, Spec
-from stoker.core.launch import Launch, log_paths, several
+from stoker.core.launch import Launch, log_paths
 from stoker.core.measure import busy_share, guessed_share, others, worth_telling
 from stoker.core.request import CPU, MEMORY
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
+from stoker.daemon.gangs import Gangs
 from stoker.daemon.judge import Judge, Rules
-from stoker.daemon.muster import Key, Muster, Orders
+from stoker.daemon.muster import Key
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.address import parse_address
 from stoker.executors.ssh.link import Poller
@@ -28,10 +28,6 @@ from stoker.executors.ssh.remote import RemoteExecutor
 from stoker.executors.ssh.travel import Surveys
 from stoker.probes.remote import Look, node_facts, parse
 
-GATE = 60
-"""Seconds that a part waits for the others."""
-TRY_AGAIN = 10.0
-"""Seconds before an attempt on several machines is tried again that did not come together."""
 ATTENTIVE, IDLE = 3.0, 10.0
 """Seconds between looks at a machine, while somebody cares and otherwise."""
 
@@ -76,9 +72,7 @@ class Fleet:
         self.local, self.node, self.poller, self.rules = local, node, poller, rules
         self.run, self.notes, self.logs = run, notes, logs
         self.machines: dict[str, Machine] = {}
-        self.musters: dict[Key, Muster] = {}
-        self.gangs: dict[Key, tuple[str, ...]] = {}
-        """Attempts on several machines: the machine of each part."""
+        self.gangs = Gangs(self)
         self.compose: Compose | None = None
         self.surveys = Surveys()
         self.state: Callable[[], State] = State
@@ -135,20 +129,6 @@ class Fleet:
         executor = self.machines[name].executor
         executor.adopt(job, rank if gang else None, logs, spec)
 
-    def adopt_gangs(self, state: State) -> None:
-        """Attempts on several machines that an earlier driver began: how far did it get?"""
-        for job in state.running.values():
-            if job.placement is not None and job.placement.more:
-                key = (job.id, job.attempt)
-                self._gather(key, job.placement)
-                for end in job.ends:
-                    self.musters[key].live(end.part)
-
-    def _gather(self, key: Key, placement: Placement) -> Muster:
-        self.gangs[key] = tuple(part.node for part in placement.parts)
-        muster = self.musters[key] = Muster.of(key, len(placement.parts))
-        return muster
-
     def afar(self, placement: Placement) -> bool:
         """Whether any of it is on another machine."""
         return placement.node != self.node or bool(placement.more)
@@ -157,28 +137,40 @@ class Fleet:
 
     def start(self, wish: i.StartProcess) -> None:
         """Start an attempt where it was placed."""
-        assert self.compose is not None
         placement = wish.placement
-        key = (wish.job, wish.attempt)
         if placement.more:
-            muster = self._gather(key, placement)
-            for rank, part in enumerate(placement.parts):
-                machine = self.machines.get(part.node)
-                if machine is None:
-                    muster.ready(rank, _free_port())
-                else:
-                    order = several(self.compose(wish, part), rank, self.gangs[key])
-                    machine.executor.start(wish, order, rank, GATE)
-            self._carry_on(muster)
+            self.gangs.start(wish)
             return
-        machine = self.machines.get(placement.node)
+        executor = self.executor(placement.node)
+        if executor is not None:
+            executor.start(wish, self.order(wish, placement))
+            return
+        why = f"{placement.node} has been removed"
+        self._events.append(
+            e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
+        )
+
+    def executor(self, name: str) -> RemoteExecutor | None:
+        """A machine over SSH, if it is one of ours."""
+        machine = self.machines.get(name)
+        return machine.executor if machine is not None else None
+
+    def order(self, wish: i.StartProcess, part: Placement) -> Launch:
+        """What exactly is to be started on a part's machine."""
+        assert self.compose is not None
+        return self.compose(wish, part)
+
+    def address(self, name: str) -> str | None:
+        """Where other machines find it: at the address by which we reach it."""
+        machine = self.machines.get(name)
         if machine is None:
-            why = f"{placement.node} has been removed"
-            self._events.append(
-                e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
-            )
-            return
-        machine.executor.start(wish, self.compose(wish, placement))
+            return None
+        return (machine.look.address if machine.look else None) or machine.executor.address.host
+
+    def our_address(self, seen_from: list[str]) -> str:
+        """The address from which those machines see us come."""
+        looks = [self.machines[name].look for name in seen_from if name in self.machines]
+        return next((look.client for look in looks if look and look.client), self.node)
 
     def _with(self, key: Key) -> list[RemoteExecutor]:
         return [
@@ -190,12 +182,7 @@ class Fleet:
     def end(self, wish: i.EndAttempt) -> None:
         """End it wherever it runs."""
         key = (wish.job, wish.attempt)
-        muster = self.musters.get(key)
-        if muster is not None and self.node in self.gangs[key]:
-            rank = self.gangs[key].index(self.node)
-            if key not in self.local.attempts:
-                muster.none(rank, "cancelled before it was started", failed=False)
-                self._carry_on(muster)
+        self.gangs.end(key)
         for executor in self._with(key):
             executor.end(wish)
 
@@ -298,12 +285,7 @@ class Fleet:
 
     def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
         """A part of an attempt on several machines waits for the others."""
-        muster = self.musters.get(key)
-        if muster is not None:
-            muster.ready(self.gangs[key].index(machine.name), port)
-            self._carry_on(muster)
-        else:
-            machine.release(key)
+        self.gangs.ready(machine, key, port)
 
     def strays(self, name: str) -> list[Key]:
         """What was restarted elsewhere while the machine was silent."""
@@ -322,100 +304,16 @@ class Fleet:
         for name, machine in self.machines.items():
             facts, machine.executor.facts = machine.executor.facts, []
             for fact in facts:
-                found += self._of_part(name, fact)
+                found += self.gangs.of_part(name, fact)
             found += self._standing(state, name, machine)
-        later, self._events = self._events, []
+        later, self.gangs.events = self.gangs.events, []
         return found + later
 
     def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:
         """Facts of the executor here, some of which are about one part of several."""
-        if not self.gangs:
+        if not self.gangs.nodes:
             return facts
-        return [told for fact in facts for told in self._of_part(self.node, fact)]
-
-    def _of_part(self, node: str, fact: e.Event) -> list[e.Event]:
-        key = (getattr(fact, "job", 0), getattr(fact, "attempt", -1))
-        if key not in self.gangs or node not in self.gangs[key]:
-            return [fact]
-        rank = self.gangs[key].index(node)
-        muster = self.musters.get(key)
-        match fact:
-            case e.StartCalledOff() | e.StartFailed() if muster is not None:
-                muster.none(rank, fact.why, isinstance(fact, e.StartFailed))
-                self._carry_on(muster)
-                return []
-            case e.StartCalledOff():
-                lost = e.AttemptLost(
-                    at=fact.at, job=fact.job, attempt=fact.attempt, why=fact.why, part=rank
-                )
-                return [lost]
-            case e.ProcessStarted() | e.ProcessExited() | e.AttemptLost() | e.StartFailed():
-                if muster is not None:
-                    muster.live(rank)
-                    self._carry_on(muster)
-                return [replace(fact, part=rank)]
-        return [fact]
-
-    def _carry_on(self, muster: Muster) -> None:
-        orders, key = muster.orders(), muster.key
-        if orders.over:
-            del self.musters[key]
-        self._carry_out(muster, orders)
-        job, attempt = key
-        now = time.time()
-        for rank in orders.lost:
-            why = "it was not started with the others"
-            self._events.append(e.AttemptLost(at=now, job=job, attempt=attempt, why=why, part=rank))
-        if orders.off is not None:
-            del self.gangs[key]
-            if orders.failed:
-                self._events.append(e.StartFailed(at=now, job=job, attempt=attempt, why=orders.off))
-            else:
-                self._events.append(
-                    e.StartCalledOff(
-                        at=now, job=job, attempt=attempt, why=orders.off, delay=TRY_AGAIN
-                    )
-                )
-
-    def _carry_out(self, muster: Muster, orders: Orders) -> None:
-        nodes = self.gangs[muster.key]
-        for rank in orders.release:
-            machine = self.machines.get(nodes[rank])
-            if machine is not None:
-                machine.executor.release(muster.key)
-            else:
-                muster.none(rank, muster.why, muster.failed)
-                self._carry_on(muster)
-                return
-        names = self._meeting_point(muster, nodes) if orders.go else {}
-        for rank in orders.go:
-            machine = self.machines.get(nodes[rank])
-            if machine is not None:
-                machine.executor.go(muster.key, names)
-            else:
-                self._start_here(muster.key, rank, nodes, names)
-
-    def _start_here(
-        self, key: Key, rank: int, nodes: tuple[str, ...], names: dict[str, str]
-    ) -> None:
-        job = self.state().jobs.get(key[0])
-        if job is None or job.placement is None or self.compose is None:
-            return
-        wish = i.StartProcess(*key, job.placement)
-        order = several(self.compose(wish, job.placement.parts[rank]), rank, nodes)
-        self.local.start(wish, replace(order, extra=order.extra | names))
-
-    def _meeting_point(self, muster: Muster, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Where the parts find the first one: at the address by which we reach it."""
-        first = self.machines.get(nodes[0])
-        if first is not None:
-            address = first.look.address if first.look else None
-            address = address or first.executor.address.host
-        else:
-            looks = [self.machines[name].look for name in nodes[1:] if name in self.machines]
-            seen = [look.client for look in looks if look is not None and look.client]
-            address = seen[0] if seen else self.node
-        return {"MASTER_ADDR": address, "MASTER_PORT": str(muster.port)}
+        return [told for fact in facts for told in self.gangs.of_part(self.node, fact)]
 
     def _standing(self, state: State, name: str, machine: Machine) -> list[e.Event]:
         """First what a machine has, then who is on it, and only then that it may be used."""
@@ -446,7 +344,7 @@ class Fleet:
     @property
     def pending(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self._events) or any(
+        return bool(self._events or self.gangs.events) or any(
             machine.executor.facts or (machine.fresh and machine.reached)
             for machine in self.machines.values()
         )
@@ -459,9 +357,7 @@ class Fleet:
             if isinstance(event, e.AttemptAbandoned) and event.node in self.machines:
                 # Should it have come back just now: it must not go on there, so all begins anew.
                 self.machines[event.node].executor.connection.renew()
-        for key in [key for key in self.gangs if not self.known(key)]:
-            del self.gangs[key]
-            self.musters.pop(key, None)
+        self.gangs.forget([key for key in self.gangs.nodes if not self.known(key)])
 
     # -- time and ends ------------------------------------------------------------------
 
@@ -495,13 +391,3 @@ class Fleet:
         """Let all connections go; what runs there goes on."""
         for machine in self.machines.values():
             machine.executor.close()
-
-
-def _free_port() -> int:
-    """A port here that nothing listens on."""
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("", 0))
-        port: int = found.getsockname()[1]
-    return port

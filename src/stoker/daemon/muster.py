@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stoker.core.instructions import StartProcess
+
 Key = tuple[int, int]
 
 WAITING, READY, LIVE, NONE = "waiting", "ready", "live", "none"
@@ -27,16 +29,21 @@ class Orders(Struct):
 class Muster(Struct):
     """How the parts of one attempt stand, until all run or none does."""
 
-    key: Key
+    wish: StartProcess
     parts: list[str]
     port: int = 0
     why: str = ""
     failed: bool = False
 
     @classmethod
-    def of(cls, key: Key, count: int) -> Muster:
+    def of(cls, wish: StartProcess) -> Muster:
         """Nothing is known of anybody yet."""
-        return cls(key, [WAITING] * count)
+        return cls(wish, [WAITING] * len(wish.placement.parts))
+
+    @property
+    def key(self) -> Key:
+        """The job and the number of its attempt."""
+        return self.wish.job, self.wish.attempt
 
     def ready(self, part: int, port: int) -> None:
         """A part has claimed its attempt and waits."""

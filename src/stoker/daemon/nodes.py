@@ -13,6 +13,7 @@ from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
+from stoker.daemon import settings
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.fleet import Fleet, Machine
 from stoker.daemon.settings import ConfiguredNode, check_name
@@ -26,6 +27,7 @@ PATIENCE = 15
 
 def add(desk: Desk, body: r.AddNode) -> Decide:
     """One more machine over SSH, or another way to one that we have."""
+    configured = _in_file(body.name)
 
     def decide(state: State, now: Moment) -> Decision:
         if body.name == desk.node:
@@ -61,7 +63,7 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
             "address": body.address,
             "new": before is None,
             "changed": not known,
-            "configured": before is not None and before.configured,
+            "configured": configured,
         }
         return Decision(events=[] if known else [fact], reply=lambda _: reply)
 
@@ -138,12 +140,12 @@ def from_settings(
 
 def remove(desk: Desk, body: r.RemoveNode) -> Decide:
     """A machine over SSH is ours no longer; with `force`, what runs there is given up."""
+    configured = _in_file(body.name)
 
     def decide(state: State, now: Moment) -> Decision:
         if body.name == desk.node:
             raise Refusal(f"'{body.name}' is this machine; it cannot be removed.", "usage")
-        before = state.rest.remotes.get(body.name)
-        if before is None:
+        if body.name not in state.rest.remotes:
             raise Refusal(f"There is no machine '{body.name}'; see stoker nodes.", "not_found")
         running = _running(state, body.name)
         if running and not body.force:
@@ -162,10 +164,18 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
             events.append(lost)
         events.append(e.NodeRemoved(at=now.at, name=body.name))
         given_up = [job.id for job in running]
-        reply = {"name": body.name, "lost": given_up, "configured": before.configured}
+        reply = {"name": body.name, "lost": given_up, "configured": configured}
         return Decision(events=events, reply=lambda _: reply)
 
     return decide
+
+
+def _in_file(name: str) -> bool:
+    """Whether the configuration, as it is now, names this machine."""
+    try:
+        return any(each.name == name for each in settings.load().nodes)
+    except BadValue:
+        return False  # whoever starts the next daemon will hear of it
 
 
 def look(fleet: Fleet, names: list[str]) -> Decide:

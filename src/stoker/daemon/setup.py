@@ -198,7 +198,7 @@ def _take_over(
         for job in loop.engine.state.running.values()
         if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
     ]
-    loop.fleet.adopt_gangs(loop.engine.state)
+    loop.fleet.gangs.adopt(loop.engine.state)
     executor.adopt(here, same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []

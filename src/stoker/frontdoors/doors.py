@@ -12,10 +12,15 @@ DOORS = {
     "simple_hypersearch": "print one command for each combination of parameters",
     "grass": "queues with resources of their own",
     "auto": "a GPU task server and its client",
+    "execute_batch": "run the lines of a file on machines over SSH",
+    "execute_remote": "run one command on a machine over SSH",
 }
 """Every door and what it is for. Each is a module beside this one with `main(argv) -> int`."""
 
-ON_PATH = ("simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch")
+ON_PATH = (
+    "simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch", "execute_batch",
+    "execute_remote",
+)  # fmt: skip
 """What installing the package puts on PATH: no other tool has these names."""
 
 
@@ -43,3 +48,13 @@ def simple_gpu_submit() -> int:
 def simple_hypersearch() -> int:
     """The command of this name."""
     return enter("simple_hypersearch", sys.argv[1:])
+
+
+def execute_batch() -> int:
+    """The command of this name."""
+    return enter("execute_batch", sys.argv[1:])
+
+
+def execute_remote() -> int:
+    """The command of this name."""
+    return enter("execute_remote", sys.argv[1:])

@@ -233,7 +233,7 @@ run_it() {
 not_begun() {
     if [ $code = 200 ]; then
         echo "the directory $work cannot be entered"
-    elif ! : >"$RUN/$key.begun"; then
+    elif ! command : >"$RUN/$key.begun"; then
         echo "no space left in $HERE"
     elif [ -n "$SHELL_HERE" ]; then
         echo "~/.bashrc ended the shell (code $code) before it came to the job; see what it does" \
@@ -358,16 +358,22 @@ look() {
     tell "$id" done
 }
 
-# `busy`: its process is not there yet, or no longer, and somebody looks after it.
+# `busy`: its process is not there yet, or no longer, and somebody looks after it. `void`: nobody
+# does, and nothing of it has ever run.
 look_closer() {
     port= how="gone $key"
     [ -e "$RUN/$key.port" ] && read -r port <"$RUN/$key.port"
     find_born "$keeper" && [ "$born" = "$since" ] && how="busy $key"
+    pid=none
     read -r pid was <"$RUN/$key.pid"
     if [ "$pid" = none ]; then
         [ -z "$port" ] || [ -e "$RUN/$key.gate" ] || how="ready $key $port"
     elif find_born "$pid" && [ "$born" = "${was%% *}" ]; then
         how="running $key $pid"
+    fi
+    if [ "$how" = "gone $key" ] && [ ! -e "$RUN/$key.begun" ]; then
+        find_pids "$key"
+        [ -n "$pids" ] || how="void $key"
     fi
     tell "$id" "$how"
 }
@@ -418,19 +424,23 @@ store() {
     fi
 }
 
+# ping: whether anybody is here.
+ping() { tell "$id" done; }
+
 # have ID: whether a tree is here.
 have() { if [ -d "$HERE/trees/$1" ]; then tell "$id" done yes; else tell "$id" done no; fi; }
 
 # forget KEY...: everything about attempts whose end is on record.
 forget() {
-    for key in "$@"; do
-        (
-            set +f
-            cd "$RUN" && rm -f "$key".*
-            [ -d "$HERE/work/$INSTALL.$key" ] && rm -rf "$HERE/work/$INSTALL.$key"
-        ) &
-    done
     tell "$id" done
+    for key in "$@"; do
+        shift
+        set -- "$@" "$HERE/work/$INSTALL.$key"
+        for each in claim gate pid exit begun stamp out err list port; do
+            [ -e "$RUN/$key.$each" ] && set -- "$@" "$RUN/$key.$each"
+        done
+    done
+    rm -rf "$@" &
 }
 
 # keep KEY: what it wrote could not be carried; put it where nobody forgets it.
@@ -488,9 +498,11 @@ find_sizes() {
     names=
     while [ $# -gt 2 ]; do
         eval "out_${1%.*}_${1#*.}= err_${1%.*}_${1#*.}="
-        names="$names $1.out $1.err"
+        [ -s "$RUN/$1.out" ] || [ "$2" -gt 0 ] && names="$names $1.out"
+        [ -s "$RUN/$1.err" ] || [ "$3" -gt 0 ] && names="$names $1.err"
         shift 3
     done
+    [ -n "$names" ] || return
     sizes=$(cd "$RUN" && ls -ln $names)
     while read -r _ _ _ _ size _ _ _ name; do
         key=${name%.*}
@@ -535,13 +547,27 @@ collect() {
 
 # A tar in $RUN/part.$$, its length in $size: 0 if it is not all there.
 pack() {
-    [ $# -gt 0 ] || set -- --null -T "$RUN/$key.list"
     trouble=$({
-        (cd "$HERE/work/$INSTALL.$key" && tar -cf - "$@" || echo tar >&3) |
+        (cd "$HERE/work/$INSTALL.$key" && tar_of "$@" || echo tar >&3) |
             head -c $((most + 1)) >"$RUN/part.$$" || echo disk >&3
     } 3>&1)
     find_size "$RUN/part.$$"
     [ -z "$trouble" ] && [ "$size" -le "$most" ] || size=0
+}
+
+# Names as words, since not every tar reads a list; only GNU's sees more in a backslash.
+tar_of() {
+    plain=
+    tar --no-unquote --version >/dev/null && plain=--no-unquote
+    if [ $# -gt 0 ]; then
+        for each in "$@"; do
+            shift
+            [ -e "$each" ] || [ -L "$each" ] && set -- "$@" "./$each"
+        done
+        tar $plain -cf - "$@"
+    else
+        xargs -0 tar $plain -cf - <"$RUN/$key.list"
+    fi
 }
 
 # What nobody has asked for in weeks, and claims that were only taken, go.

@@ -11,6 +11,9 @@ from stoker.executors.ssh.link import Answer, Bulk, Link, Poller
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 HELLO_PATIENCE = 25.0
 """Seconds for a login; ssh itself gives up on a silent network sooner."""
+QUIET, PATIENCE = 10.0, 20.0
+"""After so many seconds without a word the agent is asked for one, and has so many to answer.
+ssh notices a dead network far sooner; this is for a shell that was killed or hangs."""
 ROOT = ".stoker"
 """Where everything of ours is on a machine, below its user's home."""
 
@@ -41,6 +44,8 @@ class Connection:
         self.failures = 0
         self.try_at: float | None = time.monotonic()
         self.give_up_at: float | None = None
+        self.asked_at: float | None = None
+        """When the agent was asked whether it is still there."""
 
     @property
     def up(self) -> bool:
@@ -63,9 +68,29 @@ class Connection:
         if self.link is None and self.try_at is not None and now >= self.try_at:
             self._connect()
         if self.give_up_at is not None and now >= self.give_up_at and self.link is not None:
-            self.link.close(f"it did not answer within {HELLO_PATIENCE:.0f} s")
-        moments = [moment for moment in (self.try_at, self.give_up_at) if moment is not None]
+            self.link.close(f"it lets us in, but no shell answered within {HELLO_PATIENCE:.0f} s")
+        candidates = (self._look_after(now), self.try_at, self.give_up_at)
+        moments = [moment for moment in candidates if moment is not None]
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
+
+    def _look_after(self, now: float) -> float | None:
+        """See that the agent is alive; the next moment to do so."""
+        link = self.link
+        if link is None or not link.up:
+            self.asked_at = None
+            return None
+        if self.asked_at is not None and link.heard >= self.asked_at:
+            self.asked_at = None
+        if self.asked_at is None:
+            if now < link.heard + QUIET:
+                return link.heard + QUIET
+            self.asked_at = now
+            link.ask(None, "ping")
+        elif now >= self.asked_at + PATIENCE:
+            self.asked_at = None
+            link.close("its shell stopped answering")
+            return self.try_at
+        return self.asked_at + PATIENCE
 
     def renew(self) -> None:
         """Begin anew, if there is a connection."""

@@ -4,8 +4,9 @@
 # is done beside the agent's loop, and nobody waits for the process that asks the driver: only
 # for its answer, or for DRIVER_PATIENCE seconds to be over.
 #
-#   facts    the last measurement, whole; the news `facts` says that there is a new one
-#   stuck    the process that the driver did not let go, and the kernel's start time of it
+# It goes out line by line as news, `fact` before each and `facts` after the last: a full disk
+# does not matter. In RUN is only `stuck`: the process that the driver did not let go, and the
+# kernel's start time of it.
 
 DRIVER_PATIENCE=${DRIVER_PATIENCE:-10}
 measuring='' measuring_born=''
@@ -20,12 +21,8 @@ lives() {
 measure() {
     lives "$measuring" "$measuring_born" && return
     (
-        if gather 9>&- >"$RUN/facts.$$" && mv -f "$RUN/facts.$$" "$RUN/facts"; then
-            tell - facts
-        else
-            rm -f "$RUN/facts.$$"
-            tell - unmeasured "cannot write $RUN/facts"
-        fi
+        gather 9>&- | while read -r line; do tell - fact "$line"; done
+        tell - facts
     ) </dev/null 8>&- &
     measuring=$!
     find_born "$measuring"
@@ -47,7 +44,7 @@ gather() {
     echo "load $(cat /proc/loadavg)"
     echo "disk $(df -Pk "$HERE" | tail -n 1)"
     gpus
-    echo end # fails on a full disk, and with it the whole
+    echo end
 }
 
 # One row per GPU, one per process on it, and who these are.

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.framing import Bulks, Lines
 
 CHUNK = 1 << 16
-LONGEST_LINE = 1 << 16
-"""No line of the agent comes near; whatever does is a login script's noise."""
+SACRIFICE = "\n" * 8
+"""Lines for login scripts that read what is not theirs; the agent's text comes after them."""
+
+STARTER = (
+    "exec sh -c 'while read -r line; do "
+    'if [ "$line" = stoker ]; then eval "$(dd bs=1 count=%d 2>/dev/null)"; fi; '
+    "done'"
+)
+"""Any login shell can pass this on. It starts sh on exactly so many bytes of its input."""
 
 Answer = Callable[[list[str]], None]
 """Called with the words of each line that answers a request."""
@@ -57,15 +67,19 @@ class Link:
         over: Callable[[str], None],
     ) -> None:
         """`names` are set for the agent; `over` is told once, in words, when this is over."""
-        self.poller, self.news, self.over = poller, news, over
-        self.up = False
+        self.address, self.poller, self.news, self.over = address, poller, news, over
+        self.up = self._closed = False
         self.nonce = secrets.token_hex(16)
+        self.heard = time.monotonic()
+        """When anything came last."""
         self._answers: dict[str, Answer] = {}
-        self._bulks: list[tuple[str, Bulk]] = []
+        self._bulks: dict[str, Bulk] = {}
         self._last = 0
-        self._lines, self._bulk = b"", b""
+        self._in_lines, self._in_bulk = Lines(self.nonce), Bulks(self.nonce)
+        self._complaints = f"{control}.log"
+        """What ssh itself has to say: kept apart from what comes over the connection."""
         self._said = b""
-        """What came on stderr before the agent spoke: ssh's own complaint."""
+        """What came on stderr before the agent spoke."""
         self._unsent = b""
         self.process = self._spawn(address, control, names)
         out, err = self.process.stdout, self.process.stderr
@@ -82,23 +96,24 @@ class Link:
     def _spawn(
         self, address: Address, control: str, names: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(control)  # of a connection that is over: ssh would try to use it
+        for path in (control, self._complaints):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of a connection that is over: ssh would try to use it
         agent = ""
         for name in ("facts.sh", "agent.sh"):  # the agent, with its loop, comes last
             with open(os.path.join(os.path.dirname(__file__), name)) as file:
                 agent += file.read()
         head = "".join(f"{name}={quoted(value)}\n" for name, value in names.items())
-        text = os.fsencode(f"NONCE={self.nonce}\n{head}{agent}")
-        # Any login shell can read this: it starts sh on exactly so many bytes of its input.
-        starter = f"""exec sh -c 'eval "$(dd bs=1 count={len(text)} 2>/dev/null)"'"""
+        # Unset first: were it exported by a login script, jobs would see it.
+        text = os.fsencode(f"unset NONCE\nNONCE={self.nonce}\n{head}{agent}")
+        starter = STARTER % len(text)
+        options = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-E", self._complaints)
         process = subprocess.Popen(
-            [*address.command(control, "-o", "ControlMaster=yes", "-o", "ControlPersist=no"),
-             starter],
+            [*address.command(control, *options), starter],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
-        self._unsent = text
+        self._unsent = SACRIFICE.encode() + b"stoker\n" + text
         return process
 
     # -- out ----------------------------------------------------------------------------
@@ -114,7 +129,7 @@ class Link:
     def fetch(self, bulk: Bulk, verb: str, *words: str) -> None:
         """Send a request whose answer is bytes."""
         self._last += 1
-        self._bulks.append((str(self._last), bulk))
+        self._bulks[str(self._last)] = bulk
         self._send(str(self._last), verb, words)
 
     def _send(self, number: str, verb: str, words: tuple[str, ...]) -> None:
@@ -149,14 +164,10 @@ class Link:
         if not chunk:
             self.close(self._complaint())
             return
-        *lines, self._lines = (self._lines + chunk).split(b"\n")
-        if len(self._lines) > LONGEST_LINE:
-            self._lines = b""
-        mine = self.nonce.encode()
-        for line in lines:
-            nonce, _, rest = line.partition(b" ")
-            if nonce == mine:
-                self._heard(os.fsdecode(rest).split(" "))
+        self.heard = time.monotonic()
+        for words in self._in_lines.feed(chunk):
+            if not self._closed:  # by what was heard just before
+                self._heard(words)
 
     def _heard(self, words: list[str]) -> None:
         number, *rest = words
@@ -181,36 +192,29 @@ class Link:
             return
         if not self.up:
             self._said = (self._said + chunk)[-2000:]
-        self._bulk += chunk
-        while self._bulks and self._piece():
-            pass
-
-    def _piece(self) -> bool:
-        """Hand one whole answer on; False when it is not all here yet."""
-        number, bulk = self._bulks[0]
-        mark = f"{self.nonce} {number} ".encode()
-        start = self._bulk.find(mark)
-        if start < 0:
-            return False
-        head, newline, body = self._bulk[start + len(mark) :].partition(b"\n")
-        if not newline or len(body) < int(head):
-            return False
-        self._bulks.pop(0)
-        self._bulk = body[int(head) :]
-        bulk(body[: int(head)])
-        return True
+        self.heard = time.monotonic()
+        for number, data in self._in_bulk.feed(chunk):
+            bulk = self._bulks.pop(number, None)
+            if bulk is not None and not self._closed:
+                bulk(data)
 
     # -- the end ------------------------------------------------------------------------
 
     def _complaint(self) -> str:
-        """Why ssh ended, in its own words."""
-        code = self.process.wait()
-        said = self._said.decode(errors="replace").strip().splitlines()
-        if said and not self.up:
-            return said[-1]
+        """Why ssh ended."""
+        try:
+            code = self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = None  # it waits for others who use the connection; closing ends it
         if self.up:
             return "the connection was lost"
-        return f"ssh ended with code {code} and no word; try it by hand"
+        try:
+            with open(self._complaints, errors="replace") as file:
+                said = file.read()
+        except OSError:
+            said = ""
+        said = said or self._said.decode(errors="replace")
+        return complaint(said, self.address, code)
 
     def close(self, why: str) -> None:
         """End the connection; jobs on the other side go on."""
@@ -223,5 +227,26 @@ class Link:
         process.kill()
         process.wait()
         over, self.over = self.over, lambda _: None
-        self.up = False
+        self.up, self._closed = False, True
+        with contextlib.suppress(OSError):
+            os.unlink(self._complaints)
         over(why)
+
+
+def complaint(said: str, address: Address, code: int | None) -> str:
+    """What ssh said, in a sentence that also says what to do."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    by_hand = f"try it by hand: ssh {address.url}"
+    if "HOST IDENTIFICATION HAS CHANGED" in said or "Host key verification failed" in said:
+        name = f"[{address.host}]:{address.port}" if address.port else address.host
+        return (
+            "its host key is not the one that ssh knows: if that is as it should be, forget the"
+            f" old one with: ssh-keygen -R '{name}'"
+        )
+    denied = re.search(r"Permission denied \(.*", said)
+    if denied:
+        key = f"the key {address.key}" if address.key else "every key that ssh offered"
+        return f"it refused {key} ({denied[0].rstrip('.')}); {by_hand}"
+    if lines:
+        return lines[-1]
+    return f"ssh ended with code {code} and no word; {by_hand}"

@@ -1,13 +1,38 @@
 """The logs of attempts on another machine, copied here as they grow: no byte twice, none lost.
 
-How far we are is told by the copy itself, so that nothing need be remembered.
+How far we are is told by the copy itself, so that nothing need be remembered; only what was in
+a file before has a note.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from msgspec import Struct
+
+OUT, ERR, CUT = "out", "err", "cut-"
+
+
+class Piece(Struct, frozen=True):
+    """What the agent says of an attempt: a part of its log, or what comes back from it."""
+
+    key: str
+    what: str
+    offset: int
+    data: bytes
+
+
+def pieces(bulk: bytes) -> list[Piece]:
+    """Take `KEY WHAT OFFSET LENGTH` headings and what follows each apart."""
+    found = []
+    at = 0
+    while at < len(bulk):
+        end = bulk.index(b"\n", at)
+        key, what, offset, size = bulk[at:end].decode().split(" ")
+        at = end + 1 + int(size)
+        found.append(Piece(key, what, int(offset), bulk[end + 1 : at]))
+    return found
 
 
 class Mirror(Struct):
@@ -15,8 +40,9 @@ class Mirror(Struct):
 
     out: str
     err: str | None
+    note: str
+    """Where to remember what was in the files before this attempt wrote to them."""
     out_base: int = 0
-    """What was in the file before this attempt wrote to it."""
     err_base: int = 0
     at_out: int = 0
     at_err: int = 0
@@ -27,39 +53,73 @@ class Mirror(Struct):
         before = os.umask(umask)
         try:
             for path in filter(None, (self.out, self.err)):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                os.close(os.open(path, flags, 0o666))
+                os.close(_append(path, 0o666))
         finally:
             os.umask(before)
         self.out_base, self.err_base = _size(self.out), _size(self.err)
+        if self.out_base or self.err_base:
+            with open(self.note, "w") as file:
+                file.write(f"{self.out_base} {self.err_base}")
 
     def resume(self) -> None:
         """Go on where an earlier driver stopped: attempts have files of their own by default."""
+        with contextlib.suppress(OSError, ValueError):
+            with open(self.note) as file:
+                out, err = file.read().split()
+            self.out_base, self.err_base = int(out), int(err)
         self.at_out = max(_size(self.out) - self.out_base, 0)
         self.at_err = max(_size(self.err) - self.err_base, 0)
 
-    def add(self, stream: str, data: bytes) -> None:
-        """The next piece of stdout (`out`) or stderr (`err`)."""
-        path = self.err if stream == "err" else self.out
-        if path is None:
+    def take(self, piece: Piece) -> None:
+        """Add what is new in a piece; what was asked for twice comes twice."""
+        if piece.what.startswith(CUT):
+            self._begin_anew(piece.what.removeprefix(CUT))
             return
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        have = self.at_err if piece.what == ERR else self.at_out
+        if piece.offset <= have:
+            self._add(piece.what, piece.data[have - piece.offset :])
+
+    def _add(self, stream: str, data: bytes) -> None:
+        path = self.err if stream == ERR else self.out
+        if path is None or not data:
+            return
+        fd = _append(path, 0o600)
         try:
             rest = memoryview(data)
             while rest:
                 written = os.write(fd, rest)
                 rest = rest[written:]
-                if stream == "err":
+                if stream == ERR:
                     self.at_err += written
                 else:
                     self.at_out += written
         finally:
             os.close(fd)
 
+    def _begin_anew(self, stream: str) -> None:
+        """The attempt has emptied its log; so do we, unless others have written to ours."""
+        path, base = (self.err, self.err_base) if stream == ERR else (self.out, self.out_base)
+        have = self.at_err if stream == ERR else self.at_out
+        if path is not None and _size(path) == base + have:
+            os.truncate(path, base)
+        if stream == ERR:
+            self.at_err = 0
+        else:
+            self.at_out = 0
+
     @property
     def offsets(self) -> tuple[str, str]:
         """Where the agent should go on, in stdout and stderr."""
         return str(self.at_out), str(self.at_err)
+
+    def forget(self) -> None:
+        """Its end is on record."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.note)
+
+
+def _append(path: str, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
 
 
 def _size(path: str | None) -> int:
@@ -67,15 +127,3 @@ def _size(path: str | None) -> int:
         return os.stat(path).st_size if path else 0
     except OSError:
         return 0
-
-
-def pieces(bulk: bytes) -> list[tuple[str, str, bytes]]:
-    """Take `KEY WHAT LENGTH` headings and what follows each apart."""
-    found = []
-    at = 0
-    while at < len(bulk):
-        end = bulk.index(b"\n", at)
-        key, what, size = bulk[at:end].decode().split(" ")
-        at = end + 1 + int(size)
-        found.append((key, what, bulk[end + 1 : at]))
-    return found

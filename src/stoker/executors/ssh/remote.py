@@ -14,11 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from msgspec import Struct
-
 from stoker.core.events import (
     AttemptLost,
-    AttemptsFound,
     Event,
     ProcessExited,
     ProcessStarted,
@@ -26,61 +23,27 @@ from stoker.core.events import (
     StartFailed,
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
-from stoker.core.job import Carry, Job, Spec
-from stoker.core.launch import Launch, filled_in
+from stoker.core.job import Job, Spec
+from stoker.core.launch import Launch
 from stoker.core.lifecycle import JobState
-from stoker.executors.ssh import results
+from stoker.executors.ssh import orders, results
 from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.attempts import Attempt, Key, key_of, word_of
 from stoker.executors.ssh.carry import Way
 from stoker.executors.ssh.connection import Connection
+from stoker.executors.ssh.fetching import Fetching, Host
 from stoker.executors.ssh.link import Poller
-from stoker.executors.ssh.mirror import Mirror, pieces
+from stoker.executors.ssh.mirror import Mirror
+from stoker.executors.ssh.reunion import Reunion
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.worker import Worker
 
 LOOK = 1.0
 """Seconds between looks at attempts whose end nobody will tell us."""
-COPY, COPY_FOLLOWED = 2.0, 0.2
-"""Seconds between copies of logs; while somebody follows one."""
-FOLLOWED = 3.0
-"""Seconds for which somebody who has just read a log is taken to go on reading."""
-PIECE = 1 << 18
-"""Bytes of a log, or of results, that go over the agent's own line at a time."""
-LONGEST_LIST = 1 << 26
 LAST_LOOKS = 3
 """An attempt without a process may be about to write its end down: look again so often."""
 SHORTAGE = 10.0
 """Seconds before a start is tried again that failed for want of room."""
-
-Key = tuple[int, int]
-
-
-class Attempt(Struct):
-    """An attempt that this executor looks after."""
-
-    key: Key
-    mirror: Mirror
-    carry: Carry
-    directory: str
-    part: int | None = None
-    launch: Launch | None = None
-    """What is to be started; nothing any more once it has been ordered."""
-    gate: int = 0
-    ordered: bool = False
-    heard: bool = False
-    """Whether this connection's agent will tell us when it ends."""
-    pid: int | None = None
-    over: list[str] | None = None
-    """How it ended; what it left is being fetched."""
-    ending: bool = False
-    kill_at: float | None = None
-    killed: bool = False
-    looks: int = 0
-
-    @property
-    def word(self) -> str:
-        """What the agent calls it."""
-        return f"{self.key[0]}.{self.key[1]}"
 
 
 class Watcher(Protocol):
@@ -124,8 +87,7 @@ class RemoteExecutor:
         grace: float = 10.0,
     ) -> None:
         self.name, self.address, self.shared, self.notes = name, address, shared, notes
-        self.install, self.watcher, self.grace = install, watcher, grace
-        self.secret, self.blob = secret, blob
+        self.watcher, self.grace, self.secret, self.blob = watcher, grace, secret, blob
         self.facts: list[Event] = []
         self.attempts: dict[Key, Attempt] = {}
         self.settled: list[Key] = []
@@ -134,14 +96,18 @@ class RemoteExecutor:
         self.worker = Worker(poller)
         self.connection = Connection(address, control, install, poller, self)
         self.travel = Travel(self.connection, self.worker, surveys)
+        host = Host(name, install, shared)
+        self.fetching = Fetching(
+            host, self.connection, self.worker, self.travel, self.attempts, self._ended
+        )
+        self.reunion = self._reunion()
         self.returned = False
         """Whether everything that ran here is accounted for since the connection was made."""
         self.measure_at: float | None = None
-        self.followed: dict[int, float] = {}
-        self._ended_strays: tuple[Key, ...] = ()
+        self._measure: list[str] = []
+        """The lines of the measurement that is coming in."""
         self._scripts: set[str] = set()
-        self._copying = False
-        self._copy_at = self._look_at = 0.0
+        self._look_at = 0.0
 
     # -- wishes -------------------------------------------------------------------------
 
@@ -150,10 +116,9 @@ class RemoteExecutor:
     ) -> None:
         """Start an attempt, at most once ever; with a gate, only when all parts are ready."""
         key = (wish.job, wish.attempt)
-        mirror = Mirror(launch.out, launch.err)
+        mirror = Mirror(launch.out, launch.err, self._note(key))
         try:
             mirror.open(launch.umask)
-            self._note(key, mirror)
         except OSError as error:
             self._fail(key, part, f"cannot start: {error}")
             return
@@ -162,22 +127,51 @@ class RemoteExecutor:
         if not self.connection.up:
             self._call_off(attempt, f"the connection to {self.name} was lost")
         elif self.shared or not launch.carry.send:
-            self._order(attempt, launch.directory if self.shared else "empty")
+            self._take_script(attempt, launch.directory if self.shared else "empty")
         else:
             self.travel.want(
                 launch.directory,
                 launch.carry,
-                lambda tree, why: self._travelled(attempt, tree, why),
+                lambda tree, why, again: self._travelled(attempt, tree, why, again),
             )
 
-    def _travelled(self, attempt: Attempt, tree: str | None, why: str | None) -> None:
-        if self.attempts.get(attempt.key) is not attempt or attempt.ordered:
+    def _waits(self, attempt: Attempt) -> bool:
+        return self.attempts.get(attempt.key) is attempt and not attempt.ordered
+
+    def _travelled(self, attempt: Attempt, tree: str | None, why: str, again: bool) -> None:
+        if not self._waits(attempt):
             return
         if tree is not None:
-            self._order(attempt, f"tree {tree}")
-        elif self.connection.up:
+            self._take_script(attempt, f"tree {tree}")
+        elif again:
+            self._call_off(attempt, why, delay=SHORTAGE)
+        else:
             self._gone(attempt)
             self._fail(attempt.key, attempt.part, f"cannot send its files: {why}")
+
+    def _take_script(self, attempt: Attempt, where: str) -> None:
+        """See that the machine has its script, if it is one."""
+        script = attempt.launch.script if attempt.launch is not None else None
+        if script is None or script in self._scripts:
+            self._order(attempt, where)
+            return
+        text = self.blob(script)
+        if text is None:
+            self._gone(attempt)
+            self._fail(attempt.key, attempt.part, "cannot start: its script is no longer stored")
+            return
+
+        def stored(words: list[str]) -> None:
+            if words[0] == "done":
+                self._scripts.add(script)
+            if not self._waits(attempt):
+                return
+            if words[0] == "done":
+                self._order(attempt, where)
+            else:
+                self._call_off(attempt, f"no space left on {self.name}", delay=SHORTAGE)
+
+        self.connection.ask(stored, "store", f"scripts/{script}", os.fsdecode(text))
 
     def _order(self, attempt: Attempt, where: str) -> None:
         launch = attempt.launch
@@ -186,12 +180,12 @@ class RemoteExecutor:
             self._call_off(attempt, "cancelled before it was sent")
             return
         try:
-            words = self._words(launch)
-            assignments = [*self._asked(launch), *self._extra(launch)]
+            values = orders.variables(launch, self.secret)
         except KeyError as error:
             self._gone(attempt)
             self._fail(attempt.key, attempt.part, f"cannot start: {error.args[0]}")
             return
+        scripts = f"{self.home}/{self.connection.root}/scripts"
         brings = "nothing" if self.shared else results.kind(launch.carry)
         attempt.ordered = attempt.heard = True
         attempt.launch = None
@@ -199,42 +193,8 @@ class RemoteExecutor:
             None, "start", attempt.word, where, "apart" if launch.err else "joined",
             "line" if launch.line else "words", "yes" if launch.gpus else "no",
             str(attempt.gate), brings, str(round(self.grace)), f"{launch.umask:o}",
-            str(len(assignments)), *assignments, *words,
+            str(len(values)), *values, *orders.command(launch, scripts, self.bash),
         )  # fmt: skip
-
-    def _words(self, launch: Launch) -> tuple[str, ...]:
-        if launch.line:
-            return launch.argv[-1:]
-        if launch.script is None:
-            return launch.argv
-        if launch.script not in self._scripts:
-            text = self.blob(launch.script)
-            if text is None:
-                raise KeyError("its script is no longer stored")
-            self.connection.ask(None, "store", f"scripts/{launch.script}", os.fsdecode(text))
-            self._scripts.add(launch.script)
-        theirs = f"{self.home}/{self.connection.root}/scripts/{launch.script}"
-        at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
-        shell = () if at == 0 else ("bash" if self.bash else "sh",)
-        return (*shell, theirs, *launch.argv[at + 1 :])
-
-    def _asked(self, launch: Launch) -> list[str]:
-        if not launch.asked:
-            return []
-        values = self.secret(launch.environment)
-        if values is None:
-            raise KeyError("its environment is no longer stored; submit it again")
-        lines = (os.fsdecode(line) for line in values.split(b"\0") if line)
-        return [
-            filled_in(line, launch.fill) if launch.fill else line
-            for line in lines
-            if line.partition("=")[0] in launch.asked
-        ]
-
-    def _extra(self, launch: Launch) -> list[str]:
-        # The point marks the end: no other attempt's token begins with this one's.
-        extra = launch.extra | {"STOKER_TOKEN": f"{launch.extra['STOKER_TOKEN']}."}
-        return [f"{name}={value}" for name, value in extra.items()]
 
     def go(self, key: Key, names: dict[str, str]) -> None:
         """All parts are ready."""
@@ -261,7 +221,8 @@ class RemoteExecutor:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         latest = now if wish.at_once else now + self.grace
         attempt.kill_at = min(attempt.kill_at or latest, latest)
-        attempt.ending = True
+        attempt.ending, attempt.at_once = True, attempt.at_once or wish.at_once
+        attempt.told = self.connection.up
         if not attempt.ordered:
             self._call_off(attempt, "cancelled before it was sent")
             return
@@ -294,10 +255,10 @@ class RemoteExecutor:
     def adopt(self, job: Job, part: int | None, logs: tuple[str, str | None], spec: Spec) -> None:
         """Look after an attempt that an earlier driver ordered, once there is a connection."""
         key = (job.id, job.attempt)
-        mirror = Mirror(*logs)
-        mirror.out_base, mirror.err_base = self._noted(key)
+        mirror = Mirror(*logs, self._note(key))
         mirror.resume()
         attempt = Attempt(key, mirror, spec.carry, spec.directory, part, ordered=True)
+        attempt.began = job.pid is not None
         attempt.gate = 1 if part is not None else 0
         attempt.ending = job.state is JobState.COMPLETING
         self.attempts[key] = attempt
@@ -308,75 +269,25 @@ class RemoteExecutor:
         """The agent answers: find out how everything stands before anything else is done."""
         self.travel.forget()
         self._scripts.clear()
-        self.returned, self._copying = False, False
+        self._measure.clear()
+        self.returned = False
         for attempt in self.attempts.values():
-            attempt.heard, attempt.looks = False, 0
+            attempt.heard, attempt.told, attempt.looks = False, False, 0
         self.connection.ask(None, "measure")
-        self._end_strays(self.watcher.strays(self.name), ())
+        self.reunion = self._reunion()
+        self.reunion.end(self.watcher.strays(self.name))
 
-    def _end_strays(self, left: list[Key], ended: tuple[Key, ...]) -> None:
-        """What was restarted elsewhere meanwhile must be over before anybody counts on us."""
-        if not left:
-            self._ended_strays = ended
-            self._look_around()
-            return
-        key, *rest = left
-        word = f"{key[0]}.{key[1]}"
-        self.connection.ask(None, "signal", str(int(signal.SIGKILL)), word)
-        running: list[str] = []
+    def _reunion(self) -> Reunion:
+        def known(key: Key) -> bool:
+            return key in self.attempts or self.watcher.known(key)
 
-        def looked(words: list[str]) -> None:
-            if words[0] != "done":
-                running.append(words[0])
-            elif running == ["running"]:
-                self.worker.do(lambda: time.sleep(0.1), lambda _: again())
-            else:
-                self.connection.ask(None, "forget", word)
-                self._end_strays(rest, (*ended, key))
+        def tell(fact: Event) -> None:
+            self.facts.append(fact)
 
-        def again() -> None:
-            if self.connection.up and not self.returned:
-                self._end_strays(left, ended)
+        return Reunion(self.connection, self.worker, known, tell, self._look_at_all)
 
-        self.connection.ask(looked, "look", word)
-
-    def _look_around(self) -> None:
-        found: list[Key] = []
-
-        def listed(words: list[str]) -> None:
-            if words[0] == "key":
-                job, _, number = words[1].partition(".")
-                if job.isdecimal() and number.isdecimal():
-                    found.append((int(job), int(number)))
-            elif words[0] == "done":
-                self._leftovers([key for key in found if key not in self.attempts])
-                self._look(self._everybody, self._accounted)
-
-        self.connection.ask(listed, "keys")
-
-    @property
-    def _everybody(self) -> list[Attempt]:
-        return [each for each in self.attempts.values() if each.ordered]
-
-    def _leftovers(self, keys: list[Key]) -> None:
-        """Attempts that the machine knows of and we do not look after."""
-        over = [key for key in keys if not self.watcher.known(key)]
-        if over:
-            self._look_at_strangers(over)
-
-    def _look_at_strangers(self, keys: list[Key]) -> None:
-        def looked(words: list[str]) -> None:
-            if words[0] in ("done", "free", "ready"):
-                return
-            job, _, number = words[1].partition(".")
-            if words[0] == "running":
-                # The journal has lost it. It goes on, and its number is never used again.
-                self.facts.append(AttemptsFound(at=time.time(), job=int(job), attempt=int(number)))
-            else:
-                self.connection.ask(None, "forget", words[1])
-
-        words = [f"{job}.{attempt}" for job, attempt in keys]
-        self.connection.ask(looked, "look", *words)
+    def _look_at_all(self) -> None:
+        self._look([each for each in self.attempts.values() if each.ordered], self._accounted)
 
     def _accounted(self) -> None:
         self.returned = True
@@ -388,31 +299,30 @@ class RemoteExecutor:
 
     def ended_strays(self) -> tuple[Key, ...]:
         """What was killed on return."""
-        ended, self._ended_strays = self._ended_strays, ()
+        ended, self.reunion.ended = self.reunion.ended, ()
         return ended
 
     def down(self, why: str) -> None:
         """Jobs go on there, for all we know; those not ordered yet go elsewhere."""
         self.returned, self.home = False, None
         self.travel.lost()
+        self.fetching.lost()
         for attempt in list(self.attempts.values()):
             if not attempt.ordered:
                 self._call_off(attempt, f"the connection to {self.name} was lost")
-            attempt.over = None  # whatever was being fetched is fetched again
         self.watcher.silent(self, why)
 
     def news(self, words: list[str]) -> None:
-        """The agent tells of its own accord how attempts fare."""
-        if words[0] == "facts":
-            self.connection.fetch(self._measured, "pull", "facts", "0", str(1 << 20))
-        elif words[0] == "unmeasured":
-            self.measure_at = time.monotonic() + SHORTAGE
-        elif len(words) > 1:
-            self._told(words)
-
-    def _measured(self, text: bytes) -> None:
-        self.watcher.measured(self, text)
-        self._tell_reached()
+        """The agent tells of its own accord how attempts fare, and how the machine does."""
+        match words:
+            case ["fact", *line]:
+                self._measure.append(" ".join(line))
+            case ["facts"]:
+                text, self._measure = "\n".join(self._measure), []
+                self.watcher.measured(self, os.fsencode(text))
+                self._tell_reached()
+            case [what, word, *rest]:
+                self._told(what, word, rest)
 
     def know(self, home: str, tools: frozenset[str]) -> None:
         """What the machine said about itself that matters for starting things on it."""
@@ -425,31 +335,41 @@ class RemoteExecutor:
 
     # -- how attempts fare --------------------------------------------------------------
 
-    def _told(self, words: list[str]) -> None:
-        what, word, *rest = words
-        job, _, number = word.partition(".")
-        attempt = self.attempts.get((int(job), int(number))) if number.isdecimal() else None
+    def _told(self, what: str, word: str, rest: list[str]) -> None:
+        key = key_of(word)
+        attempt = self.attempts.get(key) if key is not None else None
         if attempt is None:
             return
-        match what:
-            case "started" | "running":
-                self._started(attempt, int(rest[0]))
-            case "ready":
-                self.watcher.ready(self, attempt.key, int(rest[0]) if rest[0] else 0)
-            case "exited":
-                self._exited(attempt, rest)
-            case "failed":
-                self._failed(attempt, " ".join(rest))
-            case "released" | "free":
-                self._call_off(attempt, "it was not started", keep=what == "free")
-            case "late":
+        match what, rest:
+            case "started" | "running", [pid, *_] if pid.isdecimal():
+                self._started(attempt, int(pid))
+            case "ready", [port, *_]:
+                self.watcher.ready(self, attempt.key, int(port) if port.isdecimal() else 0)
+            case "exited", [code, *_] if code.isdecimal():
+                self.fetching.fetch(attempt, rest)
+            case "failed", _:
+                self._failed(attempt, " ".join(rest).rstrip())
+            case "released" | "void", _:
+                self._call_off(attempt, "it was not started")
+            case "free", _:
+                self._never_came(attempt)
+            case "late", _:
                 self._lose(attempt, "another daemon claimed it")
-            case "rebooted":
+            case "rebooted", _:
                 self._lose(attempt, f"{self.name} restarted")
-            case "gone":
+            case "gone" | "undecided", _:
                 attempt.looks += 1
-                if attempt.looks >= LAST_LOOKS:
+                if attempt.looks >= LAST_LOOKS and what == "gone":
                     self._lose(attempt, "its process ended without a record")
+                elif attempt.looks >= LAST_LOOKS:
+                    self._call_off(attempt, f"no space left on {self.name}", delay=SHORTAGE)
+
+    def _never_came(self, attempt: Attempt) -> None:
+        """The machine knows nothing of it. A claim that we took stays: its order may yet come."""
+        if attempt.began or attempt.pid is not None:
+            self._lose(attempt, f"{self.name} has no record of it any more")
+        else:
+            self._call_off(attempt, "it was not started", keep=True)
 
     def _started(self, attempt: Attempt, pid: int) -> None:
         if attempt.pid is None:
@@ -461,26 +381,26 @@ class RemoteExecutor:
                     at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
                 )
             )
-        if attempt.ending and not attempt.heard:
-            self._repeat_end(attempt)
-        elif attempt.ending:
+        if not attempt.ending or attempt.over is not None:
+            return
+        if not attempt.told:
+            # It was to be ended while nobody could tell it: its grace begins now.
+            attempt.told = True
+            boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+            attempt.kill_at = boot if attempt.at_once else boot + self.grace
+            self._terminate(attempt)
+        elif attempt.heard:
             self._terminate(attempt)  # cancelled between the order and the start
 
-    def _repeat_end(self, attempt: Attempt) -> None:
-        """It was to be ended before the connection was lost, and has not heard of it, perhaps."""
-        if attempt.kill_at is None:
-            attempt.kill_at = time.clock_gettime(time.CLOCK_BOOTTIME) + self.grace
-            self._terminate(attempt)
-
     def _failed(self, attempt: Attempt, why: str) -> None:
-        self._gone(attempt)
-        self.settled.append(attempt.key)
         if "no space left" in why:
-            job, number = attempt.key
-            self.facts.append(
-                StartCalledOff(at=time.time(), job=job, attempt=number, why=why, delay=SHORTAGE)
-            )
+            self._call_off(attempt, why, delay=SHORTAGE)
+        elif "not in" in why and "any more" in why:
+            self.travel.forget()
+            self._call_off(attempt, why, delay=LOOK)
         else:
+            self._gone(attempt)
+            self.settled.append(attempt.key)
             self._fail(attempt.key, attempt.part, why)
 
     def _fail(self, key: Key, part: int | None, why: str) -> None:
@@ -488,13 +408,15 @@ class RemoteExecutor:
             StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why, part=part)
         )
 
-    def _call_off(self, attempt: Attempt, why: str, keep: bool = False) -> None:
-        """Not started. A claim that we took stays, since an order may still be under way."""
+    def _call_off(self, attempt: Attempt, why: str, delay: float = 0.0, keep: bool = False) -> None:
+        """Not started; `keep` what the machine has on record of it."""
         self._gone(attempt)
         if attempt.ordered and not keep:
             self.settled.append(attempt.key)
         job, number = attempt.key
-        self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+        self.facts.append(
+            StartCalledOff(at=time.time(), job=job, attempt=number, why=why, delay=delay)
+        )
 
     def _lose(self, attempt: Attempt, why: str) -> None:
         self._gone(attempt)
@@ -506,91 +428,14 @@ class RemoteExecutor:
 
     def _gone(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.key, None)
-        self.followed.pop(attempt.key[0], None)
+        self.fetching.followed.pop(attempt.key[0], None)
 
-    # -- what comes back ----------------------------------------------------------------
-
-    def _exited(self, attempt: Attempt, how: list[str]) -> None:
-        """It is over: fetch the rest of its logs and what it wrote."""
-        if attempt.over is not None:
-            return
-        attempt.over = how
-        paths = results.named(attempt.carry) if not self.shared else ()
-        self.connection.fetch(
-            lambda bulk: self._collected(attempt, bulk), "collect", str(PIECE), attempt.word,
-            *attempt.mirror.offsets, *paths,
-        )  # fmt: skip
-
-    def _collected(self, attempt: Attempt, bulk: bytes) -> None:
-        if attempt.over is None:
-            return
-        found = pieces(bulk)
-        logs = [piece for piece in found if piece[1] != "tar"]
-        trouble = self._copy(logs)
-        if trouble is None and any(len(data) >= PIECE for _, _, data in logs):
-            self.connection.fetch(
-                lambda bulk: self._more_logs(attempt, found, bulk),
-                "grown", str(PIECE), attempt.word, *attempt.mirror.offsets,
-            )  # fmt: skip
-            return
-        self._bring(attempt, found, trouble)
-
-    def _more_logs(
-        self, attempt: Attempt, first: list[tuple[str, str, bytes]], bulk: bytes
-    ) -> None:
-        if attempt.over is None:
-            return
-        logs = pieces(bulk)
-        trouble = self._copy(logs)
-        if trouble is None and any(len(data) >= PIECE for _, _, data in logs):
-            self.connection.fetch(
-                lambda bulk: self._more_logs(attempt, first, bulk),
-                "grown", str(PIECE), attempt.word, *attempt.mirror.offsets,
-            )  # fmt: skip
-            return
-        self._bring(attempt, first, trouble)
-
-    def _bring(
-        self, attempt: Attempt, found: list[tuple[str, str, bytes]], trouble: str | None
-    ) -> None:
+    def _ended(self, attempt: Attempt, trouble: str | None) -> None:
+        """All that there was of it is here, or at least its end."""
         assert attempt.over is not None
-        tar = next((data for _, what, data in found if what == "tar"), None)
-        wrote = len(attempt.over) > 1 and attempt.over[1] != "0"
-        way = self.travel.way
-        if tar is None or not wrote or way is None:
-            self._finish(attempt, trouble)
-            return
-        what, directory = attempt.carry, attempt.directory
-        work = f"{self.install}.{attempt.word}"
-
-        def brought(result: Exception | None) -> None:
-            self._brought(attempt, result, trouble)
-
-        def listed(names: bytes) -> None:
-            self.worker.do(lambda: results.bring(way, work, names, what, directory), brought)
-
-        if tar:
-            self.worker.do(lambda: results.unpack(tar, what, directory), brought)
-        else:
-            self.connection.fetch(listed, "pull", f"{attempt.word}.list", "0", str(LONGEST_LIST))
-
-    def _brought(self, attempt: Attempt, result: Exception | None, trouble: str | None) -> None:
-        if attempt.over is None or self.attempts.get(attempt.key) is not attempt:
-            return  # the connection was lost meanwhile: all of it comes again
-        if result is not None:
-            work = f"~/{self.connection.root}/work/{self.install}.{attempt.word}"
-            trouble = f"its files are still on {self.name} in {work}: {result}"
-            self._finish(attempt, trouble, keep=True)
-            return
-        self._finish(attempt, trouble)
-
-    def _finish(self, attempt: Attempt, trouble: str | None, keep: bool = False) -> None:
-        assert attempt.over is not None
-        code = int(attempt.over[0])
-        left = int(attempt.over[2]) if len(attempt.over) > 2 else 0
+        code, _, left = (*map(int, attempt.over), 0, 0)[:3]
         self._gone(attempt)
-        if not keep:
-            self.settled.append(attempt.key)
+        self.settled.append(attempt.key)
         number = code - 128 if 128 < code <= 128 + 64 else None
         note = trouble or ("killed after its grace" if attempt.killed else None)
         if left and note is None:
@@ -602,25 +447,14 @@ class RemoteExecutor:
             )
         )  # fmt: skip
 
-    def _copy(self, logs: list[tuple[str, str, bytes]]) -> str | None:
-        for word, stream, data in logs:
-            job, _, number = word.partition(".")
-            attempt = self.attempts.get((int(job), int(number)))
-            if attempt is not None:
-                try:
-                    attempt.mirror.add(stream, data)
-                except OSError as error:
-                    return f"its log is not complete: {error.strerror}"
-        return None
-
     # -- time ---------------------------------------------------------------------------
 
     def tick(self, boot: float) -> float | None:
         """Do what is due; seconds until the next time."""
         waits = [self.connection.tick()]
         if self.connection.up:
-            waits += [self._kill(boot), self._watch_silent_ones(), self._copy_logs()]
-            waits.append(self._measure())
+            waits += [self._kill(boot), self._watch_silent_ones(), self.fetching.tick()]
+            waits.append(self._look_at_machine())
         known = [wait for wait in waits if wait is not None]
         return min(known) if known else None
 
@@ -656,46 +490,19 @@ class RemoteExecutor:
         def looked(words: list[str]) -> None:
             if words[0] == "done":
                 then()
-            else:
-                self._told(words)
+            elif len(words) > 1:
+                self._told(words[0], words[1], words[2:])
 
         if attempts:
             self.connection.ask(looked, "look", *(attempt.word for attempt in attempts))
         else:
             then()
 
-    def _copy_logs(self) -> float | None:
-        running = [each for each in self.attempts.values() if each.pid and each.over is None]
-        if not running or self._copying:
-            return None
-        now = time.monotonic()
-        eager = any(self.followed.get(each.key[0], 0.0) > now for each in running)
-        pause = COPY_FOLLOWED if eager else COPY
-        due = self._copy_at + pause
-        if now < due:
-            return due - now
-        self._copying, self._copy_at = True, now
-        words = [word for each in running for word in (each.word, *each.mirror.offsets)]
-        self.connection.fetch(self._copied, "grown", str(PIECE), *words)
-        return pause
-
-    def _copied(self, bulk: bytes) -> None:
-        self._copying = False
-        found = pieces(bulk)
-        self._copy(found)
-        if any(len(data) >= PIECE for _, _, data in found):
-            self._copy_at = 0.0  # there is more where that came from
-
     def follow(self, job: int) -> bool:
         """Somebody reads this job's log as it grows; whether that is news. From any thread."""
-        if not any(key[0] == job for key in list(self.attempts)):
-            return False
-        now = time.monotonic()
-        news = self.followed.get(job, 0.0) < now
-        self.followed[job] = now + FOLLOWED
-        return news
+        return self.fetching.follow(job)
 
-    def _measure(self) -> float | None:
+    def _look_at_machine(self) -> float | None:
         if self.measure_at is None:
             return None
         wait = self.measure_at - time.monotonic()
@@ -705,30 +512,18 @@ class RemoteExecutor:
         self.connection.ask(None, "measure")
         return None
 
-    # -- small notes of our own -----------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------
 
-    def _note(self, key: Key, mirror: Mirror) -> None:
-        """Remember what was in a log before, where that was anything."""
-        if mirror.out_base or mirror.err_base:
-            with open(f"{self.notes}/{key[0]}.{key[1]}", "w") as file:
-                file.write(f"{mirror.out_base} {mirror.err_base}")
-
-    def _noted(self, key: Key) -> tuple[int, int]:
-        try:
-            with open(f"{self.notes}/{key[0]}.{key[1]}") as file:
-                out, err = file.read().split()
-                return int(out), int(err)
-        except (OSError, ValueError):
-            return 0, 0
+    def _note(self, key: Key) -> str:
+        return f"{self.notes}/{self.name}.{word_of(key)}"
 
     def settle(self, keys: list[Key]) -> None:
         """These ends are on disk: what proved them may go."""
-        if not keys:
-            return
-        for job, attempt in keys:
+        for key in keys:
             with contextlib.suppress(OSError):
-                os.unlink(f"{self.notes}/{job}.{attempt}")
-        self.connection.ask(None, "forget", *(f"{job}.{attempt}" for job, attempt in keys))
+                os.unlink(self._note(key))
+        if keys:
+            self.connection.ask(None, "forget", *map(word_of, keys))
 
     def close(self) -> None:
         """Leave everything there as it is."""

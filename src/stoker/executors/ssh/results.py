@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from stoker.core.job import Carry
 from stoker.executors.ssh import carry
-from stoker.executors.ssh.carry import Way
+from stoker.executors.ssh.carry import LinkLost, Way
 from stoker.executors.ssh.travel import NEVER
+
+__all__ = ["LinkLost", "bring", "kind", "named", "names", "unpack"]
 
 
 def kind(what: Carry) -> str:
@@ -18,6 +22,11 @@ def kind(what: Carry) -> str:
 def named(what: Carry) -> tuple[str, ...]:
     """Paths that come back whole."""
     return what.bring or ()
+
+
+def names(what: Carry) -> bytes:
+    """The same, as a list."""
+    return b"".join(os.fsencode(path) + b"\0" for path in named(what))
 
 
 def unpack(tar: bytes, what: Carry, directory: str) -> None:

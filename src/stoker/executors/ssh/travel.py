@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,8 +24,8 @@ LARGEST = 8 << 30
 RECENT = 1.0
 """For so many seconds, jobs that start one after the other are said to take the same along."""
 
-Found = Callable[[str | None, str | None], None]
-"""Told the tree's id, or what went wrong in one sentence."""
+Found = Callable[[str | None, str, bool], None]
+"""Told the tree's id, or what went wrong in one sentence and whether that may pass."""
 Want = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
@@ -60,6 +61,8 @@ class Travel:
         """The tree that was last sent of a directory: the next one is probably much like it."""
         self._looking: dict[Want, list[Found]] = {}
         self._sending: dict[str, list[Found]] = {}
+        self._era = 0
+        """Goes up with every connection: what was begun over an older one is nobody's business."""
 
     def forget(self) -> None:
         """Another connection: the machine may have been cleaned up since."""
@@ -71,17 +74,21 @@ class Travel:
         waiting = self._looking.setdefault(want, [])
         waiting.append(found)
         if len(waiting) == 1:
-            self.worker.do(lambda: self.surveys.look(want), lambda tree: self._looked(want, tree))
+            self._do(lambda: self.surveys.look(want), lambda tree: self._looked(want, tree))
+
+    def _do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        era = self._era
+        self.worker.do(work, lambda found: then(found) if era == self._era else None)
 
     def _looked(self, want: Want, tree: Tree | Exception) -> None:
         waiting = self._looking.pop(want, [])
         if isinstance(tree, Exception):
             for found in waiting:
-                found(None, str(tree))
+                found(None, str(tree), False)
             return
         if tree.id in self._here:
             for found in waiting:
-                found(tree.id, None)
+                found(tree.id, "", False)
             return
         sending = self._sending.setdefault(tree.id, [])
         sending += waiting
@@ -94,9 +101,7 @@ class Travel:
             self._sent(tree, None)
         elif way is not None:
             reuse = self._last.get(tree.base)
-            self.worker.do(
-                lambda: carry.send(way, tree, reuse), lambda result: self._tried(tree, result)
-            )
+            self._do(lambda: carry.send(way, tree, reuse), lambda result: self._tried(tree, result))
 
     def _tried(self, tree: Tree, result: Exception | None) -> None:
         """A directory in which others write never comes to rest: then it is taken as it is."""
@@ -106,7 +111,7 @@ class Travel:
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
         self._sending[loose.id] = self._sending.pop(tree.id, [])
-        self.worker.do(
+        self._do(
             lambda: carry.send(way, loose, loose=True), lambda result: self._sent(loose, result)
         )
 
@@ -116,11 +121,17 @@ class Travel:
             self._last[tree.base] = tree.id
         for found in self._sending.pop(tree.id, ()):
             if result is None:
-                found(tree.id, None)
+                found(tree.id, "", False)
             else:
-                found(None, str(result))
+                found(None, str(result), may_pass(result))
 
     def lost(self) -> None:
         """The connection is gone: whoever waits will be asked again about everything."""
+        self._era += 1
         self._looking.clear()
         self._sending.clear()
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same may succeed later: over another connection, or when there is room."""
+    return isinstance(error, carry.LinkLost) or "is full; make room" in str(error)

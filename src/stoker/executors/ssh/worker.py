@@ -25,6 +25,8 @@ class Worker:
         self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self._done: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = _thread.allocate_lock()
+        self._closed = False
         poller.watch(self._bell, self._ring)
 
     def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -43,8 +45,9 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - whoever asked is told, whatever it is
             found = error
         self._done.put((then, found))
-        with contextlib.suppress(OSError):  # closed meanwhile: nobody wants to know
-            os.eventfd_write(self._bell, 1)
+        with self._closing:  # the number of a closed bell may be another's by now
+            if not self._closed:
+                os.eventfd_write(self._bell, 1)
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -59,4 +62,6 @@ class Worker:
         """Nobody wants to know any more."""
         self._waiting.clear()
         self.poller.unwatch(self._bell)
-        os.close(self._bell)
+        with self._closing:
+            self._closed = True
+            os.close(self._bell)

@@ -86,9 +86,15 @@ class Server:
             start_daemon(["--also", ",".join(names)])
             self.daemon = self.client.daemon()
             started = True
-        found = {gpu["id"]: gpu for gpu in self.client.gpus()["gpus"]}
+        gpus = self.client.gpus()["gpus"]
+        found = {gpu["id"]: gpu for gpu in gpus if gpu["node"] == self.daemon["node"]}
+        elsewhere = {gpu["id"] for gpu in gpus} - set(found)
         real = [name for name, gpu in found.items() if gpu["uuid"]]
-        missing = [name for name in names if name not in found or (real and name not in real)]
+        missing = [
+            name
+            for name in names
+            if name not in elsewhere and (name not in found or (real and name not in real))
+        ]
         if not missing:
             return
         if started:

@@ -6,7 +6,7 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.frontdoors.execute_batch.batch import Plan
+    from stoker.frontdoors.execute_batch.plan import Plan
     from stoker.frontdoors.execute_batch.slots import Need
     from stoker.frontdoors.execute_batch.words import Words
 
@@ -81,9 +81,10 @@ def _need(words: Words) -> Need:
 
 def _run(words: Words, need: Need) -> int:
     from stoker.client.client import connect
-    from stoker.frontdoors.execute_batch.batch import Batch, Plan, rehearse
+    from stoker.frontdoors.execute_batch.batch import Batch
     from stoker.frontdoors.execute_batch.lines import read_lines
     from stoker.frontdoors.execute_batch.party import Party
+    from stoker.frontdoors.execute_batch.plan import Plan
     from stoker.frontdoors.execute_batch.travel import travel
 
     lines = read_lines(words.free[0])
@@ -94,12 +95,12 @@ def _run(words: Words, need: Need) -> int:
     party = Party(client, words.lists["--machines"], DOOR)
     try:
         party.join()
-        plan = Plan(party, need, client.gpus()["gpus"] if need.gpu or need.reserve else [])
+        plan = Plan(party.members, need, client.gpus()["gpus"] if need.gpu or need.reserve else [])
         print(f"machine limits:  {plan.limits}")
         print(f"machine gpu choices: {plan.choices}", flush=True)
         _insist_on_slots(plan)
         if "--dry-run" in words.switches:
-            rehearse(plan, lines)
+            plan.rehearse(lines)
             return 0
         return Batch(client, plan, lines, carried, "--verbose" in words.switches).run()
     finally:

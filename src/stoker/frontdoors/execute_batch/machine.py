@@ -6,12 +6,13 @@ from stoker.frontdoors.execute_batch.slots import FULL_GPU, SPARE_CORES, THOUSAN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from stoker.frontdoors.execute_batch.slots import Need
 
 
-def free_of(node: dict[str, Any], gpus: list[dict[str, Any]]) -> Free:
+def free_of(node: dict[str, Any], gpus: Sequence[dict[str, Any]]) -> Free:
     """What is left: the less of what is measured, and of what is not promised to anybody.
 
     A job of ours that has just begun was promised more than can be seen of it yet.

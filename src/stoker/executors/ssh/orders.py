@@ -1,0 +1,44 @@
+"""What the agent is told about a start: the command as it is over there, and its variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from stoker.core.launch import Launch, filled_in
+
+
+def command(launch: Launch, scripts: str, bash: bool) -> tuple[str, ...]:
+    """The words to run; a script lies in a directory of its machine."""
+    if launch.line:
+        return launch.argv[-1:]
+    if launch.script is None:
+        return launch.argv
+    at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
+    shell = () if at == 0 else ("bash" if bash else "sh",)
+    return (*shell, f"{scripts}/{launch.script}", *launch.argv[at + 1 :])
+
+
+def variables(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
+    """What is exported there: what was asked for, and what says what it was given."""
+    return [*_asked(launch, secret), *_extra(launch)]
+
+
+def _asked(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
+    if not launch.asked:
+        return []
+    values = secret(launch.environment)
+    if values is None:
+        raise KeyError("its environment is no longer stored; submit it again")
+    lines = (os.fsdecode(line) for line in values.split(b"\0") if line)
+    return [
+        filled_in(line, launch.fill) if launch.fill else line
+        for line in lines
+        if line.partition("=")[0] in launch.asked
+    ]
+
+
+def _extra(launch: Launch) -> list[str]:
+    # The point marks the end: no other attempt's token begins with this one's.
+    extra = launch.extra | {"STOKER_TOKEN": f"{launch.extra['STOKER_TOKEN']}."}
+    return [f"{name}={value}" for name, value in extra.items()]

@@ -1,0 +1,268 @@
+"""Runs the lines of a batch: each in a slot that is free, until all are done."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from heapq import heappop, heappush
+
+from stoker import wire
+from stoker.cli import output
+from stoker.cli.submission import current_directory, environment, shell, umask
+from stoker.client.errors import StokerError
+from stoker.client.events import EventStream
+from stoker.frontdoors.execute_batch.lines import make_results
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from stoker.client.client import Client
+    from stoker.frontdoors.execute_batch.lines import Line
+    from stoker.frontdoors.execute_batch.plan import Plan, Slot
+
+DOOR = "execute_batch"
+ENDINGS = frozenset(
+    ("ProcessExited", "AttemptLost", "StartFailed", "JobCancelled", "AttemptAbandoned")
+)
+"""Events after which a job may be over."""
+FINISHED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
+)
+TRY_AGAIN = 1.0
+"""Seconds before a line that the daemon had no room for is tried again."""
+
+
+class Job:
+    """A line in a slot."""
+
+    __slots__ = ("line", "slot", "started")
+
+    def __init__(self, line: Line, slot: Slot) -> None:
+        self.line, self.slot = line, slot
+        self.started = False
+
+
+class Batch:
+    """Keeps the slots filled. The daemon starts the jobs, and may start them later."""
+
+    def __init__(
+        self,
+        client: Client,
+        plan: Plan,
+        lines: Sequence[Line],
+        carried: dict[str, Any],
+        verbose: bool = False,
+    ) -> None:
+        self.client, self.verbose = client, verbose
+        self.free = [(slot.number, slot) for slot in plan.slots]
+        self.todo = list(reversed(lines))
+        self.results = make_results()
+        self.common = {
+            "directory": current_directory(),
+            "environment": environment(os.environ),
+            "shell": shell(),
+            "umask": umask(),
+        }
+        self.options = {**carried, "door": DOOR, "verbatim": True}
+        self.names = {slot.member.node: slot.member.typed for slot in plan.slots}
+        self.running: dict[int, Job] = {}
+        self.maybe_over: set[int] = set()
+        self.failed = 0
+        self.signals: list[int] = []
+        """Those that asked us to stop."""
+        self.not_before = 0.0
+        self.wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> int:
+        """Run everything; the exit code."""
+        for line in reversed(self.todo):
+            if os.path.exists(line.directory):
+                self._print(
+                    f"WARNING: job results already exists for line {line.number},"
+                    " skipping evaluation: delete if you wish to rerun"
+                )
+        _listen_for_signals(self._woken)
+        events = EventStream(self.client)
+        try:
+            while True:
+                self._fill()
+                if not self.running and (not self.todo or self.signals):
+                    break
+                self._sleep(events)
+                self._conclude()
+        finally:
+            events.close()
+        if self.signals:
+            return wire.EXIT_INTERRUPTED if self.signals[0] == signal.SIGINT else 143
+        return wire.EXIT_FAILED if self.failed else wire.EXIT_OK
+
+    # -- out ------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Hand out lines in the order of the file, slots in the order of the machines."""
+        while self.todo and self.free and not self.signals:
+            line = self.todo[-1]
+            if os.path.exists(line.directory):
+                self.todo.pop()
+                self._print(f"skipping {line.command}")
+            elif time.monotonic() >= self.not_before:
+                self.todo.pop()
+                self._submit(line)
+            else:
+                return
+
+    def _submit(self, line: Line) -> None:
+        _, slot = heappop(self.free)
+        log = os.path.join(self.results, line.name).replace("%", "%%")
+        options = {
+            **self.options, **slot.options, "name": line.name, "output": f"{log}.out",
+            "error": f"{log}.err", "bring_into": os.path.join(self.results, line.name),
+        }  # fmt: skip
+        what = {"line": slot.line(line.command)}
+        try:
+            reply = self.client.submit({**self.common, "what": what, "options": options})
+        except StokerError as error:
+            heappush(self.free, (slot.number, slot))
+            if error.code in ("no_room", "full", "unavailable"):
+                self.todo.append(line)
+                self._later(error)
+            else:
+                self._say(f"{line.name}: {error.message}")
+                self._failed(line)
+            return
+        self.running[int(reply["first"])] = Job(line, slot)
+        if self.verbose:
+            self._tell(int(reply["first"]), line, slot)
+
+    def _later(self, error: StokerError) -> None:
+        if not self.not_before:
+            self._say(f"{error.message} Waiting for that to change.")
+        self.not_before = time.monotonic() + TRY_AGAIN
+
+    def _tell(self, id: int, line: Line, slot: Slot) -> None:
+        """What is executed there, as far as it can be typed."""
+        from shlex import quote
+
+        member = slot.member
+        shell = "bash -ic" if "bash" in member.view["measured"]["tools"] else "sh -c"
+        gpu = "" if slot.gpu is None else slot.gpu
+        where = member.address.removeprefix("ssh://")
+        command = f"{shell} {quote(slot.line(line.command))}"
+        self._print(f"{where} (job {id}): CUDA_VISIBLE_DEVICES={gpu} {command}")
+
+    # -- in -------------------------------------------------------------------------------
+
+    def _sleep(self, events: EventStream) -> None:
+        """Wait for something to happen."""
+        patience = None
+        if self.todo and self.free and not self.signals:
+            patience = max(self.not_before - time.monotonic(), 0.0)
+        ready = select.select([events.fileno(), self.wake], [], [], patience)[0]
+        if self.wake in ready:
+            for number in os.read(self.wake, 64):
+                self._signalled(number)
+        if events.fileno() in ready:
+            if not events.receive():
+                # The daemon was restarted, or we were too slow: look at all of them.
+                events.reopen()
+                self.maybe_over |= set(self.running)
+            for kind, data in events.take():
+                self._hear(kind, data)
+
+    def _hear(self, kind: str, data: dict[str, Any]) -> None:
+        job = self.running.get(data.get("job", 0))
+        if job is not None:
+            if kind == "AttemptPlanned":
+                self._started(job)
+            elif kind in ENDINGS:
+                self.maybe_over.add(data["job"])
+        elif data.get("node") in self.names:
+            name = self.names[data["node"]]
+            if kind == "NodeUnreachable":
+                why = output.clean(data["why"])
+                self._say(f"{name} does not answer ({why}); what runs there goes on")
+            elif kind == "NodeReached":
+                self._say(f"{name} answers again")
+
+    def _conclude(self) -> None:
+        """See which jobs are over, and how they ended."""
+        if not self.maybe_over:
+            return
+        ids = sorted(self.maybe_over)
+        self.maybe_over.clear()
+        for view in self.client.jobs([str(id) for id in ids], limit=len(ids))["jobs"]:
+            job = self.running[view["id"]]
+            if view["started_at"] is not None:
+                self._started(job)
+            if view["state"] in FINISHED:
+                del self.running[view["id"]]
+                self._over(job, view)
+
+    def _started(self, job: Job) -> None:
+        if not job.started:
+            job.started = True
+            self._print(f"started: {job.line.name};  {job.slot.shown(job.line.command)}")
+
+    def _over(self, job: Job, view: dict[str, Any]) -> None:
+        heappush(self.free, (job.slot.number, job.slot))
+        if not job.started:
+            if not self.signals:
+                self._say(f"{job.line.name}: {output.clean(view['cause'])}")
+                self._failed(job.line)
+            return
+        os.makedirs(job.line.directory, exist_ok=True)
+        if view["enforced"]:
+            self._say(f"{job.line.name}: {output.clean(view['enforced'])}")
+        if view["state"] == "COMPLETED":
+            self._print(f"finished: {job.line.name}; {job.line.command}")
+            return
+        if view["exit_code"] is None and not self.signals:
+            self._say(f"{job.line.name}: {output.clean(view['cause'])}")
+        self._failed(job.line)
+
+    def _failed(self, line: Line) -> None:
+        self.failed += 1
+        self._print(f"failed: {line.name}; {line.command}")
+
+    # -- stopping -------------------------------------------------------------------------
+
+    def _signalled(self, number: int) -> None:
+        """First ask what runs to end, then do not wait for it, then leave it behind."""
+        self.signals.append(number)
+        ids = [str(id) for id in self.running]
+        if len(self.signals) == 1:
+            self._print("interrupting tasks")
+            if ids:
+                self._print("waiting for tasks to terminate")
+                self.client.cancel(ids)
+        elif len(self.signals) == 2 and ids:
+            self.client.kill(ids)
+        elif ids:
+            self._say(f"left behind: job {', '.join(ids)}; see stoker")
+            self.running.clear()
+
+    # -- telling --------------------------------------------------------------------------
+
+    def _print(self, text: str) -> None:
+        """A line on stdout; that nobody reads it is no reason to stop."""
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+
+    @staticmethod
+    def _say(text: str) -> None:
+        output.say(f"{DOOR}: {text}")
+
+
+def _listen_for_signals(woken: int) -> None:
+    """Have the numbers of signals written to a descriptor."""
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # `nohup` and background shells ignore some of these on purpose.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)

@@ -1,0 +1,156 @@
+"""execute_remote: runs one command on a machine over SSH, and shows here what it prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.client.client import Client
+    from stoker.frontdoors.execute_batch.party import Member
+    from stoker.frontdoors.execute_batch.words import Words
+
+DOOR = "execute_remote"
+HELP = """\
+  execute_remote --machine machine.yaml 'python train.py'
+
+Runs one command on a machine, under its bash and with its ~/.bashrc. What it prints appears here
+as it is printed; what it writes comes to ./job_results/NAME/ if it is named. The machine is seen
+as it is, GPUs included: nothing is set aside for the command.
+
+Options
+  --machine M               a file with username, ip, port and ssh_key_path, here or in
+                            ~/.local/var (needed)
+  --copy-forward PATH ...   what goes along (./)
+  --copy-backwards PATH ... what comes back (nothing)
+  --job-name NAME           what it is called (24 random digits)
+  --verbose                 say which job it is
+  -h, --help                this text
+
+Exit: the command's own code; 1 after ^C, or when it could not be run; 2 not understood."""
+
+
+def main(argv: list[str]) -> int:
+    """Run a command."""
+    from stoker.frontdoors.execute_batch.words import MANY, ONE, SWITCH, read
+
+    kinds = {
+        "--machine": ONE, "--copy-forward": MANY, "--copy-backwards": MANY, "--job-name": ONE,
+        "--verbose": SWITCH, "--help": SWITCH, "-h": SWITCH,
+    }  # fmt: skip
+    words = read(argv, kinds, DOOR)
+    if words.switches & {"-h", "--help"}:
+        print(HELP)
+        return 0
+    command = _command(words)
+    if "--machine" not in words.ones:
+        raise UsageError("the following arguments are required: --machine")
+    name = words.ones.get("--job-name") or os.urandom(12).hex().upper()
+    if "/" in name or name in (".", "..") or not name.isprintable():
+        raise UsageError(f"--job-name {name!r} cannot be the name of a directory.")
+    return _run(words, command, name)
+
+
+def _command(words: Words) -> str:
+    """The command is the last word, also behind an option that takes any number of them."""
+    if not words.free:
+        last = [each for each in words.lists.values() if each][-1:]
+        words.free = [last[0].pop()] if last else []
+    if len(words.free) != 1:
+        raise UsageError(
+            "Put the whole command in quotes: execute_remote --machine machine.yaml 'ls -l'"
+            if words.free
+            else "What should run? Type: execute_remote --machine machine.yaml 'ls -l'"
+        )
+    if not words.free[0].strip():
+        raise UsageError("The command is empty.")
+    return words.free[0]
+
+
+def _run(words: Words, command: str, name: str) -> int:
+    from stoker.client.client import connect
+    from stoker.frontdoors.execute_batch.lines import RESULTS, make_results
+    from stoker.frontdoors.execute_batch.party import Party
+    from stoker.frontdoors.execute_batch.travel import travel
+
+    directory = os.path.join(RESULTS, name)
+    if os.path.lexists(directory):
+        raise StokerError(
+            f"results for job '{name}' already exist, move or remove files before continuing"
+        )
+    options = {
+        **travel(words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])),
+        "name": name, "door": DOOR, "verbatim": True, "cpus": "0",
+        "error": "job.%j.err",
+    }  # fmt: skip
+    client = connect()
+    party = Party(client, [words.ones["--machine"]], DOOR)
+    try:
+        party.join()
+        options["bring_into"] = os.path.join(make_results(), name)
+        id = _submit(client, party.members[0], command, options)
+        if "--verbose" in words.switches:
+            from stoker.cli import output
+
+            output.say(f"{DOOR}: job {id} on {party.members[0].address}: {command}")
+        code = _follow(client, str(id))
+        os.makedirs(directory, exist_ok=True)
+        return code
+    finally:
+        party.leave()
+
+
+def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:
+    from stoker import places
+    from stoker.cli.submission import current_directory, environment, shell, umask
+
+    logs = places.logs_dir().replace("%", "%%")
+    # The machine as it is: a job without GPUs in our books would see none.
+    line = f"unset CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES; {command}"
+    reply = client.submit(
+        {
+            "what": {"line": line},
+            "options": {**options, "nodelist": member.node, "error": f"{logs}/%j.err"},
+            "directory": current_directory(),
+            "environment": environment(os.environ),
+            "shell": shell(),
+            "umask": umask(),
+        }
+    )
+    return int(reply["first"])
+
+
+def _follow(client: Client, label: str) -> int:
+    """Copy what it prints until it ends; its code."""
+    from threading import Thread
+
+    from stoker.cli import output, patience
+
+    def copy(stream: str) -> None:
+        target = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
+        patience.copy_attempts(client, label, target, 0, stream=stream)
+
+    interrupted = False
+    errors = Thread(target=copy, args=("err",), daemon=True)
+    errors.start()
+    while True:
+        try:
+            copy("out")
+            view = patience.wait(client, [label])["jobs"][0]
+            errors.join()
+            break
+        except KeyboardInterrupt:
+            (client.kill if interrupted else client.cancel)([label])
+            interrupted = True
+    if interrupted:
+        return 1
+    if view["exit_code"] is None:
+        output.say(f"{DOOR}: {output.clean(view['cause'])}")
+    elif view["enforced"]:
+        output.say(f"{DOOR}: {output.clean(view['enforced'])}")
+    return int(view["result"])

@@ -1,0 +1,92 @@
+"""Machines in the configuration file: read, checked, and compared with those there are."""
+
+from typing import Any
+
+import pytest
+
+from core.story import Afar
+from stoker.core import events as e
+from stoker.core.units import BadValue
+from stoker.daemon.nodes import from_settings
+from stoker.daemon.settings import ConfiguredNode, load
+
+ANT = ConfiguredNode("ant", "ssh://ant", None, shared=False)
+
+
+def read(home: Any, text: str) -> list[ConfiguredNode]:
+    (home / "config.toml").write_text(text)
+    return load().nodes
+
+
+def start(story: Afar, *wanted: ConfiguredNode) -> tuple[list[str], list[str]]:
+    """What a daemon that starts with these makes of it: kinds of facts, and warnings."""
+    events, warnings = from_settings(story.state, wanted, "box", story.now)
+    for event in events:
+        story.tell(event)
+    return [type(event).__name__ for event in events], warnings
+
+
+def test_a_table_per_machine(home: Any) -> None:
+    text = '[nodes.gpu1]\naddress = "ssh://me@h:22"\nkey = "~/.ssh/id"\nshared = true\n'
+    assert read(home, f'{text}[nodes."b.c"]\naddress = "c"\n') == [
+        ConfiguredNode("gpu1", "ssh://me@h:22", "~/.ssh/id", shared=True),
+        ConfiguredNode("b.c", "c", None, shared=False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes = 3", "must be a table"),
+        ("[nodes]\ngpu1 = 'ssh://me@h'", "must be a table"),
+        ("[nodes.gpu1]", "nodes.gpu1 needs address"),
+        ("[nodes.gpu1]\naddress = 3", "nodes.gpu1 needs address"),
+        ("[nodes.gpu1]\naddres = 'h'", "nodes.gpu1.addres is not known"),
+        ("[nodes.gpu1]\naddress = 'a b'", "nodes.gpu1: 'a b' is not a machine's address"),
+        ("[nodes.gpu1]\naddress = 'h'\nkey = 'id'", "nodes.gpu1.key must be the path"),
+        ("[nodes.gpu1]\naddress = 'h'\nshared = 1", "nodes.gpu1.shared must be true or false"),
+        ("[nodes.'x y']\naddress = 'h'", "is no name for a machine"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(home: Any, text: str, said: str) -> None:
+    with pytest.raises(BadValue, match="config") as error:
+        read(home, text)
+    assert said in str(error.value)
+
+
+def test_a_machine_comes_changes_and_goes_with_the_file() -> None:
+    story = Afar()
+    assert start(story, ANT) == (["NodeAdded"], [])
+    assert story.state.rest.remotes["ant"].configured
+    assert start(story, ANT) == ([], [])
+    assert start(story, ConfiguredNode("ant", "ssh://new", None, shared=False))[0] == ["NodeAdded"]
+    assert story.state.rest.remotes["ant"].address == "ssh://new"
+    assert start(story) == (["NodeRemoved"], [])
+    assert story.state.rest.remotes == {}
+
+
+def test_one_that_was_added_by_hand_stays_until_the_file_takes_it_over() -> None:
+    story = Afar()
+    story.add("ant")
+    assert start(story) == ([], [])
+    assert start(story, ANT) == (["NodeAdded"], [])
+    assert start(story) == (["NodeRemoved"], [])
+
+
+def test_this_machine_may_stand_in_a_file_that_all_share() -> None:
+    assert start(Afar(), ConfiguredNode("box", "ssh://box", None, shared=True)) == ([], [])
+
+
+def test_nothing_is_taken_away_from_a_job_that_runs() -> None:
+    story = Afar(gpus=0)
+    start(story, ANT)
+    story.add("ant", gpus=1)
+    story.tell(e.NodeAdded(at=story.now, name="ant", address="ssh://ant", configured=True))
+    job = story.submit()
+    story.run(job)
+    kinds, (warning,) = start(story)
+    assert (kinds, f"Job {job} still runs on ant" in warning) == ([], True)
+    kinds, (warning,) = start(story, ConfiguredNode("ant", "ssh://new", None, shared=False))
+    assert (kinds, "at ssh://new" in warning) == ([], True)
+    story.exited(job)
+    assert start(story) == (["NodeRemoved"], [])

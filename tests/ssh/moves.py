@@ -1,0 +1,69 @@
+"""Short words for what the ssh suites do: add machines, submit to one, count what ran."""
+
+from pathlib import Path
+from typing import Any
+
+from e2e.box import Box, until
+from ssh.lab import Lab
+from ssh.machine import Machine
+
+HOLD = "until [ -e $HOME/go ]; do sleep 0.05; done"
+"""A job that waits until it is let go (see `let_go`)."""
+ONCE = "echo $STOKER_JOB_ID >>$HOME/ran"
+"""A job that leaves a trace of every time it ran."""
+
+
+def add(box: Box, *machines: Machine) -> None:
+    """Have a daemon with these machines."""
+    box.up()
+    for machine in machines:
+        done = box.stoker("nodes", "add", machine.name, machine.url, "--key", str(machine.key))
+        assert done.returncode == 0, done.stderr
+
+
+def on(box: Box, machine: Machine | str, line: str, *more: str) -> int:
+    """Queue a line of shell for a machine; return its number."""
+    name = machine if isinstance(machine, str) else machine.name
+    return int(box.submit("-w", name, *more, "--wrap", line))
+
+
+def let_go(*machines: Machine) -> None:
+    """Let the jobs go that wait."""
+    for machine in machines:
+        (machine.home / "go").touch()
+
+
+def ran(machine: Machine) -> list[int]:
+    """The jobs that ran there, once for each time."""
+    trace = machine.home / "ran"
+    return [int(line) for line in trace.read_text().split()] if trace.exists() else []
+
+
+def node(box: Box, name: str) -> dict[str, Any]:
+    """A machine as the API shows it."""
+    found: dict[str, Any] = next(
+        each for each in box.client.nodes()["nodes"] if each["name"] == name
+    )
+    return found
+
+
+def stands(box: Box, machine: Machine, state: str) -> dict[str, Any]:
+    """Wait until a machine is in this state."""
+    until(lambda: node(box, machine.name)["state"] == state)
+    return node(box, machine.name)
+
+
+def shut(machine: Machine) -> None:
+    """Break its connections, and take no new ones."""
+    machine.stop_sshd()
+    machine.kill_connections()
+
+
+def bytes_of(box: Box, job: int) -> bytes:
+    """What a job wrote."""
+    return Path(box.job(job)["log"]).read_bytes()
+
+
+def all_of(lab: Lab) -> list[Machine]:
+    """The three machines."""
+    return [lab.a, lab.b, lab.c]

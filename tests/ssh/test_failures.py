@@ -1,0 +1,382 @@
+"""What goes wrong between machines, and that every job still ends once, with its own end."""
+
+import os
+import random
+import signal
+import socket
+import threading
+from pathlib import Path
+
+from e2e.box import Box, until
+from ssh.lab import Lab
+from ssh.moves import HOLD, ONCE, add, all_of, bytes_of, let_go, node, on, ran, shut, stands
+
+Field = tuple[Box, Lab]
+
+
+# -- the connection ---------------------------------------------------------------------
+
+
+def test_a_cable_that_is_pulled_loses_nothing_and_slows_nobody(field: Field) -> None:
+    box, lab = field
+    a, b = lab.a, lab.b
+    add(box, a, b)
+    runs = on(box, a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
+    ends = on(box, a, f"{ONCE}; until [ -e $HOME/end ]; do sleep 0.05; done; echo end; exit 6")
+    box.becomes(runs, "RUNNING")
+    box.becomes(ends, "RUNNING")
+    a.cut()
+    (a.home / "end").touch()
+    ordered = on(box, a, f"{ONCE}; echo late; exit 7")
+    elsewhere = [on(box, b, "echo here") for _ in range(3)]
+    assert [box.end_of(job, 5)["result"] for job in elsewhere] == [0, 0, 0]
+    stands(box, a, "unreachable")
+    assert box.job(runs)["state"] == box.job(ends)["state"] == "RUNNING"
+    assert box.end_of(on(box, b, "true"), 5)["result"] == 0
+    a.restore()
+    let_go(a)
+    assert [box.end_of(job)["result"] for job in (runs, ends, ordered)] == [5, 6, 7]
+    assert [bytes_of(box, job) for job in (runs, ends, ordered)] == [
+        b"one\ntwo\n", b"end\n", b"late\n",
+    ]  # fmt: skip
+    assert sorted(ran(a)) == sorted([runs, ends, ordered])
+
+
+def test_a_connection_that_breaks_while_files_are_on_their_way(field: Field) -> None:
+    box, lab = field
+    (box.user / "data").write_bytes(os.urandom(40 << 20))
+    add(box, lab.a)
+    trees = lab.a.home / ".stoker/trees"
+    job = on(box, lab.a, f"{ONCE}; wc -c <data; cp data copy; exit 3", "--bring", "copy")
+    for _ in range(2):
+        until(lambda: list(trees.glob("*.part")) or box.job(job)["pid"])
+        lab.a.kill_connections()
+        stands(box, lab.a, "up")
+    until(lambda: ran(lab.a))
+    until(lambda: list((lab.a.home / ".stoker/run").glob("*/*.list")) or box.job(job)["result"])
+    lab.a.kill_connections()
+    assert box.end_of(job)["result"] == 3
+    assert bytes_of(box, job).strip() == str(40 << 20).encode()
+    assert (box.user / "copy").read_bytes() == (box.user / "data").read_bytes()
+    assert ran(lab.a) == [job]
+
+
+def test_whatever_is_killed_of_ssh_the_job_ends_once(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    job = on(box, lab.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
+    box.says(job, "one")
+    lab.a.stop_sshd()
+    lab.a.start_sshd()
+    assert box.job(job)["state"] == "RUNNING"
+    lab.a.kill_agent()
+    lab.a.kill_connections()
+    until(lambda: lab.a.agents())
+    stands(box, lab.a, "up")
+    let_go(lab.a)
+    assert box.end_of(job)["result"] == 5
+    assert bytes_of(box, job) == b"one\ntwo\n"
+    assert ran(lab.a) == [job]
+
+
+def test_the_computer_sleeps_and_wakes(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    job = on(box, lab.a, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
+    box.says(job, "one")
+    sleepers = [box.pid, *ssh_of(box)]
+    assert len(sleepers) > 1
+    for pid in sleepers:
+        os.kill(pid, signal.SIGSTOP)
+    lab.a.kill_connections()
+    let_go(lab.a)
+    until(lambda: "exited" in end_there(lab))
+    for pid in sleepers:
+        os.kill(pid, signal.SIGCONT)
+    assert box.end_of(job)["result"] == 5
+    assert bytes_of(box, job) == b"one\ntwo\n"
+    assert ran(lab.a) == [job]
+
+
+def ssh_of(box: Box) -> list[int]:
+    children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
+
+
+def end_there(lab: Lab) -> str:
+    return "".join(path.read_text() for path in (lab.a.home / ".stoker/run").glob("*/*.exit"))
+
+
+def test_a_daemon_that_is_replaced_finds_its_jobs_again(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a, lab.b)
+    jobs = [on(box, each, f"{ONCE}; echo one; {HOLD}; echo two; exit 5") for each in (lab.a, lab.b)]
+    for job in jobs:
+        box.becomes(job, "RUNNING")
+    box.stoker("daemon", "stop")
+    let_go(lab.a)
+    box.up()
+    let_go(lab.b)
+    assert [box.end_of(job)["result"] for job in jobs] == [5, 5]
+    assert [bytes_of(box, job) for job in jobs] == [b"one\ntwo\n"] * 2
+    assert ran(lab.a) + ran(lab.b) == jobs
+
+
+def test_a_daemon_killed_again_and_again_runs_everything_once(field: Field) -> None:
+    box, lab = field
+    machines = all_of(lab)
+    add(box, *machines)
+    chance = random.Random(4)
+    jobs = []
+    for round in range(4):
+        for machine in machines:
+            line = f"{ONCE}; echo $STOKER_JOB_ID; sleep 0.{chance.randrange(5)}; exit {round}"
+            jobs.append((on(box, machine, line), machine, round))
+        threading.Event().wait(chance.random() / 2)  # no condition: any moment is as good
+        box.crash()
+    box.up()
+    for job, _, round in jobs:
+        end = box.end_of(job)
+        assert (end["result"], end["attempt"]) == (round, end["attempt"]), end
+        assert bytes_of(box, job) == f"{job}\n".encode()
+    for machine in machines:
+        assert sorted(ran(machine)) == [job for job, where, _ in jobs if where is machine]
+
+
+# -- the machine ------------------------------------------------------------------------
+
+
+def test_only_a_reboot_loses_what_runs_and_then_its_rule_applies(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    lost = on(box, lab.a, f"{ONCE}; {HOLD}", "--no-requeue")
+    again = on(box, lab.a, f"{ONCE}; {HOLD}; exit 4", "--requeue")
+    until(lambda: len(ran(lab.a)) == 2)
+    lab.a.fake_reboot()
+    assert box.end_of(lost)["state"] == "NODE_FAIL"
+    let_go(lab.a)
+    assert box.end_of(again)["result"] == 4
+    assert sorted(ran(lab.a)) == sorted([lost, again, again])
+
+
+def test_a_full_disk_makes_jobs_wait_and_loses_no_end(field: Field) -> None:
+    box, lab = field
+    small = lab.machine("small", small_disk="3m")
+    add(box, small)
+    fill = "echo before; dd if=/dev/zero of=$HOME/fat bs=4k 2>/dev/null; echo after; exit 9"
+    job = on(box, small, fill, "--no-send", "--no-bring")
+    assert box.end_of(job)["result"] == 9
+    assert bytes_of(box, job) == b"before\nafter\n"
+    (box.user / "data").write_bytes(os.urandom(200_000))
+    second = on(box, small, "echo run; exit 8")
+    until(lambda: print(box.job(second)) or "full" in str(box.job(second)))
+    assert box.job(second)["state"] == "PENDING"
+    (small.home / "fat").unlink()
+    assert box.end_of(second)["result"] == 8
+    assert bytes_of(box, second) == b"run\n"
+
+
+def test_what_cannot_be_listed_on_a_full_disk_stays_there(field: Field) -> None:
+    box, lab = field
+    small = lab.machine("small", small_disk="3m")
+    add(box, small)
+    job = on(box, small, "echo kept >made; dd if=/dev/zero of=fat bs=4k 2>/dev/null; exit 9")
+    end = box.end_of(job)
+    assert end["result"] == 9
+    if not (box.user / "made").exists():
+        assert ".stoker/kept/" in end["enforced"]
+        kept = list((small.home / ".stoker/kept").glob("*/made"))
+        assert kept[0].read_text() == "kept\n"
+
+
+# -- machines that do not let us in -----------------------------------------------------
+
+
+def test_a_refused_key_and_a_changed_host_key_are_told_and_concern_nobody_else(
+    field: Field,
+) -> None:
+    box, lab = field
+    add(box, lab.a, lab.b, lab.c)
+    lab.a.refuse()
+    lab.a.kill_connections()
+    lab.b.new_host_key()
+    lab.b.kill_connections()
+    why = stands(box, lab.a, "unreachable")["why"]
+    until(lambda: "refused the key" in node(box, "a")["why"])
+    until(lambda: "host key" in node(box, "b")["why"])
+    assert "ssh-keygen -R" in node(box, "b")["why"], why
+    assert box.end_of(on(box, lab.c, "true"))["result"] == 0
+    lab.a.admit()
+    assert box.end_of(on(box, lab.a, "exit 3"))["result"] == 3
+
+
+def test_a_machine_that_never_answers_slows_nobody(field: Field) -> None:
+    box, lab = field
+    add(box, lab.b)
+    lab.a.cut()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        box.client.add_node("a", lab.a.url, key=str(lab.a.key))
+        box.client.add_node("mute", f"ssh://me@127.0.0.1:{port}")
+        assert box.end_of(on(box, lab.b, "exit 3"), 5)["result"] == 3
+        assert node(box, "a")["state"] in ("connecting", "unreachable")
+    lab.a.restore()
+    stands(box, lab.a, "up")
+
+
+# -- strange homes ----------------------------------------------------------------------
+
+
+def test_noise_and_nosiness_of_login_scripts(field: Field) -> None:
+    box, lab = field
+    rc = "printf welcome; printf oops >&2; read -r x; cd /; cd() { echo no; }; export count=99 RUN=/x\n"
+    (lab.a.home / ".bashrc").write_text(rc)
+    add(box, lab.a)
+    line, apart = "pwd; echo $count; echo err >&2; exit 4", ("-o", "o", "-e", "e")
+    job = on(box, lab.a, line, *apart, "--no-send", "--no-bring")
+    assert box.end_of(job)["result"] == 4
+    where, count = (box.user / "o").read_text().split()
+    assert (where.split("/")[4:6], count) == (["work", where.split("/")[5]], "99")
+    assert (box.user / "e").read_text() == "err\n"
+
+
+def test_a_bashrc_that_ends_the_shell_is_told_and_the_job_not_said_to_have_run(
+    field: Field,
+) -> None:
+    box, lab = field
+    (lab.a.home / ".bashrc").write_text("case $- in *i*) exec true ;; esac\n")
+    add(box, lab.a)
+    end = box.end_of(on(box, lab.a, "echo never"))
+    assert end["state"] == "FAILED"
+    assert ".bashrc ended the shell" in end["cause"]
+
+
+def test_a_machine_with_next_to_nothing(field: Field) -> None:
+    box, lab = field
+    bare = lab.machine("bare", bare=True)
+    add(box, bare)
+    (box.user / "data").write_text("data\n")
+    job = on(box, bare, "cat data; echo made >made; exit 3")
+    assert box.end_of(job)["result"] == 3
+    assert bytes_of(box, job) == b"data\n"
+    assert (box.user / "made").read_text() == "made\n"
+
+
+def test_a_machine_without_tar_as_well_says_so(field: Field) -> None:
+    box, lab = field
+    bare = lab.machine("barest", bare=True, hide=("tar",))
+    add(box, bare)
+    (box.user / "data").write_text("data\n")
+    end = box.end_of(on(box, bare, "cat data"))
+    assert end["state"] == "FAILED"
+    assert "neither rsync nor tar" in end["cause"]
+    assert box.end_of(on(box, bare, "exit 3", "--no-send", "--no-bring"))["result"] == 3
+
+
+# -- unreachable is not dead ------------------------------------------------------------
+
+
+def test_what_is_decided_while_a_machine_is_silent_happens_when_it_returns(field: Field) -> None:
+    box, lab = field
+    trap = f"trap 'echo asked; exit 0' TERM; {ONCE}; echo up; while :; do sleep 0.05; done"
+    add(box, lab.a)
+    cancelled, limited = on(box, lab.a, trap), on(box, lab.a, trap, "-t", "00:00:03")
+    until(lambda: len(ran(lab.a)) == 2)
+    shut(lab.a)
+    stands(box, lab.a, "unreachable")
+    box.stoker("cancel", str(cancelled))
+    until(lambda: box.job(limited)["elapsed"] > 3)
+    assert box.job(cancelled)["state"] == "COMPLETING"
+    waits = on(box, lab.a, "exit 3")
+    assert box.job(waits)["state"] == "PENDING"
+    lab.a.start_sshd()
+    assert box.end_of(cancelled)["state"] == "CANCELLED"
+    assert box.end_of(limited)["state"] == "TIMEOUT"
+    assert [bytes_of(box, job) for job in (cancelled, limited)] == [b"up\nasked\n"] * 2
+    assert box.end_of(waits)["result"] == 3
+
+
+def test_restarted_elsewhere_and_the_old_copy_killed_on_return(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a, lab.b)
+    job = on(box, "a,b", f"{ONCE}; {HOLD}; exit 3", "--if-unreachable", "restart:1s")
+    box.becomes(job, "RUNNING")
+    until(lambda: ran(lab.a) or ran(lab.b))
+    first, second = (lab.a, lab.b) if ran(lab.a) else (lab.b, lab.a)
+    shut(first)
+    until(lambda: ran(second))
+    assert len(first.pids("STOKER_TOKEN=")) > 0
+    first.start_sshd()
+    stands(box, first, "up")
+    assert first.pids("STOKER_TOKEN=") == []
+    let_go(second)
+    assert box.end_of(job)["result"] == 3
+    assert (ran(first), ran(second)) == ([job], [job])
+
+
+# -- processes --------------------------------------------------------------------------
+
+
+def test_what_a_job_leaves_behind_ends_with_it(field: Field) -> None:
+    box, lab = field
+    gpu = lab.machine("gpu", gpus=1)
+    add(box, gpu)
+    line = "nohup setsid sleep 301 >/dev/null 2>&1 & nohup sleep 302 >/dev/null 2>&1 & exit 3"
+    assert box.end_of(on(box, gpu, line, "--gpus", "1"))["result"] == 3
+    assert gpu.pids("sleep 30") == []
+
+
+def test_a_job_that_ignores_term_is_killed_after_its_grace(field: Field) -> None:
+    box, lab = field
+    box.start(env={"STOKER_GRACE": "1"})
+    add(box, lab.a)
+    job = on(box, lab.a, "trap '' TERM; env -i sleep 303 & echo up; wait; sleep 304")
+    box.says(job, "up")
+    box.stoker("cancel", str(job))
+    assert box.end_of(job)["state"] == "CANCELLED"
+    assert lab.a.pids("sleep 30") == []
+
+
+def test_interrupted_as_from_a_keyboard(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    python = "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: exit(4)"
+    job = int(box.submit("-w", "a", "--", "python3", "-c", python))
+    box.says(job, "up")
+    box.stoker("kill", "-s", "INT", str(job))
+    assert box.end_of(job)["result"] == 4
+
+
+# -- what travels -----------------------------------------------------------------------
+
+ODD = "a'b\"c$HOME`date`\\n!x *? \t;é\x01\x7f\n\n  end "
+
+
+def test_variables_and_words_arrive_as_they_are(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    env = {"ODD": ODD, "RUN": "7", "count": "1", "key": "2", "HIDDEN": "x"}
+    names = "ODD,RUN,count,key"
+    show = 'printf "%s|" "$ODD" "$RUN" "$count" "$key" "${HIDDEN-none}" "$@"'
+    script = box.script("s.sh", f"#!/bin/sh\n{show}\n")
+    job = box.submit("-w", "a", "--export", names, script, ODD, "", "x" * 100_000, env=env)
+    assert box.end_of(job)["result"] == 0
+    expected = "|".join((env["ODD"], "7", "1", "2", "none", ODD, "", "x" * 100_000, ""))
+    assert bytes_of(box, int(job)) == os.fsencode(expected)
+    words = box.submit("-w", "a", "--export", names, "--", "printf", "%s|", ODD, "a=b", env=env)
+    assert box.end_of(words)["result"] == 0
+    assert bytes_of(box, int(words)) == os.fsencode(f"{ODD}|a=b|")
+
+
+def test_an_array_and_its_umask(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    before = os.umask(0o027)
+    try:
+        done = box.submit("-w", "a", "--array", "0-3", "--wrap", "umask; exit $STOKER_ARRAY_INDEX")
+    finally:
+        os.umask(before)
+    box.client.wait([done], timeout=30)
+    jobs = box.jobs(done)
+    assert [job["result"] for job in jobs] == [0, 1, 2, 3]
+    assert {Path(job["log"]).read_text() for job in jobs} == {"0027\n"}

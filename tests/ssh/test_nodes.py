@@ -1,0 +1,285 @@
+"""Machines as their user sees them: added, listed, silent, configured, removed."""
+
+from pathlib import Path
+
+import pytest
+
+from e2e.box import Box, as_json, until
+from ssh.lab import Lab
+from ssh.machine import Machine
+
+FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"
+
+
+def add(box: Box, machine: Machine, *more: str) -> str:
+    done = box.stoker("nodes", "add", machine.name, machine.url, "--key", machine.key, *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(box: Box, *words: object) -> tuple[int, str]:
+    done = box.stoker("nodes", *words)
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
+    return done.returncode, done.stderr
+
+
+def nodes(box: Box) -> dict[str, dict[str, object]]:
+    return {view["name"]: view for view in as_json(box.stoker("nodes", "--json"))["nodes"]}
+
+
+def silence(box: Box, machine: Machine) -> None:
+    """It cannot be reached any more, and that is known."""
+    machine.stop_sshd()
+    machine.kill_connections()
+    until(lambda: nodes(box)[machine.name]["state"] == "unreachable")
+
+
+def file_of(machine: Machine, path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        f"username: {machine.user}\nip: {machine.address}\nport: {machine.port}\n"
+        f"ssh_key_path: {machine.key}\n"
+    )
+    return path
+
+
+@pytest.fixture
+def rich(field: tuple[Box, Lab]) -> tuple[Box, Machine]:
+    """A home without GPUs, and a machine with two that it has added."""
+    box, lab = field
+    machine = lab.machine("rich", gpus=2)
+    box.start("{cpu:2}")
+    add(box, machine)
+    return box, machine
+
+
+# ------------------------------------------------------------------------------ they come
+
+
+def test_a_machine_is_added_with_what_it_has_and_adding_it_again_changes_nothing(
+    rich: tuple[Box, Machine],
+) -> None:
+    box, machine = rich
+    assert "is up: 2 x Tesla T4" in add(box, machine)
+    view = nodes(box)["rich"]
+    assert (view["state"], view["why"], view["notes"]) == ("up", None, [])
+    assert (view["address"], view["shared"], view["configured"]) == (machine.url, False, False)
+    assert view["resources"]["gpu"] == {**view["resources"]["gpu"], "total": "2", "free": "2"}
+    assert len(view["measured"]["gpus"]) == 2
+    assert box.client.add_node("rich", machine.url, key=str(machine.key))["changed"] is False
+
+
+def test_several_files_at_once_and_a_machine_without_bash(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    bare = lab.machine("bare", bare=True)
+    files = [file_of(each, box.user / f"{each.name}.yaml") for each in (lab.a, bare)]
+    done = box.stoker("nodes", "add", *files)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(" ")[:3] for line in done.stdout.splitlines()] == [
+        ["a", "is", "up:"],
+        ["bare", "is", "up:"],
+    ]
+    assert "bare: no bash" in done.stderr
+    table = box.stoker("nodes").stdout
+    assert "no bash: lines run under sh" in table
+    assert table.splitlines()[0].split()[-2:] == ["ADDRESS", "NOTE"]
+
+
+def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
+    rich: tuple[Box, Machine],
+) -> None:
+    box, machine = rich
+    key = ("--key", machine.key)
+    for name in ("x y", "-x", "a/b", "a,b", "ü", "x" * 41, ""):
+        code, said = refused(box, "add", *key, "--", name, "ssh://me@elsewhere")
+        assert (code, "is no name for a machine" in said) == (2, True), said
+    for address in ("ssh://-oProxyCommand=sh", "http://x", "ssh://me@h:0", "me@h:99999", "a b"):
+        code, said = refused(box, "add", "x", address)
+        assert (code, address in said) == (2, True), said
+    assert refused(box, "add", "x", "me@h", "--key", "nokey")[0] == 2
+    assert refused(box, "add", "x")[0] == 2
+    assert refused(box, "frob")[0] == 2
+    code, said = refused(box, "add", "twin", machine.url, *key)
+    assert (code, "is 'rich' already" in said) == (1, True)
+    here = box.client.daemon()["node"]
+    assert "is this machine" in refused(box, "add", here, "me@h")[1]
+    good = file_of(machine, box.user / "good.yaml")
+    bad = box.user / "bad.yaml"
+    bad.write_text("username: me\nip: h\nport: 22\nssh_key_path: nokey\n")
+    assert refused(box, "add", good, bad)[0] == 2
+    assert refused(box, "add", good, file_of(machine, box.user / "x" / "good.yaml"))[0] == 2
+    assert list(nodes(box)) == [here, "rich"]
+
+
+def test_a_machine_that_does_not_let_us_in_is_added_and_works_once_it_does(
+    field: tuple[Box, Lab],
+) -> None:
+    box, lab = field
+    lab.a.refuse()
+    code, said = refused(box, "add", "a", lab.a.url, "--key", lab.a.key)
+    assert (code, "cannot be reached yet: " in said, "Permission denied" in said) == (1, True, True)
+    view = nodes(box)["a"]
+    assert (view["state"], "Permission denied" in str(view["why"])) == ("unreachable", True)
+    assert "Permission denied" in box.stoker("nodes").stdout
+    code, said = box.refused("--gpus", "9", "--wrap", "true")
+    assert (code, "a has not been reached yet (" in said) == (6, True)
+    assert box.stoker("daemon", "status").stdout.count("\nunreachable a\n") == 1
+    lab.a.admit()
+    assert "a is up" in add(box, lab.a)
+
+
+def test_it_may_be_a_host_of_the_users_ssh_configuration(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    assert box.stoker("nodes", "add", "a", lab.a.alias).returncode == 0
+
+
+# ------------------------------------------------------------------------------- they go
+
+
+def test_an_address_changes_only_where_nothing_runs_or_by_force(rich: tuple[Box, Machine]) -> None:
+    box, machine = rich
+    job = box.submit("-w", "rich", "--wrap", f"{FOREVER}; exit 5")
+    box.becomes(job, "RUNNING")
+    code, said = refused(box, "add", "rich", machine.alias)
+    assert (code, f"Job {job} still runs on rich" in said) == (1, True)
+    assert box.stoker("nodes", "add", "rich", machine.alias, "--force").returncode == 0
+    machine.sh("touch go")
+    assert box.end_of(job)["result"] == 5
+    assert nodes(box)["rich"]["address"] == machine.alias
+
+
+def test_a_machine_goes_when_nothing_runs_there_or_by_force(rich: tuple[Box, Machine]) -> None:
+    box, _ = rich
+    job = box.submit("-w", "rich", "--wrap", FOREVER)
+    box.becomes(job, "RUNNING")
+    code, said = refused(box, "remove", "rich")
+    assert (code, f"Job {job} still runs on rich" in said) == (1, True)
+    done = box.stoker("nodes", "remove", "rich", "--force")
+    assert (done.returncode, "1 job given up there" in done.stderr) == (0, True)
+    assert box.end_of(job)["state"] == "NODE_FAIL"
+    assert list(nodes(box)) == [box.client.daemon()["node"]]
+    assert refused(box, "remove", "rich")[0] == 3
+    assert refused(box, "remove", box.client.daemon()["node"])[0] == 2
+    assert refused(box, "remove")[0] == 2
+
+
+# ------------------------------------------------------------------------- configuration
+
+
+def test_machines_of_the_configuration_come_and_go_with_it(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    config = box.home / "config.toml"
+
+    def start(*names: str) -> None:
+        tables = [
+            f'[nodes.{name}]\naddress = "{lab.machine(name).url}"\nkey = "{lab.key}"\n'
+            for name in names
+        ]
+        config.write_text("grace = 1\n" + "".join(tables))
+        done = box.stoker("daemon", "restart")
+        assert done.returncode == 0, done.stderr
+
+    start("a", "b")
+    until(lambda: all(nodes(box)[name]["state"] == "up" for name in "ab"))
+    assert nodes(box)["a"]["configured"] is True
+    done = box.stoker("nodes", "remove", "b")
+    assert (done.returncode, "config.toml names b" in done.stderr) == (0, True)
+    job = box.submit("-w", "a", "--wrap", FOREVER)
+    box.becomes(job, "RUNNING")
+    start("b")
+    assert set(nodes(box)) >= {"a", "b"}
+    said = box.stoker("submit", "--hold", "--wrap", "true").stderr
+    assert f"Job {job} still runs on a, which is no longer in the configuration" in said
+    lab.a.sh("touch go")
+    box.end_of(job)
+    start("b")
+    assert "a" not in nodes(box)
+    assert nodes(box)["b"]["configured"] is True
+
+
+# ------------------------------------------------------------------------------- silence
+
+
+def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
+    rich: tuple[Box, Machine],
+) -> None:
+    box, machine = rich
+    job = box.submit("--gpus", "1", "--wrap", FOREVER)
+    assert box.becomes(job, "RUNNING")["unreachable"] is False
+    silence(box, machine)
+    view = box.job(job)
+    assert (view["state"], view["unreachable"], view["nodes"]) == ("RUNNING", True, ["rich"])
+    assert view["unreachable_since"]
+    assert view["reason"] == "NodeUnreachable"
+    assert "rich:0 (unreachable for " in box.stoker("queue").stdout
+    assert "RUNNING: rich has been unreachable for " in box.stoker("show", job).stdout
+    assert "it runs on there for all that is known" in box.stoker("why", job).stdout
+    gpus = box.client.gpus()["gpus"]
+    assert [(gpu["state"], gpu["utilization"]) for gpu in gpus] == [("unreachable", None)] * 2
+    assert [each["label"] for each in gpus[0]["jobs"]] == [job]
+    done = box.stoker("submit", "--gpus", "1", "--dry-run", "--wrap", "true")
+    assert "it waits for rich, which cannot be reached now" in done.stderr
+    waits = box.submit("--gpus", "1", "--wrap", "true")
+    assert "rich is unreachable: " in box.stoker("why", waits).stdout
+    machine.start_sshd()
+    machine.sh("touch go")
+    assert box.end_of(job)["result"] == 0
+    assert box.end_of(waits)["unreachable"] is False
+
+
+# ---------------------------------------------------------------------------------- GPUs
+
+
+def test_gpus_of_machines_have_figures_and_names_that_drain_takes(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    rich, poor = lab.machine("rich", gpus=2), lab.machine("poor", gpus=1)
+    poor.gpus([{"utilization.gpu": 37, "memory.used": 4096, "temperature.gpu": 71}])
+    box.start("{cpu:2}")
+    for machine in (rich, poor):
+        add(box, machine)
+    found = {f"{gpu['node']}/{gpu['id']}": gpu for gpu in box.client.gpus()["gpus"]}
+    assert list(found) == ["rich/0", "rich/1", "poor/0"]
+    busy = found["poor/0"]
+    figures = (busy["utilization"], busy["memory_used"], busy["temperature"], busy["state"])
+    assert figures == (37, 4096, 71, "foreign")
+    lines = box.stoker("gpus", "--no-header").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(found)
+    done = box.stoker("drain", "0")
+    assert (done.returncode, "rich/0 or poor/0" in done.stderr) == (2, True)
+    for words, expected in (
+        (["rich/0", "poor:0"], ["rich/0", "poor/0"]),
+        (["1"], ["rich/1"]),
+        (["rich"], ["rich/0", "rich/1"]),
+    ):
+        assert box.stoker("drain", *words).returncode == 0
+        gpus = box.client.gpus()["gpus"]
+        drained = [f"{gpu['node']}/{gpu['id']}" for gpu in gpus if gpu["state"] == "drained"]
+        assert drained == expected
+        assert box.stoker("undrain", "all").returncode == 0
+
+
+def test_what_counts_as_use_by_others_changes_for_machines_too(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    poor = lab.machine("poor", gpus=1)
+    poor.gpus([{"utilization.gpu": 50}])
+    (box.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
+    box.start("{cpu:2}")
+    add(box, poor)
+    assert box.client.gpus()["gpus"][0]["state"] == "foreign"
+    box.client.thresholds(load=0.9, memory=0.9, processes=False)
+    until(lambda: box.client.gpus()["gpus"][0]["state"] == "free")
+
+
+# ---------------------------------------------------------------------------- submitting
+
+
+def test_a_submission_knows_the_machines_by_name(rich: tuple[Box, Machine]) -> None:
+    box, _ = rich
+    assert box.refused("-w", "nobody", "--wrap", "true") == (
+        3,
+        "stoker: There is no machine 'nobody'; see stoker nodes.\n",
+    )
+    done = box.stoker("submit", "--gpus", "1", "--dry-run", "--wrap", "true")
+    assert done.stderr == "stoker: this would start now on rich\n"
+    code, said = box.refused("-w", "rich", "--gpus", "3", "--wrap", "true")
+    assert (code, said.count("rich has 2 GPUs, not 3"), "asked for" in said) == (6, 1, False)
