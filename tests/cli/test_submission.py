@@ -188,3 +188,9 @@ def test_variables_that_are_not_text_are_left_out_and_named(
 ) -> None:
     assert submission.environment({"A": "1", "B": "\udcff"}) == {"A": "1"}
     assert "B" in capsys.readouterr().err
+
+
+def test_results_come_back_to_a_directory_as_it_is_named_here(here: Path) -> None:
+    for typed, meant in (("out", f"{here}/out"), ("/x/../y", "/y"), ("~/r", f"{Path.home()}/r")):
+        body, _ = build(["--bring-into", typed, "true"], "submit")
+        assert body["options"] == {"bring_into": meant}

@@ -402,7 +402,7 @@ HERE = {"name": "box", "state": "up", "jobs": 3, "since": None, "address": None,
 AFAR = {**HERE, "name": "gpu1", "address": "ssh://me@198.51.100.7:22", "jobs": 0,
         "measured": {"gpus": [{"model": "T4"}] * 2, "cores": 8, "memory_available": 4096},
         "resources": {"gpu": {"total": "2", "free": "2"}}}  # fmt: skip
-SILENT = {**AFAR, "name": "gpu2", "state": "unreachable", "resources": {}, "measured": None,
+SILENT = {**AFAR, "name": "gpu2", "state": "unreachable", "measured": None,
           "why": "ssh: connect to host 198.51.100.8 port 22: Connection refused"}  # fmt: skip
 
 
@@ -417,6 +417,7 @@ def test_nodes_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
     _, here, there, silent = capsys.readouterr().out.splitlines()
     assert here.endswith("3  this machine")
     assert there.split() == ["gpu1", "up", "2/2", "-", "-", "0", "ssh://me@198.51.100.7:22"]
+    assert silent.split()[2:4] == ["-/2", "-"]
     assert silent.endswith("  Connection refused")
 
 

@@ -59,6 +59,12 @@ def shut(machine: Machine) -> None:
     machine.kill_connections()
 
 
+def reopen(box: Box, machine: Machine) -> None:
+    """Take connections again, and have the daemon try at once."""
+    machine.start_sshd()
+    box.client.look_at_nodes([machine.name])
+
+
 def bytes_of(box: Box, job: int) -> bytes:
     """What a job wrote."""
     return Path(box.job(job)["log"]).read_bytes()

@@ -217,7 +217,7 @@ def table_of(
                 str(node["name"]),
                 Cell(state, STATES.get(state, "")),
                 times.moment(node.get("since"), verbose),
-                *(_amounts(kind, held.get(kind)) for kind in kinds),
+                *(_amounts(kind, held.get(kind), state) for kind in kinds),
                 str(node.get("jobs", 0)),
                 *(last[title] for title in more),
             ]
@@ -225,14 +225,14 @@ def table_of(
     return columns, rows
 
 
-def _amounts(kind: str, held: dict[str, Any] | None) -> str:
-    """Return `1/2`, `15.5/16`, `22/24G`: what is free, and of how much."""
+def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
+    """Return `1/2`, `7.5/8`, `22/24G`: what is free, and of how much; `-/2` if nobody knows."""
     if held is None:
         return "-"
-    free, total = float(held["free"]), float(held["total"])
-    if kind == "mem":
-        return f"{_short(free / 1024)}/{_short(total / 1024)}G"
-    return f"{_short(free)}/{_short(total)}"
+    scale, unit = (1024, "G") if kind == "mem" else (1, "")
+    known = state not in ("unreachable", "connecting")
+    free = _short(float(held["free"]) / scale) if known else "-"
+    return f"{free}/{_short(float(held['total']) / scale)}{unit}"
 
 
 def _short(amount: float) -> str:

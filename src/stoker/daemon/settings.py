@@ -13,7 +13,7 @@ from stoker.core.foreign import Thresholds
 from stoker.core.units import BadValue, parse_amount, parse_duration
 
 EXAMPLE = "see Configuration in the documentation"
-LONGEST_NAME = 40
+LONGEST_NAME = 64
 
 
 class QueueLimits(Struct, frozen=True):

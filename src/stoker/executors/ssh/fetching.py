@@ -18,7 +18,7 @@ COPY, COPY_FOLLOWED = 2.0, 0.2
 """Seconds between copies of logs; while somebody follows one."""
 FOLLOWED = 3.0
 """Seconds for which somebody who has just read a log is taken to go on reading."""
-PIECE = 1 << 18
+PIECE = 1 << 20
 """Bytes of logs, or of results, that go over the agent's own line at a time."""
 TRIES, AGAIN = 3, 1.0
 """How often files are carried anew when the connection breaks, and the pause before."""

@@ -34,6 +34,8 @@ FINISHED = frozenset(
 )
 TRY_AGAIN = 1.0
 """Seconds before a line that the daemon had no room for is tried again."""
+FALLS = 5
+"""A daemon that ends so often, with nothing to tell in between, is not started again."""
 
 
 class Job:
@@ -75,6 +77,7 @@ class Batch:
         self.signals: list[int] = []
         """Those that asked us to stop."""
         self.not_before = 0.0
+        self.falls = 0
         self.wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
@@ -168,10 +171,20 @@ class Batch:
         if events.fileno() in ready:
             if not events.receive():
                 # The daemon was restarted, or we were too slow: look at all of them.
+                self._fallen()
                 events.reopen()
                 self.maybe_over |= set(self.running)
             for kind, data in events.take():
+                self.falls = 0
                 self._hear(kind, data)
+
+    def _fallen(self) -> None:
+        self.falls += 1
+        if self.falls > FALLS:
+            raise StokerError(
+                "The daemon ends again and again; see its log: stoker daemon status."
+                " What runs goes on."
+            )
 
     def _hear(self, kind: str, data: dict[str, Any]) -> None:
         job = self.running.get(data.get("job", 0))

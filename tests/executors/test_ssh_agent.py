@@ -1,0 +1,232 @@
+"""The agent in every shell that may be there: claims, ends, logs and results."""
+
+import io
+import os
+import shutil
+import signal
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.box import alive, kill
+from stoker.daemon.loop import Poller
+from stoker.executors.ssh import connection as connections
+from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.link import Link
+from stoker.executors.ssh.mirror import pieces
+
+SHELLS = [
+    pytest.param(program, marks=pytest.mark.skipif(
+        shutil.which(program) is None, reason=f"no {program} here"))
+    for program in ("dash", "bash", "busybox")
+]  # fmt: skip
+ODD = "a'b\"c$HOME`date`\\n!x *? \t;é\x01\x7f\n\n  end "
+
+
+class Here(Address, frozen=True):
+    """The machine that we are on: its shell without ssh in between."""
+
+    def command(self, control: str, *more: str) -> list[str]:
+        return ["sh", "-c"]
+
+
+class Agent:
+    """An agent and what it said."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.poller, self.news = place, Poller(), list[list[str]]()
+        self.run = place / "home of one/.stoker/run/here"
+        self.over: list[str] = []
+        names = {"ROOT": ".stoker", "INSTALL": "here"}
+        self.link = Link(
+            Here("here"), str(place / "control"), names, self.poller, self.news.append,
+            self.over.append,
+        )  # fmt: skip
+        self.hears("hello")
+
+    def wait(self, what: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 20
+        while not (found := what()):
+            assert time.monotonic() < deadline, self.news
+            self.poller.wait(0.02)
+        return found
+
+    def hears(self, what: str) -> list[str]:
+        found: list[str] = self.wait(lambda: [each for each in self.news if each[0] == what])[-1]
+        return found
+
+    def asks(self, verb: str, *words: str) -> list[list[str]]:
+        said: list[list[str]] = []
+        self.link.ask(said.append, verb, *words)
+        self.wait(lambda: said and said[-1][0] in ("done", "failed"))
+        return said
+
+    def fetches(self, verb: str, *words: str) -> dict[str, bytes]:
+        said: list[bytes] = []
+        self.link.fetch(said.append, verb, *words)
+        found = pieces(self.wait(lambda: said)[0] if verb else b"")
+        return {f"{piece.key} {piece.what} {piece.offset}": piece.data for piece in found}
+
+    def start(
+        self, key: str, line: str, *values: str, bring: str = "nothing", words: tuple[str, ...] = ()
+    ) -> None:
+        kind = "words" if words else "line"
+        self.link.ask(None, "start", key, "empty", "apart", kind, "yes", "0", bring, "1", "22",
+                      str(len(values)), *values, *(words or (line,)))  # fmt: skip
+
+    def stands(self, key: str) -> list[str]:
+        return self.asks("look", key)[0]
+
+
+@pytest.fixture(params=SHELLS)
+def agent(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Agent]:
+    home = tmp_path / "home of one"
+    home.mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").symlink_to(str(shutil.which(request.param)))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NONCE", "exported")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    found = Agent(tmp_path)
+    yield found
+    found.link.close("done")
+
+
+def test_a_job_its_variables_its_output_and_its_end(agent: Agent) -> None:
+    show = 'printf "%s|" "$ODD" "$RUN" "$key" "${NONCE-none}"; echo err >&2; exit 7'
+    agent.start("1.0", show, f"ODD={ODD}", "RUN=9", "key=8", "no.name=1")
+    assert agent.hears("exited")[1:] == ["1.0", "7", "0", "0"]
+    assert (agent.run / "1.0.out").read_bytes() == os.fsencode(f"{ODD}|9|8|none|")
+    assert (agent.run / "1.0.err").read_text() == "err\n"
+    agent.start("2.0", "", words=("printf", "%s|", ODD, "a=b", "", "x" * 100_000))
+    agent.wait(lambda: ["exited", "2.0", "0", "0", "0"] in agent.news)
+    assert (agent.run / "2.0.out").read_bytes() == os.fsencode(f"{ODD}|a=b||{'x' * 100_000}|")
+
+
+def test_an_order_that_comes_too_late_is_not_carried_out(agent: Agent, tmp_path: Path) -> None:
+    assert agent.stands("1.0") == ["free", "1.0"]
+    agent.start("1.0", f"touch '{tmp_path}/ran'")
+    assert agent.hears("late")[1] == "1.0"
+    assert agent.stands("1.0") == ["free", "1.0"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_two_orders_for_one_attempt_start_it_once(agent: Agent, tmp_path: Path) -> None:
+    for number in range(5):
+        for _ in range(3):
+            agent.start(f"{number}.0", f"echo {number} >>'{tmp_path}/ran'")
+    agent.wait(lambda: len([each for each in agent.news if each[0] in ("late", "exited")]) == 15)
+    assert sorted((tmp_path / "ran").read_text().split()) == list("01234")
+
+
+def test_how_attempts_stand(agent: Agent) -> None:
+    agent.start("1.0", "exit 3")
+    agent.hears("exited")
+    assert agent.stands("1.0") == ["exited", "1.0", "3", "0", "0"]
+    agent.start("2.0", "sleep 60")
+    agent.wait(lambda: agent.news[-1][:2] == ["started", "2.0"])
+    pid = agent.news[-1][2]
+    assert agent.stands("2.0") == ["running", "2.0", pid]
+    (agent.run / "3.0.claim").write_text("another-boot 1 1\n")
+    assert agent.stands("3.0") == ["rebooted", "3.0"]
+    boot, keeper, since = (agent.run / "2.0.claim").read_text().split()
+    (agent.run / "4.0.claim").write_text(f"{boot} {keeper} {since}\n")
+    assert agent.stands("4.0") == ["busy", "4.0"]
+    kill(int(keeper))
+    assert agent.stands("2.0") == ["running", "2.0", pid]
+    assert agent.stands("4.0") == ["void", "4.0"]
+    agent.asks("signal", "9", "2.0")
+    agent.wait(lambda: agent.stands("2.0") == ["gone", "2.0"])
+
+
+def test_processes_that_hide_their_environment_are_found_by_their_session(agent: Agent) -> None:
+    agent.start("1.0", "env -i sleep 61 & echo $! >&2; wait")
+    agent.wait(lambda: (agent.run / "1.0.err").exists() and (agent.run / "1.0.err").read_text())
+    child = int((agent.run / "1.0.err").read_text())
+    agent.asks("signal", "15", "1.0")
+    agent.wait(lambda: not alive(child))
+
+
+def test_what_is_left_behind_is_ended_and_counted(agent: Agent) -> None:
+    agent.start("1.0", "setsid sleep 62 >/dev/null 2>&1 & (trap '' TERM; sleep 63) & exit 0")
+    assert agent.hears("exited")[:4] == ["exited", "1.0", "0", "0"]
+    assert int(agent.hears("exited")[4]) >= 2, (agent.news, (agent.run/"1.0.out").read_text())
+
+
+def test_logs_by_offset_and_within_a_budget(agent: Agent) -> None:
+    agent.start("1.0", "printf 0123456789; printf abc >&2")
+    agent.hears("exited")
+    assert agent.fetches("grown", "100", "1.0", "4", "1") == {
+        "1.0 out 4": b"456789", "1.0 err 1": b"bc",
+    }  # fmt: skip
+    assert agent.fetches("grown", "7", "1.0", "4", "0") == {
+        "1.0 out 4": b"456789", "1.0 err 0": b"a",
+    }  # fmt: skip
+    assert agent.fetches("grown", "100", "1.0", "10", "3", "9.0", "0", "0") == {}
+    assert agent.fetches("grown", "100", "1.0", "11", "3") == {
+        "1.0 cut-out 0": b"", "1.0 out 0": b"0123456789",
+    }  # fmt: skip
+
+
+def test_any_offset_of_a_large_log(agent: Agent) -> None:
+    data = os.urandom(200_000)
+    (agent.run / "1.0.out").write_bytes(data)
+    for offset in (0, 1, 65535, 65536, 65537, 131072, 199_999):
+        for most in (1, 65536, 300_000):
+            found = agent.fetches("grown", str(most), "1.0", str(offset), "0")
+            assert found == {f"1.0 out {offset}": data[offset : offset + most]}
+
+
+def test_results_come_as_a_tar_or_are_left_to_others(agent: Agent) -> None:
+    name = "odd\n\\n name"
+    agent.start("1.0", 'printf hi >"$NAME"', f"NAME={name}", bring="changed")
+    assert agent.hears("exited")[3] == "1", (os.system(f"ls -la --full-time '{agent.run}' '{agent.run}'/../../work/*"),)
+    found = agent.fetches("collect", "1000000", "1.0", "0", "0")
+    with tarfile.open(fileobj=io.BytesIO(found["1.0 tar 0"])) as tar:
+        assert tar.getnames() == [f"./{name}"]
+    assert agent.fetches("collect", "100", "1.0", "0", "0") == {"1.0 tar 0": b""}
+    agent.asks("keep", "1.0")
+    agent.asks("forget", "1.0")
+    kept = agent.run.parents[1] / "kept/here.1.0"
+    agent.wait(lambda: not (agent.run / "1.0.claim").exists())
+    assert (kept / name).read_text() == "hi"
+
+
+def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "QUIET", 0.1)
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    heard: list[str] = []
+
+    class Owner:
+        def up(self) -> None:
+            heard.append("up")
+
+        def down(self, why: str) -> None:
+            heard.append(why)
+
+        def news(self, words: list[str]) -> None:
+            heard.append(words[0])
+
+    link = connections.Connection(
+        Here("here"), str(agent.place / "second"), "there", agent.poller, Owner()
+    )
+
+    def turn(what: str) -> Callable[[], bool]:
+        return lambda: (link.tick(), what in heard)[1]
+
+    agent.wait(turn("up"))
+    assert link.link is not None
+    link.ask(None, "start", "1.0", "empty", "joined", "line", "no", "0", "nothing", "1", "22", "0",
+             "sleep 60")  # fmt: skip
+    agent.wait(turn("started"))
+    os.kill(link.link.process.pid, signal.SIGKILL)
+    link.link.process.poll()
+    agent.wait(turn("its shell stopped answering"))
+    link.close()
+    agent.asks("signal", "9", "1.0")
