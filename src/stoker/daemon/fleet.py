@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from _blake2 import blake2b
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ class Fleet:
             added.name,
             parse_address(added.address, added.key),
             added.shared,
-            f"{self.run}/ssh-{added.name}",
+            control_path(self.run, added.name),
             self.notes,
             self.local.install,
             self.poller,
@@ -391,3 +392,8 @@ class Fleet:
         """Let all connections go; what runs there goes on."""
         for machine in self.machines.values():
             machine.executor.close()
+
+
+def control_path(run: str, name: str) -> str:
+    """The socket of a machine's connection. Short: ssh makes it longer, and there is a limit."""
+    return f"{run}/ssh-{blake2b(name.encode(), digest_size=4).hexdigest()}"

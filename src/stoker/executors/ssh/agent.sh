@@ -36,6 +36,8 @@ BOOT=$(cat /proc/sys/kernel/random/boot_id)
 BOOT=${BOOT:-unknown}
 SETSID=$(command -v setsid)
 SHELL_HERE=$(command -v bash)
+SH_HERE=$(command -v sh)
+ENV_HERE=$(command -v env)
 # What a shell starts in the background ignores INT and QUIT, and so would all that it becomes.
 DEFAULTS=--default-signal=INT,QUIT
 env $DEFAULTS true || DEFAULTS=
@@ -143,7 +145,7 @@ prepare() {
             mkdir -p "$work" || return 1
             why="no space left for its files in $HERE"
             cp -Rp "$tree/." "$work/" || return 1
-            : >"$tree.used"
+            command : >"$tree.used"
             ;;
         empty)
             why="no space left in $HERE"
@@ -159,8 +161,14 @@ prepare() {
     case $bring in
         changed)
             why="no space left in $HERE"
-            : >"$RUN/$key.stamp" || return 1
-            sleep 0.01 || sleep 1 # whatever is written from now on is newer than the stamp
+            command : >"$RUN/$key.stamp" || return 1
+            # Whatever is written from now on is to be newer than the stamp. Where `find` knows
+            # whole seconds only, what is written in this one is.
+            if [ $NEWER = -cnewer ]; then
+                sleep 0.01 || sleep 1
+            else
+                touch -d "@$(($(date +%s) - 1))" "$RUN/$key.stamp" || sleep 1
+            fi
             ;;
     esac
     why=
@@ -267,26 +275,31 @@ QUIETLY="unset HISTFILE; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || e
 BASH_LINE="$QUIETLY; ($DEAF; line=\$1; set --; eval \"\$line\")"
 BASH_WORDS="$QUIETLY; exec \"\$@\""
 
-# Become the job: COUNT NAME=VALUE..., then its words. Nothing is set in this shell, where names
-# may mean something else; `env` takes any name. Words are referred to by their numbers.
+# Become the job: COUNT NAME=VALUE..., then its words. Values may be secret, so they are on no
+# command line; and names may mean something in this shell, so that once they are set only the
+# numbers of words are used.
 become() {
     refer 1 "$count"
-    values=$found
+    values=${found:+export$found;}
     refer $((count + 1)) $#
-    start="exec $SETSID env $DEFAULTS $values"
+    set -- "$@" "$SHELL_HERE" "$RUN/$key.begun" "$work"
+    case $shell in line) set -- "$@" "$BASH_LINE" ;; words) set -- "$@" "$BASH_WORDS" ;; esac
+    start="exec $SETSID ${DEFAULTS:+$ENV_HERE $DEFAULTS}"
     case $SHELL_HERE$shell in
-        /*line) start="$start \"\$SHELL_HERE\" -ic \"\$BASH_LINE\"" ;;
-        /*words) start="$start \"\$SHELL_HERE\" -ic \"\$BASH_WORDS\"" ;;
-        line) start="$start sh -c $found" ;;
-        words) start="$start sh -c 'exec \"\$@\"' stoker $found" ;;
+        /*)
+            start="$start \"\${$(($# - 3))}\" -ic \"\${$#}\" stoker"
+            start="$start \"\${$(($# - 2))}\" \"\${$(($# - 1))}\" $found"
+            ;;
+        line) start="$start $SH_HERE -c $found" ;;
+        words) start="$start $SH_HERE -c 'exec \"\$@\"' stoker $found" ;;
     esac
-    set +f
     if [ -n "$SHELL_HERE" ]; then
         exec 6>&1 7>&2 >/dev/null 2>&1
-        eval "$start stoker \"\$RUN/\$key.begun\" \"\$work\" $found"
+    else
+        : >"$RUN/$key.begun"
     fi
-    : >"$RUN/$key.begun"
-    eval "$start"
+    set +f
+    eval "$values $start"
 }
 
 # Words by number, in $found.

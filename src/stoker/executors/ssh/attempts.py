@@ -25,6 +25,8 @@ class Attempt(Struct):
     ordered: bool = False
     heard: bool = False
     """Whether this connection's agent will tell us when it ends."""
+    asked_at: float = 0.0
+    """When it was ordered."""
     pid: int | None = None
     began: bool = False
     """Whether it is on record that it has run."""

@@ -34,8 +34,13 @@ def _asked(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
     return [
         filled_in(line, launch.fill) if launch.fill else line
         for line in lines
-        if line.partition("=")[0] in launch.asked
+        if _a_name(name := line.partition("=")[0]) and name in launch.asked
     ]
+
+
+def _a_name(text: str) -> bool:
+    """Whether a shell can set it; what else may be in an environment means nothing elsewhere."""
+    return text.isascii() and text.isidentifier()
 
 
 def _extra(launch: Launch) -> list[str]:

@@ -38,8 +38,8 @@ from stoker.executors.ssh.reunion import Reunion
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.worker import Worker
 
-LOOK = 1.0
-"""Seconds between looks at attempts whose end nobody will tell us."""
+LOOK, CHECK = 1.0, 20.0
+"""Seconds between looks at attempts whose end nobody will tell us; at the others."""
 LAST_LOOKS = 3
 """An attempt without a process may be about to write its end down: look again so often."""
 SHORTAGE = 10.0
@@ -107,7 +107,7 @@ class RemoteExecutor:
         self._measure: list[str] = []
         """The lines of the measurement that is coming in."""
         self._scripts: set[str] = set()
-        self._look_at = 0.0
+        self._look_at = self._check_at = 0.0
 
     # -- wishes -------------------------------------------------------------------------
 
@@ -188,6 +188,7 @@ class RemoteExecutor:
         scripts = f"{self.home}/{self.connection.root}/scripts"
         brings = "nothing" if self.shared else results.kind(launch.carry)
         attempt.ordered = attempt.heard = True
+        attempt.asked_at = time.monotonic()
         attempt.launch = None
         self.connection.ask(
             None, "start", attempt.word, where, "apart" if launch.err else "joined",
@@ -341,6 +342,8 @@ class RemoteExecutor:
         if attempt is None:
             return
         match what, rest:
+            case "busy", _:
+                attempt.looks = 0
             case "started" | "running", [pid, *_] if pid.isdecimal():
                 self._started(attempt, int(pid))
             case "ready", [port, *_]:
@@ -359,6 +362,7 @@ class RemoteExecutor:
                 self._lose(attempt, f"{self.name} restarted")
             case "gone" | "undecided", _:
                 attempt.looks += 1
+                attempt.heard = False  # whoever should have told us is gone, too
                 if attempt.looks >= LAST_LOOKS and what == "gone":
                     self._lose(attempt, "its process ended without a record")
                 elif attempt.looks >= LAST_LOOKS:
@@ -372,6 +376,7 @@ class RemoteExecutor:
             self._call_off(attempt, "it was not started", keep=True)
 
     def _started(self, attempt: Attempt, pid: int) -> None:
+        attempt.looks = 0
         if attempt.pid is None:
             attempt.pid = pid
             boot = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -453,7 +458,7 @@ class RemoteExecutor:
         """Do what is due; seconds until the next time."""
         waits = [self.connection.tick()]
         if self.connection.up:
-            waits += [self._kill(boot), self._watch_silent_ones(), self.fetching.tick()]
+            waits += [self._kill(boot), self._watch(), self.fetching.tick()]
             waits.append(self._look_at_machine())
         known = [wait for wait in waits if wait is not None]
         return min(known) if known else None
@@ -470,21 +475,25 @@ class RemoteExecutor:
             waits.append(attempt.kill_at - boot)
         return min(waits) if waits else None
 
-    def _watch_silent_ones(self) -> float | None:
-        """Ends of attempts that an earlier connection's agent started are told to nobody."""
-        silent = [
-            each
-            for each in self.attempts.values()
-            if each.ordered and not each.heard and each.over is None
-        ]
-        if not silent or not self.returned:
+    def _watch(self) -> float | None:
+        """Look at attempts now and then.
+
+        The ends of those that an earlier connection's agent started are told to nobody. The
+        others' are, unless the shell that waits for one is killed. One that was ordered a moment
+        ago is left alone: a look would take its claim before its own shell does.
+        """
+        living = [each for each in self.attempts.values() if each.ordered and each.over is None]
+        if not living or not self.returned:
             return None
         now = time.monotonic()
-        if now < self._look_at:
-            return self._look_at - now
-        self._look_at = now + LOOK
-        self._look(silent, lambda: None)
-        return LOOK
+        silent = [each for each in living if not each.heard]
+        if now >= self._check_at:
+            self._look_at, self._check_at = now + LOOK, now + CHECK
+            self._look([each for each in living if each.asked_at < now - CHECK], lambda: None)
+        elif silent and now >= self._look_at:
+            self._look_at = now + LOOK
+            self._look(silent, lambda: None)
+        return (min(self._look_at, self._check_at) if silent else self._check_at) - now
 
     def _look(self, attempts: list[Attempt], then: Callable[[], None]) -> None:
         def looked(words: list[str]) -> None:
