@@ -1,5 +1,7 @@
 """What comes over a connection, taken apart: in any pieces, with any noise in between."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ words = st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n "),
 
 def portions(data: bytes, at: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(data)) for cut in at), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 @given(st.lists(st.tuples(noise, words), max_size=5), cuts)

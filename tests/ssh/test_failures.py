@@ -71,7 +71,7 @@ def test_whatever_is_killed_of_ssh_the_job_ends_once(field: Field) -> None:
     assert box.job(job)["state"] == "RUNNING"
     lab.a.kill_agent()
     lab.a.kill_connections()
-    until(lambda: lab.a.agents())
+    until(lab.a.agents)
     stands(box, lab.a, "up")
     let_go(lab.a)
     assert box.end_of(job)["result"] == 5
@@ -228,8 +228,8 @@ def test_a_machine_that_never_answers_slows_nobody(field: Field) -> None:
 
 def test_noise_and_nosiness_of_login_scripts(field: Field) -> None:
     box, lab = field
-    rc = "printf welcome; printf oops >&2; read -r x; cd /; cd() { echo no; }; export count=99 RUN=/x\n"
-    (lab.a.home / ".bashrc").write_text(rc)
+    noise = "printf welcome; printf oops >&2; read -r x; cd /; cd() { echo no; }"
+    (lab.a.home / ".bashrc").write_text(f"{noise}; export count=99 RUN=/x\n")
     add(box, lab.a)
     line, apart = "pwd; echo $count; echo err >&2; exit 4", ("-o", "o", "-e", "e")
     job = on(box, lab.a, line, *apart, "--no-send", "--no-bring")
@@ -327,7 +327,7 @@ def test_what_a_job_leaves_behind_ends_with_it(field: Field) -> None:
 
 def test_a_job_that_ignores_term_is_killed_after_its_grace(field: Field) -> None:
     box, lab = field
-    box.start(env={"STOKER_GRACE": "1"})
+    (box.home / "config.toml").write_text('grace = "1s"\n')
     add(box, lab.a)
     job = on(box, lab.a, "trap '' TERM; env -i sleep 303 & echo up; wait; sleep 304")
     box.says(job, "up")
@@ -339,7 +339,8 @@ def test_a_job_that_ignores_term_is_killed_after_its_grace(field: Field) -> None
 def test_interrupted_as_from_a_keyboard(field: Field) -> None:
     box, lab = field
     add(box, lab.a)
-    python = "import time\nprint('up', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: exit(4)"
+    sleeps = "try: time.sleep(60)\nexcept KeyboardInterrupt: exit(4)"
+    python = f"import time\nprint('up', flush=True)\n{sleeps}"
     job = int(box.submit("-w", "a", "--", "python3", "-c", python))
     box.says(job, "up")
     box.stoker("kill", "-s", "INT", str(job))

@@ -104,8 +104,8 @@ def test_a_log_that_its_job_empties_begins_anew(field: Field) -> None:
 def test_words_of_the_agent_in_a_job_s_mouth(field: Field) -> None:
     box, lab = field
     add(box, lab.a)
-    line = "echo - exited $STOKER_JOB_ID.0 9 0 0; for fd in 1 2 8 9; do echo - exited >&$fd; done; exit 3"
-    job = on(box, lab.a, line)
+    line = "echo - exited $STOKER_JOB_ID.0 9 0 0; for fd in 1 2 8 9; do echo - exited >&$fd; done"
+    job = on(box, lab.a, f"{line}; exit 3")
     assert box.end_of(job)["result"] == 3
 
 

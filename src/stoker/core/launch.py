@@ -40,6 +40,7 @@ class Launch(Struct, frozen=True):
     asked: tuple[str, ...] = ()
     """What of the environment goes to another machine."""
     carry: Carry = Carry()
+    submitted: float = 0.0
 
 
 def launch(
@@ -93,7 +94,7 @@ def launch(
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
         out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
         fill=words if spec.fill else {}, line=script is None and isinstance(job.command, str),
-        asked=spec.asked, carry=spec.carry,
+        asked=spec.asked, carry=spec.carry, submitted=job.submitted_at,
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ from stoker.executors.ssh.remote import RemoteExecutor
 from stoker.executors.ssh.travel import Surveys
 from stoker.probes.remote import Look, node_facts, parse
 
+LINGER = 5.0
+"""Seconds that the connection to a machine is kept that has been removed."""
 ATTENTIVE, IDLE = 3.0, 10.0
 """Seconds between looks at a machine, while somebody cares and otherwise."""
 
@@ -73,6 +75,8 @@ class Fleet:
         self.local, self.node, self.poller, self.rules = local, node, poller, rules
         self.run, self.notes, self.logs = run, notes, logs
         self.machines: dict[str, Machine] = {}
+        self.leaving: dict[str, tuple[Machine, float]] = {}
+        """Machines that were removed, and until when their connections are kept."""
         self.gangs = Gangs(self)
         self.compose: Compose | None = None
         self.surveys = Surveys()
@@ -90,12 +94,38 @@ class Fleet:
         self._known = dict(wanted)
         for name, machine in list(self.machines.items()):
             if wanted.get(name) != machine.added:
-                machine.executor.close()
                 del self.machines[name]
+                self._part_with(machine, name in wanted)
         for name, added in wanted.items():
             if name not in self.machines:
-                self.machines[name] = self._machine(added)
+                self.machines[name] = self._returned(added) or self._machine(added)
                 self._adopt_all(state, name)
+
+    def _part_with(self, machine: Machine, at_once: bool) -> None:
+        """Keep the connection for a moment, where all is over: its last ends are not on disk yet,
+        only then can they be forgotten there, and batches often follow one another.
+        """
+        executor = machine.executor
+        if at_once or executor.attempts or not executor.connection.up:
+            executor.close()
+        else:
+            self.leaving[executor.name] = machine, time.monotonic() + LINGER
+
+    def _returned(self, added: e.NodeAdded) -> Machine | None:
+        """The machine of that name that has just been removed, if it is the same one."""
+        machine, _ = self.leaving.pop(added.name, (None, 0.0))
+        if machine is None:
+            return None
+        before = machine.added
+        same = (before.address, before.key, before.shared) == (
+            added.address, added.key, added.shared,
+        )  # fmt: skip
+        if not same or not machine.executor.connection.up:
+            machine.executor.close()
+            return None
+        machine.added, machine.judge = added, Judge(added.name, self.rules)
+        machine.told, machine.fresh = False, machine.look is not None
+        return machine
 
     def _machine(self, added: e.NodeAdded) -> Machine:
         os.makedirs(self.notes, 0o700, exist_ok=True)
@@ -225,7 +255,8 @@ class Fleet:
 
     def reached(self, machine: RemoteExecutor) -> None:
         """Everything there is accounted for."""
-        self.machines[machine.name].reached = True
+        if (found := self._there(machine.name)) is not None:
+            found.reached = True
 
     def silent(self, machine: RemoteExecutor, why: str) -> None:
         """Tell the core, once and whenever the reason changes."""
@@ -244,7 +275,9 @@ class Fleet:
 
     def measured(self, machine: RemoteExecutor, text: bytes) -> None:
         """It said what it has."""
-        found = self.machines[machine.name]
+        found = self.machines.get(machine.name)
+        if found is None:
+            return  # it was removed a moment ago
         look = parse(text)
         if not look.whole:
             machine.measure_at = time.monotonic() + ATTENTIVE
@@ -365,23 +398,38 @@ class Fleet:
     def tick(self, boot: float) -> float | None:
         """Do what is due; seconds until the next time."""
         waits = [machine.executor.tick(boot) for machine in list(self.machines.values())]
+        waits += [self._let_go(name) for name in list(self.leaving)]
         known = [wait for wait in waits if wait is not None]
         return min(known) if known else None
+
+    def _let_go(self, name: str) -> float | None:
+        machine, until = self.leaving[name]
+        wait = until - time.monotonic()
+        if wait > 0 and machine.executor.connection.up:
+            return wait
+        del self.leaving[name]
+        machine.executor.close()
+        return None
 
     def take_settled(self) -> dict[str, list[Key]]:
         """The ends that were reported since this was last asked."""
         found = {}
-        for name, machine in self.machines.items():
-            if machine.executor.settled:
+        for name in (*self.machines, *self.leaving):
+            machine = self._there(name)
+            if machine is not None and machine.executor.settled:
                 found[name], machine.executor.settled = machine.executor.settled, []
         return found
 
     def settle(self, keys: dict[str, list[Key]]) -> None:
         """These are on disk now."""
         for name, ended in keys.items():
-            machine = self.machines.get(name)
+            machine = self._there(name)
             if machine is not None:
                 machine.executor.settle(ended)
+
+    def _there(self, name: str) -> Machine | None:
+        """A machine to which there may be a connection."""
+        return self.machines.get(name) or self.leaving.get(name, (None, 0.0))[0]
 
     def figures(self, name: str) -> dict[str, dict[str, Any]]:
         """The last figures of a machine's GPUs, by UUID."""
@@ -390,7 +438,7 @@ class Fleet:
 
     def close(self) -> None:
         """Let all connections go; what runs there goes on."""
-        for machine in self.machines.values():
+        for machine in (*self.machines.values(), *(each for each, _ in self.leaving.values())):
             machine.executor.close()
 
 

@@ -53,7 +53,10 @@ def main(argv: list[str]) -> int:
     name = words.ones.get("--job-name") or os.urandom(12).hex().upper()
     if "/" in name or name in (".", "..") or not name.isprintable():
         raise UsageError(f"--job-name {name!r} cannot be the name of a directory.")
-    return _run(words, command, name)
+    try:
+        return _run(words, command, name)
+    except KeyboardInterrupt:
+        return 1
 
 
 def _command(words: Words) -> str:
@@ -84,9 +87,10 @@ def _run(words: Words, command: str, name: str) -> int:
             f"results for job '{name}' already exist, move or remove files before continuing"
         )
     options = {
-        **travel(words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])),
+        **travel(
+            words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])
+        ),
         "name": name, "door": DOOR, "verbatim": True, "cpus": "0",
-        "error": "job.%j.err",
     }  # fmt: skip
     client = connect()
     party = Party(client, [words.ones["--machine"]], DOOR)
@@ -126,31 +130,51 @@ def _submit(client: Client, member: Member, command: str, options: dict[str, Any
 
 
 def _follow(client: Client, label: str) -> int:
-    """Copy what it prints until it ends; its code."""
+    """Copy what it prints until it ends; its code. It ends with us, on the machine too."""
+    import signal
     from threading import Thread
 
     from stoker.cli import output, patience
 
     def copy(stream: str) -> None:
         target = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
-        patience.copy_attempts(client, label, target, 0, stream=stream)
+        try:
+            patience.copy_attempts(client, label, target, 0, stream=stream)
+        except (StokerError, OSError):
+            if stream == "out":
+                raise  # of the two, one complaint is enough
 
-    interrupted = False
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     errors = Thread(target=copy, args=("err",), daemon=True)
     errors.start()
-    while True:
-        try:
-            copy("out")
-            view = patience.wait(client, [label])["jobs"][0]
-            errors.join()
-            break
-        except KeyboardInterrupt:
-            (client.kill if interrupted else client.cancel)([label])
-            interrupted = True
-    if interrupted:
+    try:
+        copy("out")
+        view = patience.wait(client, [label])["jobs"][0]
+    except KeyboardInterrupt:
+        _end(client, label)
         return 1
+    except BrokenPipeError:
+        _end(client, label)
+        raise
+    errors.join()
     if view["exit_code"] is None:
         output.say(f"{DOOR}: {output.clean(view['cause'])}")
     elif view["enforced"]:
         output.say(f"{DOOR}: {output.clean(view['enforced'])}")
     return int(view["result"])
+
+
+def _end(client: Client, label: str) -> None:
+    """Ask it to end; at the next ^C, do not wait for it to; then leave it to the daemon."""
+    from stoker.cli import patience
+
+    for act in (client.cancel, client.kill):
+        try:
+            act([label])
+            patience.wait(client, [label])
+        except KeyboardInterrupt:
+            continue
+        return

@@ -65,7 +65,7 @@ find_pids() {
     [ -n "$leader" ] && find_born "$leader" && [ "$born" != "${was%% *}" ] && leader=
     set +f
     for each in $(
-        grep -lsF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
+        grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
         [ -z "$leader" ] || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
     ); do
         each=${each#/proc/}

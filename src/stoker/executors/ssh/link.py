@@ -7,6 +7,7 @@ framing: every line of ours begins with a nonce that no job has ever seen.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import secrets
@@ -76,7 +77,7 @@ class Link:
         self._bulks: dict[str, Bulk] = {}
         self._last = 0
         self._in_lines, self._in_bulk = Lines(self.nonce), Bulks(self.nonce)
-        self._complaints = f"{control}.log"
+        self._complaints = f"{control}~log"
         """What ssh itself has to say: kept apart from what comes over the connection."""
         self._said = b""
         """What came on stderr before the agent spoke."""
@@ -96,9 +97,7 @@ class Link:
     def _spawn(
         self, address: Address, control: str, names: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        for path in (control, self._complaints):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # of a connection that is over: ssh would try to use it
+        socket = self._name_socket(control)
         agent = ""
         for name in ("facts.sh", "agent.sh"):  # the agent, with its loop, comes last
             with open(os.path.join(os.path.dirname(__file__), name)) as file:
@@ -109,12 +108,26 @@ class Link:
         starter = STARTER % len(text)
         options = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-E", self._complaints)
         process = subprocess.Popen(
-            [*address.command(control, *options), starter],
+            [*address.command(socket, *options), starter],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
         self._unsent = SACRIFICE.encode() + b"stoker\n" + text
         return process
+
+    def _name_socket(self, control: str) -> str:
+        """A socket of its own for this connection; `control` leads to it.
+
+        An ssh that outlives its daemon removes its socket when it ends, perhaps long after
+        another has taken its place. What is left of connections before us is removed here.
+        """
+        for path in glob.glob(f"{glob.escape(control)}~*"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        socket = f"{control}~{self.nonce[:6]}"
+        os.symlink(os.path.basename(socket), f"{socket}.new")
+        os.replace(f"{socket}.new", control)
+        return socket
 
     # -- out ----------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ class RemoteExecutor:
             self.travel.want(
                 launch.directory,
                 launch.carry,
+                launch.submitted,
                 lambda tree, why, again: self._travelled(attempt, tree, why, again),
             )
 

@@ -22,7 +22,8 @@ NEVER = (".git/", "__pycache__/", ".stoker/")
 LARGEST = 8 << 30
 """Bytes that a directory may have to be taken along; more is surely a mistake."""
 RECENT = 1.0
-"""For so many seconds, jobs that start one after the other are said to take the same along."""
+"""For so many seconds, jobs that start one after the other are said to take the same along; not
+one that was submitted later than the look, since its files may have been changed for it."""
 
 Found = Callable[[str | None, str, bool], None]
 """Told the tree's id, or what went wrong in one sentence and whether that may pass."""
@@ -34,18 +35,20 @@ class Surveys:
 
     def __init__(self) -> None:
         self.hashes = Hashes()
-        self._known: dict[Want, tuple[float, Tree]] = {}
+        self._known: dict[Want, tuple[float, float, Tree]] = {}
+        """When each was looked at, by the wall clock and by one that nobody sets."""
         self._locks: dict[Want, threading.Lock] = {}
 
-    def look(self, want: Want) -> Tree:
-        """The directory as it is, or was a moment ago. Called in a thread."""
+    def look(self, want: Want, since: float) -> Tree:
+        """The directory as it is, or was a moment ago, but not before `since`. In a thread."""
         with self._locks.setdefault(want, threading.Lock()):
             known = self._known.get(want)
-            if known is not None and time.monotonic() - known[0] < RECENT:
-                return known[1]
+            if known is not None and known[0] >= since and time.monotonic() - known[1] < RECENT:
+                return known[2]
             base, paths, exclude = want
+            began = time.time()
             tree = survey(base, paths, (*NEVER, *exclude), LARGEST, self.hashes)
-            self._known[want] = (time.monotonic(), tree)
+            self._known[want] = (began, time.monotonic(), tree)
             return tree
 
 
@@ -68,13 +71,15 @@ class Travel:
         """Another connection: the machine may have been cleaned up since."""
         self._here.clear()
 
-    def want(self, directory: str, what: Carry, found: Found) -> None:
+    def want(self, directory: str, what: Carry, submitted: float, found: Found) -> None:
         """See that the machine has what goes along with a job, then say under which name."""
         want = (directory, what.send, what.exclude)
         waiting = self._looking.setdefault(want, [])
         waiting.append(found)
         if len(waiting) == 1:
-            self._do(lambda: self.surveys.look(want), lambda tree: self._looked(want, tree))
+            self._do(
+                lambda: self.surveys.look(want, submitted), lambda tree: self._looked(want, tree)
+            )
 
     def _do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         era = self._era

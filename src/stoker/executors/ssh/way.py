@@ -162,6 +162,7 @@ def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
              "--files-from=-", "--from0", *words],
             stdin=list, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
             start_new_session=True, env={**os.environ, "LC_ALL": "C"},
+            cwd="/",  # where a daemon was started may be gone, and rsync asks where it is
         )  # fmt: skip
     if done.returncode in (126, 127) or b"is your shell clean?" in done.stderr:
         raise NoRsync

@@ -82,7 +82,7 @@ def _need(words: Words) -> Need:
 def _run(words: Words, need: Need) -> int:
     from stoker.client.client import connect
     from stoker.frontdoors.execute_batch.batch import Batch
-    from stoker.frontdoors.execute_batch.lines import read_lines
+    from stoker.frontdoors.execute_batch.lines import read_lines, tell
     from stoker.frontdoors.execute_batch.party import Party
     from stoker.frontdoors.execute_batch.plan import Plan
     from stoker.frontdoors.execute_batch.travel import travel
@@ -96,8 +96,8 @@ def _run(words: Words, need: Need) -> int:
     try:
         party.join()
         plan = Plan(party.members, need, client.gpus()["gpus"] if need.gpu or need.reserve else [])
-        print(f"machine limits:  {plan.limits}")
-        print(f"machine gpu choices: {plan.choices}", flush=True)
+        tell(f"machine limits:  {plan.limits}")
+        tell(f"machine gpu choices: {plan.choices}")
         _insist_on_slots(plan)
         if "--dry-run" in words.switches:
             plan.rehearse(lines)

@@ -13,7 +13,8 @@ from stoker.cli import output
 from stoker.cli.submission import current_directory, environment, shell, umask
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.frontdoors.execute_batch.lines import make_results
+from stoker.frontdoors.execute_batch.lines import make_results, tell
+from stoker.frontdoors.execute_batch.orders import submit_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ FINISHED = frozenset(
 )
 TRY_AGAIN = 1.0
 """Seconds before a line that the daemon had no room for is tried again."""
+AT_ONCE = 16
+"""Lines that are submitted at the same time."""
 FALLS = 5
 """A daemon that ends so often, with nothing to tell in between, is not started again."""
 
@@ -84,7 +87,7 @@ class Batch:
         """Run everything; the exit code."""
         for line in reversed(self.todo):
             if os.path.exists(line.directory):
-                self._print(
+                tell(
                     f"WARNING: job results already exists for line {line.number},"
                     " skipping evaluation: delete if you wish to rerun"
                 )
@@ -107,55 +110,54 @@ class Batch:
 
     def _fill(self) -> None:
         """Hand out lines in the order of the file, slots in the order of the machines."""
-        while self.todo and self.free and not self.signals:
+        while jobs := self._next():
+            replies = submit_all(self.client, [self._submission(job) for job in jobs])
+            for job, reply in zip(jobs, replies, strict=True):
+                self._submitted(job, reply)
+
+    def _next(self) -> list[Job]:
+        """The next lines for which there are slots."""
+        jobs: list[Job] = []
+        while self.todo and self.free and not self.signals and len(jobs) < AT_ONCE:
             line = self.todo[-1]
             if os.path.exists(line.directory):
                 self.todo.pop()
-                self._print(f"skipping {line.command}")
+                tell(f"skipping {line.command}")
             elif time.monotonic() >= self.not_before:
                 self.todo.pop()
-                self._submit(line)
+                jobs.append(Job(line, heappop(self.free)[1]))
             else:
-                return
+                break
+        return jobs
 
-    def _submit(self, line: Line) -> None:
-        _, slot = heappop(self.free)
-        log = os.path.join(self.results, line.name).replace("%", "%%")
+    def _submission(self, job: Job) -> dict[str, Any]:
+        log = os.path.join(self.results, job.line.name).replace("%", "%%")
         options = {
-            **self.options, **slot.options, "name": line.name, "output": f"{log}.out",
-            "error": f"{log}.err", "bring_into": os.path.join(self.results, line.name),
+            **self.options, **job.slot.options, "name": job.line.name, "output": f"{log}.out",
+            "error": f"{log}.err", "bring_into": os.path.join(self.results, job.line.name),
         }  # fmt: skip
-        what = {"line": slot.line(line.command)}
-        try:
-            reply = self.client.submit({**self.common, "what": what, "options": options})
-        except StokerError as error:
-            heappush(self.free, (slot.number, slot))
-            if error.code in ("no_room", "full", "unavailable"):
-                self.todo.append(line)
-                self._later(error)
-            else:
-                self._say(f"{line.name}: {error.message}")
-                self._failed(line)
+        what = {"line": job.slot.line(job.line.command)}
+        return {**self.common, "what": what, "options": options}
+
+    def _submitted(self, job: Job, reply: int | StokerError) -> None:
+        if not isinstance(reply, StokerError):
+            self.running[reply] = job
+            if self.verbose:
+                tell(job.slot.typed(job.line.command, reply))
             return
-        self.running[int(reply["first"])] = Job(line, slot)
-        if self.verbose:
-            self._tell(int(reply["first"]), line, slot)
+        heappush(self.free, (job.slot.number, job.slot))
+        if reply.code in ("no_room", "full", "unavailable"):
+            self.todo.append(job.line)
+            self.todo.sort(key=lambda line: -line.number)
+            self._later(reply)
+        else:
+            self._say(f"{job.line.name}: {reply.message}")
+            self._failed(job.line)
 
     def _later(self, error: StokerError) -> None:
         if not self.not_before:
             self._say(f"{error.message} Waiting for that to change.")
         self.not_before = time.monotonic() + TRY_AGAIN
-
-    def _tell(self, id: int, line: Line, slot: Slot) -> None:
-        """What is executed there, as far as it can be typed."""
-        from shlex import quote
-
-        member = slot.member
-        shell = "bash -ic" if "bash" in member.view["measured"]["tools"] else "sh -c"
-        gpu = "" if slot.gpu is None else slot.gpu
-        where = member.address.removeprefix("ssh://")
-        command = f"{shell} {quote(slot.line(line.command))}"
-        self._print(f"{where} (job {id}): CUDA_VISIBLE_DEVICES={gpu} {command}")
 
     # -- in -------------------------------------------------------------------------------
 
@@ -174,8 +176,13 @@ class Batch:
                 self._fallen()
                 events.reopen()
                 self.maybe_over |= set(self.running)
-            for kind, data in events.take():
-                self.falls = 0
+            news = events.take()
+            self.falls = 0 if news else self.falls
+            planned = {data["job"] for kind, data in news if kind == "AttemptPlanned"}
+            begun = [self.running[id] for id in planned if id in self.running]
+            for job in sorted(begun, key=lambda job: job.line.number):
+                self._started(job)  # told in the order of the file
+            for kind, data in news:
                 self._hear(kind, data)
 
     def _fallen(self) -> None:
@@ -189,9 +196,7 @@ class Batch:
     def _hear(self, kind: str, data: dict[str, Any]) -> None:
         job = self.running.get(data.get("job", 0))
         if job is not None:
-            if kind == "AttemptPlanned":
-                self._started(job)
-            elif kind in ENDINGS:
+            if kind in ENDINGS:
                 self.maybe_over.add(data["job"])
         elif data.get("node") in self.names:
             name = self.names[data["node"]]
@@ -218,7 +223,7 @@ class Batch:
     def _started(self, job: Job) -> None:
         if not job.started:
             job.started = True
-            self._print(f"started: {job.line.name};  {job.slot.shown(job.line.command)}")
+            tell(f"started: {job.line.name};  {job.slot.shown(job.line.command)}")
 
     def _over(self, job: Job, view: dict[str, Any]) -> None:
         heappush(self.free, (job.slot.number, job.slot))
@@ -231,7 +236,7 @@ class Batch:
         if view["enforced"]:
             self._say(f"{job.line.name}: {output.clean(view['enforced'])}")
         if view["state"] == "COMPLETED":
-            self._print(f"finished: {job.line.name}; {job.line.command}")
+            tell(f"finished: {job.line.name}; {job.line.command}")
             return
         if view["exit_code"] is None and not self.signals:
             self._say(f"{job.line.name}: {output.clean(view['cause'])}")
@@ -239,7 +244,7 @@ class Batch:
 
     def _failed(self, line: Line) -> None:
         self.failed += 1
-        self._print(f"failed: {line.name}; {line.command}")
+        tell(f"failed: {line.name}; {line.command}")
 
     # -- stopping -------------------------------------------------------------------------
 
@@ -248,9 +253,9 @@ class Batch:
         self.signals.append(number)
         ids = [str(id) for id in self.running]
         if len(self.signals) == 1:
-            self._print("interrupting tasks")
+            tell("interrupting tasks")
             if ids:
-                self._print("waiting for tasks to terminate")
+                tell("waiting for tasks to terminate")
                 self.client.cancel(ids)
         elif len(self.signals) == 2 and ids:
             self.client.kill(ids)
@@ -258,23 +263,15 @@ class Batch:
             self._say(f"left behind: job {', '.join(ids)}; see stoker")
             self.running.clear()
 
-    # -- telling --------------------------------------------------------------------------
-
-    def _print(self, text: str) -> None:
-        """A line on stdout; that nobody reads it is no reason to stop."""
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
-
     @staticmethod
     def _say(text: str) -> None:
         output.say(f"{DOOR}: {text}")
 
 
 def _listen_for_signals(woken: int) -> None:
-    """Have the numbers of signals written to a descriptor."""
+    """Have the numbers of signals written to a descriptor; go on when the terminal is gone."""
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGINT, signal.SIGTERM):
         # `nohup` and background shells ignore some of these on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -48,3 +48,11 @@ def make_results() -> str:
     except FileExistsError:
         raise StokerError(f"./{RESULTS} is not a directory; move it away.") from None
     return os.path.abspath(RESULTS)
+
+
+def tell(text: str) -> None:
+    """Print a line at once; that nobody reads it is no reason to stop."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)

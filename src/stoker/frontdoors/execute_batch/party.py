@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 OURS = "batch-"
 """How the names of machines begin that are there for batches only."""
 
+UNSEEN = ("unreachable", "connecting")
+
 
 class Member:
     """A machine that was named on the command line."""
@@ -27,8 +29,8 @@ class Member:
         self.typed = typed
         self.values = read_values(find_machine(typed))
         self.address = address_of(self.values)
-        key = self.values["ssh_key_path"]
-        self.key = key if key.startswith("~") else os.path.abspath(key)
+        # ssh would expand ~ too, but to the home that the password file has, whatever HOME says.
+        self.key = os.path.abspath(os.path.expanduser(self.values["ssh_key_path"]))
         self.node = _own_name(self.values["ip"], self.values["port"])
         self.lock: int | None = None
         """Held by whoever uses a machine that is there for batches only."""
@@ -77,7 +79,7 @@ class Party:
             views = {view["name"]: view for view in self.client.look_at_nodes(names)["nodes"]}
             for member in self.members:
                 member.view = views[member.node]
-                if member.view["state"] in ("unreachable", "connecting"):
+                if member.view["state"] in UNSEEN or member.view["measured"] is None:
                     why = output.clean(member.view["why"] or "it has not answered in time")
                     silent.append((member, why))
         if silent:
@@ -125,7 +127,8 @@ def _is_at(node: dict[str, Any], address: str) -> bool:
     user, _, place = known.removeprefix("ssh://").rstrip("/").rpartition("@")
     if place.endswith("]") or ":" not in place:
         place += ":22"
-    return f"ssh://{user}@{place}" == address
+    ours, _, there = address.removeprefix("ssh://").rpartition("@")
+    return place == there and user in ("", ours)  # none: the one that ssh is configured with
 
 
 def _lock(node: str) -> int:

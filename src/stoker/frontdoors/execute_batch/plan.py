@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.frontdoors.execute_batch.lines import tell
 from stoker.frontdoors.execute_batch.machine import free_of, options
 from stoker.frontdoors.execute_batch.slots import slots, why_none
 
@@ -32,10 +33,20 @@ class Slot:
         return f"export CUDA_VISIBLE_DEVICES={self.gpu} && {command}"
 
     def line(self, command: str) -> str:
-        """What is run. Whoever reserves a machine has its GPUs too, but might not want any."""
-        if self.gpu is None and "exclusive" in self.options:
-            return f"export CUDA_VISIBLE_DEVICES=; {command}"
-        return command
+        """What is run. The GPU is named here as well, since ~/.bashrc might name another one;
+        whoever reserves a machine for jobs on GPUs has them all.
+        """
+        if self.gpu is not None and "exclusive" in self.options:
+            return command
+        return f"export CUDA_VISIBLE_DEVICES={'' if self.gpu is None else self.gpu}; {command}"
+
+    def typed(self, command: str, id: int) -> str:
+        """What is executed, as far as it can be typed."""
+        from shlex import quote
+
+        shell = "bash -ic" if "bash" in self.member.view["measured"]["tools"] else "sh -c"
+        where = self.member.address.removeprefix("ssh://")
+        return f"{where} (job {id}): {shell} {quote(self.line(command))}"
 
 
 class Plan:
@@ -44,7 +55,7 @@ class Plan:
     def __init__(
         self, members: Sequence[Member], need: Need, gpus: Sequence[dict[str, Any]]
     ) -> None:
-        self.need = need
+        self.members, self.need = members, need
         self.slots: list[Slot] = []
         self.limits: dict[str, int] = {}
         self.choices: list[list[int]] = []
@@ -62,13 +73,19 @@ class Plan:
     def excuses(self) -> dict[str, str]:
         """Why machines take no job."""
         return {
-            name: why_none(free, self.need)
-            for name, free in self._free.items()
-            if not self.limits[name]
+            member.typed: why_none(self._free[member.typed], self.need) + _trouble(member)
+            for member in self.members
+            if not self.limits[member.typed]
         }
 
     def rehearse(self, lines: Sequence[Line]) -> None:
         """Print what would be run where, if all jobs took the same time."""
         for number, line in enumerate(lines):
             slot = self.slots[number % len(self.slots)]
-            print(f"{slot.member.typed}: {line.name};  {slot.shown(line.command)}")
+            tell(f"{slot.member.typed}: {line.name};  {slot.shown(line.command)}")
+
+
+def _trouble(member: Member) -> str:
+    """What else is the matter with a machine; that there is no bash has been said."""
+    notes = [note for note in member.view.get("notes", ()) if not note.startswith("no bash")]
+    return f" ({'; '.join(notes)})" if notes else ""

@@ -1,0 +1,41 @@
+"""What the agent is told about a start."""
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.core.launch import Launch
+from stoker.executors.ssh import orders
+
+LAUNCH = Launch(
+    job=1, attempt=0, argv=("/bin/sh", "-c", "echo hi"), directory="/d", umask=0o22,
+    environment="e", extra={"STOKER_TOKEN": "here.1.0", "STOKER_GPUS": "0"}, out="/o", err=None,
+    script=None, terminal=False, gpus=(), line=True,
+)  # fmt: skip
+
+
+def stored(_: str) -> bytes:
+    return b"A=1\0B={gpu}\0C=3\0no.name=4"
+
+
+def test_only_what_was_asked_for_goes_along() -> None:
+    launch = replace(LAUNCH, asked=("A", "B", "no.name"), fill={"{gpu}": "0,1"})
+    assert orders.variables(launch, stored) == [
+        "A=1", "B=0,1", "STOKER_TOKEN=here.1.0.", "STOKER_GPUS=0",
+    ]  # fmt: skip
+    assert orders.variables(LAUNCH, lambda _: None) == ["STOKER_TOKEN=here.1.0.", "STOKER_GPUS=0"]
+
+
+def test_what_cannot_go_along_is_told() -> None:
+    with pytest.raises(KeyError, match="no longer stored"):
+        orders.variables(replace(LAUNCH, asked=("A",)), lambda _: None)
+
+
+def test_a_line_a_command_and_a_script() -> None:
+    assert orders.command(LAUNCH, "/there", bash=True) == ("echo hi",)
+    words = replace(LAUNCH, line=False, argv=("python", "x.py"))
+    assert orders.command(words, "/there", bash=True) == ("python", "x.py")
+    script = replace(words, script="abc", argv=("/bin/sh", "/here/abc", "1"))
+    assert orders.command(script, "/there", bash=True) == ("bash", "/there/abc", "1")
+    assert orders.command(script, "/there", bash=False) == ("sh", "/there/abc", "1")
+    program = replace(script, argv=("/here/abc", "1"))
+    assert orders.command(program, "/there", bash=True) == ("/there/abc", "1")
