@@ -1,5 +1,6 @@
 """How many jobs a machine takes at once, by the numbers of the guide and its original."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.options import Context, read
 from stoker.frontdoors.execute_batch.machine import free_of, options
+from stoker.frontdoors.execute_batch.plan import Plan
 from stoker.frontdoors.execute_batch.slots import (
     FULL_GPU,
     SPARE_CORES,
@@ -288,3 +290,16 @@ def test_every_ask_is_understood(need: Need) -> None:
             assert request.gpus.only == (job["use_gpus"],)
         elif not need.reserve:
             assert request.gpus is None
+
+
+def plan(need: Need, **seen: Any) -> Plan:
+    member: Any = SimpleNamespace(typed="m", node="n", view=view(gpus=0, **seen))
+    return Plan([member], need, [])
+
+
+def test_mls_51_only_where_load_takes_slots_away_is_it_measured_again() -> None:
+    need = Need(gpu=False, memory=100)
+    assert plan(need, free=12).crowded
+    assert plan(need, free=12).limits == {"m": 14}
+    assert not plan(need, free=24).crowded
+    assert not plan(Need(gpu=False, memory=15000), free=1).crowded

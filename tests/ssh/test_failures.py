@@ -7,7 +7,7 @@ import socket
 import threading
 from pathlib import Path
 
-from e2e.box import Box, until
+from e2e.box import Box, alive, until
 from ssh.lab import Lab
 from ssh.moves import HOLD, ONCE, add, all_of, bytes_of, let_go, node, on, ran, reopen, shut, stands
 
@@ -110,7 +110,8 @@ def end_there(lab: Lab) -> str:
 def test_a_daemon_that_is_replaced_finds_its_jobs_again(field: Field) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
-    jobs = [on(box, each, f"{ONCE}; echo one; {HOLD}; echo two; exit 5") for each in (lab.a, lab.b)]
+    line = f"{ONCE}; echo one; {HOLD}; echo two; head -c 3000000 /dev/zero >$(hostname); exit 5"
+    jobs = [on(box, each, line) for each in (lab.a, lab.b)]
     for job in jobs:
         box.becomes(job, "RUNNING")
     box.stoker("daemon", "stop")
@@ -120,6 +121,24 @@ def test_a_daemon_that_is_replaced_finds_its_jobs_again(field: Field) -> None:
     assert [box.end_of(job)["result"] for job in jobs] == [5, 5]
     assert [bytes_of(box, job) for job in jobs] == [b"one\ntwo\n"] * 2
     assert ran(lab.a) + ran(lab.b) == jobs
+    assert [(box.user / name).stat().st_size for name in "ab"] == [3_000_000] * 2
+
+
+def test_the_ssh_of_a_killed_daemon_is_in_nobody_s_way(field: Field) -> None:
+    box, lab = field
+    add(box, lab.a)
+    before = on(box, lab.a, f"{HOLD}; exit 5")
+    box.becomes(before, "RUNNING")
+    (old,) = ssh_of(box)
+    box.crash()
+    box.up()
+    stands(box, lab.a, "up")
+    until(lambda: not alive(old))
+    (box.user / "data").write_text("data\n")
+    end = box.end_of(on(box, lab.a, "cat data"))
+    assert (end["result"], end["attempt"]) == (0, 0)
+    let_go(lab.a)
+    assert box.end_of(before)["result"] == 5
 
 
 def test_a_daemon_killed_again_and_again_runs_everything_once(field: Field) -> None:

@@ -111,7 +111,7 @@ def _run(words: Words, command: str, name: str) -> int:
 
 def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:
     from stoker import places
-    from stoker.cli.submission import current_directory, environment, shell, umask
+    from stoker.cli.submission import current_directory, shell, umask
 
     logs = places.logs_dir().replace("%", "%%")
     # The machine as it is: a job without GPUs in our books would see none.
@@ -121,7 +121,7 @@ def _submit(client: Client, member: Member, command: str, options: dict[str, Any
             "what": {"line": line},
             "options": {**options, "nodelist": member.node, "error": f"{logs}/%j.err"},
             "directory": current_directory(),
-            "environment": environment(os.environ),
+            "environment": {},  # nothing of ours means anything there
             "shell": shell(),
             "umask": umask(),
         }

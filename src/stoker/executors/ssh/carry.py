@@ -146,11 +146,12 @@ def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: st
         # Size and time do not prove that a file over there is the one meant: its content does.
         more.append("--checksum")
     # A file under way lies in `rest`: what a kill leaves there must not be in the tree. One that
-    # is broken off takes its place all the same, and --checksum tells it from a whole one.
+    # is broken off takes its place all the same, and --checksum tells it from a whole one. What
+    # has vanished since the survey is noticed afterwards, unless the tree may change anyway.
     rsync(
         way, tree.names, way.address.host,
         "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,Fu=rwX,Fgo=",
-        "--partial", f"--temp-dir={trees}/{part}/rest", *more,
+        "--partial", "--ignore-missing-args", f"--temp-dir={trees}/{part}/rest", *more,
         f"{tree.base.rstrip('/')}/", f"{host_of(way)}:{trees}/{part}/{tree.id}/",
     )  # fmt: skip
 

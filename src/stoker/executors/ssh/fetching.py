@@ -66,10 +66,19 @@ class Fetching:
         self._copying = False
         self._copy_at = 0.0
         self._turn = 0
+        self._parked: list[tuple[Ending, bytes]] = []
+        """What is to be carried as soon as it is known where it lies."""
+
+    def way_known(self) -> None:
+        """The machine has said where its files are."""
+        parked, self._parked = self._parked, []
+        for ending, names in parked:
+            self._carry(ending, names)
 
     def lost(self) -> None:
         """The connection is gone: whatever was being fetched is fetched again."""
         self._copying = False
+        self._parked.clear()
         for attempt in self.attempts.values():
             attempt.over = None
 
@@ -158,7 +167,7 @@ class Fetching:
 
     def _bring(self, ending: Ending) -> None:
         """Put what it wrote where it belongs, in one of three ways."""
-        attempt, tar, way = ending.attempt, ending.tar, self.travel.way
+        attempt, tar = ending.attempt, ending.tar
         what, directory = attempt.carry, attempt.directory
         wrote = ending.how[1] if len(ending.how) > 1 else NOTHING
 
@@ -168,7 +177,7 @@ class Fetching:
 
         if wrote == UNLISTED:
             self._keep(ending, "its disk is full")
-        elif wrote == NOTHING or tar is None or way is None:
+        elif wrote == NOTHING or tar is None:
             self._finish(ending)
         elif tar:
             self.worker.do(lambda: results.unpack(tar, what, directory), brought)
@@ -180,7 +189,10 @@ class Fetching:
 
     def _carry(self, ending: Ending, names: bytes) -> None:
         attempt, way = ending.attempt, self.travel.way
-        if not self._wanted(ending) or way is None:
+        if not self._wanted(ending):
+            return
+        if way is None:
+            self._parked.append((ending, names))
             return
         work, what = f"{self.host.install}.{attempt.word}", attempt.carry
 

@@ -333,6 +333,7 @@ class RemoteExecutor:
         root = f"{home}/{self.connection.root}"
         self.travel.way = Way(self.address, self.connection.control, root, "rsync" in tools)
         if first:
+            self.fetching.way_known()
             self._tell_reached()
 
     # -- how attempts fare --------------------------------------------------------------

@@ -17,8 +17,8 @@ from stoker.executors.ssh.connection import Connection
 from stoker.executors.ssh.trees import Hashes, Tree, survey
 from stoker.executors.ssh.worker import Worker
 
-NEVER = (".git/", "__pycache__/", ".stoker/")
-"""Neither code nor data."""
+NEVER = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
+"""Neither code nor data; the last are results on their way into a directory."""
 LARGEST = 8 << 30
 """Bytes that a directory may have to be taken along; more is surely a mistake."""
 RECENT = 1.0

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from stoker.frontdoors.execute_batch.words import Words
 
 DOOR = "execute_batch"
+MOMENT = 0.2
+"""Seconds over which it is measured how busy cores are."""
 HELP = """\
   execute_batch batch.sh --machines machine.yaml machine2.yaml
 
@@ -80,6 +82,8 @@ def _need(words: Words) -> Need:
 
 
 def _run(words: Words, need: Need) -> int:
+    from time import sleep
+
     from stoker.client.client import connect
     from stoker.frontdoors.execute_batch.batch import Batch
     from stoker.frontdoors.execute_batch.lines import read_lines, tell
@@ -95,7 +99,12 @@ def _run(words: Words, need: Need) -> int:
     party = Party(client, words.lists["--machines"], DOOR)
     try:
         party.join()
-        plan = Plan(party.members, need, client.gpus()["gpus"] if need.gpu or need.reserve else [])
+        plan = Plan(party.members, need, client.gpus()["gpus"])
+        if plan.crowded:
+            # The first look at a machine goes by its load average, which remembers a minute.
+            sleep(MOMENT)
+            party.insist(party.look())
+            plan = Plan(party.members, need, client.gpus()["gpus"])
         tell(f"machine limits:  {plan.limits}")
         tell(f"machine gpu choices: {plan.choices}")
         _insist_on_slots(plan)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from stoker import wire
 from stoker.cli import output
-from stoker.cli.submission import current_directory, environment, shell, umask
+from stoker.cli.submission import current_directory, shell, umask
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.frontdoors.execute_batch.lines import make_results, tell
@@ -68,7 +68,7 @@ class Batch:
         self.results = make_results()
         self.common = {
             "directory": current_directory(),
-            "environment": environment(os.environ),
+            "environment": {},  # nothing of ours means anything there
             "shell": shell(),
             "umask": umask(),
         }

@@ -74,22 +74,31 @@ class Party:
                 if error.code != "not_found":
                     raise
                 silent.append((member, error.message.rstrip(".")))  # its key
-        if not silent:
-            names = [member.node for member in self.members]
-            views = {view["name"]: view for view in self.client.look_at_nodes(names)["nodes"]}
-            for member in self.members:
-                member.view = views[member.node]
-                if member.view["state"] in UNSEEN or member.view["measured"] is None:
-                    why = output.clean(member.view["why"] or "it has not answered in time")
-                    silent.append((member, why))
-        if silent:
-            raise StokerError(_not_connected(silent))
+        self.insist(silent or self.look())
         for member in self.members:
             if "bash" not in member.view["measured"]["tools"]:
                 output.say(
                     f"{self.program}: {member.typed} has no bash: lines run under sh,"
                     " without ~/.bashrc"
                 )
+
+    @staticmethod
+    def insist(silent: list[tuple[Member, str]]) -> None:
+        """Raise unless all have answered."""
+        if silent:
+            raise StokerError(_not_connected(silent))
+
+    def look(self) -> list[tuple[Member, str]]:
+        """See how they are now; those that do not answer, and why."""
+        views = self.client.look_at_nodes([member.node for member in self.members])["nodes"]
+        by_name = {view["name"]: view for view in views}
+        silent = []
+        for member in self.members:
+            member.view = by_name[member.node]
+            if member.view["state"] in UNSEEN or member.view["measured"] is None:
+                why = output.clean(member.view["why"] or "it has not answered in time")
+                silent.append((member, why))
+        return silent
 
     def _add(self, member: Member, known: list[dict[str, Any]]) -> None:
         """Use a machine that is there already, under whatever name, or add it for now."""

@@ -55,7 +55,7 @@ class Plan:
     def __init__(
         self, members: Sequence[Member], need: Need, gpus: Sequence[dict[str, Any]]
     ) -> None:
-        self.members, self.need = members, need
+        self.members, self.need, self.gpus = members, need, gpus
         self.slots: list[Slot] = []
         self.limits: dict[str, int] = {}
         self.choices: list[list[int]] = []
@@ -69,6 +69,16 @@ class Plan:
                 asked = options(need, free, member.view, gpu, len(found))
                 asked["nodelist"] = member.node
                 self.slots.append(Slot(len(self.slots), member, gpu, asked))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there would be more slots if nobody used the cores."""
+        for member in self.members:
+            seen = member.view["measured"]
+            idle = {**member.view, "measured": {**seen, "free_cores": seen["cores"]}}
+            if len(slots(free_of(idle, self.gpus), self.need)) > self.limits[member.typed]:
+                return True
+        return False
 
     def excuses(self) -> dict[str, str]:
         """Why machines take no job."""
