@@ -159,3 +159,13 @@ def test_why_speaks_of_the_machines_asked_for_and_of_those_never_reached() -> No
     assert list(nodes(there)) == ["ant"]
     assert list(nodes(anywhere)) == ["box", "ant", "bee"]
     assert nodes(anywhere)["bee"] == ["what bee has is not known yet: no such host"]
+
+
+def test_a_start_that_was_called_off_says_why_it_is_tried_again_later() -> None:
+    story = Story(gpus=1)
+    job = story.submit()
+    story.plan()
+    story.about(e.StartCalledOff, job, why="no space left on gpu1", delay=10.0)
+    code, text = reason(story.state, story.job(job), story.now)
+    assert code == "BeginTime"
+    assert text == "tries again in 0:10: no space left on gpu1"

@@ -1,7 +1,5 @@
 """Jobs on machines over SSH, as a user sees them."""
 
-import pytest
-
 from e2e.box import Box, until
 from ssh.lab import Lab
 
@@ -78,7 +76,9 @@ def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, La
 def test_signals(field: tuple[Box, Lab]) -> None:
     box, lab = field
     added(box, lab)
-    (box.user / "t.sh").write_text("trap 'echo usr; exit 9' USR1\necho up\nwhile :; do sleep 0.05; done\n")
+    (box.user / "t.sh").write_text(
+        "trap 'echo usr; exit 9' USR1\necho up\nwhile :; do sleep 0.05; done\n"
+    )
     job = on(box, "a", "sh t.sh")
     box.stoker("nodes")
     until(lambda: box.job(job)["state"] == "RUNNING" and box.output(job) == "up\n")

@@ -68,6 +68,8 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "JobHeldUser", f"held; stoker release {job.label}"
     if job.begin_at is not None:
         wait = format_duration(max(job.begin_at - now, 0))
+        if job.attempt and job.note:
+            return "BeginTime", f"tries again in {wait}: {job.note}"
         what = "tries again" if job.attempt else "begins"
         return "BeginTime", f"{what} in {wait}"
     found = state.line.where.get(job.id)

@@ -143,7 +143,7 @@ def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
     job.started_boot = job.ending = job.pid = None
     job.ends = ()
     if event.delay:
-        job.begin_at = event.at + event.delay
+        job.begin_at, job.note = event.at + event.delay, event.why
     set_deadline(state, job)
     state.admit(job, event.at)
     return []
