@@ -32,9 +32,11 @@ def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
 
 def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    (lab.a.home / ".bashrc").write_text("echo welcome; greet() { echo hello $1; }; oops\n")
+    (lab.a.home / ".bashrc").write_text(
+        "echo welcome; greet() { echo hello $1; }; export CUDA_VISIBLE_DEVICES=7; oops\n"
+    )
     added(box, lab)
-    job = on(box, "a", "greet you; echo bad >&2; exit 7", "-o", "o", "-e", "e")
+    job = on(box, "a", "greet you$CUDA_VISIBLE_DEVICES; echo bad >&2; exit 7", "-o", "o", "-e", "e")
     assert box.end_of(job)["result"] == 7
     assert (box.user / "o").read_text() == "hello you\n"
     assert (box.user / "e").read_text() == "bad\n"

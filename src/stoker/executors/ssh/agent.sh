@@ -47,11 +47,14 @@ PAD='                                                                '
 
 tell() { printf '%s\n' "$NONCE $*" >&9; }
 
-# The kernel's start time of a process, in $born: a pid alone may come to mean another one.
+# The kernel's start time of a process that lives, in $born: a pid alone may come to mean another
+# one, and what nobody has buried yet does not run any more.
 find_born() {
     born=
     read -r line <"/proc/$1/stat" || return 1
     set -- ${line##*) }
+    case $1 in [ZX]) return 1 ;; esac
+    [ $# -ge 20 ] || return 1
     shift 19
     born=$1
 }
@@ -270,7 +273,9 @@ list_results() {
 # prints while it starts is nobody's output, and where it goes meanwhile is not the job's place.
 # It also catches what is meant for programs, to die of it; with a trap it does not.
 DEAF='trap : USR1 USR2'
-QUIETLY="unset HISTFILE; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
+# Which GPUs a job has is not for ~/.bashrc to say.
+SEALED='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
+QUIETLY="unset HISTFILE; $SEALED; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
 : >|\"\$1\" || exit 201; shift 2; exec >&6 2>&7 6>&- 7>&-"
 BASH_LINE="$QUIETLY; ($DEAF; line=\$1; set --; eval \"\$line\")"
 BASH_WORDS="$QUIETLY; exec \"\$@\""

@@ -11,11 +11,8 @@
 DRIVER_PATIENCE=${DRIVER_PATIENCE:-10}
 measuring='' measuring_born=''
 
-# Whether a process is the one that was born then, and not merely what is left of it.
-lives() {
-    [ -n "$2" ] && find_born "$1" && [ "$born" = "$2" ] || return 1
-    case ${line##*) } in [ZX]*) return 1 ;; esac
-}
+# Whether a process is the one that was born then.
+lives() { [ -n "$2" ] && find_born "$1" && [ "$born" = "$2" ]; }
 
 # measure: look at this machine, unless that is being done.
 measure() {
