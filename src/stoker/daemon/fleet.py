@@ -131,7 +131,7 @@ class Fleet:
         os.makedirs(self.notes, 0o700, exist_ok=True)
         executor = RemoteExecutor(
             added.name,
-            parse_address(added.address, added.key),
+            parse_address(added.address, os.path.expanduser(added.key) if added.key else None),
             added.shared,
             control_path(self.run, added.name),
             self.notes,

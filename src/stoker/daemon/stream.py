@@ -11,7 +11,7 @@ from stoker.core.state import State
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import encode
 from stoker.daemon.loop import Loop
-from stoker.engine import Decision, Moment
+from stoker.engine import Decision, Moment, Refusal
 
 BUFFER = 10_000
 """Events a slow reader may fall behind before it is disconnected."""
@@ -49,7 +49,10 @@ class Reader:
 
     async def stream(self, after: int | None) -> AsyncIterator[bytes]:
         """Events behind a sequence number (from now on without one), until the reader leaves."""
-        reached = await self.ask(self._join)
+        try:
+            reached = await self.ask(self._join)
+        except Refusal:
+            return  # this daemon is about to end: the next one has all of it
         try:
             yield b": stoker\n\n"
             behind = reached if after is None else after
