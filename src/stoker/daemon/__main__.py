@@ -26,12 +26,14 @@ def main(argv: list[str]) -> int:
 
 
 def _options(argv: list[str]) -> dict[str, str]:
+    from stoker.core.units import BadValue
+
     words = argv[1:] if argv[:1] == ["run"] else argv
     found: dict[str, str] = {}
     while words:
         name, equals, value = words.pop(0).partition("=")
         if name not in KNOWN:
-            raise ValueError(f"The daemon does not know '{name}'.")
+            raise BadValue(f"The daemon does not know '{name}'.")
         found[name[2:]] = value if equals else words.pop(0) if words else ""
     return found
 
@@ -110,7 +112,7 @@ def _expected(error: BaseException) -> bool:
     from stoker.store.port import StoreError
 
     ours = (places.UnsafeDirectory, BadValue, Refusal, StoreError)
-    return isinstance(error, (*ours, OSError, ValueError))
+    return isinstance(error, (*ours, OSError))
 
 
 def _exit_code(error: BaseException) -> int:

@@ -14,7 +14,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.framing import Bulks, Lines
@@ -179,8 +179,16 @@ class Link:
             return
         self.heard = time.monotonic()
         for words in self._in_lines.feed(chunk):
-            if not self._closed:  # by what was heard just before
-                self._heard(words)
+            self._hand_on(self._heard, words)
+
+    def _hand_on(self, to: Callable[[Any], None], what: Any) -> None:
+        """A machine that says what nobody understands is not to bring down all others."""
+        if self._closed:  # by what was heard just before
+            return
+        try:
+            to(what)
+        except (ValueError, IndexError) as error:
+            self.close(f"it said something that makes no sense: {error!r}")
 
     def _heard(self, words: list[str]) -> None:
         number, *rest = words
@@ -208,19 +216,19 @@ class Link:
         self.heard = time.monotonic()
         for number, data in self._in_bulk.feed(chunk):
             bulk = self._bulks.pop(number, None)
-            if bulk is not None and not self._closed:
-                bulk(data)
+            if bulk is not None:
+                self._hand_on(bulk, data)
 
     # -- the end ------------------------------------------------------------------------
 
     def _complaint(self) -> str:
         """Why ssh ended."""
+        if self.up:
+            return "the connection was lost"
         try:
             code = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
-            code = None  # it waits for others who use the connection; closing ends it
-        if self.up:
-            return "the connection was lost"
+            code = None
         try:
             with open(self._complaints, errors="replace") as file:
                 said = file.read()
