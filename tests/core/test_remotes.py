@@ -463,3 +463,30 @@ def test_a_wish_says_where():
     )  # fmt: skip
     assert story.tell(planned) == [StartProcess(job, 0, planned.placement)]
     assert story.state.is_afar(planned.placement)
+
+
+def test_a_machine_that_is_closed_takes_nothing_new_until_it_is_open_again() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    story.tell(e.NodeClosed(at=story.now, node="ant", why="no space left on ant"))
+    job = story.submit()
+    story.plan()
+    found = why(story.state, story.job(job), story.now, story.now, lambda _: None)
+    assert "ant takes nothing new: no space left on ant" in found.text
+    story.tell(e.NodeClosed(at=story.now, node="ant"))
+    story.plan()
+    assert story.where(job) == ["ant"]
+
+
+def test_a_new_driver_finds_out_for_itself_which_machines_are_closed() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    story.tell(e.NodeClosed(at=story.now, node="ant", why="no space left on ant"))
+    story.tell(e.DaemonStarted(at=story.now, term=2, boot="one", pid=1, version="", clock=1000.0))
+    assert story.state.rest.closed == {}
+
+
+def test_closing_a_machine_that_is_not_ours_means_nothing() -> None:
+    story = Afar()
+    story.tell(e.NodeClosed(at=story.now, node="stranger", why="no space left"))
+    assert story.state.rest.closed == {}

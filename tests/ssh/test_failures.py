@@ -399,3 +399,15 @@ def test_an_array_and_its_umask(field: Field) -> None:
     jobs = box.jobs(done)
     assert [job["result"] for job in jobs] == [0, 1, 2, 3]
     assert {Path(job["log"]).read_text() for job in jobs} == {"0027\n"}
+
+
+def test_a_full_disk_sends_the_next_try_elsewhere(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    small = lab.machine("small", small_disk="3m")
+    add(box, small, lab.a)
+    small.sh("head -c 9000000 /dev/zero >full")
+    jobs = [on(box, "small,a", "hostname", "--cpus", "2") for _ in range(2)]
+    assert [box.end_of(job)["result"] for job in jobs] == [0, 0]
+    assert [box.output(job) for job in jobs] == ["a\n", "a\n"]
+    (view,) = [view for view in box.client.nodes()["nodes"] if view["name"] == "small"]
+    assert view["notes"][0].startswith("takes no new jobs: ")

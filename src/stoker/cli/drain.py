@@ -11,6 +11,10 @@ from stoker.cli.options import Option, parse
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 USAGE = ("drain GPU ...",)
 OPTIONS = (Option("--reason", "TEXT", "why, for those who ask"),)
 
@@ -24,8 +28,15 @@ def main(argv: list[str]) -> int:
         return 0
     running = reply.get("running") or []
     still = f"; still there: {', '.join(map(str, running))}" if running else ""
-    output.say(f"stoker: draining {', '.join(reply['devices'])}{still}")
+    output.say(f"stoker: draining {names(reply)}{still}")
     return 0
+
+
+def names(reply: dict[str, Any]) -> str:
+    """Return what was named: machines of which nothing was left out, then devices."""
+    whole: list[str] = reply.get("machines") or []
+    rest = [name for name in reply["devices"] if name.partition("/")[0] not in whole]
+    return ", ".join([*whole, *rest])
 
 
 def devices(words: list[str], verb: str) -> list[str]:

@@ -146,7 +146,7 @@ def _failure(view: dict[str, Any], coloured: bool) -> list[str]:
     """Say what failed, why, its last words, and what to type next."""
     label = view["label"]
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
-    cause = f": {output.clean(view['cause'])}" if view.get("cause") else ""
+    cause = f": {output.clean(view['cause']).rstrip('.')}" if view.get("cause") else ""
     state = str(view["state"])
     if coloured:
         state = colour.paint(state, "red", "bold")

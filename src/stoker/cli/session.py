@@ -63,6 +63,7 @@ def report(reply: dict[str, Any], args: Args, past: str) -> int:
     else:
         if done:
             output.say(f"stoker: {past} {spans([str(job['label']) for job in done])}")
+            _say_who_is_silent(done)
         for job in skipped[:20]:
             output.say(f"stoker: job {job['label']} left as it is: {job['why']}")
         if len(skipped) > 20:
@@ -70,6 +71,19 @@ def report(reply: dict[str, Any], args: Args, past: str) -> int:
         if not done and not skipped:
             output.say("stoker: there was nothing to do")
     return wire.EXIT_FAILED if skipped and not done else wire.EXIT_OK
+
+
+def _say_who_is_silent(done: list[dict[str, Any]]) -> None:
+    """What was done to a job on a machine that does not answer, it learns when it does."""
+    late = [job for job in done if job.get("unreachable")]
+    if not late:
+        return
+    machines = list(dict.fromkeys(name for job in late for name in job["unreachable"]))
+    where, answer = " and ".join(machines[:3]), "answers" if len(machines) == 1 else "answer"
+    output.say(
+        f"stoker: of {spans([str(job['label']) for job in late])} this takes effect when {where}"
+        f" {answer} again; to give up what runs there: stoker nodes remove {machines[0]} --force"
+    )
 
 
 def spans(labels: list[str]) -> str:

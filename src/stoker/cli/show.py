@@ -98,7 +98,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     for past in view.get("past") or ():
         if past["attempt"] == view["attempt"]:
             continue
-        cause = output.clean(past.get("cause") or "")
+        cause = output.clean(past.get("cause") or "").rstrip(".")
         found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
     return found
 

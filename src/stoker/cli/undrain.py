@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli import output
-from stoker.cli.drain import devices
+from stoker.cli.drain import devices, names
 from stoker.cli.options import Option, parse
 from stoker.client.client import connect
 
@@ -18,5 +18,5 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         output.emit(reply)
     else:
-        output.say(f"stoker: using {', '.join(reply['devices'])} again")
+        output.say(f"stoker: using {names(reply)} again")
     return 0

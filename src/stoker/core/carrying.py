@@ -30,6 +30,9 @@ def _carry(words: Mapping[str, str], options: Mapping[str, Any]) -> Carry:
     plain = Carry()
     send = _paths(options.get("send"), "--send") or plain.send
     bring = _paths(options.get("bring"), "--bring") or plain.bring
+    for what in ("send", "bring"):
+        if _on(options.get(f"no_{what}")) and options.get(what):
+            raise BadValue(f"--{what} and --no-{what} contradict each other.")
     into = words.get("bring_into") or None
     if into is not None and not into.startswith("/"):
         raise BadValue(f"--bring-into '{into}' must be an absolute directory.")

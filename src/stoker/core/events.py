@@ -65,6 +65,13 @@ class NodeUnreachable(Event, frozen=True, kw_only=True):
     boot: float
 
 
+class NodeClosed(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A machine over SSH answers but can take nothing new, or (no reason) can again."""
+
+    node: str
+    why: str | None = None
+
+
 class NodeMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
     """What others use of a machine's cores (thousandths) and memory (MiB) has changed."""
 
@@ -340,7 +347,7 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
-    | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
+    | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
     | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
     | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
     | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed

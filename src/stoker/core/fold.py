@@ -23,6 +23,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.NodeRemoved: remotes.on_node_removed,
     e.NodeReached: remotes.on_node_reached,
     e.NodeUnreachable: remotes.on_node_unreachable,
+    e.NodeClosed: remotes.on_node_closed,
     e.NodeMeasured: remotes.on_node_measured,
     e.AttemptAbandoned: remotes.on_attempt_abandoned,
     e.SpecRecorded: submission.on_spec_recorded,

@@ -168,6 +168,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     same_devices: bool = False
     last_devices: tuple[str, ...] = ()
     last_node: str | None = None
+    last_others: tuple[str, ...] = ()
+    """The machines of the other parts of its last attempt, by rank."""
     note: str | None = None
     seen: bool = False
     past: tuple[Past, ...] = ()

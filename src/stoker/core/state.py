@@ -62,6 +62,8 @@ class Rest(Struct, omit_defaults=True):
     """Machines over SSH."""
     away: dict[str, Away] = {}
     """Those of them that do not answer."""
+    closed: dict[str, str] = {}
+    """Machines that answer but take nothing new, and why."""
     others: dict[str, tuple[int, int]] = {}
     """What others use of a machine's cores and memory."""
     strays: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -362,7 +364,7 @@ class State:
         """Put what is known of machines and devices besides their use on the ledger."""
         for name, node in self.cluster.nodes.items():
             away = self.rest.away.get(name)
-            node.closed = away.why if away is not None else None
+            node.closed = away.why if away is not None else self.rest.closed.get(name)
             if away is None and name in self.rest.strays:
                 node.closed = "what was given up there has yet to be ended"
             for type, amount in zip((CPU, MEMORY), self.rest.others.get(name, (0, 0)), strict=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core import events as e
+from stoker.core.cluster import Node
 from stoker.core.dependency import Dependency
+from stoker.core.explain import silent_since
 from stoker.core.job import RANK_STEP, Job
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal, read
@@ -17,7 +19,7 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
-from stoker.daemon.intake import check_possible, context, digest
+from stoker.daemon.intake import check_possible, check_sent, context, digest
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -58,10 +60,16 @@ def _act(
 
     def reply(after: State) -> dict[str, Any]:
         jobs = [after.jobs[id] for id in done]
-        shown = [{"id": job.id, "label": job.label, "state": job.state.value} for job in jobs]
-        return {"done": shown, "skipped": skipped}
+        return {"done": [_shown(after, job) for job in jobs], "skipped": skipped}
 
     return Decision(events=facts, reply=reply)
+
+
+def _shown(state: State, job: Job) -> dict[str, Any]:
+    """A job to which something was done; and who does not answer and so does not know of it."""
+    shown = {"id": job.id, "label": job.label, "state": job.state.value}
+    silent = list(silent_since(state, job))
+    return shown | {"unreachable": silent} if silent else shown
 
 
 def _spared(state: State, job: Job, body: r.End) -> str | None:
@@ -220,6 +228,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
             raise BadValue("A job cannot wait for itself, nor for one that waits for it.")
         changed = replace(spec, request=wanted.request, **fields)
         check_possible(state, state.effective(job, changed))
+        check_sent(changed.directory, fields.get("carry"))
         hash = digest(encode(changed))
         facts: list[e.Event] = []
         if hash not in state.specs:
@@ -356,10 +365,20 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
         else:
             fact = e.DevicesUndrained(at=now.at, devices=devices)
         shown = [f"{node}/{type}:{name}" for node, type, name in devices]
-        reply = {"devices": shown, "running": running if closing else []}
+        reply = {
+            "devices": shown,
+            "machines": [node.name for node in state.cluster.nodes.values() if _all_of(node, named)],
+            "running": running if closing else [],
+        }
         return Decision(events=[fact], reply=lambda _: reply)
 
     return decide
+
+
+def _all_of(node: Node, named: Container[tuple[str, str, str]]) -> bool:
+    """Whether these are all devices that a machine has."""
+    there = [(node.name, device.type, device.name) for device in node.devices() if not device.gone]
+    return len(there) > 1 and all(device in named for device in there)
 
 
 def _devices(state: State, word: str) -> list[tuple[str, str, str]]:

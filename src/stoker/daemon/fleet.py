@@ -22,10 +22,11 @@ from stoker.core.units import THOUSAND
 from stoker.daemon.gangs import Gangs
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.muster import Key
+from stoker.daemon.shortage import Shortage
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.address import parse_address
 from stoker.executors.ssh.link import Poller
-from stoker.executors.ssh.remote import RemoteExecutor
+from stoker.executors.ssh.remote import SHORTAGE, RemoteExecutor
 from stoker.executors.ssh.travel import Surveys
 from stoker.probes.remote import Look, node_facts, parse
 
@@ -55,6 +56,8 @@ class Machine(Struct):
     since: float = 0.0
     """When it was last reached, by the wall clock."""
     failed: float = 0.0
+    shortage: Shortage | None = None
+    """It turned a job away for want of room."""
     free_cores: float = 0.0
     """As measured; others use the rest, or we."""
 
@@ -292,6 +295,9 @@ class Fleet:
         before, found.look = found.look, look
         found.fresh, found.seen, found.error = True, time.monotonic(), look.reading.error
         self._measure_others(found, before, look)
+        if found.shortage is not None and found.shortage.over(look.disk_free):
+            found.shortage = None
+            self._events.append(e.NodeClosed(at=time.time(), node=machine.name))
         state = self.state()
         cares = bool(len(state.line) or state.running)
         machine.measure_at = time.monotonic() + (ATTENTIVE if cares else IDLE)
@@ -339,9 +345,18 @@ class Fleet:
             facts, machine.executor.facts = machine.executor.facts, []
             for fact in facts:
                 found += self.gangs.of_part(name, fact)
+                found += self._turned_away(name, machine, fact)
             found += self._standing(state, name, machine)
         later, self.gangs.events = self.gangs.events, []
         return found + later
+
+    def _turned_away(self, name: str, machine: Machine, fact: e.Event) -> list[e.Event]:
+        """A machine that had no room for a job gets no other for a while."""
+        if not isinstance(fact, e.StartCalledOff) or fact.delay < SHORTAGE or not machine.told:
+            return []
+        closed = machine.shortage is not None
+        machine.shortage = Shortage.now(machine.look.disk_free if machine.look else None)
+        return [] if closed else [e.NodeClosed(at=fact.at, node=name, why=fact.why)]
 
     def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:
         """Facts of the executor here, some of which are about one part of several."""

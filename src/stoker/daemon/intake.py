@@ -14,7 +14,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
 from stoker.core.explain import AHEAD
 from stoker.core.forecast import forecast
-from stoker.core.job import Job, Spec
+from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import BROUGHT
 from stoker.core.lifecycle import JobState
 from stoker.core.options import Context, Wanted, read
@@ -83,7 +83,9 @@ def _check_text(what: r.What) -> None:
 def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
-    if wanted.fields.get("pty") or (wanted.request.gpus and wanted.request.gpus.share):
+    ask = wanted.request.gpus
+    named = ask is not None and bool(ask.share or (ask.only and wanted.fields.get("feed")))
+    if wanted.fields.get("pty") or named:
         # Its terminal, and devices that were named one by one, are those of this machine.
         wanted.request = replace(wanted.request, nodes=(desk.node,))
     if not wanted.fields.get("verbatim"):
@@ -229,6 +231,7 @@ def _spec(
     directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
     if not os.path.isdir(directory):
         raise BadValue(f"The directory {directory} is not there.")
+    check_sent(directory, fields.get("carry"))
     spec = Spec(
         kind=kind, user=desk.user, directory=os.path.normpath(directory), shell=body.shell,
         environment=environment, request=wanted.request, name=name, umask=body.umask,
@@ -236,6 +239,13 @@ def _spec(
     )  # fmt: skip
     fields["name"] = fields.get("name") or name
     return replace(spec, **{key: value for key, value in fields.items() if value is not None})
+
+
+def check_sent(directory: str, carry: Carry | None) -> None:
+    """Refuse to send what is not there; only later would that be found out."""
+    for path in carry.send if carry is not None else ():
+        if not os.path.lexists(os.path.join(directory, path)):
+            raise BadValue(f"There is no '{path}' in {directory} to --send.")
 
 
 def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
@@ -320,8 +330,7 @@ def check_possible(state: State, request: Request) -> None:
         if able == request.machines:
             return
     if able:
-        alone = f"only {able} of {len(state.cluster.nodes)} could serve"
-        lacks = [alone if able > 1 else f"{alone}; add others with stoker nodes add", *lacks]
+        lacks = [_too_few(able, len(state.cluster.nodes)), *lacks]
     wanted = [name for name in unreached if not request.nodes or name in request.nodes]
     lacks += [f"{name} has not been reached yet ({_silence(state, name)})" for name in wanted]
     never = "No machine can ever give" if not wanted else "No machine is known that can give"
@@ -330,6 +339,13 @@ def check_possible(state: State, request: Request) -> None:
     if request.gpu_amount and not wanted and not gpus:
         text += " To declare devices: stoker daemon restart --gpus 0,1"
     raise Refusal(text, "impossible")
+
+
+def _too_few(able: int, all: int) -> str:
+    few = f"only {able} of {all} could serve"
+    if able == all:
+        few = "there is only this one" if all == 1 else f"there are only {all}"
+    return few if able > 1 else f"{few}; add others with stoker nodes add"
 
 
 def _silence(state: State, name: str) -> str:

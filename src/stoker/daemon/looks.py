@@ -251,7 +251,9 @@ def gpus(figures: Figures, notes: Callable[[], list[str]]) -> Decide:
                     started = state.jobs[each["id"]].started_boot
                     each["elapsed"] = round(now.boot - started, 3) if started is not None else None
                 shown.append(view)
-        return answered({"gpus": shown, "note": "; ".join(notes()) or None})
+        machines = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
+        note = "; ".join(notes()) or None
+        return answered({"gpus": shown, "machines": machines, "note": note})
 
     return decide
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from stoker.core import events as e
 from stoker.core.job import Job
-from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
@@ -260,8 +259,8 @@ def listed(fleet: Fleet, since: float) -> Decide:
 def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]:
     node, added = state.cluster.nodes.get(name), state.rest.remotes.get(name)
     away, machine = state.rest.away.get(name), fleet.machines.get(name)
-    gpus = node.types.get(GPU, []) if node is not None else []
-    drained = bool(gpus) and all(device.drained is not None for device in gpus)
+    devices = [device for device in node.devices() if not device.gone] if node else []
+    drained = bool(devices) and all(device.drained is not None for device in devices)
     begun = away.since if away else machine.since if machine else since
     return {
         "name": name,
@@ -282,6 +281,8 @@ def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]
 def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
     """What is not as usual about a machine over SSH."""
     notes = []
+    if name in state.rest.closed:
+        notes.append(f"takes no new jobs: {state.rest.closed[name]}")
     if machine is not None and machine.error:
         notes.append(machine.error)
     if machine is not None and machine.look is not None and "bash" not in machine.look.tools:

@@ -134,7 +134,7 @@ class LineFeeder(Feeder):
         loop.on_signal = self._signalled
         state = loop.engine.state
         for name in self.work.named:
-            for _, device in state.cluster.find(name):
+            for _, device in state.cluster.find(f"{loop.desk.node}/{name}"):
                 if device.stranger is not None:
                     self.work.warn(in_use(name, device.stranger))
         if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):

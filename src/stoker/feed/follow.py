@@ -191,9 +191,12 @@ class Follower:
 
     def _look_at_devices(self) -> None:
         """Refuse devices that the daemon does not have; warn of strangers on those it has."""
-        gpus = self.client.gpus()["gpus"]
-        if not gpus and not self.work.named:
+        everywhere = self.client.gpus()["gpus"]
+        if not everywhere and not self.work.named:
             self.work.without_gpus()
+        # Devices that are named are those of the daemon's own machine.
+        here = self.client.daemon()["node"] if self.work.named else None
+        gpus = [gpu for gpu in everywhere if gpu["node"] == here]
         for name in self.work.named:
             meant = [gpu for gpu in gpus if _answers_to(gpu, name)]
             if not meant and not self.work.trusts_names:

@@ -104,6 +104,8 @@ def machines(story: Story) -> None:
         story.tell(e.NodeReached(at=story.now, node=name))
     story.tell(e.NodeRemoved(at=story.now, name="gone"))
     story.tell(e.NodeMeasured(at=story.now, node="bee", cpus=1500, memory=2000))
+    story.tell(e.NodeClosed(at=story.now, node="bee", why="no space left on bee"))
+    story.tell(e.NodeClosed(at=story.now, node="bee"))
     carry = Carry(send=("src",), bring=("out",), into="results", exclude=("*.pt",))
     wide = msgspec.structs.replace(gpus(1), machines=2, not_nodes=("box",))
     done, failed, lost, broken, silent = (

@@ -18,6 +18,7 @@ NOT_YET = "it has not been reached yet"
 def on_start(state: State, event: e.DaemonStarted, rebooted: bool) -> None:
     """A new driver has not reached anybody yet. What runs there knows nothing of its restart."""
     rest = state.rest
+    rest.closed = {}
     for name in rest.remotes:
         before = rest.away.get(name)
         if before is None:
@@ -50,6 +51,8 @@ def on_node_added(state: State, event: e.NodeAdded) -> Wishes:
     before = state.rest.remotes.get(event.name)
     state.rest.remotes[event.name] = event
     moved = before is None or before.address != event.address
+    if moved:
+        state.rest.closed.pop(event.name, None)
     if moved and event.name not in state.rest.away:
         state.rest.away[event.name] = Away(event.at, None, NOT_YET)
     _changed(state)
@@ -59,7 +62,7 @@ def on_node_added(state: State, event: e.NodeAdded) -> Wishes:
 def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
     """One machine fewer. Nothing of ours runs there any more."""
     rest = state.rest
-    for known in (rest.remotes, rest.nodes, rest.away, rest.others, rest.strays):
+    for known in (rest.remotes, rest.nodes, rest.away, rest.closed, rest.others, rest.strays):
         known.pop(event.name, None)
     for marks in (rest.drained, rest.strangers):
         for key in [key for key in marks if key.startswith(f"{event.name}/")]:
@@ -87,6 +90,17 @@ def on_node_unreachable(state: State, event: e.NodeUnreachable) -> Wishes:
     before = state.rest.away.get(event.node)
     since, boot = (before.since, before.boot) if before else (event.at, event.boot)
     state.rest.away[event.node] = Away(since, event.boot if boot is None else boot, event.why)
+    _changed(state)
+    return []
+
+
+def on_node_closed(state: State, event: e.NodeClosed) -> Wishes:
+    """Nothing new goes there until there is room again."""
+    if event.node not in state.rest.remotes:
+        return []
+    state.rest.closed.pop(event.node, None)
+    if event.why is not None:
+        state.rest.closed[event.node] = event.why
     _changed(state)
     return []
 

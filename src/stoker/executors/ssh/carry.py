@@ -165,6 +165,17 @@ def _send_by_tar(way: Way, tree: Tree, part: str) -> None:
         raise CarryError(f"cannot read '{name}': {error.strerror or error}.") from None
 
 
+class _Padded:
+    """A file that may be cut short while it is read: the length that was announced must hold."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, whatever there is."""
+        return self._file.read(size).ljust(size, b"\0")
+
+
 def _pack(tree: Tree, out: Patient) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
@@ -186,14 +197,17 @@ def _pack(tree: Tree, out: Patient) -> None:
             tar.addfile(info)
             continue
         info.mtime = stamp[1] // 1_000_000_000
+        # As with rsync, what has vanished since the survey is noticed afterwards.
         if name in links:
-            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
-            tar.addfile(info)
+            with contextlib.suppress(FileNotFoundError):
+                info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+                tar.addfile(info)
             continue
-        with open(path, "rb") as file:
-            info.size = stamp[0]
-            info.mode = 0o700 if os.fstat(file.fileno()).st_mode & 0o111 else 0o600
-            tar.addfile(info, file)
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            now = os.fstat(file.fileno())
+            info.size = now.st_size
+            info.mode = 0o700 if now.st_mode & 0o111 else 0o600
+            tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
     tar.close()
     out.flush()
 

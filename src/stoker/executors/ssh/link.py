@@ -257,7 +257,8 @@ class Link:
 def complaint(said: str, address: Address, code: int | None) -> str:
     """What ssh said, in a sentence that also says what to do."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    by_hand = f"try it by hand: ssh {address.url}"
+    key = f"-i {shlex.quote(address.key)} " if address.key else ""
+    by_hand = f"try it by hand: ssh {key}{address.url}"
     if "HOST IDENTIFICATION HAS CHANGED" in said or "Host key verification failed" in said:
         name = f"[{address.host}]:{address.port}" if address.port else address.host
         return (
@@ -266,8 +267,8 @@ def complaint(said: str, address: Address, code: int | None) -> str:
         )
     denied = re.search(r"Permission denied \(.*", said)
     if denied:
-        key = f"the key {address.key}" if address.key else "every key that ssh offered"
-        return f"it refused {key} ({denied[0].rstrip('.')}); {by_hand}"
+        refused = f"the key {address.key}" if address.key else "every key that ssh offered"
+        return f"it refused {refused} ({denied[0].rstrip('.')}); {by_hand}"
     if lines:
         return lines[-1]
     return f"ssh ended with code {code} and no word; {by_hand}"
