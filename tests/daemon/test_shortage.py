@@ -3,13 +3,13 @@
 import pytest
 
 from stoker.daemon import shortage
-from stoker.daemon.shortage import PATIENCE, ROOM, Shortage
+from stoker.daemon.shortage import PATIENCE, Shortage
 
 
 def test_room_that_was_made_ends_it_at_once() -> None:
-    short = Shortage.now(free=5)
-    assert not short.over(5 + ROOM - 1)
-    assert short.over(5 + ROOM)
+    assert not Shortage.now(free=5).over(10)
+    assert Shortage.now(free=5).over(11)
+    assert Shortage.now(free=0).over(1)
 
 
 def test_nobody_knows_how_much_there_is_and_it_is_waited_for(

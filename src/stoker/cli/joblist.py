@@ -72,13 +72,15 @@ def place(view: dict[str, Any]) -> str:
     """Return where a job runs, why it waits, or how it ended."""
     if view.get("result") is not None:
         return str(view.get("cause") or view["state"].lower())
-    if view.get("node"):
+    if view.get("node") and view["state"] != "PENDING":
         parts = view.get("parts") or [view]
         where = " ".join(_on(part["node"], part.get("devices") or {}) for part in parts)
         if not view.get("unreachable"):
             return where
         ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")
         return f"{where} (unreachable for {ago})"
+    if view.get("reason") == "NodeUnreachable" and view.get("reason_text"):
+        return f"({view['reason_text']})"  # which machine is more than the word says
     return f"({view['reason']})" if view.get("reason") else ""
 
 

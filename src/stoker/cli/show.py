@@ -27,6 +27,9 @@ SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "device
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable"})  # fmt: skip
 
+IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
+"""What is said part by part of a job on several machines, or would be said of the first only."""
+
 
 def main(argv: list[str]) -> int:
     """Print each job's facts; without a name, the newest job's."""
@@ -82,8 +85,11 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""
             found.append(("used" if over else "holds", f"{held}{on}"))
+    alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
     for key, value in view.items():
-        if key in SKIPPED or value is None or value in ("", [], {}) or (over and key == "left"):
+        if key == "node" and view.get("parts"):
+            found.append(("nodes", text(view["nodes"])))
+        if key in alike or value is None or value in ("", [], {}) or (over and key == "left"):
             continue
         if key in TIMES:
             found.append((TIMES[key], _time(value, verbose)))
@@ -95,6 +101,10 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
             found.append((NAMES[key], _warning(value)))
         else:
             found.append((NAMES.get(key) or key.replace("_", " "), text(value)))
+    for rank, part in enumerate(view.get("parts") or ()):
+        for key, what in (("log", "log"), ("error_log", "error log")):
+            if part.get(key):
+                found.append((f"{what} {rank}", f"{text(part[key])} ({part['node']})"))
     for past in view.get("past") or ():
         if past["attempt"] == view["attempt"]:
             continue

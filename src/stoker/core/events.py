@@ -347,8 +347,8 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
-    | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved | AttemptPlanned
-    | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
+    | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved
+    | AttemptPlanned | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
     | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
     | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed
     | DevicesDrained | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted

@@ -79,6 +79,8 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if limit:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
     request = state.request(job, found)
+    if state.rest.away and (told := _out_of_reach(state, request, now)):
+        return "NodeUnreachable", told
     if place(state.cluster, request) is not None:
         return "Priority", "the devices it would fit on are kept for a job ahead of it"
     first = state.line.first(state.jobs, state.limit_reached)
@@ -93,6 +95,20 @@ def silent_since(state: State, job: Job) -> dict[str, float]:
         return {}
     found = ((part.node, state.rest.away.get(part.node)) for part in job.placement.parts)
     return {name: away.since for name, away in found if away is not None and away.why != NOT_YET}
+
+
+def _out_of_reach(state: State, request: Request, now: float) -> str | None:
+    """What is to be said of a job if too few of the machines that could ever do it answer."""
+    able = [
+        node.name for node in state.cluster.nodes.values() if could_ever(node, request) is None
+    ]
+    away = state.rest.away
+    silent = [name for name in able if name in away and away[name].why != NOT_YET]
+    if not silent or len(able) - len(silent) >= request.machines:
+        return None
+    since = min(away[name].since for name in silent)
+    listed = ", ".join(silent[:3]) + (" and others" if len(silent) > 3 else "")
+    return f"waits for {listed}, unreachable for {format_duration(max(now - since, 0))}"
 
 
 def _silence(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
@@ -112,7 +128,7 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     """Everything there is to say about why a job is where it is."""
     code, phrase = reason(state, job, at)
     if job.state is not JobState.PENDING:
-        return Why(reason=code, text=_not_waiting(job, phrase))
+        return Why(reason=code, text=_not_waiting(job, phrase, list(silent_since(state, job))))
     spec = state.spec(job)
     request = state.effective(job, spec)
     nodes = _nodes(state, request, boot)
@@ -134,14 +150,25 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     return Why(code, text, position, ahead[:50], nodes, wait, basis if wait is not None else None)
 
 
-def _not_waiting(job: Job, silence: str | None) -> str:
+def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if job.finished:
         return f"it is over: {job.cause or job.state.value.lower()}"
     if silence is None:
         return f"it is not waiting: {job.state.value.lower()}"
+    machines = " and ".join(silent)
+    they_answer = f"{machines} {'answers' if len(silent) == 1 else 'answer'}"
+    give_up = f"stoker nodes remove {' '.join(silent)} --force"
+    if job.state is JobState.COMPLETING:
+        return f"{silence}; it is ended when {they_answer}. To give it up now: {give_up}"
+    if job.state is not JobState.CONFIGURING:
+        standing = "it runs on there for all that is known, and keeps what it holds"
+    elif job.placement is not None and job.placement.more:
+        standing = f"it is being started, and no part runs before all are ready: when {they_answer}"
+    else:
+        standing = f"it is being started there; whether it runs is known when {they_answer}"
     return (
-        f"{silence}; it runs on there for all that is known, and keeps what it holds. To have it"
-        " run elsewhere nevertheless, cancel it, or submit with --if-unreachable restart:1h"
+        f"{silence}; {standing}. To have it run elsewhere nevertheless, give it up with"
+        f" {give_up}, then stoker retry {job.label}; or submit with --if-unreachable restart:1h"
     )
 
 

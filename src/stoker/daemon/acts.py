@@ -365,11 +365,8 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
         else:
             fact = e.DevicesUndrained(at=now.at, devices=devices)
         shown = [f"{node}/{type}:{name}" for node, type, name in devices]
-        reply = {
-            "devices": shown,
-            "machines": [node.name for node in state.cluster.nodes.values() if _all_of(node, named)],
-            "running": running if closing else [],
-        }
+        whole = [node.name for node in state.cluster.nodes.values() if _all_of(node, named)]
+        reply = {"devices": shown, "machines": whole, "running": running if closing else []}
         return Decision(events=[fact], reply=lambda _: reply)
 
     return decide

@@ -44,6 +44,7 @@ from stoker.daemon.http import (
 )
 from stoker.daemon.logs import follow, start_of_tail, start_since, whole
 from stoker.daemon.loop import Call, Loop
+from stoker.daemon.parts import machines
 from stoker.daemon.stream import Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
@@ -387,12 +388,11 @@ def _counted(running: list[int]) -> str:
 
 def _machine_of(job: Job, part: int) -> str | None:
     """Where a part of it runs, or ran."""
-    if job.placement is None:
-        return job.last_node
-    parts = job.placement.parts
-    if part >= len(parts):
-        raise Refusal(f"Job {job.label} has {len(parts)} parts, counted from 0.", "not_found")
-    return parts[part].node
+    names = machines(job)
+    if part and part >= len(names):
+        has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
+        raise Refusal(f"Job {job.label} has {has}.", "not_found")
+    return names[part] if names else None
 
 
 def _latest(job: Job) -> int:

@@ -8,9 +8,6 @@ from msgspec import Struct
 
 PATIENCE = 60.0
 """Seconds after which it is tried again in any case: another job may need less."""
-ROOM = 16
-"""MiB more than before are worth a try at once."""
-
 
 class Shortage(Struct):
     """Since when a machine is short of room, and how much it had then."""
@@ -27,4 +24,5 @@ class Shortage(Struct):
         """Whether jobs may be put there again."""
         if time.monotonic() - self.since >= PATIENCE:
             return True
-        return free is not None and self.free is not None and free >= self.free + ROOM
+        # So much more than before that somebody has made room: worth a try at once.
+        return free is not None and self.free is not None and free > 2 * self.free

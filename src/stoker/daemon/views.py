@@ -6,18 +6,16 @@ import os
 import time
 from typing import Any
 
-from msgspec.structs import replace
-
 from stoker import places
-from stoker.core.cluster import Device, Node, Placement
+from stoker.core.cluster import Device, Node
 from stoker.core.events import QueueDefined
 from stoker.core.explain import reason, silent_since
 from stoker.core.job import Job, Spec
-from stoker.core.launch import log_paths
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import format_amount
+from stoker.daemon.parts import devices_of, gpu_uuids, logs_of, machines, parts_view
 from stoker.engine import Moment
 from stoker.executors.local import terminal_path
 
@@ -48,11 +46,11 @@ def job_view(
         "reason": code,
         "reason_text": phrase,
         **_asked(job, spec),
-        **_given(job, state),
+        **_given(job, spec, state, logs),
         **_times(job, spec, now),
         **_outcome(job),
     }
-    out, err = _logs(job, spec, view["node"] or "", logs)
+    out, err = logs_of(job, spec, view["node"] or "", logs)
     view |= {"log": out, "error_log": err, "log_bytes": _size(out)}
     if spec.pty and job.state is JobState.RUNNING:
         path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
@@ -89,23 +87,18 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _given(job: Job, state: State | None) -> dict[str, Any]:
+def _given(job: Job, spec: Spec, state: State | None, logs: str) -> dict[str, Any]:
     """Where it runs or ran."""
-    parts = job.placement.parts if job.placement else ()
-    node = parts[0].node if parts else job.last_node
+    names = machines(job)
     silent = silent_since(state, job) if state is not None else {}
     return {
-        "node": node,
-        "nodes": [part.node for part in parts] or ([node] if node else []),
+        "node": names[0] if names else None,
+        "nodes": names,
         "unreachable": bool(silent),
         "unreachable_since": iso(min(silent.values())) if silent else None,
-        "devices": _devices(job),
-        "parts": [
-            {"node": part.node, "devices": _held(part), "gpu_uuids": _uuids(part, state)}
-            for part in parts
-            if len(parts) > 1
-        ],
-        "gpu_uuids": _uuids(parts[0], state) if parts else [],
+        "devices": devices_of(job),
+        "parts": parts_view(job, spec, state, logs),
+        "gpu_uuids": gpu_uuids(job.placement, state) if job.placement else [],
         "attempt": job.attempt,
         "pid": job.pid,
     }
@@ -146,13 +139,6 @@ def _outcome(job: Job) -> dict[str, Any]:
             for past in job.past
         ],
     }
-
-
-def _logs(job: Job, spec: Spec, node: str, logs: str) -> tuple[str, str | None]:
-    """Where its output is; between two attempts, the last one's."""
-    if job.started_at is None and job.past:
-        return log_paths(replace(job, attempt=job.past[-1].attempt), spec, node, logs)
-    return log_paths(job, spec, node, logs)
 
 
 def _left(job: Job, limit: int | None, elapsed: float | None) -> float | None:
@@ -205,27 +191,6 @@ def request_view(request: Request) -> dict[str, Any]:
         "nodelist": list(request.nodes),
         "not_nodes": list(request.not_nodes),
     }
-
-
-def _devices(job: Job) -> dict[str, list[str]]:
-    if job.placement is None:
-        return {GPU: list(job.last_devices)} if job.last_devices else {}
-    return _held(job.placement)
-
-
-def _held(part: Placement) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for take in part.takes:
-        found.setdefault(take.type, []).append(take.device)
-    return found
-
-
-def _uuids(part: Placement, state: State | None) -> list[str]:
-    node = state.cluster.nodes.get(part.node) if state is not None else None
-    if node is None:
-        return []
-    devices = [node.by_name.get((GPU, name)) for name in part.names(GPU)]
-    return [device.facts.uuid for device in devices if device and device.facts.uuid]
 
 
 def _depends(spec: Spec) -> str | None:

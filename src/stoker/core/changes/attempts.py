@@ -137,7 +137,7 @@ def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
     verdict = ended_on_purpose(job)
     if verdict is not None and job.ending != "time":  # it never ran, so its time is not up
         return conclude(state, job, verdict, event.at)
-    state.give_back(job)
+    _give_back(state, job)
     state.move(job, JobState.PENDING)
     job.attempt += 1
     job.started_boot = job.ending = job.pid = None
@@ -185,9 +185,16 @@ def current(state: State, id: int, attempt: int) -> Job | None:
     return job
 
 
+def _give_back(state: State, job: Job) -> None:
+    """Devices back; where its other parts were is kept for those who look for their output."""
+    more = job.placement.more if job.placement is not None else ()
+    job.last_others = tuple(part.node for part in more) if more else ()
+    state.give_back(job)
+
+
 def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     """End an attempt: devices back, then another go or the end of the job."""
-    state.give_back(job)
+    _give_back(state, job)
     job.ended_at, job.cause, job.pid = at, verdict.cause, None
     past = Past(job.attempt, job.started_at, at, verdict.cause, job.code)
     job.past = (*job.past, past)[-KEEP_PAST:]

@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
