@@ -348,9 +348,10 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 AnyEvent = (
     DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
     | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved
-    | AttemptPlanned | ProcessStarted | ProcessExited | AttemptLost | StartFailed | StartCalledOff | AttemptsFound
-    | JobCancelled | JobHeld | JobReleased | JobPaused | JobResumed | JobSignalled | JobRetried
-    | JobEdited | JobMoved | TimeLimitReached | TimeLimitNear | WaitOver | DeadlinePassed
-    | DevicesDrained | DevicesUndrained | ForeignUseChanged | QueueDefined | QueueDeleted
-    | RecordsCleared | JobsSeen | JobsForgotten | JobRecalled
+    | AttemptPlanned | ProcessStarted | ProcessExited | AttemptLost | StartFailed
+    | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
+    | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
+    | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
+    | ForeignUseChanged | QueueDefined | QueueDeleted | RecordsCleared | JobsSeen | JobsForgotten
+    | JobRecalled
 )  # fmt: skip

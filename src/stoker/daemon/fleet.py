@@ -22,7 +22,6 @@ from stoker.core.units import THOUSAND
 from stoker.daemon.gangs import Gangs
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.muster import Key
-from stoker.daemon.shortage import Shortage
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.address import parse_address
 from stoker.executors.ssh.link import Poller
@@ -32,6 +31,8 @@ from stoker.probes.remote import Look, node_facts, parse
 
 LINGER = 5.0
 """Seconds that the connection to a machine is kept that has been removed."""
+SHORT = 15.0
+"""Seconds for which a machine that had no room for a job gets no other."""
 ATTENTIVE, IDLE = 3.0, 10.0
 """Seconds between looks at a machine, while somebody cares and otherwise."""
 
@@ -56,8 +57,8 @@ class Machine(Struct):
     since: float = 0.0
     """When it was last reached, by the wall clock."""
     failed: float = 0.0
-    shortage: Shortage | None = None
-    """It turned a job away for want of room."""
+    short_until: float | None = None
+    """It turned a job away for want of room, and gets no other before then."""
     free_cores: float = 0.0
     """As measured; others use the rest, or we."""
 
@@ -295,8 +296,8 @@ class Fleet:
         before, found.look = found.look, look
         found.fresh, found.seen, found.error = True, time.monotonic(), look.reading.error
         self._measure_others(found, before, look)
-        if found.shortage is not None and found.shortage.over(look.disk_free):
-            found.shortage = None
+        if found.short_until is not None and time.monotonic() >= found.short_until:
+            found.short_until = None
             self._events.append(e.NodeClosed(at=time.time(), node=machine.name))
         state = self.state()
         cares = bool(len(state.line) or state.running)
@@ -336,6 +337,11 @@ class Fleet:
         job = self.state().running.get(key[0])
         return job is not None and job.attempt == key[1]
 
+    def superseded(self, key: Key) -> bool:
+        """Whether its job has ended since, or is at a later attempt."""
+        job = self.state().jobs.get(key[0])
+        return job is not None and (key[1] < job.attempt or (job.finished and key[1] == job.attempt))
+
     # -- facts --------------------------------------------------------------------------
 
     def facts(self, state: State) -> list[e.Event]:
@@ -354,8 +360,8 @@ class Fleet:
         """A machine that had no room for a job gets no other for a while."""
         if not isinstance(fact, e.StartCalledOff) or fact.delay < SHORTAGE or not machine.told:
             return []
-        closed = machine.shortage is not None
-        machine.shortage = Shortage.now(machine.look.disk_free if machine.look else None)
+        closed = machine.short_until is not None
+        machine.short_until = time.monotonic() + SHORT
         return [] if closed else [e.NodeClosed(at=fact.at, node=name, why=fact.why)]
 
     def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:

@@ -144,11 +144,15 @@ prepare() {
             tree=$HERE/trees/${where#tree }
             why="its files are not in $tree any more"
             [ -d "$tree" ] || return 1
+            command : >"$tree.used"
             why="no space left in $HERE"
             mkdir -p "$work" || return 1
             why="no space left for its files in $HERE"
-            cp -Rp "$tree/." "$work/" || return 1
-            command : >"$tree.used"
+            cp -Rp "$tree/." "$work/"
+            copied=$?
+            # Had it been cleared away meanwhile, part of it might be missing.
+            [ -d "$tree" ] || why="its files are not in $tree any more"
+            [ -d "$tree" ] && [ $copied = 0 ] || return 1
             ;;
         empty)
             why="no space left in $HERE"
@@ -263,9 +267,21 @@ list_results() {
         changed)
             written=2
             cd "$work" && find . \( -type f -o -type l \) $NEWER "$RUN/$key.stamp" -print0 \
-                >"$RUN/$key.list" && written=1 && [ ! -s "$RUN/$key.list" ] && written=0
+                >"$RUN/$key.list.$$" && mv "$RUN/$key.list.$$" "$RUN/$key.list" && written=1 &&
+                [ ! -s "$RUN/$key.list" ] && written=0
+            rm -f "$RUN/$key.list.$$"
             ;;
     esac
+}
+
+# salvage KEY BRING: nobody wrote its end down. What is left of it ends, and what it wrote is
+# listed all the same.
+salvage() {
+    key=$1 bring=$2 work=$HERE/work/$INSTALL.$1 written=0
+    find_pids "$key"
+    [ -z "$pids" ] || kill -s KILL $pids
+    [ -e "$RUN/$key.begun" ] && [ -d "$work" ] && written=$(list_results && echo "$written")
+    tell "$id" done "$written"
 }
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
@@ -445,8 +461,43 @@ store() {
 # ping: whether anybody is here.
 ping() { tell "$id" done; }
 
-# have ID: whether a tree is here.
-have() { if [ -d "$HERE/trees/$1" ]; then tell "$id" done yes; else tell "$id" done no; fi; }
+# have ID: whether a tree is here. If not, it comes: now and then others go for it.
+have() {
+    if [ -d "$HERE/trees/$1" ]; then
+        command : >"$HERE/trees/$1.used"
+        tell "$id" done yes
+        return
+    fi
+    tell "$id" done no
+    sent=$((sent + 1))
+    if [ $((sent % 10)) = 0 ]; then
+        clear_trees </dev/null >/dev/null 8>&- 9>&- &
+    fi
+}
+
+# The trees that were used last stay for two weeks, others for an hour. One that goes is renamed
+# first: what has its name is whole.
+clear_trees() (
+    trap '' HUP INT QUIT PIPE
+    set +f
+    cd "$HERE/trees" || exit
+    for each in *; do
+        case $each in
+            *.old) rm -rf "$each" ;;
+            *.used | *.part) ;;
+            *) [ -e "$each.used" ] || [ ! -d "$each" ] || : >"$each.used" ;;
+        esac
+    done
+    rank=0
+    for each in $(ls -t | grep '\.used$'); do
+        rank=$((rank + 1)) age='-mtime +14'
+        [ $rank -le 20 ] || age='-mmin +60'
+        [ -n "$(find "$each" -prune $age)" ] || continue
+        each=${each%.used}
+        rm -f "$each.used"
+        mv "$each" "$each.$$.old" && rm -rf "$each.$$.old"
+    done
+)
 
 # forget KEY...: everything about attempts whose end is on record.
 forget() {
@@ -588,18 +639,17 @@ tar_of() {
     fi
 }
 
-# What nobody has asked for in weeks, and claims that were only taken, go.
+# Trees that nobody uses, and claims that were only taken, go.
+sent=0
 (
     trap '' HUP INT QUIT PIPE
+    clear_trees
     set +f
-    for each in "$HERE"/trees/*.used; do
-        [ -z "$(find "$each" -prune -mtime +14)" ] || rm -rf "$each" "${each%.used}"
-    done
     for each in "$RUN"/*.claim; do
         read -r word <"$each" && [ "$word" = taken ] &&
             [ -n "$(find "$each" -mtime +1)" ] && rm -f "$each"
     done
-    for each in "$RUN"/part.* "$HERE"/scripts/*.[0-9]*; do
+    for each in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$HERE"/scripts/*.[0-9]*; do
         [ ! -e "$each" ] || kill -0 "${each##*.}" || rm -f "$each"
     done
 ) </dev/null >/dev/null 8>&- 9>&- &

@@ -32,6 +32,8 @@ class Attempt(Struct):
     """Whether it is on record that it has run."""
     over: list[str] | None = None
     """How it ended; what it left is being fetched."""
+    lost: str | None = None
+    """Why nobody knows how it ended."""
     ending: bool = False
     at_once: bool = False
     told: bool = False

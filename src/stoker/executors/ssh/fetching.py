@@ -144,6 +144,20 @@ class Fetching:
             attempt.word, *attempt.mirror.offsets, *paths,
         )  # fmt: skip
 
+    def salvage(self, attempt: Attempt, why: str) -> None:
+        """It is over, and nobody knows how: what it wrote comes back all the same."""
+        if attempt.over is not None:
+            return
+        attempt.lost, attempt.over = why, (search := ["lost"])
+
+        def listed(words: list[str]) -> None:
+            if attempt.over is search and self.attempts.get(attempt.key) is attempt:
+                attempt.over = None
+                self.fetch(attempt, ["lost", words[1] if len(words) > 1 else UNLISTED])
+
+        brings = "nothing" if self.host.shared else results.kind(attempt.carry)
+        self.connection.ask(listed, "salvage", attempt.word, brings)
+
     def _collected(self, ending: Ending, bulk: bytes) -> None:
         """A piece of its logs, and with the first one what it wrote, if that is little."""
         if not self._wanted(ending):

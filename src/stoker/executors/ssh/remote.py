@@ -67,6 +67,9 @@ class Watcher(Protocol):
     def known(self, key: Key) -> bool:
         """Whether this attempt may still matter to the core."""
 
+    def superseded(self, key: Key) -> bool:
+        """Whether the core has given this attempt up."""
+
 
 class RemoteExecutor:
     """Runs attempts on one machine over SSH."""
@@ -286,7 +289,8 @@ class RemoteExecutor:
         def tell(fact: Event) -> None:
             self.facts.append(fact)
 
-        return Reunion(self.connection, self.worker, known, tell, self._look_at_all)
+        superseded = self.watcher.superseded
+        return Reunion(self.connection, self.worker, known, superseded, tell, self._look_at_all)
 
     def _look_at_all(self) -> None:
         self._look([each for each in self.attempts.values() if each.ordered], self._accounted)
@@ -351,6 +355,7 @@ class RemoteExecutor:
             case "ready", [port, *_]:
                 self.watcher.ready(self, attempt.key, int(port) if port.isdecimal() else 0)
             case "exited", [code, *_] if code.isdecimal():
+                attempt.lost = None
                 self.fetching.fetch(attempt, rest)
             case "failed", _:
                 self._failed(attempt, " ".join(rest).rstrip())
@@ -361,12 +366,12 @@ class RemoteExecutor:
             case "late", _:
                 self._lose(attempt, "another daemon claimed it")
             case "rebooted", _:
-                self._lose(attempt, f"{self.name} restarted")
+                self.fetching.salvage(attempt, f"{self.name} restarted")
             case "gone" | "undecided", _:
                 attempt.looks += 1
                 attempt.heard = False  # whoever should have told us is gone, too
                 if attempt.looks >= LAST_LOOKS and what == "gone":
-                    self._lose(attempt, "its process ended without a record")
+                    self.fetching.salvage(attempt, "its process ended without a record")
                 elif attempt.looks >= LAST_LOOKS:
                     self._call_off(attempt, f"no space left on {self.name}", delay=SHORTAGE)
 
@@ -439,6 +444,9 @@ class RemoteExecutor:
 
     def _ended(self, attempt: Attempt, trouble: str | None) -> None:
         """All that there was of it is here, or at least its end."""
+        if attempt.lost is not None:
+            self._lose(attempt, "; ".join(filter(None, (attempt.lost, trouble))))
+            return
         assert attempt.over is not None
         code, _, left = (*map(int, attempt.over), 0, 0)[:3]
         self._gone(attempt)

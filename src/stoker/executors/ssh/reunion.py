@@ -27,11 +27,15 @@ class Reunion:
         connection: Connection,
         worker: Worker,
         known: Callable[[Key], bool],
+        superseded: Callable[[Key], bool],
         tell: Callable[[Event], None],
         then: Callable[[], None],
     ) -> None:
-        """`known` tells whether the core waits for an attempt's end; `then` is called at last."""
-        self.connection, self.worker, self.known = connection, worker, known
+        """`known` tells whether the core waits for an attempt's end, `superseded` whether it has
+        given it up; `then` is called at last.
+        """
+        self.connection, self.worker = connection, worker
+        self.known, self.superseded = known, superseded
         self.tell, self.then = tell, then
         self.ended: tuple[Key, ...] = ()
         """What was killed on return."""
@@ -43,8 +47,11 @@ class Reunion:
 
     def end(self, strays: list[Key]) -> None:
         """What was restarted elsewhere must be over before anybody counts on this machine."""
+        self._end(strays, lambda: self.connection.ask(self._listed([]), "keys"))
+
+    def _end(self, strays: list[Key], then: Callable[[], None]) -> None:
         if not strays:
-            self.connection.ask(self._listed([]), "keys")
+            then()
             return
         key, *rest = strays
         standing: list[str] = []
@@ -54,20 +61,20 @@ class Reunion:
                 standing.append(words[0])
                 return
             if standing in (["running"], ["busy"], ["ready"]):
-                self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._again(strays))
+                self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._again(strays, then))
                 return
             if standing != ["free"]:  # a claim that we took must stay: its order may yet come
                 self.connection.ask(None, "forget", word_of(key))
             self.ended = (*self.ended, key)
-            self.end(rest)
+            self._end(rest, then)
 
         self.connection.ask(None, "release", word_of(key))
         self.connection.ask(None, "signal", str(int(signal.SIGKILL)), word_of(key))
         self.connection.ask(looked, "look", word_of(key))
 
-    def _again(self, strays: list[Key]) -> None:
+    def _again(self, strays: list[Key], then: Callable[[], None]) -> None:
         if self._current:
-            self.end(strays)
+            self._end(strays, then)
 
     def _listed(self, found: list[Key]) -> Callable[[list[str]], None]:
         def listed(words: list[str]) -> None:
@@ -75,20 +82,29 @@ class Reunion:
                 key = key_of(words[1])
                 if key is not None and not self.known(key):
                     found.append(key)
+            elif words[0] == "done" and found:
+                self.connection.ask(self._looked([]), "look", *map(word_of, found))
             elif words[0] == "done":
-                if found:
-                    self.connection.ask(self._looked, "look", *map(word_of, found))
                 self.then()
 
         return listed
 
-    def _looked(self, words: list[str]) -> None:
+    def _looked(self, late: list[Key]) -> Callable[[list[str]], None]:
         """Attempts that the machine knows of and nobody waits for."""
-        key = key_of(words[1]) if len(words) > 1 else None
-        if key is None or words[0] in ("free", "ready", "undecided"):
-            return
-        if words[0] in ("running", "busy"):
-            # The journal has lost it. It goes on, and its number is never used again.
-            self.tell(AttemptsFound(at=time.time(), job=key[0], attempt=key[1]))
-        else:
-            self.connection.ask(None, "forget", words[1])
+
+        def looked(words: list[str]) -> None:
+            if words[0] == "done":
+                self._end(late, self.then)
+                return
+            key = key_of(words[1]) if len(words) > 1 else None
+            if key is None or words[0] in ("free", "ready", "undecided"):
+                return
+            if words[0] not in ("running", "busy"):
+                self.connection.ask(None, "forget", words[1])
+            elif self.superseded(key):
+                late.append(key)  # the machine was removed meanwhile, and what it ran given up
+            else:
+                # The journal has lost it. It goes on, and its number is never used again.
+                self.tell(AttemptsFound(at=time.time(), job=key[0], attempt=key[1]))
+
+        return looked
