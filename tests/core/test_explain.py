@@ -169,3 +169,56 @@ def test_a_start_that_was_called_off_says_why_it_is_tried_again_later() -> None:
     code, text = reason(story.state, story.job(job), story.now)
     assert code == "BeginTime"
     assert text == "tries again in 0:10: no space left on gpu1"
+
+
+def test_jobs_whose_machines_all_are_silent_say_so_and_not_that_they_wait_for_their_turn() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    story.add("bee", gpus=0)
+    story.silent("ant", "no route to host")
+    story.now += 90
+    there = replace(Request(cpus=1000), nodes=("ant",))
+    first, second = story.submit(there), story.submit(there)
+    anywhere, both = story.submit(gpus(1)), story.submit(replace(there, nodes=("ant", "bee")))
+    told = ("NodeUnreachable", "waits for ant, unreachable for 1:30")
+    for job in (first, second, anywhere):
+        assert reason(story.state, story.job(job), story.now) == told
+    assert reason_of(story, both) != "NodeUnreachable"
+    pair = story.submit(replace(there, nodes=("ant", "bee"), machines=2))
+    assert reason(story.state, story.job(pair), story.now) == told
+    answer = why(story.state, story.job(second), story.now, story.boot, by_limit(story))
+    assert (answer.reason, answer.position) == ("NodeUnreachable", 2)
+    assert "ant is unreachable: no route to host" in answer.text
+
+
+def test_why_says_what_helps_with_a_machine_that_does_not_answer() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    job = story.submit()
+    story.run(job)
+    story.silent("ant")
+
+    def told() -> str:
+        return why(story.state, story.job(job), story.now, story.boot, by_limit(story)).text
+
+    assert f"give it up with stoker nodes remove ant --force, then stoker retry {job}" in told()
+    story.tell(e.JobCancelled(at=story.now, job=job))
+    assert "it is ended when ant answers" in told()
+    assert "runs on" not in told()
+
+
+def test_what_is_still_being_started_is_not_said_to_run_on() -> None:
+    story = Afar(gpus=0)
+    story.add("ant", gpus=1)
+    story.add("bee", gpus=1)
+    gang, alone = story.submit(replace(gpus(1), machines=2)), story.submit(Request(cpus=1000))
+    story.plan()
+    story.silent("bee")
+    told = why(story.state, story.job(gang), story.now, story.boot, by_limit(story)).text
+    assert "it is being started, and no part runs before all are ready: when bee answers" in told
+    (where,) = story.where(alone)
+    story.silent(where)
+    told = why(story.state, story.job(alone), story.now, story.boot, by_limit(story)).text
+    if where != "box":
+        assert f"whether it runs is known when {where} answers" in told
+    assert "runs on there" not in told

@@ -85,7 +85,7 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     if not gpus:
         return []
     coloured, width = colour.wanted(), terminal_width()
-    several = len(reply.get("machines") or ()) > 1
+    several = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
     rows = [_row(gpu, args, several=several, bars=width is not None) for gpu in gpus]
     header = not args.flag("no_header")
     return render(COLUMNS, rows, header=header, width=width, coloured=coloured)

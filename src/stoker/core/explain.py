@@ -132,7 +132,7 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     spec = state.spec(job)
     request = state.effective(job, spec)
     nodes = _nodes(state, request, boot)
-    if code not in ("Resources", "Priority"):
+    if code not in ("Resources", "Priority", "NodeUnreachable"):
         return Why(reason=code, text=phrase or "", nodes=nodes)
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)

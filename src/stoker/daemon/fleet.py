@@ -340,7 +340,9 @@ class Fleet:
     def superseded(self, key: Key) -> bool:
         """Whether its job has ended since, or is at a later attempt."""
         job = self.state().jobs.get(key[0])
-        return job is not None and (key[1] < job.attempt or (job.finished and key[1] == job.attempt))
+        if job is None or key[1] > job.attempt:
+            return False
+        return job.finished or key[1] < job.attempt
 
     # -- facts --------------------------------------------------------------------------
 

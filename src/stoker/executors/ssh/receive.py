@@ -33,6 +33,8 @@ class Stalled(Exception):
 
 Wanted = Callable[[str, bool], bool]
 """Whether a path, of a directory or not, is to be put anywhere."""
+Link = Callable[[str, str], str | None]
+"""What a link of this name that leads to that is to lead to here; none: it is left out."""
 
 
 class Source(Protocol):
@@ -115,7 +117,14 @@ def everything(_name: str, _is_dir: bool) -> bool:
     return True
 
 
-def receive(source: Source, into: str, wanted: Wanted = everything) -> None:
+def safe_link(name: str, target: str) -> str | None:
+    """As rsync's --safe-links has it: those that lead out are left out."""
+    return target if stays_inside(name, target) else None
+
+
+def receive(
+    source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link
+) -> None:
     """Put what is in a stream of tar archives below `into`, which is there."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -129,7 +138,7 @@ def receive(source: Source, into: str, wanted: Wanted = everything) -> None:
         ) as tar:
             for member in tar:
                 if wanted(member.name, member.isdir()):
-                    _put(tar, member, base)
+                    _put(tar, member, base, link)
     except tarfile.TarError:
         raise Torn(NO_ARCHIVE) from None
     finally:
@@ -154,22 +163,23 @@ def stays_inside(name: str, target: str) -> bool:
     return not target.startswith("/")
 
 
-def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, base: int) -> None:
+def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, base: int, link: Link) -> None:
     parts = parts_of(member.name)
     if not parts:
         return
     if member.isdir():
-        os.close(_directory(base, parts))
+        os.close(directory(base, parts))
         return
     if not (member.isreg() or member.islnk() or member.issym()):
         return  # a pipe or a device is no result
-    if member.issym() and not stays_inside(member.name, member.linkname):
-        return  # as rsync's --safe-links has it
-    place = _directory(base, parts[:-1])
+    target = link(member.name, member.linkname) if member.issym() else ""
+    if target is None:
+        return
+    place = directory(base, parts[:-1])
     new = f".stoker-{secrets.token_hex(6)}"
     try:
         if member.issym():
-            os.symlink(member.linkname, new, dir_fd=place)
+            os.symlink(target, new, dir_fd=place)
         elif member.islnk():
             _link(base, parts_of(member.linkname), place, new)
         else:
@@ -181,12 +191,14 @@ def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, base: int) -> None:
         os.close(place)
 
 
-def _directory(base: int, parts: list[str]) -> int:
-    """Open a directory below `base`, made where it is missing."""
+def directory(base: int, parts: list[str], mode: int | None = None) -> int:
+    """Open a directory below `base`, made where it is missing, with this mode if one is given."""
     here = os.dup(base)
     for depth, part in enumerate(parts):
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=here)
+            if mode is not None:
+                os.chmod(part, mode, dir_fd=here)
         try:
             below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
         except NotADirectoryError:
@@ -202,7 +214,7 @@ def _link(base: int, parts: list[str], place: int, new: str) -> None:
     """A second name for a file that came before."""
     if not parts:
         raise Refused("a file is said to be another name of the directory itself.")
-    other = _directory(base, parts[:-1])
+    other = directory(base, parts[:-1])
     try:
         os.link(parts[-1], new, src_dir_fd=other, dst_dir_fd=place, follow_symlinks=False)
     finally:
@@ -213,7 +225,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: int, new: str) 
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     content = tar.extractfile(member)
     assert content is not None
-    mode = member.mode & 0o777 | 0o600
-    with open(os.open(new, flags, mode, dir_fd=place), "wb", buffering=0) as file:
+    with open(os.open(new, flags, 0o600, dir_fd=place), "wb", buffering=0) as file:
         shutil.copyfileobj(content, file, PIECE)
+        os.fchmod(file.fileno(), member.mode & 0o777)
         os.utime(file.fileno(), (member.mtime, member.mtime))
