@@ -494,6 +494,46 @@ def test_gpus_of_several_machines_are_named_with_theirs(fake: FakeDaemon, capsys
         lines = capsys.readouterr().out.splitlines()
         assert (len(lines), "/0" in lines[0]) == (found, True)
     assert main(["gpus", "--id", "gpu1/1"]) == 3
+    alone = {"gpus": [there], "machines": ["box", "gpu1"], "note": None}
+    fake.answers["GET /v1/gpus"] = (200, alone)
+    assert main(["gpus", "--no-header"]) == 0
+    assert capsys.readouterr().out.split()[0] == "gpu1/0"
+
+
+def test_a_machine_is_drained_under_its_name(fake: FakeDaemon, capsys: Captured) -> None:
+    devices = ["box/gpu:0", "b/cpu:pool", "b/mem:pool"]
+    reply = {"devices": devices, "machines": ["b"], "running": []}
+    for verb, said in (("drain", "draining b, box/gpu:0"), ("undrain", "using b, box/gpu:0 again")):
+        fake.answers[f"POST /v1/{verb}"] = (200, reply)
+        assert main([verb, "b", "box/0"]) == 0
+        assert capsys.readouterr().err == f"stoker: {said}\n"
+
+
+def test_what_is_done_to_a_job_out_of_reach_is_said_to_come_later(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
+    done = [{"id": n, "label": str(n), "state": "COMPLETING", "unreachable": ["a"]} for n in (7, 8)]
+    fake.answers["POST /v1/cancel"] = (200, {"done": done, "skipped": []})
+    assert main(["cancel", "7-8"]) == 0
+    said = capsys.readouterr().err
+    assert "cancelled 7-8\n" in said
+    assert "of 7-8 this takes effect when a answers again" in said
+    assert "stoker nodes remove a --force" in said
+
+
+def test_the_queue_says_which_machine_is_waited_for_and_ends_no_cause_with_a_full_stop(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
+    told = "waits for a, unreachable for 1:30"
+    waiting = view(43, reason="NodeUnreachable", reason_text=told)
+    again = view(44, reason="BeginTime", node="a")
+    failed = view(7, **{**FAILED, "cause": "it is not there (/x/nosuch)."})
+    fake.answers["GET /v1/jobs"] = listing(waiting, again, failed)
+    main([])
+    out = capsys.readouterr().out
+    assert f"({told})" in out
+    assert "(BeginTime)" in out
+    assert "(/x/nosuch), " in out
 
 
 def test_jobs_on_several_or_silent_machines(fake: FakeDaemon, capsys: Captured) -> None:

@@ -211,14 +211,22 @@ def test_what_is_still_being_started_is_not_said_to_run_on() -> None:
     story = Afar(gpus=0)
     story.add("ant", gpus=1)
     story.add("bee", gpus=1)
-    gang, alone = story.submit(replace(gpus(1), machines=2)), story.submit(Request(cpus=1000))
+    gang = story.submit(replace(gpus(1), machines=2))
+    alone = story.submit(replace(Request(cpus=1000), nodes=("ant",)))
     story.plan()
     story.silent("bee")
     told = why(story.state, story.job(gang), story.now, story.boot, by_limit(story)).text
     assert "it is being started, and no part runs before all are ready: when bee answers" in told
-    (where,) = story.where(alone)
-    story.silent(where)
+    story.silent("ant")
     told = why(story.state, story.job(alone), story.now, story.boot, by_limit(story)).text
-    if where != "box":
-        assert f"whether it runs is known when {where} answers" in told
+    assert "whether it runs is known when ant answers" in told
     assert "runs on there" not in told
+
+
+def test_a_job_for_a_machine_that_was_removed_says_so() -> None:
+    story = Afar()
+    story.add("ant")
+    job = story.submit(replace(gpus(1), nodes=("ant",)))
+    story.tell(e.NodeRemoved(at=story.now, name="ant"))
+    told = reason(story.state, story.job(job), story.now)
+    assert told == ("ReqNodeNotAvail", f"ant was removed; stoker edit {job} -w MACHINE")

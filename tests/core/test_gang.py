@@ -189,6 +189,17 @@ def test_all_parts_at_zero_are_a_success():
     assert (story.is_(job), story.job(job).code, story.job(job).note) == ("COMPLETED", 0, None)
 
 
+def test_what_is_to_be_known_of_its_parts_is_known_of_the_whole():
+    story, job = gang(3)
+    over(story, job, 1, note="r was changed here meanwhile")
+    over(story, job, 0)
+    over(story, job, 2, note="left 1 process behind")
+    assert story.is_(job) == "COMPLETED"
+    assert story.job(job).note == (
+        "r was changed here meanwhile (ant); left 1 process behind (bee)"
+    )
+
+
 def test_a_part_that_found_nothing_to_do_lets_the_others_go_on():
     story, job = gang()
     assert over(story, job, 0, 77) == []

@@ -83,6 +83,15 @@ def test_the_rest_of_an_sbatch_line() -> None:
     assert wanted.warnings == ["--qos has no meaning here"]
 
 
+def test_an_edit_changes_only_what_it_mentions() -> None:
+    context = Context(NOW, lambda word: [int(word)], lambda _: [3])
+    before = asked(gpus_per_node="2", nodes="3", nodelist="a,b,c,d", exclude="d").request
+    assert read({"priority": "5"}, context, before).request == before
+    after = read({"nodelist": "b,c", "nodes": "2", "exclude": ""}, context, before).request
+    assert (after.nodes, after.machines, after.not_nodes) == (("b", "c"), 2, ())
+    assert after.gpus == before.gpus
+
+
 def test_arrays() -> None:
     assert parse_array("0-15:4%2") == ((0, 4, 8, 12), 2)
     assert parse_array("1,3,7-9") == ((1, 3, 7, 8, 9), None)
@@ -98,6 +107,7 @@ def test_arrays() -> None:
         {"queue": "a b"}, {"deadline": "now"}, {"use_gpus": ","}, {"use_gpus": "3-1"},
         {"resources": "{gpu:1}"}, {"resources": "licence"}, {"gres": "shard:2"}, {"ntasks": "0"},
         {"begin": "yesterday-ish"}, {"name": ["a"]}, {"nodes": "-3"},
+        {"send": ["x"], "no_send": True}, {"bring": "x", "no_bring": "true"},
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_a_sentence(options: dict[str, Any]) -> None:

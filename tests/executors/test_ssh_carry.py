@@ -18,6 +18,7 @@ from conftest import require
 from e2e.box import until
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.carry import CarryError, LinkLost, Way, bring, send, unpack
+from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.trees import Tree, survey
 
 SSHD = "/usr/sbin/sshd"
@@ -134,6 +135,8 @@ def project(base: Path) -> Path:
     (base / "run.sh").write_text("#!/bin/sh\n")
     (base / "run.sh").chmod(0o555)
     (base / "dir with blank").chmod(0o555)
+    (base / "shared").write_text("")
+    (base / "shared").chmod(0o664)
     (base / "link").symlink_to("big")
     (base / "dangling").symlink_to("/no/where else")
     (base / "empty" / "inside").mkdir(parents=True)
@@ -152,8 +155,13 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: Way, tmp_path: Path) -> N
     assert found.names == tree.names
     assert found.id == tree.id
     assert os.listdir(f"{way.root}/trees") == [tree.id]
-    mode = os.stat(f"{way.root}/trees/{tree.id}/run.sh").st_mode & 0o777
-    assert mode == 0o700, "others have no business there, and its owner can remove it"
+    place = Path(way.root, "trees", tree.id)
+    for name in ("run.sh", "shared"):
+        mode = (place / name).stat().st_mode
+        assert mode == (tmp_path / "project" / name).stat().st_mode
+    for directory in (place, place / "dir with blank"):
+        mode = directory.stat().st_mode & 0o777
+        assert mode == 0o700, "others have no business there, and its owner can remove it"
 
 
 def test_a_name_with_a_newline_arrives(way: Way, tmp_path: Path) -> None:
@@ -353,6 +361,9 @@ def test_everything_comes_back(way: Way, tmp_path: Path) -> None:
     found = survey(str(tmp_path / "deep" / "into"))
     assert found.names == tree.names
     assert found.id == tree.id
+    for name in ("run.sh", "shared", "a b"):
+        mode = (tmp_path / "deep" / "into" / name).stat().st_mode
+        assert mode == (tmp_path / "project" / name).stat().st_mode
 
 
 def test_named_files_come_back_and_missing_ones_are_passed_over(way: Way, tmp_path: Path) -> None:
@@ -420,6 +431,33 @@ def test_links_that_lead_out_stay_there_and_ours_are_not_followed(way: Way, tmp_
         bring(way, str(base), None, str(into))
     assert os.listdir(outside) == []
     assert (into / "sub").is_symlink()
+
+
+def test_absolute_links_into_the_same_directory_come_back_relative(
+    way: Way, tmp_path: Path
+) -> None:
+    base, into = tmp_path / "project", tmp_path / "into"
+    (base / "sub").mkdir(parents=True)
+    (base / "file").write_text("x")
+    (base / "sub" / "own").symlink_to(base / "file")
+    (base / "sub" / "etc").symlink_to("/etc")
+    remark = bring(way, str(base), None, str(into), owner=Owner(work="/project"))
+    assert remark == "the link sub/etc leads out of its directory and did not come back"
+    assert os.readlink(into / "sub" / "own") == "../file"
+    assert os.listdir(into / "sub") == ["own"]
+
+
+def test_a_file_of_the_same_size_and_second_is_another_one(way: Way, tmp_path: Path) -> None:
+    base, into = tmp_path / "project", tmp_path / "into"
+    for directory, text in ((base, "its"), (into, "our")):
+        directory.mkdir()
+        (directory / "r.csv").write_text(text)
+        os.utime(directory / "r.csv", (1_600_000_000, 1_600_000_000))
+    remark = bring(way, str(base), b"r.csv\n", str(into), owner=Owner("12", since=0.0))
+    assert remark == "r.csv was changed here meanwhile; its own is r.csv.12"
+    assert {path.name: path.read_text() for path in into.iterdir()} == {
+        "r.csv": "our", "r.csv.12": "its"
+    }  # fmt: skip
 
 
 def test_a_missing_directory_is_named(way: Way, tmp_path: Path) -> None:

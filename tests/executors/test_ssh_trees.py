@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.executors.ssh import trees
 from stoker.executors.ssh.trees import BadPath, Hashes, TooLarge, changed, survey
@@ -257,7 +258,7 @@ def test_a_file_that_has_not_changed_is_read_once(
     (base / "big").write_bytes(bytes(trees.BIG * 2))
     first = survey(str(base), cache=cache)
     assert reads.count == 5
-    assert survey(str(base), cache=cache) == first
+    assert replace(survey(str(base), cache=cache), at=first.at) == first
     assert reads.count == 5
     (base / "train.py").write_text("other()\n")
     assert survey(str(base), cache=cache).id != first.id

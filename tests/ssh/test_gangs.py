@@ -103,3 +103,29 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[Box, Lab]) -> None:
     lab.b.start_sshd()
     assert box.end_of(job)["result"] == 0
     assert box.job(job)["past"][-1]["exit_code"] == 0
+
+
+def test_all_machines_and_logs_are_shown_also_when_it_is_over(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab, "a", "b")
+    hold = "echo $NODE_RANK; until [ -e $HOME/go ]; do sleep 0.05; done"
+    job = gang(box, hold, "--output", f"{box.user}/%N.txt", "--error", f"{box.user}/%t.err")
+    box.becomes(job, "RUNNING")
+
+    def shown() -> list[str]:
+        lines = box.stoker("show", job).stdout.splitlines()
+        wanted = ("nodes", "log ", "error log")
+        return [line.strip() for line in lines if line.strip().startswith(wanted)]
+
+    expected = ["nodes           a,b"]
+    for rank, name in enumerate("ab"):
+        expected.append(f"log {rank}           {box.user}/{name}.txt ({name})")
+        expected.append(f"error log {rank}     {box.user}/{rank}.err ({name})")
+    assert shown() == expected
+    for machine in (lab.a, lab.b):
+        (machine.home / "go").touch()
+    assert box.end_of(job)["result"] == 0
+    assert shown() == expected
+    assert [part(box, job, rank) for rank in (0, 1)] == ["0\n", "1\n"]
+    done = box.stoker("logs", "--part", "2", job)
+    assert (done.returncode, "has 2 parts, counted from 0" in done.stderr) == (3, True)

@@ -211,9 +211,10 @@ def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
     assert (view["state"], view["unreachable"], view["nodes"]) == ("RUNNING", True, ["rich"])
     assert view["unreachable_since"]
     assert view["reason"] == "NodeUnreachable"
-    assert "rich:0 (unreachable for " in box.stoker("queue").stdout
+    assert "rich:0 (unreachable" in box.stoker("queue").stdout
     assert "RUNNING: rich has been unreachable for " in box.stoker("show", job).stdout
     assert "it runs on there for all that is known" in box.stoker("why", job).stdout
+    assert "stoker nodes remove rich --force" in box.stoker("why", job).stdout
     gpus = box.client.gpus()["gpus"]
     assert [(gpu["state"], gpu["utilization"]) for gpu in gpus] == [("unreachable", None)] * 2
     assert [each["label"] for each in gpus[0]["jobs"]] == [job]
@@ -221,6 +222,11 @@ def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
     assert "it waits for rich, which cannot be reached now" in done.stderr
     waits = box.submit("--gpus", "1", "--wrap", "true")
     assert "rich is unreachable: " in box.stoker("why", waits).stdout
+    assert "(waits for rich, unreachable for " in box.stoker("queue").stdout
+    cancelled = box.submit("-w", "rich", "--hold", "--wrap", "true")
+    assert "takes effect" not in box.stoker("cancel", cancelled).stderr
+    said = box.stoker("kill", "-s", "USR2", job).stderr
+    assert f"of {job} this takes effect when rich answers again" in said
     machine.start_sshd()
     machine.sh("touch go")
     assert box.end_of(job)["result"] == 0
@@ -256,6 +262,36 @@ def test_gpus_of_machines_have_figures_and_names_that_drain_takes(field: tuple[B
         drained = [f"{gpu['node']}/{gpu['id']}" for gpu in gpus if gpu["state"] == "drained"]
         assert drained == expected
         assert box.stoker("undrain", "all").returncode == 0
+
+
+def test_a_machine_without_gpus_is_drained_whole_and_gpus_bear_its_name(
+    rich: tuple[Box, Machine], lab: Lab
+) -> None:
+    box, _ = rich
+    lines = box.stoker("gpus", "--no-header").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["rich/0", "rich/1"]
+    add(box, lab.b)
+    assert box.stoker("drain", "b").stderr == "stoker: draining b\n"
+    assert box.stoker("drain", "rich/0", "rich/1").returncode == 0
+    assert {name: view["state"] for name, view in nodes(box).items() if name in ("rich", "b")} == {
+        "rich": "up",  # its cores still take jobs
+        "b": "drained",
+    }
+    assert box.stoker("undrain", "b").stderr == "stoker: using b again\n"
+    assert nodes(box)["b"]["state"] == "up"
+
+
+def test_devices_that_a_feed_names_are_those_of_this_machine(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    box.start("{gpu:2,cpu:2}")
+    add(box, lab.machine("three", gpus=3))
+    here = box.client.daemon()["node"]
+    done = box.stoker("feed", "--gpus", "0,1", "--json", input="true\n" * 6)
+    jobs = as_json(done)["jobs"]
+    ran = box.client.jobs([f"{jobs['first']}-{jobs['last']}"])["jobs"]
+    assert (len(ran), {view["node"] for view in ran}) == (6, {here})
+    done = box.stoker("feed", "--gpus", "2", input="true\n")
+    assert (done.returncode, "has no GPU 2; it has: 0, 1." in done.stderr) == (3, True)
 
 
 def test_what_counts_as_use_by_others_changes_for_machines_too(field: tuple[Box, Lab]) -> None:

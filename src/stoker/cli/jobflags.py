@@ -111,7 +111,8 @@ def job_options(args: Args) -> dict[str, object]:
         found["nice"] = "100"
     into = args.text("bring_into")
     if into is not None:
-        found["bring_into"] = os.path.abspath(os.path.expanduser(into))
+        here = os.getcwd().replace("%", "%%")  # what is filled in is what was typed
+        found["bring_into"] = os.path.normpath(os.path.join(here, os.path.expanduser(into)))
     named = args.many("resource")
     if named:
         found["resources"] = _resources(args.text("resources"), named)

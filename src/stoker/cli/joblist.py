@@ -78,7 +78,7 @@ def place(view: dict[str, Any]) -> str:
         if not view.get("unreachable"):
             return where
         ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")
-        return f"{where} (unreachable for {ago})"
+        return f"{where} (unreachable{'' if ago == 'now' else f' for {ago}'})"
     if view.get("reason") == "NodeUnreachable" and view.get("reason_text"):
         return f"({view['reason_text']})"  # which machine is more than the word says
     return f"({view['reason']})" if view.get("reason") else ""

@@ -21,7 +21,7 @@ TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ende
          "expected_start": "expected start", "begin_at": "not before",
          "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
-         "environment_hash": "environment"}  # fmt: skip
+         "environment_hash": "environment", "enforced": "note"}  # fmt: skip
 DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",

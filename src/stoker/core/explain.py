@@ -79,6 +79,9 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if limit:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
     request = state.request(job, found)
+    if request.nodes and not any(_is_there(state, name) for name in request.nodes):
+        gone = ", ".join(request.nodes)
+        return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w MACHINE"
     if state.rest.away and (told := _out_of_reach(state, request, now)):
         return "NodeUnreachable", told
     if place(state.cluster, request) is not None:
@@ -87,6 +90,10 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if first is job or first is None:
         return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
+
+
+def _is_there(state: State, name: str) -> bool:
+    return name in state.cluster.nodes or name in state.rest.remotes
 
 
 def silent_since(state: State, job: Job) -> dict[str, float]:
@@ -99,9 +106,7 @@ def silent_since(state: State, job: Job) -> dict[str, float]:
 
 def _out_of_reach(state: State, request: Request, now: float) -> str | None:
     """What is to be said of a job if too few of the machines that could ever do it answer."""
-    able = [
-        node.name for node in state.cluster.nodes.values() if could_ever(node, request) is None
-    ]
+    able = [node.name for node in state.cluster.nodes.values() if could_ever(node, request) is None]
     away = state.rest.away
     silent = [name for name in able if name in away and away[name].why != NOT_YET]
     if not silent or len(able) - len(silent) >= request.machines:

@@ -59,6 +59,8 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     """Why it could not be started."""
     away: bool = False
     """It may still run, on a machine that does not answer."""
+    note: str | None = None
+    """What is to be known of its end."""
 
     @property
     def well(self) -> bool:

@@ -40,7 +40,10 @@ class Launch(Struct, frozen=True):
     asked: tuple[str, ...] = ()
     """What of the environment goes to another machine."""
     carry: Carry = Carry()
-    submitted: float = 0.0
+    label: str = ""
+    """What people call the job."""
+    since: float = 0.0
+    """What it takes along must not have been looked at before this moment."""
 
 
 def launch(
@@ -89,12 +92,14 @@ def launch(
     out, err = log_paths(job, spec, node.name, logs, rank)
     words = {} if spec.verbatim else _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
+    after_others = bool(job.past or spec.dependency)  # it goes on with what those have written
     return Launch(
         job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, words),
         directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
         out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
         fill=words if spec.fill else {}, line=script is None and isinstance(job.command, str),
-        asked=spec.asked, carry=spec.carry, submitted=job.submitted_at,
+        asked=spec.asked, carry=carrying(job, spec, node.name, rank), label=job.label,
+        since=at if after_others else job.submitted_at,
     )  # fmt: skip
 
 
@@ -190,8 +195,23 @@ def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tupl
     return out, fill(spec.error, job, spec, node, rank) if spec.error else None
 
 
+def carrying(job: Job, spec: Spec, node: str, rank: int = 0) -> Carry:
+    """What goes along and comes back, with the directory that this attempt's results go to."""
+    carry = spec.carry
+    if carry.into is None or "%" not in carry.into:
+        return carry
+    return replace(carry, into=_filled(carry.into, job, spec, node, rank))
+
+
 def fill(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
     """Fill in Slurm's %j %A %a %x %u %N %t %%, relative to the job's directory."""
+    if rank and "%t" not in pattern and "%N" not in pattern:
+        pattern += f".{rank}"  # parts never share a file
+    filled = _filled(pattern, job, spec, node, rank)
+    return filled if filled.startswith("/") else f"{spec.directory}/{filled}"
+
+
+def _filled(pattern: str, job: Job, spec: Spec, node: str, rank: int) -> str:
     values = {
         "j": str(job.id),
         "A": str(job.array or job.id),
@@ -202,8 +222,6 @@ def fill(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
         "t": str(rank),
         "%": "%",
     }
-    if rank and "%t" not in pattern and "%N" not in pattern:
-        pattern += f".{rank}"  # parts never share a file
     filled, rest = "", pattern
     while rest:
         head, percent, tail = rest.partition("%")
@@ -212,4 +230,4 @@ def fill(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
             break
         filled += values.get(tail[:1], f"%{tail[:1]}")
         rest = tail[1:]
-    return filled if filled.startswith("/") else f"{spec.directory}/{filled}"
+    return filled

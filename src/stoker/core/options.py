@@ -207,7 +207,9 @@ def _request(words: dict[str, str], options: Options, base: Request | None) -> R
         taken = {"gpu", "cpu", "mem"} & {name for name, _ in named}
         for name in taken:
             raise BadValue(f"Ask for {name} with --{'gpus' if name == 'gpu' else name}.")
-    nodes = _count(words["nodes"].partition("-")[0], "--nodes") if words.get("nodes") else 1
+    nodes = base.machines if base else 1
+    if words.get("nodes"):
+        nodes = _count(words["nodes"].partition("-")[0], "--nodes")
     if nodes > 1 and ask is not None and words.get("gpus") and not words.get("gpus_per_node"):
         if ask.amount % (nodes * THOUSAND):
             raise BadValue(
@@ -221,10 +223,17 @@ def _request(words: dict[str, str], options: Options, base: Request | None) -> R
         memory=memory,
         named=named,
         exclusive=_on(options, "exclusive") or bool(base and base.exclusive),
-        nodes=parse_names(words["nodelist"], "--nodelist") if words.get("nodelist") else (),
-        not_nodes=parse_names(words["exclude"], "--exclude") if words.get("exclude") else (),
+        nodes=_machines(words, "nodelist", base.nodes if base else ()),
+        not_nodes=_machines(words, "exclude", base.not_nodes if base else ()),
         machines=nodes,
     )
+
+
+def _machines(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:
+    """Machines by name; none if nothing is named, and as before if it is not mentioned."""
+    if key not in words:
+        return before
+    return parse_names(words[key], f"--{key}") if words[key] else ()
 
 
 def _gpu_ask(words: dict[str, str], options: Options, base: GpuAsk | None) -> GpuAsk | None:

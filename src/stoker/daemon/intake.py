@@ -231,7 +231,7 @@ def _spec(
     directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
     if not os.path.isdir(directory):
         raise BadValue(f"The directory {directory} is not there.")
-    check_sent(directory, fields.get("carry"))
+    check_sent(os.path.normpath(directory), fields.get("carry"))
     spec = Spec(
         kind=kind, user=desk.user, directory=os.path.normpath(directory), shell=body.shell,
         environment=environment, request=wanted.request, name=name, umask=body.umask,

@@ -247,10 +247,8 @@ def listed(fleet: Fleet, since: float) -> Decide:
     """Every machine and what is left of it."""
 
     def decide(state: State, now: Moment) -> Decision:
-        names = [
-            *state.cluster.nodes,
-            *(n for n in state.rest.remotes if n not in state.cluster.nodes),
-        ]
+        remotes = state.rest.remotes  # in the order in which they were added
+        names = [*(name for name in state.cluster.nodes if name not in remotes), *remotes]
         return answered({"nodes": [_view(name, state, fleet, since) for name in names]})
 
     return decide

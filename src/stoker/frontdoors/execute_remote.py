@@ -96,7 +96,7 @@ def _run(words: Words, command: str, name: str) -> int:
     party = Party(client, [words.ones["--machine"]], DOOR)
     try:
         party.join()
-        options["bring_into"] = os.path.join(make_results(), name)
+        options["bring_into"] = os.path.join(make_results(), name).replace("%", "%%")
         id = _submit(client, party.members[0], command, options)
         if "--verbose" in words.switches:
             from stoker.cli import output

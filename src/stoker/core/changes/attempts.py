@@ -62,7 +62,7 @@ def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
     if job is None:
         return []
     if event.part is not None:
-        end = PartEnd(event.part, event.code, event.signal, event.memory)
+        end = PartEnd(event.part, event.code, event.signal, event.memory, note=event.note)
         return part_over(state, job, end, event.at)
     return _exited(state, job, event)
 
@@ -107,13 +107,15 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
     if decisive.failed is not None:
         verdict = ended_on_purpose(job) or Verdict(JobState.FAILED, f"{decisive.failed} ({node})")
         return conclude(state, job, verdict, at)
-    note = None if decisive.well else f"its part {decisive.part} on {node} ended first"
+    notes = [] if decisive.well else [f"its part {decisive.part} on {node} ended first"]
+    parts = job.placement.parts
+    notes += [f"{each.note} ({parts[each.part].node})" for each in job.ends if each.note]
     return _exited(
         state,
         job,
         e.ProcessExited(
             at=at, job=job.id, attempt=job.attempt, code=decisive.code, signal=decisive.signal,
-            memory=decisive.memory, note=note,
+            memory=decisive.memory, note="; ".join(notes) or None,
         ),
     )  # fmt: skip
 

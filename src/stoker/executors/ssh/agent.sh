@@ -43,6 +43,8 @@ DEFAULTS=--default-signal=INT,QUIT
 env $DEFAULTS true || DEFAULTS=
 NEWER=-cnewer
 find "$RUN" -prune $NEWER "$RUN" || NEWER=-newer
+EMPTY='-o -type d -empty ! -name .'
+find "$RUN" -prune \( -type f $EMPTY \) || EMPTY=
 PAD='                                                                '
 
 tell() { printf '%s\n' "$NONCE $*" >&9; }
@@ -266,7 +268,7 @@ list_results() {
         named) written=1 ;;
         changed)
             written=2
-            cd "$work" && find . \( -type f -o -type l \) $NEWER "$RUN/$key.stamp" -print0 \
+            cd "$work" && find . \( -type f -o -type l $EMPTY \) $NEWER "$RUN/$key.stamp" -print0 \
                 >"$RUN/$key.list.$$" && mv "$RUN/$key.list.$$" "$RUN/$key.list" && written=1 &&
                 [ ! -s "$RUN/$key.list" ] && written=0
             rm -f "$RUN/$key.list.$$"

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from stoker.core.job import Carry
 from stoker.core.launch import Launch
+from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.mirror import Mirror
 
 Key = tuple[int, int]
@@ -18,6 +19,7 @@ class Attempt(Struct):
     mirror: Mirror
     carry: Carry
     directory: str
+    owner: Owner
     part: int | None = None
     launch: Launch | None = None
     """What is to be started; nothing any more once it has been ordered."""

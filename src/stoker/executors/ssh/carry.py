@@ -11,11 +11,11 @@ import io
 import os
 import tarfile
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from stoker.executors.ssh.excludes import NAME, Excludes
+from stoker.executors.ssh.landing import Landing, Owner, alone
 from stoker.executors.ssh.receive import (
     PIECE,
     Patient,
@@ -42,6 +42,8 @@ from stoker.executors.ssh.way import (
 
 __all__ = ["CarryError", "LinkLost", "Way", "bring", "send", "unpack"]
 
+ANYBODY = Owner()
+
 # These run as `sh -c TEXT sh WORDS`, passed on by whatever the login shell is: so there is no
 # quote and no exclamation mark in them.
 
@@ -60,7 +62,7 @@ if [ "$word" = finish ]; then
 fi
 if [ -n "$word" ]; then rm -rf "$3"; fi"""
 UNPACK = """umask 077
-rm -rf "$1" && mkdir "$1" && cd "$1" && exec tar -xof -"""
+rm -rf "$1" && mkdir "$1" && cd "$1" && exec tar -xpof -"""
 LIST = """cd "$1" && find . -type d -print0 && printf "%b" "\\0" &&
 find . -type f -print0 -o -type l -print0"""
 # Names are passed as words, in portions: lists of names (-T) are not for every tar. So what
@@ -75,9 +77,6 @@ while [ $count -gt 0 ]; do
     if [ -e "$name" ] || [ -L "$name" ]; then set -- "$@" "$name"; fi
 done
 [ $# -eq 0 ] || exec tar $0 -cf - "$@" """
-
-_turn = threading.Condition()
-_moving: set[tuple[str, ...]] = set()
 
 
 # ------------------------------------------------------------------------------- sending
@@ -98,7 +97,7 @@ def send(way: Way, tree: Tree, reuse: str | None = None, loose: bool = False) ->
     mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
     part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
     words = (way.root, tree.id, part, reuse or "")
-    with _alone(way.control, tree.id), Errand(way, TAKE, *words) as errand:
+    with alone(way.control, tree.id), Errand(way, TAKE, *words) as errand:
         said = errand.hear(b"ready")
         if b"there" in said:
             return
@@ -150,7 +149,7 @@ def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: st
     # has vanished since the survey is noticed afterwards, unless the tree may change anyway.
     rsync(
         way, tree.names, way.address.host,
-        "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,Fu=rwX,Fgo=",
+        "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,F-s",
         "--partial", "--ignore-missing-args", f"--temp-dir={trees}/{part}/rest", *more,
         f"{tree.base.rstrip('/')}/", f"{host_of(way)}:{trees}/{part}/{tree.id}/",
     )  # fmt: skip
@@ -206,7 +205,7 @@ def _pack(tree: Tree, out: Patient) -> None:
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             now = os.fstat(file.fileno())
             info.size = now.st_size
-            info.mode = 0o700 if now.st_mode & 0o111 else 0o600
+            info.mode = now.st_mode & 0o777
             tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
     tar.close()
     out.flush()
@@ -216,12 +215,18 @@ def _pack(tree: Tree, out: Patient) -> None:
 
 
 def bring(
-    way: Way, remote: str, names: bytes | None, into: str, exclude: Sequence[str] = ()
-) -> None:
+    way: Way,
+    remote: str,
+    names: bytes | None,
+    into: str,
+    exclude: Sequence[str] = (),
+    owner: Owner = ANYBODY,
+) -> str | None:
     """Fetch files from a directory there into one here; each appears whole or not at all.
 
     `names` are paths below `remote`, with a zero byte or a newline after each; a directory
     stands for all that is in it, and what is no longer there is passed over. None: everything.
+    Returns what their owner should know about where they are.
     """
     try:
         os.makedirs(into, exist_ok=True)
@@ -229,28 +234,44 @@ def bring(
         wanted = _kept(listed, exclude)
         for name in wanted:
             _refuse_links(into, parts_of(name)[:-1])
+        if not wanted:
+            return None
+        with Landing(into, owner) as landing:
+            _fetch(way, remote, wanted, landing)
+            landing.land()
+            return landing.remark()
     except Refused as error:
         raise CarryError(f"{way.address.host}: {error}") from None
     except OSError as error:
         raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
-    if not wanted:
-        return
+
+
+def _fetch(way: Way, remote: str, wanted: list[str], landing: Landing) -> None:
     if way.by_rsync:
         with contextlib.suppress(NoRsync):
+            # What is here is what rsync starts from, but whether a file is the same is not for
+            # its size and time to say: two jobs may write as much in the same second. Links come
+            # so that they lead nowhere: rsync itself must not follow one.
             rsync(
-                way, wanted, into,
-                "--recursive", "--links", "--safe-links", "--times", "--executability",
-                "--ignore-missing-args", f"{host_of(way)}:{remote.rstrip('/')}/", f"{into}/",
+                way, wanted, landing.into,
+                "--recursive", "--links", "--munge-links", "--times", "--perms",
+                "--chmod=Du+rwx,F-s", "--ignore-missing-args", "--ignore-times",
+                f"--compare-dest={os.path.abspath(landing.into)}",
+                f"{host_of(way)}:{remote.rstrip('/')}/", f"{landing.stage}/",
             )  # fmt: skip
             return
-    _bring_by_tar(way, remote, wanted, into)
+    _bring_by_tar(way, remote, wanted, landing)
 
 
-def unpack(data: bytes, into: str, exclude: Sequence[str] = ()) -> None:
+def unpack(
+    data: bytes, into: str, exclude: Sequence[str] = (), owner: Owner = ANYBODY
+) -> str | None:
     """Put a small tar archive that came by another way into a directory."""
     try:
-        os.makedirs(into, exist_ok=True)
-        receive(io.BytesIO(data), into, _wanted(exclude))
+        with Landing(into, owner) as landing:
+            receive(io.BytesIO(data), landing.stage, _wanted(exclude), landing.link)
+            landing.land()
+            return landing.remark()
     except Refused as error:
         raise CarryError(f"cannot unpack into {into}: {error}") from None
     except OSError as error:
@@ -298,33 +319,14 @@ def _refuse_links(into: str, parts: list[str]) -> None:
             raise Refused(f"'{'/'.join(parts[:depth])}' is a link in {into}; move it away.")
 
 
-def _bring_by_tar(way: Way, remote: str, names: list[str], into: str) -> None:
+def _bring_by_tar(way: Way, remote: str, names: list[str], landing: Landing) -> None:
     def take(source: Patient) -> None:
         if not source.skip_past(MARK):
             raise Torn("nothing came")
         if source.more():
-            receive(source, into)
+            receive(source, landing.stage, link=landing.link)
 
     with tempfile.TemporaryFile() as list:
         list.write(listing(names))
         list.seek(0)
-        try:
-            pipe(way, way.shell(PACK, remote, PORTION), into, take, list)
-        except Refused as error:
-            raise CarryError(f"{way.address.host}: {error}") from None
-        except OSError as error:
-            raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
-
-
-@contextlib.contextmanager
-def _alone(*key: str) -> Iterator[None]:
-    """One sender of one tree at a time; the next finds it there."""
-    with _turn:
-        _turn.wait_for(lambda: key not in _moving)
-        _moving.add(key)
-    try:
-        yield
-    finally:
-        with _turn:
-            _moving.discard(key)
-            _turn.notify_all()
+        pipe(way, way.shell(PACK, remote, PORTION), landing.into, take, list)

@@ -25,8 +25,8 @@ TRIES, AGAIN = 3, 1.0
 NOTHING, UNLISTED = "0", "2"
 """What an attempt wrote in its directory, as the agent says it."""
 
-Ended = Callable[[Attempt, str | None], None]
-"""Told that all there was has come, or in words what is missing."""
+Ended = Callable[[Attempt, str | None, str | None], None]
+"""Told that all there was has come, or in words what is missing; and what is to be known of it."""
 
 
 class Host(Struct, frozen=True):
@@ -45,6 +45,7 @@ class Ending(Struct):
     how: list[str]
     tar: bytes | None = None
     trouble: str | None = None
+    remark: str | None = None
     tries: int = 0
 
 
@@ -182,10 +183,9 @@ class Fetching:
     def _bring(self, ending: Ending) -> None:
         """Put what it wrote where it belongs, in one of three ways."""
         attempt, tar = ending.attempt, ending.tar
-        what, directory = attempt.carry, attempt.directory
         wrote = ending.how[1] if len(ending.how) > 1 else NOTHING
 
-        def brought(result: Exception | None) -> None:
+        def brought(result: Exception | str | None) -> None:
             if self._wanted(ending):
                 self._brought(ending, result)
 
@@ -194,9 +194,9 @@ class Fetching:
         elif wrote == NOTHING or tar is None:
             self._finish(ending)
         elif tar:
-            self.worker.do(lambda: results.unpack(tar, what, directory), brought)
-        elif results.named(what):
-            self._carry(ending, results.names(what))
+            self.worker.do(lambda: results.unpack(tar, attempt), brought)
+        elif results.named(attempt.carry):
+            self._carry(ending, results.names(attempt.carry))
         else:
             word = attempt.word
             self.connection.fetch(lambda names: self._carry(ending, names), "pull", f"{word}.list")
@@ -208,9 +208,9 @@ class Fetching:
         if way is None:
             self._parked.append((ending, names))
             return
-        work, what = f"{self.host.install}.{attempt.word}", attempt.carry
+        work = f"{self.host.install}.{attempt.word}"
 
-        def brought(result: Exception | None) -> None:
+        def brought(result: Exception | str | None) -> None:
             if not self._wanted(ending):
                 return
             if isinstance(result, results.LinkLost) and ending.tries < TRIES:
@@ -220,17 +220,18 @@ class Fetching:
             else:
                 self._brought(ending, result)
 
-        self.worker.do(lambda: results.bring(way, work, names, what, attempt.directory), brought)
+        self.worker.do(lambda: results.bring(way, work, names, attempt), brought)
 
-    def _brought(self, ending: Ending, result: Exception | None) -> None:
-        if result is not None:
+    def _brought(self, ending: Ending, result: Exception | str | None) -> None:
+        if isinstance(result, Exception):
             self._keep(ending, str(result))
         else:
+            ending.remark = result
             self._finish(ending)
 
     def _finish(self, ending: Ending) -> None:
         if ending.trouble is None:
-            self.ended(ending.attempt, None)
+            self.ended(ending.attempt, None, ending.remark)
         else:
             self._keep(ending, ending.trouble)
 
@@ -241,7 +242,8 @@ class Fetching:
 
         def kept(_: list[str]) -> None:
             if self._wanted(ending):
-                self.ended(ending.attempt, f"{why.rstrip('.')}; see {self.host.name}:{place}")
+                trouble = f"{why.rstrip('.')}; see {self.host.name}:{place}"
+                self.ended(ending.attempt, trouble, ending.remark)
 
         self.connection.ask(kept, "keep", word)
 

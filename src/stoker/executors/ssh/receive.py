@@ -122,9 +122,7 @@ def safe_link(name: str, target: str) -> str | None:
     return target if stays_inside(name, target) else None
 
 
-def receive(
-    source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link
-) -> None:
+def receive(source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link) -> None:
     """Put what is in a stream of tar archives below `into`, which is there."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from stoker.core.events import (
     AttemptLost,
     Event,
@@ -24,7 +26,7 @@ from stoker.core.events import (
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job, Spec
-from stoker.core.launch import Launch
+from stoker.core.launch import Launch, carrying
 from stoker.core.lifecycle import JobState
 from stoker.executors.ssh import orders, results
 from stoker.executors.ssh.address import Address
@@ -32,10 +34,12 @@ from stoker.executors.ssh.attempts import Attempt, Key, key_of, word_of
 from stoker.executors.ssh.carry import Way
 from stoker.executors.ssh.connection import Connection
 from stoker.executors.ssh.fetching import Fetching, Host
+from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.mirror import Mirror
 from stoker.executors.ssh.reunion import Reunion
 from stoker.executors.ssh.travel import Surveys, Travel
+from stoker.executors.ssh.trees import Tree
 from stoker.executors.ssh.worker import Worker
 
 LOOK, CHECK = 1.0, 20.0
@@ -125,7 +129,8 @@ class RemoteExecutor:
         except OSError as error:
             self._fail(key, part, f"cannot start: {error}")
             return
-        attempt = Attempt(key, mirror, launch.carry, launch.directory, part, launch, gate)
+        owner = self._owner(launch.label, key, part, launch.umask, time.time())
+        attempt = Attempt(key, mirror, launch.carry, launch.directory, owner, part, launch, gate)
         self.attempts[key] = attempt
         if not self.connection.up:
             self._call_off(attempt, f"the connection to {self.name} was lost")
@@ -135,18 +140,30 @@ class RemoteExecutor:
             self.travel.want(
                 launch.directory,
                 launch.carry,
-                launch.submitted,
+                launch.since,
                 lambda tree, why, again: self._travelled(attempt, tree, why, again),
             )
+
+    def _owner(self, label: str, key: Key, part: int | None, umask: int, since: float) -> Owner:
+        place = f"{self.fetching.host.install}.{word_of(key)}"
+        return Owner(
+            label=label,
+            attempt=key[1],
+            since=since,
+            work=f"/{self.connection.root}/work/{place}",
+            stage=place if part is None else f"{place}.{part}",
+            umask=umask,
+        )
 
     def _waits(self, attempt: Attempt) -> bool:
         return self.attempts.get(attempt.key) is attempt and not attempt.ordered
 
-    def _travelled(self, attempt: Attempt, tree: str | None, why: str, again: bool) -> None:
+    def _travelled(self, attempt: Attempt, tree: Tree | None, why: str, again: bool) -> None:
         if not self._waits(attempt):
             return
         if tree is not None:
-            self._take_script(attempt, f"tree {tree}")
+            attempt.owner = replace(attempt.owner, since=tree.at)
+            self._take_script(attempt, f"tree {tree.id}")
         elif again:
             self._call_off(attempt, why, delay=SHORTAGE)
         else:
@@ -262,7 +279,11 @@ class RemoteExecutor:
         key = (job.id, job.attempt)
         mirror = Mirror(*logs, self._note(key))
         mirror.resume()
-        attempt = Attempt(key, mirror, spec.carry, spec.directory, part, ordered=True)
+        carry = carrying(job, spec, self.name, part or 0)
+        # When its directory was looked at is not on record: it was at work soon after.
+        since = job.started_at if job.started_at is not None else job.submitted_at
+        owner = self._owner(job.label, key, part, spec.umask, since)
+        attempt = Attempt(key, mirror, carry, spec.directory, owner, part, ordered=True)
         attempt.began = job.pid is not None
         attempt.gate = 1 if part is not None else 0
         attempt.ending = job.state is JobState.COMPLETING
@@ -442,10 +463,10 @@ class RemoteExecutor:
         self.attempts.pop(attempt.key, None)
         self.fetching.followed.pop(attempt.key[0], None)
 
-    def _ended(self, attempt: Attempt, trouble: str | None) -> None:
+    def _ended(self, attempt: Attempt, trouble: str | None, remark: str | None) -> None:
         """All that there was of it is here, or at least its end."""
         if attempt.lost is not None:
-            self._lose(attempt, "; ".join(filter(None, (attempt.lost, trouble))))
+            self._lose(attempt, "; ".join(filter(None, (attempt.lost, trouble, remark))))
             return
         assert attempt.over is not None
         code, _, left = (*map(int, attempt.over), 0, 0)[:3]
@@ -455,6 +476,7 @@ class RemoteExecutor:
         note = trouble or ("killed after its grace" if attempt.killed else None)
         if left and note is None:
             note = f"left {left} process{'es' * (left > 1)} behind, ended with it"
+        note = "; ".join(filter(None, (note, remark))) or None
         self.facts.append(
             ProcessExited(
                 at=time.time(), job=attempt.key[0], attempt=attempt.key[1],

@@ -6,6 +6,7 @@ import os
 
 from stoker.core.job import Carry
 from stoker.executors.ssh import carry
+from stoker.executors.ssh.attempts import Attempt
 from stoker.executors.ssh.carry import LinkLost, Way
 from stoker.executors.ssh.travel import NEVER
 
@@ -29,12 +30,18 @@ def names(what: Carry) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in named(what))
 
 
-def unpack(tar: bytes, what: Carry, directory: str) -> None:
-    """Put an attempt's files where they belong."""
-    carry.unpack(tar, what.into or directory, (*NEVER, *what.exclude))
+def unpack(tar: bytes, attempt: Attempt) -> str | None:
+    """Put an attempt's files where they belong; returns what its owner should know of them."""
+    into, exclude = _place(attempt)
+    return carry.unpack(tar, into, exclude, attempt.owner)
 
 
-def bring(way: Way, work: str, names: bytes, what: Carry, directory: str) -> None:
+def bring(way: Way, work: str, names: bytes, attempt: Attempt) -> str | None:
     """The same for files that are too large for the agent's line, by the list that it made."""
-    into, exclude = what.into or directory, (*NEVER, *what.exclude)
-    carry.bring(way, f"{way.root}/work/{work}", names, into, exclude)
+    into, exclude = _place(attempt)
+    return carry.bring(way, f"{way.root}/work/{work}", names, into, exclude, attempt.owner)
+
+
+def _place(attempt: Attempt) -> tuple[str, tuple[str, ...]]:
+    what = attempt.carry
+    return what.into or attempt.directory, (*NEVER, *what.exclude)

@@ -25,8 +25,8 @@ RECENT = 1.0
 """For so many seconds, jobs that start one after the other are said to take the same along; not
 one that was submitted later than the look, since its files may have been changed for it."""
 
-Found = Callable[[str | None, str, bool], None]
-"""Told the tree's id, or what went wrong in one sentence and whether that may pass."""
+Found = Callable[[Tree | None, str, bool], None]
+"""Told the tree, or what went wrong in one sentence and whether that may pass."""
 Want = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
@@ -62,7 +62,8 @@ class Travel:
         self._here: set[str] = set()
         self._last: dict[str, str] = {}
         """The tree that was last sent of a directory: the next one is probably much like it."""
-        self._looking: dict[Want, list[Found]] = {}
+        self._looking: dict[Want, list[tuple[float, Found]]] = {}
+        """Who waits for a look, and since when it must be."""
         self._sending: dict[str, list[Found]] = {}
         self._era = 0
         """Goes up with every connection: what was begun over an older one is nobody's business."""
@@ -71,29 +72,36 @@ class Travel:
         """Another connection: the machine may have been cleaned up since."""
         self._here.clear()
 
-    def want(self, directory: str, what: Carry, submitted: float, found: Found) -> None:
+    def want(self, directory: str, what: Carry, since: float, found: Found) -> None:
         """See that the machine has what goes along with a job, then say under which name."""
         want = (directory, what.send, what.exclude)
         waiting = self._looking.setdefault(want, [])
-        waiting.append(found)
+        waiting.append((since, found))
         if len(waiting) == 1:
-            self._do(
-                lambda: self.surveys.look(want, submitted), lambda tree: self._looked(want, tree)
-            )
+            self._look(want, since)
+
+    def _look(self, want: Want, since: float) -> None:
+        self._do(
+            lambda: self.surveys.look(want, since), lambda tree: self._looked(want, since, tree)
+        )
 
     def _do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         era = self._era
         self.worker.do(work, lambda found: then(found) if era == self._era else None)
 
-    def _looked(self, want: Want, tree: Tree | Exception) -> None:
-        waiting = self._looking.pop(want, [])
+    def _looked(self, want: Want, since: float, tree: Tree | Exception) -> None:
+        asked = self._looking.pop(want, [])
+        waiting = [found for moment, found in asked if moment <= since]
+        if later := [each for each in asked if each[0] > since]:
+            self._looking[want] = later
+            self._look(want, max(moment for moment, _ in later))
         if isinstance(tree, Exception):
             for found in waiting:
                 found(None, str(tree), False)
             return
         if tree.id in self._here:
             for found in waiting:
-                found(tree.id, "", False)
+                found(tree, "", False)
             return
         sending = self._sending.setdefault(tree.id, [])
         sending += waiting
@@ -126,7 +134,7 @@ class Travel:
             self._last[tree.base] = tree.id
         for found in self._sending.pop(tree.id, ()):
             if result is None:
-                found(tree.id, "", False)
+                found(tree, "", False)
             else:
                 found(None, str(result), may_pass(result))
 

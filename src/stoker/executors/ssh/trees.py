@@ -50,6 +50,8 @@ class Tree(Struct, frozen=True):
     """Those of the names that are symbolic links."""
     stamps: tuple[Stamp | None, ...]
     """For each name how it looked when it was read; directories have none."""
+    at: float = 0.0
+    """When it was looked at: what was changed here later is not in it."""
 
 
 class Hashes:
@@ -92,7 +94,7 @@ def survey(
 
     What `.stokerignore` files and `exclude` name stays out, but not a path that is given.
     """
-    base = os.path.abspath(base)
+    at, base = time.time(), os.path.abspath(base)
     found: dict[str, _Found] = {}
     for path in paths:
         for each in _below(base, path, Excludes.always(exclude)):
@@ -101,7 +103,7 @@ def survey(
     size = sum(each.stat.st_size for each in there if each.stat and each.kind != b"l")
     if most is not None and size > most:
         raise TooLarge(_too_large(base, there, size, most))
-    return _named(base, there, _digests(base, there, cache or Hashes()))
+    return _named(base, there, _digests(base, there, cache or Hashes()), at)
 
 
 def changed(tree: Tree) -> str | None:
@@ -260,7 +262,7 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _named(base: str, there: list[_Found], digests: dict[str, bytes]) -> Tree:
+def _named(base: str, there: list[_Found], digests: dict[str, bytes], at: float) -> Tree:
     there = [each for each in there if each.name in digests]
     total = blake2b(digest_size=20, person=b"stoker tree 1")
     for each in there:
@@ -273,6 +275,7 @@ def _named(base: str, there: list[_Found], digests: dict[str, bytes]) -> Tree:
         size=sum(each.stat.st_size for each in there if each.stat and each.kind != b"l"),
         links=tuple(each.name for each in there if each.kind == b"l"),
         stamps=tuple(_stamp(each.stat) if each.stat else None for each in there),
+        at=at,
     )
 
 

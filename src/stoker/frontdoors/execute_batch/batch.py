@@ -134,7 +134,7 @@ class Batch:
         log = os.path.join(self.results, job.line.name).replace("%", "%%")
         options = {
             **self.options, **job.slot.options, "name": job.line.name, "output": f"{log}.out",
-            "error": f"{log}.err", "bring_into": os.path.join(self.results, job.line.name),
+            "error": f"{log}.err", "bring_into": log,
         }  # fmt: skip
         what = {"line": job.slot.line(job.line.command)}
         return {**self.common, "what": what, "options": options}

@@ -1,0 +1,61 @@
+"""Who waits for a look at a directory gets one that is recent enough."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from stoker.core.job import Carry
+from stoker.executors.ssh.connection import Connection
+from stoker.executors.ssh.travel import Surveys, Travel
+from stoker.executors.ssh.trees import Tree
+from stoker.executors.ssh.worker import Worker
+
+
+class Later:
+    """A worker that waits to be told, and a machine that has every tree."""
+
+    def __init__(self) -> None:
+        self.todo: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def do(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Remember it."""
+        self.todo.append((work, then))
+
+    def ask(self, answer: Callable[[list[str]], None], *_: str) -> None:
+        """Yes, it is here."""
+        answer(["done", "yes"])
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+def test_one_that_comes_during_a_look_and_was_submitted_later_has_another(
+    tmp_path: Path, later: Later
+) -> None:
+    travel = Travel(cast("Connection", later), cast("Worker", later), Surveys())
+    found: dict[str, Tree | None] = {}
+
+    def want(name: str, since: float) -> None:
+        def tell(tree: Tree | None, why: str, again: bool) -> None:
+            found[name] = tree
+
+        travel.want(str(tmp_path), Carry(), since, tell)
+
+    config = tmp_path / "config"
+    config.write_text("1")
+    want("first", 1.0)
+    want("same batch", 1.0)
+    (work, then), later.todo = later.todo[0], []
+    tree = work()
+    config.write_text("22")
+    want("second", 1e12)
+    want("third", 1e12)
+    then(tree)
+    assert found == {"first": tree, "same batch": tree}
+    ((work, then),) = later.todo
+    then(work())
+    assert found["second"] == found["third"] != tree

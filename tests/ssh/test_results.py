@@ -1,0 +1,84 @@
+"""Results beside the work that goes on here: nothing is lost, and what happened is said."""
+
+import os
+
+import pytest
+
+from e2e.box import Box
+from ssh.lab import Lab
+from ssh.moves import HOLD, add, all_of, let_go, on
+
+Field = tuple[Box, Lab]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_edited_here_while_the_job_runs_is_not_overwritten(
+    field: Field, restart: bool
+) -> None:
+    box, lab = field
+    add(box, lab.a)
+    (box.user / "train.py").write_text("old\n")
+    (box.user / "log").write_text("old\n")
+    job = on(box, lab.a, f"{HOLD}; echo its >>train.py; echo its >>log; cat train.py")
+    box.becomes(job, "RUNNING")
+    (box.user / "train.py").write_text("mine\n")
+    if restart:
+        box.crash()
+        box.up()
+    let_go(lab.a)
+    end = box.end_of(job)
+    assert end["result"] == 0
+    assert end["enforced"] == f"train.py was changed here meanwhile; its own is train.py.{job}"
+    assert (box.user / "train.py").read_text() == "mine\n"
+    assert (box.user / f"train.py.{job}").read_text() == "old\nits\n"
+    assert (box.user / "log").read_text() == "old\nits\n"
+
+
+def test_tasks_on_several_machines_that_write_to_one_name_keep_all_they_wrote(field: Field) -> None:
+    box, lab = field
+    add(box, *all_of(lab))
+    line = f"{HOLD}; echo row $STOKER_ARRAY_INDEX >>r.csv"
+    names = [machine.name for machine in all_of(lab)]
+    tasks = [
+        int(box.submit("-w", name, "--array", str(number), "--wrap", line))
+        for number, name in enumerate(names)
+    ]
+    for number, task in enumerate(tasks):
+        box.becomes(f"{task}_{number}", "RUNNING")
+    let_go(*all_of(lab))
+    for number, task in enumerate(tasks):
+        assert box.end_of(f"{task}_{number}")["result"] == 0
+    rows = {path.name: path.read_text() for path in box.user.glob("r.csv*")}
+    assert sorted(rows.values()) == ["row 0\n", "row 1\n", "row 2\n"]
+    labels = {f"{task}_{number}": f"row {number}\n" for number, task in enumerate(tasks)}
+    del rows["r.csv"]
+    assert all(text == labels[name.removeprefix("r.csv.")] for name, text in rows.items())
+
+
+@pytest.mark.parametrize("size", [1, 3 << 20])
+def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: int) -> None:
+    box, lab = field
+    machine = lab.machine("tar", hide=("rsync",))
+    add(box, lab.a, machine)
+    for name, mode in (("plain", 0o644), ("shared", 0o664), ("tool", 0o755)):
+        (box.user / name).write_text(name)
+        (box.user / name).chmod(mode)
+    line = (
+        f"umask 022; head -c {size} /dev/zero >big; mv plain moved; cp -p shared copied; "
+        'echo >>tool; mkdir -p empty/inside; ln -s "$PWD/big" absolute; ln -s /etc outside; '
+        "mkdir sub; ln -s $(pwd -P)/big sub/deep"
+    )
+    for each in (lab.a, machine):
+        job = on(box, each, line, "--bring-into", str(box.user / "res%%" / "%N" / "%a-%j"))
+        end = box.end_of(job)
+        assert end["result"] == 0, box.output(job)
+        assert end["enforced"] == "the link outside leads out of its directory and did not come back"
+        into = box.user / "res%" / each.name / f"0-{job}"
+        modes = {path.name: path.stat().st_mode & 0o777 for path in into.iterdir()}
+        assert modes == {
+            "absolute": 0o644, "big": 0o644, "moved": 0o644, "copied": 0o664, "tool": 0o755,
+            "empty": 0o755, "sub": 0o755,
+        }  # fmt: skip
+        assert os.readlink(into / "absolute") == "big"
+        assert os.readlink(into / "sub" / "deep") == "../big"
+        assert (into / "empty" / "inside").is_dir()
