@@ -194,3 +194,10 @@ def test_results_come_back_to_a_directory_as_it_is_named_here(here: Path) -> Non
     for typed, meant in (("out", f"{here}/out"), ("/x/../y", "/y"), ("~/r", f"{Path.home()}/r")):
         body, _ = build(["--bring-into", typed, "true"], "submit")
         assert body["options"] == {"bring_into": meant}
+
+
+def test_only_what_was_typed_is_filled_in(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "100%j").mkdir()
+    monkeypatch.chdir(here / "100%j")
+    body, _ = build(["--bring-into", "res/%a", "true"], "submit")
+    assert body["options"] == {"bring_into": f"{here}/100%%j/res/%a"}

@@ -2,6 +2,7 @@
 
 import io
 import os
+import secrets
 import shutil
 import signal
 import tarfile
@@ -39,9 +40,11 @@ class Agent:
 
     def __init__(self, place: Path) -> None:
         self.place, self.poller, self.news = place, Poller(), list[list[str]]()
-        self.run = place / "home of one/.stoker/run/here"
+        # A name of its own: agents of other tests on this computer find processes by it, too.
+        self.install = f"t{secrets.token_hex(4)}"
+        self.run = place / f"home of one/.stoker/run/{self.install}"
         self.over: list[str] = []
-        names = {"ROOT": ".stoker", "INSTALL": "here"}
+        names = {"ROOT": ".stoker", "INSTALL": self.install}
         self.link = Link(
             Here("here"), str(place / "control"), names, self.poller, self.news.append,
             self.over.append,
@@ -155,7 +158,7 @@ def test_processes_that_hide_their_environment_are_found_by_their_session(agent:
 
 def test_what_is_left_behind_is_ended_and_counted(agent: Agent) -> None:
     line = "setsid sleep 62 >/dev/null 2>&1 & (trap '' TERM; sleep 63) & exit 0"
-    agent.start("1.0", line, "STOKER_TOKEN=here.1.0.")
+    agent.start("1.0", line, f"STOKER_TOKEN={agent.install}.1.0.")
     assert agent.hears("exited")[:4] == ["exited", "1.0", "0", "0"]
     assert int(agent.hears("exited")[4]) >= 1
     assert children_named("sleep", agent.place) == []
@@ -195,7 +198,7 @@ def test_results_come_as_a_tar_or_are_left_to_others(agent: Agent) -> None:
     assert agent.fetches("collect", "100", "1.0", "0", "0") == {"1.0 tar 0": b""}
     agent.asks("keep", "1.0")
     agent.asks("forget", "1.0")
-    kept = agent.run.parents[1] / "kept/here.1.0"
+    kept = agent.run.parents[1] / f"kept/{agent.install}.1.0"
     agent.wait(lambda: not (agent.run / "1.0.claim").exists())
     assert (kept / name).read_text() == "hi"
 

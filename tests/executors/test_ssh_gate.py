@@ -25,7 +25,7 @@ class Here(Address, frozen=True):
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[links.Link, News]]:
     monkeypatch.setenv("HOME", str(tmp_path))
     poller, news = Poller(), News()
-    names = {"ROOT": ".stoker", "INSTALL": "here"}
+    names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
     link = links.Link(
         Here("here"), str(tmp_path / "control"), names, poller, news.append, lambda why: None
     )
@@ -52,7 +52,7 @@ def start(link: links.Link, line: str, gate: int) -> None:
 
 
 def log(tmp_path: Path) -> str:
-    return (tmp_path / ".stoker/run/here/7.0.out").read_text()
+    return (tmp_path / f".stoker/run/{tmp_path.name}/7.0.out").read_text()
 
 
 def test_it_waits_for_go_and_learns_what_go_says(

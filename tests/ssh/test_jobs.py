@@ -52,6 +52,19 @@ def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> 
     assert lab.a.pids("sleep 300") == []
 
 
+def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
+    field: tuple[Box, Lab],
+) -> None:
+    box, lab = field
+    added(box, lab)
+    job = on(box, "a", "echo begun; sleep 300", "-e", "err")
+    until(lambda: lab.a.pids("sleep 300"))
+    box.stoker("cancel", str(job))
+    assert box.end_of(job)["state"] == "CANCELLED"
+    assert box.output(job) == "begun\n"
+    assert (box.user / "err").read_text() == ""
+
+
 def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) -> None:
     box, lab = field
     added(box, lab)

@@ -288,15 +288,17 @@ salvage() {
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
 # ignores TERM unless told otherwise, and announces its exit unless a subshell makes it. What it
-# prints while it starts is nobody's output, and where it goes meanwhile is not the job's place.
+# prints while it starts, or when a job is killed, is nobody's output, and where it goes meanwhile
+# is not the job's place.
 # It also catches what is meant for programs, to die of it; with a trap it does not.
 DEAF='trap : USR1 USR2'
 # Which GPUs a job has is not for ~/.bashrc to say.
 SEALED='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
 QUIETLY="unset HISTFILE; $SEALED; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
-: >|\"\$1\" || exit 201; shift 2; exec >&6 2>&7 6>&- 7>&-"
-BASH_LINE="$QUIETLY; ($DEAF; line=\$1; set --; eval \"\$line\")"
-BASH_WORDS="$QUIETLY; exec \"\$@\""
+: >|\"\$1\" || exit 201; shift 2"
+ALOUD='exec >&6 2>&7 6>&- 7>&-'
+BASH_LINE="$QUIETLY; ($ALOUD; $DEAF; line=\$1; set --; eval \"\$line\")"
+BASH_WORDS="$QUIETLY; $ALOUD; exec \"\$@\""
 
 # Become the job: COUNT NAME=VALUE..., then its words. Values may be secret, so they are on no
 # command line; and names may mean something in this shell, so that once they are set only the
