@@ -78,7 +78,7 @@ class Agent:
         self, key: str, line: str, *values: str, bring: str = "nothing", words: tuple[str, ...] = ()
     ) -> None:
         kind = "words" if words else "line"
-        self.link.ask(None, "start", key, "empty", "apart", kind, "yes", "0", bring, "1", "22",
+        self.link.ask(None, "start", key, "empty", "apart", kind, "0", bring, "1", "22",
                       str(len(values)), *values, *(words or (line,)))  # fmt: skip
 
     def stands(self, key: str) -> list[str]:
@@ -227,7 +227,7 @@ def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.Mo
 
     agent.wait(turn("up"))
     assert link.link is not None
-    link.ask(None, "start", "1.0", "empty", "joined", "line", "no", "0", "nothing", "1", "22", "0",
+    link.ask(None, "start", "1.0", "empty", "joined", "line", "0", "nothing", "1", "22", "0",
              "sleep 60")  # fmt: skip
     agent.wait(turn("started"))
     os.kill(link.link.process.pid, signal.SIGKILL)

@@ -47,7 +47,7 @@ def told(news: News, what: str) -> list[str] | None:
 
 
 def start(link: links.Link, line: str, gate: int) -> None:
-    link.ask(None, "start", "7.0", "empty", "joined", "line", "no", str(gate), "nothing", "5",
+    link.ask(None, "start", "7.0", "empty", "joined", "line", str(gate), "nothing", "5",
              "22", "1", "A=1", line)  # fmt: skip
 
 

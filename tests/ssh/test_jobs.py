@@ -99,3 +99,13 @@ def test_signals(field: tuple[Box, Lab]) -> None:
     until(lambda: box.job(job)["state"] == "RUNNING" and box.output(job) == "up\n")
     box.stoker("kill", "-s", "USR1", str(job))
     assert box.end_of(job)["result"] == 9
+
+
+def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    added(box, lab)
+    job = on(box, "a", "setsid -f sleep 304 >/dev/null 2>&1; echo done")
+    end = box.end_of(job)
+    assert end["result"] == 0
+    assert lab.a.pids("sleep 304") == []
+    assert "behind" in end["enforced"]

@@ -72,7 +72,9 @@ def test_modes_links_and_directories_come_back_as_they_were(field: Field, size: 
         job = on(box, each, line, "--bring-into", str(box.user / "res%%" / "%N" / "%a-%j"))
         end = box.end_of(job)
         assert end["result"] == 0, box.output(job)
-        assert end["enforced"] == "the link outside leads out of its directory and did not come back"
+        assert (
+            end["enforced"] == "the link outside leads out of its directory and did not come back"
+        )
         into = box.user / "res%" / each.name / f"0-{job}"
         modes = {path.name: path.stat().st_mode & 0o777 for path in into.iterdir()}
         assert modes == {

@@ -44,7 +44,7 @@ def address_of(values: dict[str, str]) -> str:
 def read_values(path: str) -> dict[str, str]:
     """Read the four values of a machine's file."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
@@ -67,8 +67,10 @@ def _parsed(path: str, text: str) -> dict[str, str]:
     try:
         found = YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        line = str(error).splitlines()[0]
-        raise UsageError(f"{path} is not YAML: {line}.") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UsageError(f"{path} is not YAML{where}: {why}.") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path} is not a machine's file: it must have {', '.join(KEYS)}.")
     return {str(key): str(value) for key, value in found.items() if value is not None}

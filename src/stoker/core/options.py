@@ -60,7 +60,7 @@ KNOWN = {
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
-    "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
+    "share", "verbatim", "no_threads", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
     "if_unreachable",
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
 
 _LISTS = {"label", "env", "send", "bring", "leave_out"}
 _SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit",
-             "verbatim", "no_send", "no_bring"}  # fmt: skip
+             "verbatim", "no_threads", "no_send", "no_bring"}  # fmt: skip
 
 
 def _text(key: str, value: Any) -> str:
@@ -175,7 +175,7 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     for key in ("pty", "verbatim"):
         if key in words:
             fields[key] = _on(options, key)
-    if "cpus" in words:
+    if "cpus" in words and not _on(options, "no_threads"):
         cores = parse_amount(words["cpus"], "--cpus")
         fields["threads"] = max(cores // THOUSAND, 1) if cores else None
     return fields

@@ -70,10 +70,13 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
 
 
 def _at_same_place(state: State, name: str, address: Address) -> str | None:
-    """Another name of the same machine, as far as the address tells."""
+    """Another name of the same account there, as far as the address tells."""
     for other, added in state.rest.remotes.items():
         known = parse_address(added.address)
-        if other != name and (known.host, known.port or 22) == (address.host, address.port or 22):
+        if other == name or (known.host, known.port or 22) != (address.host, address.port or 22):
+            continue
+        # Without a user, ssh's configuration names one: it may be the same.
+        if not known.user or not address.user or known.user == address.user:
             return other
     return None
 

@@ -71,7 +71,7 @@ find_pids() {
     set +f
     for each in $(
         grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
-        [ -z "$leader" ] || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
+        [ -z "$leader" ] || ! kill -0 "-$leader" || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
     ); do
         each=${each#/proc/}
         each=${each%/*}
@@ -92,20 +92,17 @@ create() {
 # A short nap; some machines know whole seconds only.
 nap() { sleep 0.05 || sleep 1; }
 
-# start KEY WHERE STDERR SHELL CAREFUL GATE BRING GRACE MASK COUNT NAME=VALUE... WORD...
+# start KEY WHERE STDERR SHELL GATE BRING GRACE MASK COUNT NAME=VALUE... WORD...
 #   WHERE    `tree ID`, `empty`, or a directory that is here already
 #   STDERR   `apart`, or `joined` with stdout
 #   SHELL    `line`: the word is a line of shell; `words`: a command
-#   CAREFUL  `yes`: look for processes left behind even if its group is gone (GPU jobs)
 #   GATE     seconds to wait for `go` before the attempt is released, 0: begin at once
 #   BRING    `changed`, `named` or `nothing`
 # The claim is made before anything else is done, and the exit is written before it is told:
 # whoever comes later, over another connection, finds one or the other.
 start() {
-    key=$1 where=$2 stderr=$3 shell=$4 careful=$5 gate=$6 bring=$7 grace=$8 mask=$9
+    key=$1 where=$2 stderr=$3 shell=$4 gate=$5 bring=$6 grace=$7 mask=$8 count=$9
     shift 9
-    count=$1
-    shift
     (
         trap '' HUP INT QUIT PIPE
         claim || exit
@@ -339,7 +336,6 @@ refer() {
 # What an attempt leaves behind goes with it; how many those were, in $left.
 end_the_rest() {
     left=0
-    kill -s 0 -- "-$pid" || [ "$careful" = yes ] || return
     find_pids "$key"
     [ -n "$pids" ] || return
     left=$(set -- $pids && echo $#)

@@ -213,7 +213,7 @@ class RemoteExecutor:
         attempt.launch = None
         self.connection.ask(
             None, "start", attempt.word, where, "apart" if launch.err else "joined",
-            "line" if launch.line else "words", "yes" if launch.gpus else "no",
+            "line" if launch.line else "words",
             str(attempt.gate), brings, str(round(self.grace)), f"{launch.umask:o}",
             str(len(values)), *values, *orders.command(launch, scripts, self.bash),
         )  # fmt: skip

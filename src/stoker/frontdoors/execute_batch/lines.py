@@ -28,7 +28,7 @@ class Line:
 def read_lines(file: str) -> list[Line]:
     """The lines that are to be run. Blank ones and comments count, but are no jobs."""
     try:
-        with open(file, encoding="utf-8") as batch:
+        with open(file, encoding="utf-8-sig") as batch:  # editors elsewhere mark files as UTF-8
             text = batch.read()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None

@@ -70,10 +70,11 @@ def options(
     cores = need.cores * THOUSAND * total // (total + SPARE_CORES)
     cores = min(cores, round(float(pools["cpu"]["free"]) * THOUSAND) // count)
     memory = min(need.memory, int(pools["mem"]["free"]) // count)
+    # The scaled cores say nothing about threads.
     asked: dict[str, Any] = {
         "cpus": _thousandths(cores),
         "mem": f"{memory}M",
-        "env": [f"OMP_NUM_THREADS={max(need.cores, 1)}"],
+        "no_threads": True,
     }
     if chosen is None:
         return asked

@@ -31,7 +31,7 @@ class Member:
         self.address = address_of(self.values)
         # ssh would expand ~ too, but to the home that the password file has, whatever HOME says.
         self.key = os.path.abspath(os.path.expanduser(self.values["ssh_key_path"]))
-        self.node = _own_name(self.values["ip"], self.values["port"])
+        self.node = _own_name(self.address)
         self.lock: int | None = None
         """Held by whoever uses a machine that is there for batches only."""
         self.view: dict[str, Any] = {}
@@ -64,8 +64,8 @@ class Party:
     def join(self) -> None:
         """Have all of them, each as it is now; raise when one cannot be reached."""
         for member in self.members:
-            member.lock = _lock(member.node)
-        known = self.client.nodes()["nodes"]
+            member.lock = _use(member.node)
+        known = self._without_orphans(self.client.nodes()["nodes"])
         silent: list[tuple[Member, str]] = []
         for member in self.members:
             try:
@@ -81,6 +81,30 @@ class Party:
                     f"{self.program}: {member.typed} has no bash: lines run under sh,"
                     " without ~/.bashrc"
                 )
+
+    def _without_orphans(self, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Remove machines of batches that were killed; those that are left."""
+        ours = {member.node for member in self.members}
+        left = []
+        for node in known:
+            name, address = node["name"], node["address"]
+            own = address is not None and not node["configured"] and name == _own_name(address)
+            if not own or name in ours or node["jobs"] or not self._gone(name):
+                left.append(node)
+        return left
+
+    def _gone(self, node: str) -> bool:
+        """Remove a machine that nobody uses; whether that was so."""
+        lock = _unused(node)
+        if lock is None:
+            return False
+        try:
+            self.client.remove_node(node)
+        except StokerError:
+            return False  # a job has come to run there
+        finally:
+            os.close(lock)
+        return True
 
     @staticmethod
     def insist(silent: list[tuple[Member, str]]) -> None:
@@ -123,11 +147,15 @@ class Party:
                 member.release()
 
 
-def _own_name(host: str, port: str) -> str:
-    name = f"{OURS}{host}-{port}"
-    if len(name) <= 60 and all(part.isalnum() for part in host.replace("-", ".").split(".")):
+def _own_name(address: str) -> str:
+    """What a machine is called that is there for batches only: each account has its own name."""
+    user, _, place = address.removeprefix("ssh://").rpartition("@")
+    host, _, port = place.rpartition(":")
+    name = f"{OURS}{user}-{host}-{port}"
+    plain = [user, *host.replace("-", ".").split(".")]
+    if len(name) <= 60 and all(part.isascii() and part.isalnum() for part in plain):
         return name
-    return f"{OURS}{places.digest(f'{host} {port}')}"
+    return f"{OURS}{places.digest(address)}"
 
 
 def _is_at(node: dict[str, Any], address: str) -> bool:
@@ -140,14 +168,27 @@ def _is_at(node: dict[str, Any], address: str) -> bool:
     return place == there and user in ("", ours)  # none: the one that ssh is configured with
 
 
-def _lock(node: str) -> int:
+def _use(node: str) -> int:
     """Make known that a machine is in use; waits while somebody removes it."""
     import fcntl
 
-    path = os.path.join(places.secure_dir(places.runtime_dir()), f"{node}.lock")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = _open_lock(node)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
+
+
+def _unused(node: str) -> int | None:
+    """Keep others from beginning to use a machine, unless somebody does."""
+    fd = _open_lock(node)
+    if _alone(fd):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _open_lock(node: str) -> int:
+    path = os.path.join(places.secure_dir(places.runtime_dir()), f"{node}.lock")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _alone(lock: int) -> bool:

@@ -64,7 +64,9 @@ class Plan:
             free = self._free[member.typed]
             found = slots(free, need)
             self.limits[member.typed] = len(found)
-            self.choices.append([gpu for gpu in found if gpu is not None])
+            whole = bool(found) and need.reserve and need.gpu
+            given = [gpu.index for gpu in free.gpus] if whole else found
+            self.choices.append([gpu for gpu in given if gpu is not None])
             for gpu in found:
                 asked = options(need, free, member.view, gpu, len(found))
                 asked["nodelist"] = member.node
