@@ -62,3 +62,9 @@ def test_what_is_to_be_sent_must_be_there(box: Box) -> None:
         assert (code, "contradict each other" in said) == (2, True)
     waiting = box.submit("--hold", "--send", "data", "true")
     assert "There is no 'nosuch'" in box.stoker("edit", waiting, "--send", "nosuch").stderr
+
+
+def test_a_line_that_no_shell_could_be_given_is_refused_at_once(box: Box) -> None:
+    told = box.stoker("submit", "--each-line", "-", input="echo " + "x" * (128 << 10) + "\n")
+    assert told.returncode == 2
+    assert "put it into a script" in told.stderr

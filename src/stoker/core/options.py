@@ -60,8 +60,8 @@ KNOWN = {
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
     "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
-    "share", "verbatim", "no_threads", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
-    "if_unreachable",
+    "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
+    "if_unreachable", "no_threads",
 }  # fmt: skip
 
 

@@ -29,6 +29,8 @@ from stoker.engine import Decision, Moment, Refusal
 
 LEAKS = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
 """Variables of the terminal, not of the user."""
+LONGEST_WORD = (128 << 10) - 1
+"""What the kernel lets one word of a command have; a shell line is one."""
 BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
 
 
@@ -75,6 +77,8 @@ def _check_text(what: r.What) -> None:
     texts = [what.line, what.script, *(what.argv or ()), *(what.lines or ()), *what.args]
     if any(text is not None and "\0" in text for text in texts):
         raise Refusal("A command holds a zero byte.", "usage")
+    if any(len(os.fsencode(text)) > LONGEST_WORD for text in texts if text and text != what.script):
+        raise Refusal("A command has a word of more than 128 KiB; put it into a script.", "usage")
     empty = what.line is not None and not what.line.strip()
     if empty or any(not line.strip() for line in what.lines or ()):
         raise Refusal("A command is empty.", "usage")

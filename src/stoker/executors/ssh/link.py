@@ -266,10 +266,14 @@ def complaint(said: str, address: Address, code: int | None) -> str:
             "its host key is not the one that ssh knows: if that is as it should be, forget the"
             f" old one with: ssh-keygen -R '{name}'"
         )
+    if "bad permissions" in said or "UNPROTECTED PRIVATE KEY" in said:
+        return f"ssh does not use the key {address.key}, which others can read: chmod 600 it"
     denied = re.search(r"Permission denied \(.*", said)
     if denied:
         refused = f"the key {address.key}" if address.key else "every key that ssh offered"
-        return f"it refused {refused} ({denied[0].rstrip('.')}); {by_hand}"
+        told = denied[0].rstrip(".")
+        hint = "one with a passphrase must be in ssh-agent"
+        return f"it refused {refused} ({told}; {hint}); {by_hand}"
     if lines:
         return lines[-1]
     return f"ssh ended with code {code} and no word; {by_hand}"

@@ -6,15 +6,18 @@ import os
 import select
 import signal
 import time
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from stoker import wire
 from stoker.cli import output
 from stoker.cli.submission import current_directory, shell, umask
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.frontdoors.execute_batch.lines import make_results, tell
+from stoker.frontdoors.execute_batch.claims import ANOTHER, Claims
+from stoker.frontdoors.execute_batch.lines import FINISHED, make_results, tell
 from stoker.frontdoors.execute_batch.orders import submit_all
+from stoker.frontdoors.execute_batch.travel import brought_nothing
+from stoker.frontdoors.execute_batch.vacant import vacant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +33,10 @@ ENDINGS = frozenset(
     ("ProcessExited", "AttemptLost", "StartFailed", "JobCancelled", "AttemptAbandoned")
 )
 """Events after which a job may be over."""
-FINISHED = frozenset(
-    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
-)
 TRY_AGAIN = 1.0
 """Seconds before a line that the daemon had no room for is tried again."""
+LATE = 5.0
+"""Seconds after which a line that has not started is looked at: another slot may be free."""
 AT_ONCE = 16
 """Lines that are submitted at the same time."""
 FALLS = 5
@@ -44,11 +46,14 @@ FALLS = 5
 class Job:
     """A line in a slot."""
 
-    __slots__ = ("line", "slot", "started")
+    __slots__ = ("explained", "late", "line", "look_at", "slot", "started")
 
-    def __init__(self, line: Line, slot: Slot) -> None:
+    def __init__(self, line: Line, slot: Slot, explained: bool = False) -> None:
         self.line, self.slot = line, slot
-        self.started = False
+        self.started = self.late = False
+        self.explained = explained
+        """Whether it has been said why it waits."""
+        self.look_at = time.monotonic() + LATE
 
 
 class Batch:
@@ -66,6 +71,7 @@ class Batch:
         self.free = [(slot.number, slot) for slot in plan.slots]
         self.todo = list(reversed(lines))
         self.results = make_results()
+        self.claims = Claims(client)
         self.common = {
             "directory": current_directory(),
             "environment": {},  # nothing of ours means anything there
@@ -76,6 +82,8 @@ class Batch:
         self.names = {slot.member.node: slot.member.typed for slot in plan.slots}
         self.running: dict[int, Job] = {}
         self.maybe_over: set[int] = set()
+        self.vacated = False
+        """Whether a slot has become free since late lines were looked at."""
         self.failed = 0
         self.signals: list[int] = []
         """Those that asked us to stop."""
@@ -100,8 +108,11 @@ class Batch:
                     break
                 self._sleep(events)
                 self._conclude()
+                self._move_late_lines()
         finally:
             events.close()
+            for line in self.todo:
+                self.claims.release(line.name)
         if self.signals:
             return wire.EXIT_INTERRUPTED if self.signals[0] == signal.SIGINT else 143
         return wire.EXIT_FAILED if self.failed else wire.EXIT_OK
@@ -125,10 +136,28 @@ class Batch:
                 tell(f"skipping {line.command}")
             elif time.monotonic() >= self.not_before:
                 self.todo.pop()
-                jobs.append(Job(line, heappop(self.free)[1]))
+                if self._claimed(line):
+                    jobs.append(Job(line, heappop(self.free)[1]))
+                else:
+                    tell(f"skipping {line.command}")
             else:
                 break
         return jobs
+
+    def _claimed(self, line: Line) -> bool:
+        """See that no other run has a line, nor has had it by now."""
+        holder = self.claims.take(line.name)
+        if holder is not None:
+            whose = "" if holder == ANOTHER else f" (job {holder})"
+            tell(
+                f"WARNING: line {line.number} is being run by another {DOOR}{whose},"
+                " skipping evaluation"
+            )
+            return False
+        if os.path.exists(line.directory):
+            self.claims.release(line.name)
+            return False
+        return True
 
     def _submission(self, job: Job) -> dict[str, Any]:
         log = os.path.join(self.results, job.line.name).replace("%", "%%")
@@ -153,6 +182,7 @@ class Batch:
         else:
             self._say(f"{job.line.name}: {reply.message}")
             self._failed(job.line)
+            self.claims.release(job.line.name)
 
     def _later(self, error: StokerError) -> None:
         if not self.not_before:
@@ -163,10 +193,7 @@ class Batch:
 
     def _sleep(self, events: EventStream) -> None:
         """Wait for something to happen."""
-        patience = None
-        if self.todo and self.free and not self.signals:
-            patience = max(self.not_before - time.monotonic(), 0.0)
-        ready = select.select([events.fileno(), self.wake], [], [], patience)[0]
+        ready = select.select([events.fileno(), self.wake], [], [], self._patience())[0]
         if self.wake in ready:
             for number in os.read(self.wake, 64):
                 self._signalled(number)
@@ -178,12 +205,21 @@ class Batch:
                 self.maybe_over |= set(self.running)
             news = events.take()
             self.falls = 0 if news else self.falls
-            planned = {data["job"] for kind, data in news if kind == "AttemptPlanned"}
-            begun = [self.running[id] for id in planned if id in self.running]
+            started = {data["job"] for kind, data in news if kind == "ProcessStarted"}
+            begun = [self.running[id] for id in started if id in self.running]
             for job in sorted(begun, key=lambda job: job.line.number):
                 self._started(job)  # told in the order of the file
             for kind, data in news:
                 self._hear(kind, data)
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to be done, unless something happens; None: for ever."""
+        if self.signals:
+            return None
+        moments = [job.look_at for job in self.running.values() if not job.started]
+        if self.todo and self.free:
+            moments.append(self.not_before)
+        return max(min(moments) - time.monotonic(), 0.0) if moments else None
 
     def _fallen(self) -> None:
         self.falls += 1
@@ -226,13 +262,24 @@ class Batch:
             tell(f"started: {job.line.name};  {job.slot.shown(job.line.command)}")
 
     def _over(self, job: Job, view: dict[str, Any]) -> None:
-        heappush(self.free, (job.slot.number, job.slot))
-        if not job.started:
-            if not self.signals:
-                self._say(f"{job.line.name}: {output.clean(view['cause'])}")
-                self._failed(job.line)
-            return
-        os.makedirs(job.line.directory, exist_ok=True)
+        self._vacate(job.slot)
+        if job.started:
+            os.makedirs(job.line.directory, exist_ok=True)
+            self._report(job, view)
+        elif not self.signals:
+            self._say(f"{job.line.name}: {output.clean(view['cause'])}")
+            self._failed(job.line)
+        self.claims.release(job.line.name)
+
+    def _vacate(self, slot: Slot) -> None:
+        heappush(self.free, (slot.number, slot))
+        self.vacated = True
+
+    def _report(self, job: Job, view: dict[str, Any]) -> None:
+        """Say how a job that had started has ended."""
+        if not job.slot.member.view["shared"]:
+            for path in brought_nothing(self.options, job.line.directory):
+                self._say(f"{job.line.name}: --copy-backwards {path}: the job left nothing there")
         if view["enforced"]:
             self._say(f"{job.line.name}: {output.clean(view['enforced'])}")
         if view["state"] == "COMPLETED":
@@ -245,6 +292,49 @@ class Batch:
     def _failed(self, line: Line) -> None:
         self.failed += 1
         tell(f"failed: {line.name}; {line.command}")
+
+    # -- lines that wait ------------------------------------------------------------------
+
+    def _move_late_lines(self) -> None:
+        """Give lines that wait in their slots one where they start; else say why they wait.
+
+        What others take after the slots were reckoned may block one of them for ever.
+        """
+        now = time.monotonic()
+        late = [
+            id for id, job in self.running.items()
+            if not job.started and (now >= job.look_at or (job.late and self.vacated))
+        ]  # fmt: skip
+        self.vacated = False
+        if not late or self.signals:
+            return
+        views = self.client.jobs([str(id) for id in late], limit=len(late))["jobs"]
+        waiting = {view["id"] for view in views if view["state"] == "PENDING"}
+        slots = vacant(self.client, [slot for _, slot in sorted(self.free)]) if waiting else []
+        for id in sorted(late):
+            job = self.running[id]
+            job.look_at, job.late = now + LATE, id in waiting
+            if job.late and slots and self._withdrawn(id):
+                self._move(job, slots.pop(0))
+            elif job.late and not job.explained:
+                job.explained = True
+                why = output.clean(self.client.why(str(id))["text"])
+                self._say(f"{job.line.name} waits: {why}")
+
+    def _withdrawn(self, id: int) -> bool:
+        """Take a job out of the queue, unless it has started in this moment."""
+        if not self.client.act("cancel", [str(id)], only="waiting")["done"]:
+            return False
+        del self.running[id]
+        self.maybe_over.discard(id)
+        return True
+
+    def _move(self, job: Job, slot: Slot) -> None:
+        self.free.remove((slot.number, slot))
+        heapify(self.free)
+        self._vacate(job.slot)
+        moved = Job(job.line, slot, job.explained)
+        self._submitted(moved, submit_all(self.client, [self._submission(moved)])[0])
 
     # -- stopping -------------------------------------------------------------------------
 

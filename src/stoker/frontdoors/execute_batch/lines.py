@@ -8,6 +8,10 @@ from stoker.client.errors import StokerError, UsageError
 
 RESULTS = "job_results"
 """Where results go, in the current directory."""
+FINISHED = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
+)
+"""States after which nothing more comes of a job."""
 
 
 class Line:

@@ -27,6 +27,13 @@ def travel(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def brought_nothing(carried: dict[str, Any], directory: str) -> list[str]:
+    """What was to come back of a job, and has not."""
+    return [
+        path for path in carried.get("bring", ()) if not os.path.lexists(f"{directory}/{path}")
+    ]
+
+
 def _inside(path: str, option: str) -> str:
     """Return a path as it is below this directory, where jobs find it under the same name."""
     tidy = os.path.relpath(path) if os.path.isabs(path) else os.path.normpath(path)
