@@ -15,7 +15,8 @@ def delayed(host: str, port: int, seconds: float) -> Iterator[int]:
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(host, port)
-        await asyncio.gather(_carry(reader, back, seconds), _carry(there, writer, seconds))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(_carry(reader, back, seconds), _carry(there, writer, seconds))
 
     async def serve() -> int:
         server = await asyncio.start_server(relay, "127.0.0.1", 0)

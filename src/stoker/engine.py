@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from stoker.core.clock import due
-from stoker.core.events import AttemptPlanned, Event, JobsForgotten, JobsSubmitted, SpecRecorded
+from stoker.core.events import Event, JobsForgotten, JobsSubmitted, SpecRecorded
 from stoker.core.fold import apply
 from stoker.core.instructions import Instruction
 from stoker.core.job import Spec
@@ -217,8 +217,6 @@ class _Turn:
 
     def apply(self, event: Event) -> None:
         """Let a fact change the state, and remember it for the journal."""
-        if type(event) is AttemptPlanned and self.state.is_afar(event.placement):
-            self.force = True  # nothing is done on another machine that we might forget
         if type(event) is SpecRecorded:
             self.specs[event.hash] = event.spec
         self.wishes += apply(self.state, event)

@@ -112,10 +112,6 @@ class State:
         """How many jobs have not finished."""
         return len(self.jobs) - len(self.finished)
 
-    def is_afar(self, placement: Placement) -> bool:
-        """Whether any of it is on a machine over SSH."""
-        return any(part.node in self.rest.remotes for part in placement.parts)
-
     def key(self, job: Job) -> Key:
         """The class a ready job belongs to."""
         spec = self.specs[job.spec]

@@ -180,7 +180,10 @@ class Fleet:
         if executor is not None:
             executor.start(wish, self.order(wish, placement))
             return
-        why = f"{placement.node} has been removed"
+        self.call_off(wish, f"{placement.node} has been removed")
+
+    def call_off(self, wish: i.StartProcess, why: str) -> None:
+        """It does not begin after all."""
         self._events.append(
             e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
         )

@@ -22,6 +22,7 @@ from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import Placement
 from stoker.core.events import Event
 from stoker.core.launch import Launch, launch
+from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
@@ -140,6 +141,11 @@ class Loop:
         self.forcing = False
         self.settling: list[str] = []
         self.settling_afar: dict[str, list[tuple[int, int]]] = {}
+        self.force_failed = False
+        self.unsent: list[i.StartProcess] = []
+        """Starts on other machines whose intent is not on disk yet."""
+        self.sending: list[i.StartProcess] = []
+        """Those whose intent is being put there."""
         self.probe_asked: float | None = None
         self.children: list[int] = []
         self.on_signal: Callable[[int], None] = lambda _: self.stop()
@@ -192,9 +198,7 @@ class Loop:
         while self.executor.facts or self.fleet.pending:
             # Carrying out may bring news at once: a start that cannot be made.
             self.cycle(self._facts(), [])
-        if not self.forcing and self.settling_afar:
-            ended, self.settling_afar = self.settling_afar, {}
-            self.fleet.settle(ended)
+        self._after_force()
         self._force_when_due()
         self._finish_when_drained()
 
@@ -303,10 +307,25 @@ class Loop:
                     self._hook(self.settings.on_empty, {"event": "empty"})
 
     def _start(self, wish: i.StartProcess) -> None:
-        if self.fleet.afar(wish.placement):
-            self.fleet.start(wish)
-        else:
+        if not self.fleet.afar(wish.placement):
             self.executor.start(wish, self.compose(wish, wish.placement))
+        elif self.engine.unforced:
+            # Nothing is done on another machine that we might forget: first to disk with it.
+            self.unsent.append(wish)
+            self.force_at = time.monotonic()
+        else:
+            self.fleet.start(wish)
+
+    def _send(self, wishes: list[i.StartProcess]) -> None:
+        """These are on disk now; unless they were cancelled meanwhile, they may begin."""
+        for wish in wishes:
+            job = self.engine.state.jobs.get(wish.job)
+            if job is None or job.attempt != wish.attempt or not job.holding:
+                continue
+            if job.state is JobState.COMPLETING:
+                self.fleet.call_off(wish, "cancelled before it was sent")
+            else:
+                self.fleet.start(wish)
 
     def compose(self, wish: i.StartProcess, part: Placement) -> Launch:
         """What exactly is to be started on the machine of this part."""
@@ -371,7 +390,21 @@ class Loop:
         self.engine.unforced = False
         self.settling, self.executor.settled = self.executor.settled, []
         self.settling_afar = self.fleet.take_settled()
+        self.sending, self.unsent = self.unsent, []
         _thread.start_new_thread(self._force, ())
+
+    def _after_force(self) -> None:
+        """What has waited for the disk goes out to other machines."""
+        if self.forcing or not (self.settling_afar or self.sending):
+            return
+        ended, self.settling_afar = self.settling_afar, {}
+        wishes, self.sending = self.sending, []
+        if self.force_failed:
+            self.unsent = [*wishes, *self.unsent]
+            self.force_at = time.monotonic() + 1.0
+            return
+        self.fleet.settle(ended)
+        self._send(wishes)
 
     def _force(self) -> None:
         """Runs in a thread of its own, so that the loop never waits for the disk."""
@@ -380,7 +413,9 @@ class Loop:
             for path in self.settling:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+            self.force_failed = False
         except (OSError, StoreError) as error:
+            self.force_failed = True
             print(f"stoker: cannot sync the journal: {error}", file=sys.stderr, flush=True)
         finally:
             self.settling = []
