@@ -42,7 +42,7 @@ def test_mls_03_a_missing_key_is_named_with_its_file(here: Path, key: str) -> No
         (TEXT.replace("22", "ssh"), "port 'ssh' is not a number"),
         (TEXT.replace("22", "65536"), "port '65536'"),
         ("- a\n- b\n", "is not a machine's file"),
-        ("username: [\n", "is not YAML"),
+        ("username: u\nip: [\n", "is not YAML, line 3: "),
         ("", "is not a machine's file"),
     ],
 )

@@ -17,7 +17,7 @@ from e2e.box import until
 from frontdoors.batch_lab import SMALL, Hall, Terminal, appears, whole_hall
 from stoker.client.events import EventStream
 from stoker.frontdoors.doors import ON_PATH
-from stoker.frontdoors.execute_batch.party import _is_at
+from stoker.frontdoors.execute_batch.party import _is_at, _own_name
 
 __all__ = ["whole_hall"]
 
@@ -394,7 +394,9 @@ def test_cell_a_reserved_machine_has_one_job(hall: Hall) -> None:
     line += "echo $CUDA_VISIBLE_DEVICES; rm $HOME/busy"
     done = hall.execute(line, line, options=(*SMALL, "--reserve"))
     assert done.returncode == 0, done
-    assert done.stdout.splitlines()[0] == "machine limits:  {'one.yaml': 1}"
+    assert done.stdout.splitlines()[:2] == [
+        "machine limits:  {'one.yaml': 1}", "machine gpu choices: [[0, 1]]",
+    ]  # fmt: skip
     assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["begun\n0,1\n"] * 2
     assert lines(done.stdout, "started")[0] == f"started: b.sh.1;  {line}"
 
@@ -691,6 +693,165 @@ def test_many_lines_and_one_directory(hall: Hall) -> None:
     assert len(lines(done.stdout, "finished")) == count
     trees = [path for path in (hall.one.home / ".stoker/trees").iterdir() if path.is_dir()]
     assert len(trees) == 1
+
+
+# ------------------------------------------------------------- who runs what, and as whom
+
+
+def test_each_account_of_a_machine_is_a_machine_of_its_own(hall: Hall) -> None:
+    script = hall.script(f"echo begun; {UNTIL_GO}")
+    first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
+    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+    stranger = hall.file(hall.one, "stranger.yaml", username="nobody-of-that-name")
+    done = hall.batch(hall.script("id", name="c.sh"), "--machines", stranger, *NO_GPU)
+    assert (done.returncode, done.stdout) == (1, ""), "it ran as somebody else"
+    assert 'could not connect to machines: [{"username": "nobody-of-that-name"' in done.stderr
+    assert "--force" not in done.stderr
+    assert "another name" not in done.stderr
+    (hall.one.home / "go").touch()
+    first.communicate(timeout=40)
+    assert first.returncode == 0
+    assert hall.nodes() == []
+
+
+def test_names_of_accounts_are_never_mistaken() -> None:
+    addresses = [
+        "ssh://a@host:22", "ssh://b@host:22", "ssh://a@host:23", "ssh://a-b@c:22", "ssh://a@b-c:22",
+        "ssh://a@[::1]:22", "ssh://a.b@c:22", f"ssh://{'u' * 60}@c:22",
+    ]  # fmt: skip
+    names = [_own_name(address) for address in addresses]
+    assert len(set(names)) == len(names)
+    assert names[0] == "batch-a-host-22"
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) for name in names)
+
+
+def test_a_line_that_another_run_has_is_skipped(hall: Hall) -> None:
+    count = "echo x >> $HOME/ran"
+    script = hall.script(f"{count}; echo begun; {UNTIL_GO}", count)
+    hall.one.gpus([{}])
+    machines = ("--machines", hall.file(hall.one), hall.file(hall.other))
+    first = hall.start("execute_batch", script, *machines[:2], *SMALL)
+    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+    assert (hall.user / "job_results/.b.sh.1.running").exists()
+    second = hall.batch(script, "--machines", machines[2], *SMALL)
+    assert second.returncode == 0, second
+    told = second.stdout.splitlines()[2:]
+    assert told[:2] == [
+        "WARNING: line 1 is being run by another execute_batch, skipping evaluation",
+        f"skipping {count}; echo begun; {UNTIL_GO}",
+    ]
+    assert [line.split(";")[0] for line in told[2:]] == ["started: b.sh.2", "finished: b.sh.2"]
+    (hall.one.home / "go").touch()
+    out, _ = first.communicate(timeout=40)
+    assert first.returncode == 0
+    assert f"skipping {count}" in out.splitlines()
+    ran = [(machine.home / "ran").read_text() for machine in (hall.one, hall.other)]
+    assert ran == ["x\n", "x\n"]
+    assert [name for name in hall.results() if name.startswith(".")] == []
+
+
+def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: Hall) -> None:
+    line = f"echo x >> $HOME/ran; echo begun; {UNTIL_GO}; exit $(cat $HOME/go)"
+    script, machine = hall.script(line), hall.file(hall.one)
+    first = hall.start("execute_batch", script, "--machines", machine, *SMALL)
+    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+    first.kill()
+    first.communicate(timeout=40)
+    (job,) = hall.client.jobs(door="execute_batch", state="RUNNING")["jobs"]
+    whose = f"execute_batch (job {job['id']})"
+    second = hall.batch(script, "--machines", machine, *SMALL)
+    assert second.returncode == 0, second
+    assert second.stdout.splitlines()[2:] == [
+        f"WARNING: line 1 is being run by another {whose}, skipping evaluation",
+        f"skipping {line}",
+    ]
+    (hall.one.home / "go").write_text("3")
+    hall.client.wait([str(job["id"])], timeout=40)
+    shutil.rmtree(hall.user / "job_results/b.sh.1", ignore_errors=True)
+    third = hall.batch(script, "--machines", machine, *SMALL)
+    assert lines(third.stdout, "failed: b.sh.1"), third
+    assert (hall.one.home / "ran").read_text() == "x\nx\n"
+    assert [name for name in hall.results() if name.startswith(".")] == []
+
+
+def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: Hall) -> None:
+    script = hall.script(f"echo begun; {UNTIL_GO}")
+    first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
+    appears(hall.user / "job_results/b.sh.1.out", "begun\n")
+    first.kill()
+    first.communicate(timeout=40)
+    (left,) = hall.nodes()
+    (hall.one.home / "go").touch()
+    until(lambda: not hall.client.jobs(state="RUNNING")["jobs"])
+    assert hall.nodes() == [left]
+    other = hall.file(hall.other)
+    done = hall.batch(hall.script("true", name="c.sh"), "--machines", other, *SMALL)
+    assert done.returncode == 0, done
+    assert hall.nodes() == []
+
+
+def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: Hall) -> None:
+    wait = f"echo begun; until [ -e $HOME/go.$N ]; do sleep 0.05; done; {UNTIL_GO}"
+    script = hall.script(*(f"N={n}; {wait}" for n in (1, 2)), "echo $CUDA_VISIBLE_DEVICES")
+    batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
+    for number in (1, 2):
+        appears(hall.user / f"job_results/b.sh.{number}.out", "begun\n")
+    busy = {"utilization.gpu": 80, "memory.used": 9000}
+    hall.one.gpus([busy, {}], [{"gpu": 0, "used_memory": 9000}])
+    until(
+        lambda: (
+            hall.client.look_at_nodes()
+            and any(gpu["stranger"] is not None for gpu in hall.client.gpus()["gpus"])
+        )
+    )
+    for name in ("go.1", "go"):
+        (hall.one.home / name).touch()
+    assert batch.stderr is not None
+    assert batch.stderr.readline().startswith("execute_batch: b.sh.3 waits: ")
+    (hall.one.home / "go.2").touch()
+    out, err = batch.communicate(timeout=40)
+    assert (batch.returncode, err) == (0, "")
+    assert lines(out, "started: b.sh.3;") == [
+        "started: b.sh.3;  export CUDA_VISIBLE_DEVICES=1 && echo $CUDA_VISIBLE_DEVICES"
+    ]
+    assert hall.result("b.sh.3.out") == "1\n"
+
+
+def test_what_cannot_start_is_not_said_to_have_started(hall: Hall) -> None:
+    small = hall.lab.machine("small", small_disk="3m")
+    (hall.user / "data").write_bytes(os.urandom(4_000_000))
+    script = hall.script("true")
+    batch = hall.start("execute_batch", script, "--machines", hall.file(small), *NO_GPU)
+    assert batch.stderr is not None
+    said = batch.stderr.readline()
+    batch.send_signal(signal.SIGINT)
+    out, _ = batch.communicate(timeout=40)
+    assert said.startswith("execute_batch: b.sh.1 waits: ")
+    assert "is full" in said
+    assert out.splitlines()[2:3] == ["interrupting tasks"]
+    assert not (hall.user / "job_results/b.sh.1").exists()
+
+
+def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
+    words = ("--copy-backwards", "reslts", "made/it")
+    done = hall.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
+    assert done.returncode == 0, done
+    assert done.stderr == (
+        "execute_batch: b.sh.1: --copy-backwards reslts: the job left nothing there\n"
+    )
+
+
+def test_threads_are_the_jobs_own_affair(hall: Hall) -> None:
+    see = "echo ${OMP_NUM_THREADS-unset}"
+    options = ("--memory-required", 1, "--num-cpus", 1)
+    assert hall.execute(see, f"export OMP_NUM_THREADS=3; {see}", options=options).returncode == 0
+    assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["unset\n", "3\n"]
+
+
+def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(hall: Hall) -> None:
+    (hall.user / "b.sh").write_bytes(b"\xef\xbb\xbfecho one\n")
+    assert hall.batch("b.sh", "--machines", hall.file(hall.one), *SMALL).returncode == 0
+    assert hall.result("b.sh.1.out") == "one\n"
 
 
 # ---------------------------------------------------------------------------- the example

@@ -86,6 +86,33 @@ def test_mls_44_results_are_never_overwritten(hall: Hall) -> None:
     assert not (hall.one.home / "again").exists()
 
 
+def test_mls_44_a_name_that_is_in_use_is_refused(hall: Hall) -> None:
+    line = "echo begun; until [ -e $HOME/go ]; do sleep 0.05; done"
+    words = ("execute_remote", "--machine", hall.file(hall.one), "--job-name", "mine", line)
+    first = hall.start(*words)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "begun\n"
+    done = hall.remote("--job-name", "mine", "touch $HOME/again")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "execute_remote: job 'mine' is being run by another command; wait for its end, or choose"
+        " a name\n"
+    )
+    (hall.one.home / "go").touch()
+    first.communicate(timeout=40)
+    assert first.returncode == 0
+    assert not (hall.one.home / "again").exists()
+    assert hall.results() == ["mine"]
+
+
+def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
+    done = hall.remote("--copy-backwards", "reslts", "true")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "execute_remote: --copy-backwards reslts: the command left nothing there\n"
+    )
+
+
 def test_mls_45_the_code_and_both_streams_are_the_commands_own(hall: Hall) -> None:
     done = hall.remote("echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")

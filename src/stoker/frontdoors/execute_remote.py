@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.client.client import Client
+    from stoker.frontdoors.execute_batch.claims import Claims
     from stoker.frontdoors.execute_batch.party import Member
     from stoker.frontdoors.execute_batch.words import Words
 
@@ -77,15 +78,13 @@ def _command(words: Words) -> str:
 
 def _run(words: Words, command: str, name: str) -> int:
     from stoker.client.client import connect
+    from stoker.frontdoors.execute_batch.claims import Claims
     from stoker.frontdoors.execute_batch.lines import RESULTS, make_results
     from stoker.frontdoors.execute_batch.party import Party
     from stoker.frontdoors.execute_batch.travel import travel
 
     directory = os.path.join(RESULTS, name)
-    if os.path.lexists(directory):
-        raise StokerError(
-            f"results for job '{name}' already exist, move or remove files before continuing"
-        )
+    _insist_on_no_results(directory, name)
     options = {
         **travel(
             words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", [])
@@ -93,20 +92,55 @@ def _run(words: Words, command: str, name: str) -> int:
         "name": name, "door": DOOR, "verbatim": True, "cpus": "0",
     }  # fmt: skip
     client = connect()
+    claims = Claims(client)
     party = Party(client, [words.ones["--machine"]], DOOR)
     try:
         party.join()
         options["bring_into"] = os.path.join(make_results(), name).replace("%", "%%")
-        id = _submit(client, party.members[0], command, options)
+        _claim(claims, name)
+        try:
+            _insist_on_no_results(directory, name)  # somebody may have had the name until now
+            id = _submit(client, party.members[0], command, options)
+        except StokerError:
+            claims.release(name)
+            raise
         if "--verbose" in words.switches:
             from stoker.cli import output
 
             output.say(f"{DOOR}: job {id} on {party.members[0].address}: {command}")
         code = _follow(client, str(id))
         os.makedirs(directory, exist_ok=True)
+        claims.release(name)
+        _complain(options, directory, party.members[0])
         return code
     finally:
         party.leave()
+
+
+def _insist_on_no_results(directory: str, name: str) -> None:
+    if os.path.lexists(directory):
+        raise StokerError(
+            f"results for job '{name}' already exist, move or remove files before continuing"
+        )
+
+
+def _claim(claims: Claims, name: str) -> None:
+    """Have a name for this run alone."""
+    from stoker.frontdoors.execute_batch.claims import ANOTHER
+
+    holder = claims.take(name)
+    if holder is not None:
+        by = "by another command" if holder == ANOTHER else f"as job {holder}"
+        raise StokerError(f"job '{name}' is being run {by}; wait for its end, or choose a name")
+
+
+def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
+    """Say what was to come back and has not."""
+    from stoker.cli import output
+    from stoker.frontdoors.execute_batch.travel import brought_nothing
+
+    for path in [] if member.view["shared"] else brought_nothing(options, directory):
+        output.say(f"{DOOR}: --copy-backwards {path}: the command left nothing there")
 
 
 def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:

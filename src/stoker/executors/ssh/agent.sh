@@ -144,10 +144,10 @@ prepare() {
             why="its files are not in $tree any more"
             [ -d "$tree" ] || return 1
             command : >"$tree.used"
-            why="no space left in $HERE"
-            mkdir -p "$work" || return 1
             why="no space left for its files in $HERE"
-            cp -Rp "$tree/." "$work/"
+            [ -d "$HERE/work" ] || mkdir -p "$HERE/work"
+            [ ! -e "$work" ] || rm -rf "$work"
+            cp -Rp "$tree" "$work"
             copied=$?
             # Had it been cleared away meanwhile, part of it might be missing.
             [ -d "$tree" ] || why="its files are not in $tree any more"
@@ -265,10 +265,13 @@ list_results() {
         named) written=1 ;;
         changed)
             written=2
-            cd "$work" && find . \( -type f -o -type l $EMPTY \) $NEWER "$RUN/$key.stamp" -print0 \
-                >"$RUN/$key.list.$$" && mv "$RUN/$key.list.$$" "$RUN/$key.list" && written=1 &&
-                [ ! -s "$RUN/$key.list" ] && written=0
-            rm -f "$RUN/$key.list.$$"
+            if cd "$work" && find . \( -type f -o -type l $EMPTY \) $NEWER "$RUN/$key.stamp" \
+                -print0 >"$RUN/$key.list.$$"; then
+                written=0 # and an empty list is of use to nobody
+                [ -s "$RUN/$key.list.$$" ] || return 0
+                written=2
+                mv "$RUN/$key.list.$$" "$RUN/$key.list" && written=1
+            fi
             ;;
     esac
 }
@@ -505,7 +508,7 @@ forget() {
     for key in "$@"; do
         shift
         set -- "$@" "$HERE/work/$INSTALL.$key"
-        for each in claim gate pid exit begun stamp out err list port; do
+        for each in claim gate pid exit begun stamp out err list list.$$ port; do
             [ -e "$RUN/$key.$each" ] && set -- "$@" "$RUN/$key.$each"
         done
     done

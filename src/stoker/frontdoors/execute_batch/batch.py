@@ -14,8 +14,10 @@ from stoker.cli.submission import current_directory, shell, umask
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.frontdoors.execute_batch.claims import ANOTHER, Claims
+from stoker.frontdoors.execute_batch.job import Job
 from stoker.frontdoors.execute_batch.lines import FINISHED, make_results, tell
 from stoker.frontdoors.execute_batch.orders import submit_all
+from stoker.frontdoors.execute_batch.stopping import listen_for_signals
 from stoker.frontdoors.execute_batch.travel import brought_nothing
 from stoker.frontdoors.execute_batch.vacant import vacant
 
@@ -35,25 +37,10 @@ ENDINGS = frozenset(
 """Events after which a job may be over."""
 TRY_AGAIN = 1.0
 """Seconds before a line that the daemon had no room for is tried again."""
-LATE = 5.0
-"""Seconds after which a line that has not started is looked at: another slot may be free."""
 AT_ONCE = 16
 """Lines that are submitted at the same time."""
 FALLS = 5
 """A daemon that ends so often, with nothing to tell in between, is not started again."""
-
-
-class Job:
-    """A line in a slot."""
-
-    __slots__ = ("explained", "late", "line", "look_at", "slot", "started")
-
-    def __init__(self, line: Line, slot: Slot, explained: bool = False) -> None:
-        self.line, self.slot = line, slot
-        self.started = self.late = False
-        self.explained = explained
-        """Whether it has been said why it waits."""
-        self.look_at = time.monotonic() + LATE
 
 
 class Batch:
@@ -99,7 +86,7 @@ class Batch:
                     f"WARNING: job results already exists for line {line.number},"
                     " skipping evaluation: delete if you wish to rerun"
                 )
-        _listen_for_signals(self._woken)
+        listen_for_signals(self._woken)
         events = EventStream(self.client)
         try:
             while True:
@@ -313,13 +300,18 @@ class Batch:
         slots = vacant(self.client, [slot for _, slot in sorted(self.free)]) if waiting else []
         for id in sorted(late):
             job = self.running[id]
-            job.look_at, job.late = now + LATE, id in waiting
-            if job.late and slots and self._withdrawn(id):
-                self._move(job, slots.pop(0))
-            elif job.late and not job.explained:
+            job.look_at, job.late = now + job.patience, id in waiting
+            if not job.late:
+                continue
+            # Slots without a GPU are all the same on one machine.
+            better = [each for each in slots if each.gpu is not None or not job.slot.beside(each)]
+            if (not better or job.moved) and not job.explained:
                 job.explained = True
                 why = output.clean(self.client.why(str(id))["text"])
                 self._say(f"{job.line.name} waits: {why}")
+            if better and self._withdrawn(id):
+                slots.remove(better[0])
+                self._move(job, better[0])
 
     def _withdrawn(self, id: int) -> bool:
         """Take a job out of the queue, unless it has started in this moment."""
@@ -333,7 +325,7 @@ class Batch:
         self.free.remove((slot.number, slot))
         heapify(self.free)
         self._vacate(job.slot)
-        moved = Job(job.line, slot, job.explained)
+        moved = Job(job.line, slot, job)
         self._submitted(moved, submit_all(self.client, [self._submission(moved)])[0])
 
     # -- stopping -------------------------------------------------------------------------
@@ -356,13 +348,3 @@ class Batch:
     @staticmethod
     def _say(text: str) -> None:
         output.say(f"{DOOR}: {text}")
-
-
-def _listen_for_signals(woken: int) -> None:
-    """Have the numbers of signals written to a descriptor; go on when the terminal is gone."""
-    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # `nohup` and background shells ignore some of these on purpose.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)

@@ -7,6 +7,7 @@ dead, its job may run on all the same: the daemon knows.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from stoker import places
 from stoker.client.errors import StokerError
@@ -74,10 +75,8 @@ class Claims:
         """Give a name back."""
         if name in self.mine:
             self.mine.remove(name)
-            try:
+            with suppress(OSError):  # somebody may have tidied up
                 os.unlink(_path(name))
-            except OSError:
-                pass  # somebody has tidied up
 
     def _left_behind(self, name: str) -> str | None:
         """The job of this name in this directory that has not ended, if there is one."""
@@ -100,10 +99,8 @@ def _lock() -> int:
     import fcntl
 
     fd = os.open(RESULTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with suppress(OSError):  # some file systems over the network lock no directories
         fcntl.flock(fd, fcntl.LOCK_EX)
-    except OSError:
-        pass  # some file systems over the network lock no directories
     return fd
 
 

@@ -26,6 +26,10 @@ class Slot:
     ) -> None:
         self.number, self.member, self.gpu, self.options = number, member, gpu, options
 
+    def beside(self, other: Slot) -> bool:
+        """Whether another one is on the same machine."""
+        return self.member is other.member
+
     def shown(self, command: str) -> str:
         """A job's command, as people are told of it."""
         if self.gpu is None or "exclusive" in self.options:

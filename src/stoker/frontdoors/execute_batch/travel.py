@@ -29,9 +29,7 @@ def travel(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
 
 def brought_nothing(carried: dict[str, Any], directory: str) -> list[str]:
     """What was to come back of a job, and has not."""
-    return [
-        path for path in carried.get("bring", ()) if not os.path.lexists(f"{directory}/{path}")
-    ]
+    return [path for path in carried.get("bring", ()) if not os.path.lexists(f"{directory}/{path}")]
 
 
 def _inside(path: str, option: str) -> str:

@@ -26,7 +26,13 @@ def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str,
     there = [gpu for gpu in gpus if gpu["node"] == node["name"]]
     strangers = "explicit" not in slot.options
     if "exclusive" in slot.options:
-        return not node["jobs"] and not (strangers and any(gpu["stranger"] for gpu in there))
+        return not node["jobs"] and not (
+            strangers and any(gpu["stranger"] is not None for gpu in there)
+        )
+    pools = node["resources"]
+    cores, memory = float(slot.options["cpus"]), int(slot.options["mem"].removesuffix("M"))
+    if float(pools["cpu"]["free"]) < cores or int(pools["mem"]["free"]) < memory:
+        return False
     if slot.gpu is None:
         return True
     asked = float(slot.options["gpus"])
