@@ -6,7 +6,7 @@ from core.story import Afar, gpus, node
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
 from stoker.core.explain import why
-from stoker.core.instructions import EndAttempt, StartProcess
+from stoker.core.instructions import EndAttempt
 from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
@@ -451,18 +451,6 @@ def test_another_boot_of_the_machine_afar_loses_what_ran_there():
     assert story.is_(job) == "PENDING"
     story.wait(10)
     assert story.plan() == [job]
-
-
-def test_a_wish_says_where():
-    story = Afar(gpus=0)
-    story.add("ant", gpus=1)
-    job = story.submit()
-    planned = e.AttemptPlanned(
-        at=story.now, job=job, attempt=0, boot=story.boot,
-        placement=place(story.state.cluster, gpus(1)),  # type: ignore[arg-type]
-    )  # fmt: skip
-    assert story.tell(planned) == [StartProcess(job, 0, planned.placement)]
-    assert story.state.is_afar(planned.placement)
 
 
 def test_a_machine_that_is_closed_takes_nothing_new_until_it_is_open_again() -> None:
