@@ -131,7 +131,7 @@ def _expect(work: Path) -> None:
 def _seeds_way(work: Path, lab: Any) -> float:
     """Six connections a job: make a directory, copy there, unpack and run, pack, copy, remove."""
     options = ["-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new", "-oLogLevel=ERROR",
-               "-i", str(lab.key)]  # fmt: skip
+               f"-oUserKnownHostsFile={lab.known_hosts}", "-i", str(lab.key)]  # fmt: skip
     environment = {**os.environ, **lab.environment}
 
     def ssh(machine: Any, line: str) -> subprocess.CompletedProcess[bytes]:
@@ -268,7 +268,8 @@ def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]
                 return time.perf_counter() - begin
 
             def theirs() -> float:
-                ssh = f"ssh -i {lab.key} -p {lab.a.port} -oStrictHostKeyChecking=accept-new"
+                known = f"-oUserKnownHostsFile={lab.known_hosts} -oStrictHostKeyChecking=accept-new"
+                ssh = f"ssh -i {lab.key} -p {lab.a.port} {known}"
                 target = f"{lab.a.user}@{lab.a.address}:theirs{time.monotonic_ns()}"
                 begin = time.perf_counter()
                 subprocess.run(["rsync", "-a", "-e", ssh, f"{source}/", target], check=True,
