@@ -2,14 +2,7 @@
 
 from e2e.box import Box, until
 from ssh.lab import Lab
-
-
-def added(box: Box, lab: Lab, *names: str) -> None:
-    box.up()
-    for name in names:
-        machine = getattr(lab, name)
-        done = box.stoker("nodes", "add", name, machine.url, "--key", str(machine.key))
-        assert done.returncode == 0, done.stderr
+from ssh.moves import add
 
 
 def gang(box: Box, line: str, *more: str) -> int:
@@ -27,7 +20,7 @@ SAY = "echo $NODE_RANK/$WORLD_SIZE $NODELIST $MASTER_ADDR:$MASTER_PORT on $(host
 
 def test_every_part_knows_the_others(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     job = gang(box, SAY)
     assert box.end_of(job)["result"] == 0
     assert part(box, job, 0) == f"0/2 a,b {lab.a.address}:29500 on a\n"
@@ -36,7 +29,7 @@ def test_every_part_knows_the_others(field: tuple[Box, Lab]) -> None:
 
 def test_the_meeting_point_is_a_free_port_of_the_first_machine(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     waits = "until [ -e go ]; do [ -e $HOME/go ] && break; sleep 0.05; done"
     first = gang(box, f"echo $MASTER_PORT; {waits}")
     until(lambda: box.job(first)["state"] == "RUNNING")
@@ -51,7 +44,7 @@ def test_the_meeting_point_is_a_free_port_of_the_first_machine(field: tuple[Box,
 
 def test_one_part_s_death_ends_the_whole(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     job = gang(box, "if [ $NODE_RANK = 1 ]; then exit 9; fi; sleep 300")
     end = box.end_of(job)
     assert (end["state"], end["result"]) == ("FAILED", 9)
@@ -60,7 +53,7 @@ def test_one_part_s_death_ends_the_whole(field: tuple[Box, Lab]) -> None:
 
 def test_with_this_machine_as_one_of_them(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a")
+    add(box, lab.a)
     here = box.client.nodes()["nodes"][0]["name"]
     done = box.stoker("submit", "--nodes", "2", "--wrap", "echo $NODE_RANK $NODELIST $MASTER_ADDR")
     job = int(done.stdout)
@@ -72,7 +65,7 @@ def test_with_this_machine_as_one_of_them(field: tuple[Box, Lab]) -> None:
 
 def test_a_daemon_that_dies_leaves_the_parts_together(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     job = gang(box, "echo up; until [ -e $HOME/go ]; do sleep 0.05; done; exit $NODE_RANK")
     until(lambda: lab.a.pids("STOKER_TOKEN=") and lab.b.pids("STOKER_TOKEN="))
     box.crash()
@@ -85,7 +78,7 @@ def test_a_daemon_that_dies_leaves_the_parts_together(field: tuple[Box, Lab]) ->
 
 def test_cancelled_together(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     job = gang(box, "sleep 300")
     until(lambda: lab.a.pids("sleep 300") and lab.b.pids("sleep 300"))
     box.stoker("cancel", str(job))
@@ -95,7 +88,7 @@ def test_cancelled_together(field: tuple[Box, Lab]) -> None:
 
 def test_nobody_runs_when_one_cannot_be_ready(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     lab.b.kill_connections()
     lab.b.stop_sshd()
     job = gang(box, "touch $HOME/ran; exit 0")
@@ -107,7 +100,7 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[Box, Lab]) -> None:
 
 def test_all_machines_and_logs_are_shown_also_when_it_is_over(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab, "a", "b")
+    add(box, lab.a, lab.b)
     hold = "echo $NODE_RANK; until [ -e $HOME/go ]; do sleep 0.05; done"
     job = gang(box, hold, "--output", f"{box.user}/%N.txt", "--error", f"{box.user}/%t.err")
     box.becomes(job, "RUNNING")

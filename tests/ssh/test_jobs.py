@@ -2,29 +2,16 @@
 
 from e2e.box import Box, until
 from ssh.lab import Lab
-
-
-def added(box: Box, lab: Lab, *names: str) -> None:
-    box.up()
-    for name in names or ("a",):
-        machine = getattr(lab, name)
-        done = box.stoker("nodes", "add", name, machine.url, "--key", str(machine.key))
-        assert done.returncode == 0, done.stderr
-
-
-def on(box: Box, name: str, line: str, *more: str) -> int:
-    done = box.stoker("submit", "-w", name, *more, "--wrap", line)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+from ssh.moves import add, on
 
 
 def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
     field: tuple[Box, Lab],
 ) -> None:
     box, lab = field
-    added(box, lab)
+    add(box, lab.a)
     (box.user / "hello.txt").write_text("hello\n")
-    job = on(box, "a", "cat hello.txt; hostname; echo new > made.txt; exit 3")
+    job = on(box, lab.a, "cat hello.txt; hostname; echo new > made.txt; exit 3")
     assert box.end_of(job)["result"] == 3
     assert box.output(job) == "hello\na\n"
     assert (box.user / "made.txt").read_text() == "new\n"
@@ -35,8 +22,10 @@ def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> N
     (lab.a.home / ".bashrc").write_text(
         "echo welcome; greet() { echo hello $1; }; export CUDA_VISIBLE_DEVICES=7; oops\n"
     )
-    added(box, lab)
-    job = on(box, "a", "greet you$CUDA_VISIBLE_DEVICES; echo bad >&2; exit 7", "-o", "o", "-e", "e")
+    add(box, lab.a)
+    job = on(
+        box, lab.a, "greet you$CUDA_VISIBLE_DEVICES; echo bad >&2; exit 7", "-o", "o", "-e", "e"
+    )
     assert box.end_of(job)["result"] == 7
     assert (box.user / "o").read_text() == "hello you\n"
     assert (box.user / "e").read_text() == "bad\n"
@@ -44,8 +33,8 @@ def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> N
 
 def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab)
-    job = on(box, "a", "(sleep 300 & sleep 300); sleep 300")
+    add(box, lab.a)
+    job = on(box, lab.a, "(sleep 300 & sleep 300); sleep 300")
     until(lambda: len(lab.a.pids("sleep 300")) >= 2)
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
@@ -56,8 +45,8 @@ def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
     field: tuple[Box, Lab],
 ) -> None:
     box, lab = field
-    added(box, lab)
-    job = on(box, "a", "echo begun; sleep 300", "-e", "err")
+    add(box, lab.a)
+    job = on(box, lab.a, "echo begun; sleep 300", "-e", "err")
     until(lambda: lab.a.pids("sleep 300"))
     box.stoker("cancel", str(job))
     assert box.end_of(job)["state"] == "CANCELLED"
@@ -67,8 +56,8 @@ def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
 
 def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab)
-    job = on(box, "a", "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
+    add(box, lab.a)
+    job = on(box, lab.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
     until(lambda: box.job(job)["state"] == "RUNNING")
     box.crash()
     box.up()
@@ -79,8 +68,8 @@ def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) ->
 
 def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab)
-    job = on(box, "a", "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
+    add(box, lab.a)
+    job = on(box, lab.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
     until(lambda: box.job(job)["state"] == "RUNNING")
     lab.a.kill_connections()
     (lab.a.home / "go").touch()
@@ -90,11 +79,11 @@ def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, La
 
 def test_signals(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab)
+    add(box, lab.a)
     (box.user / "t.sh").write_text(
         "trap 'echo usr; exit 9' USR1\necho up\nwhile :; do sleep 0.05; done\n"
     )
-    job = on(box, "a", "sh t.sh")
+    job = on(box, lab.a, "sh t.sh")
     box.stoker("nodes")
     until(lambda: box.job(job)["state"] == "RUNNING" and box.output(job) == "up\n")
     box.stoker("kill", "-s", "USR1", str(job))
@@ -103,8 +92,8 @@ def test_signals(field: tuple[Box, Lab]) -> None:
 
 def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    added(box, lab)
-    job = on(box, "a", "setsid -f sleep 304 >/dev/null 2>&1; echo done")
+    add(box, lab.a)
+    job = on(box, lab.a, "setsid -f sleep 304 >/dev/null 2>&1; echo done")
     end = box.end_of(job)
     assert end["result"] == 0
     assert lab.a.pids("sleep 304") == []

@@ -29,6 +29,7 @@ from stoker.executors.ssh.trees import Tree, changed
 from stoker.executors.ssh.way import (
     MARK,
     CarryError,
+    DiskFull,
     Errand,
     LinkLost,
     NoRsync,
@@ -40,7 +41,7 @@ from stoker.executors.ssh.way import (
     rsync,
 )
 
-__all__ = ["CarryError", "LinkLost", "Way", "bring", "send", "unpack"]
+__all__ = ["CarryError", "DiskFull", "LinkLost", "Way", "bring", "send", "unpack"]
 
 ANYBODY = Owner()
 

@@ -147,4 +147,4 @@ class Travel:
 
 def may_pass(error: Exception) -> bool:
     """Whether the same may succeed later: over another connection, or when there is room."""
-    return isinstance(error, carry.LinkLost) or "is full; make room" in str(error)
+    return isinstance(error, carry.LinkLost | carry.DiskFull)

@@ -35,6 +35,10 @@ class LinkLost(CarryError):
     """The connection broke: the same call may succeed over the next one."""
 
 
+class DiskFull(CarryError):
+    """There was no room: the same call may succeed when somebody has made some."""
+
+
 class NoRsync(Exception):
     """The other side cannot speak it after all."""
 
@@ -226,7 +230,7 @@ def judge(way: Way, code: int, said: bytes, full: str) -> None:
     host = way.address.host
     text = said.rpartition(MARK)[2].decode(errors="replace").strip()
     if re.search(r"No space left on device|Disk quota exceeded|\((28|122)\)", text):
-        raise CarryError(f"the disk of {full} is full; make room there and try again.")
+        raise DiskFull(f"the disk of {full} is full; make room there and try again.")
     lines = [line for line in text.splitlines() if line and not line.startswith("rsync error:")]
     if code in LOST and not any(CAUSE.search(line) for line in lines):
         raise LinkLost(f"the connection to {host} was lost while files were on their way.")
