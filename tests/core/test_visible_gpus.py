@@ -19,7 +19,7 @@ def launched(request: Request, *cards: DeviceFacts, command: str = "true") -> La
     given = {
         "job": story.job(job), "spec": story.state.spec(story.job(job)),
         "placement": story.placed(job), "node": story.state.cluster.nodes["box"],
-        "logs": "/l", "token": "t.1.0", "scripts": "/s", "at": 0.0, "rank": 0,
+        "logs": "/l", "token": "t.1.0", "scripts": "/s", "at": 0.0, "rank": 0, "home": "/h",
     }  # fmt: skip
     return launch(**{name: given[name] for name in inspect.signature(launch).parameters})
 

@@ -9,6 +9,9 @@ from msgspec import Struct
 from stoker.core.request import GPU
 from stoker.core.units import THOUSAND
 
+SLIVER = 1
+"""What a job takes of a GPU that it shares by memory: just enough that nobody gets it whole."""
+
 
 class DeviceFacts(Struct, frozen=True, omit_defaults=True):
     """What a machine says about one of its devices."""

@@ -140,6 +140,61 @@ class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
     note: str | None = None
     """What had to be done to end it, or what it left behind."""
     part: int | None = None
+    stopped: bool = False
+    """It ended at a safe point because it was asked to, whatever its code."""
+
+
+class TrainingBegan(Event, frozen=True, kw_only=True):
+    """The training library spoke up in an attempt: it will hear a wish to stop."""
+
+    job: int
+    attempt: int
+
+
+class EpochsCounted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """So many epochs of a job are done and saved, in all its attempts together."""
+
+    job: int
+    attempt: int
+    done: int
+    seconds: float | None = None
+    """How long an epoch took lately."""
+    step: float | None = None
+    """How long a step took lately, in seconds."""
+    warmup: float | None = None
+    """Seconds from the start of the attempt to its first epoch."""
+
+
+class MemoryMeasured(Event, frozen=True, kw_only=True):
+    """An attempt was seen to use so much of one GPU's memory (MiB): the most so far."""
+
+    job: int
+    attempt: int
+    memory: int
+
+
+class StopAsked(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The planner wants a running attempt to stop at its next safe point, and go on later."""
+
+    job: int
+    attempt: int
+    why: str
+    boot: float
+    by: int | None = None
+    gpus: int | None = None
+
+
+class StopOverdue(Event, frozen=True, kw_only=True):
+    """An attempt that may be ended has not stopped within its grace."""
+
+    job: int
+    attempt: int
+
+
+class EstimateExceeded(Event, frozen=True, kw_only=True):
+    """A job has taken far longer than it said."""
+
+    job: int
 
 
 class AttemptLost(Event, frozen=True, kw_only=True):
@@ -352,6 +407,7 @@ AnyEvent = (
     | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
+    | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopOverdue | EstimateExceeded
     | ForeignUseChanged | QueueDefined | QueueDeleted | RecordsCleared | JobsSeen | JobsForgotten
     | JobRecalled
 )  # fmt: skip

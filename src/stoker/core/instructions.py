@@ -35,6 +35,13 @@ class SignalAttempt(Instruction, frozen=True):
     signal: int
 
 
+class AskToStop(Instruction, frozen=True):
+    """Tell the library in an attempt's processes that it is to stop at its next safe point."""
+
+    job: int
+    attempt: int
+
+
 class SuspendAttempt(Instruction, frozen=True):
     """Stop the job's processes where they are."""
 

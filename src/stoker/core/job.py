@@ -46,6 +46,83 @@ class Carry(Struct, frozen=True, omit_defaults=True):
     """Patterns that go neither way, as in .gitignore."""
 
 
+class Training(Struct, frozen=True, omit_defaults=True):
+    """What a training job says about itself when it is submitted."""
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    set_size: int | None = None
+    """Samples in an epoch, on all GPUs together."""
+    expected: int | None = None
+    """Seconds that its owner thinks it takes in all."""
+    heartbeat: int = 100
+    """Steps between two reports."""
+    snapshots: str | None = None
+    """Where its checkpoints go, in a directory of its own; None: beside our own state."""
+    distributed: bool = False
+    """Whether it gets the variables of torch.distributed and TF_CONFIG even on one machine."""
+
+
+class Mount(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A directory of the machine, inside a container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+    optional: bool = False
+    """Left out where there is no such directory."""
+
+
+class Container(Struct, frozen=True, omit_defaults=True):
+    """The image a job runs in. A container is a way to start a process."""
+
+    image: str
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[tuple[int, int], ...] = ()
+    """Port of the machine, port in the container."""
+    here: bool = True
+    """Whether the job's directory is there under its own name, and it starts in it."""
+
+
+class Stop(Struct, frozen=True, omit_defaults=True):
+    """A running attempt has been asked to stop at its next safe point."""
+
+    why: str
+    boot: float
+    """When, by the boot clock."""
+    by: int | None = None
+    """The job that waits for its devices."""
+    gpus: int | None = None
+    """How many GPUs it is to have when it goes on; None: whatever it asked for."""
+
+
+class Progress(Struct, frozen=True, omit_defaults=True):
+    """How far a training job is, and what its attempts have taught us."""
+
+    epochs: int = 0
+    """Epochs that count: the script's own saving code has run after each of them."""
+    since: int = 0
+    """How many of those there were when the current attempt began."""
+    listening: bool = False
+    """The library has spoken up in this attempt, so that it stops when it is asked to."""
+    stop: Stop | None = None
+    preemptions: int = 0
+    peak: int | None = None
+    """The most that this attempt was seen to use of one GPU's memory, in MiB."""
+    reserve: int | None = None
+    """MiB to set aside on each GPU, since it once ran out of what it had."""
+    shortages: int = 0
+    """How often that happened."""
+    alone: bool = False
+    """It shares no GPU any more: others have cost it an attempt."""
+    gpus: int | None = None
+    """How many GPUs the planner wants it to have."""
+    demoted: bool = False
+    """It took far longer than it said, and lost priority."""
+    ran: float = 0.0
+    """Seconds that earlier attempts have run."""
+
+
 class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     """How one part of an attempt on several machines ended."""
 
@@ -114,6 +191,10 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     carry: Carry = Carry()
     if_unreachable: int | None = None
     """Seconds after which it is restarted elsewhere, though it may still run."""
+    training: Training | None = None
+    container: Container | None = None
+    restartable: bool = False
+    """It may be ended and begun anew to make room (`--requeue`)."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -175,6 +256,7 @@ class Job(Struct, omit_defaults=True, gc=False):
     note: str | None = None
     seen: bool = False
     past: tuple[Past, ...] = ()
+    progress: Progress | None = None
 
     @property
     def order(self) -> int:

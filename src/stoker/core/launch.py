@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import Node, Placement
-from stoker.core.job import Carry, Job, Spec
+from stoker.core import contract
+from stoker.core.cluster import SLIVER, Node, Placement
+from stoker.core.job import Carry, Container, Job, Spec
 from stoker.core.request import GPU
 from stoker.core.units import format_amount
 
@@ -44,11 +45,20 @@ class Launch(Struct, frozen=True):
     """What people call the job."""
     since: float = 0.0
     """What it takes along must not have been looked at before this moment."""
+    container: Container | None = None
+    reports: str = ""
+    """Where the training library leaves word; made by the library when it has something to say."""
+    checkpoints: str = ""
+    """Where it keeps what all attempts of the job share."""
+    own_checkpoints: bool = True
+    """Whether that is a place of ours, not one that the user named."""
+    trains: bool = False
+    """Whether that directory must be there from the start."""
 
 
 def launch(
     job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
-    scripts: str, rank: int = 0,
+    scripts: str, rank: int = 0, home: str = "",
 ) -> Launch:  # fmt: skip
     """Compose the start of an attempt from what was submitted and what it was given."""
     devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
@@ -63,16 +73,22 @@ def launch(
     uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
     vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     gpus = ",".join(ids)
+    unique = contract.unique_id(token, job.id)
+    reports = contract.reports(home, job)
+    checkpoints = contract.checkpoints(spec, home, unique)
     extra = {
         "STOKER_TOKEN": token,
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.attempt),
         "STOKER_GPUS": gpus,
-        "STOKER_GPU_COUNT": format_amount(placement.gpu_amount),
+        "STOKER_GPU_COUNT": _count(placement),
         "STOKER_GPU_UUIDS": ",".join(uuids),
         "STOKER_NODES": node.name,
         "STOKER_NODE_RANK": "0",
+        "STOKER_REPORTS": reports,
+        "STOKER_CHECKPOINT_DIR": checkpoints,
+        **contract.variables(job, spec, placement, unique),
         **_visible(gpus, vendors),
     }
     for take in placement.takes:
@@ -99,8 +115,17 @@ def launch(
         out=out, err=err, script=spec.script, terminal=spec.pty, gpus=uuids,
         fill=words if spec.fill else {}, line=script is None and isinstance(job.command, str),
         asked=spec.asked, carry=carrying(job, spec, node.name, rank), label=job.label,
-        since=at if after_others else job.submitted_at,
+        since=at if after_others else job.submitted_at, container=spec.container,
+        reports=reports, checkpoints=checkpoints,
+        own_checkpoints=spec.training is None or spec.training.snapshots is None,
+        trains=spec.training is not None or spec.warning is not None,
     )  # fmt: skip
+
+
+def _count(placement: Placement) -> str:
+    """How many GPUs it sees; of those that it shares by memory, no share is counted."""
+    sliver = any(take.amount == SLIVER for take in placement.takes if take.type == GPU)
+    return str(len(placement.names(GPU))) if sliver else format_amount(placement.gpu_amount)
 
 
 def _visible(gpus: str, vendors: set[str | None]) -> dict[str, str]:

@@ -28,6 +28,10 @@ class GpuAsk(Struct, frozen=True, omit_defaults=True):
     """What its queue has, or the devices it had before: those named must be among them."""
     share: int | None = None
     """So much of every device in `only`, all of them together, in that order."""
+    beside: bool = False
+    """Whether other such jobs may be on the same GPUs, as long as the memory of all fits."""
+    most: int | None = None
+    """An elastic job: `amount` is the least, and it may be given up to so much."""
 
 
 class Request(Struct, frozen=True, omit_defaults=True):

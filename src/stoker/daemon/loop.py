@@ -122,6 +122,7 @@ class Loop:
     ) -> None:  # fmt: skip
         self.store, self.executor, self.poller, self.desk = store, executor, poller, desk
         self.settings, self.watch, self.fleet, self.scripts = settings, watch, fleet, scripts
+        self.home = os.path.dirname(desk.logs)
         self.feeder = feeder or Feeder()
         self.engine = Engine(store, clock, self.carry_out, self.publish)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
@@ -342,6 +343,7 @@ class Loop:
             self.executor.token(wish.job, wish.attempt),
             self.scripts,
             rank,
+            self.home,
         )
 
     def _announce_end(self, id: int) -> None:
