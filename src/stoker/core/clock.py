@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from stoker.core.estimate import estimate
 from stoker.core.events import (
     AttemptAbandoned,
     DeadlinePassed,
+    EstimateExceeded,
     Event,
+    StopOverdue,
     TimeLimitNear,
     TimeLimitReached,
     WaitOver,
 )
-from stoker.core.job import Job
+from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 
+FAR_OVER = 2.0
+"""A job that takes so many times as long as it said loses priority."""
+UNMEASURED = 600.0
+"""Seconds that a job has to come to its next checkpoint when nobody knows its epochs."""
 _NOT_COUNTING = (JobState.SUSPENDED, JobState.COMPLETING)
 
 
@@ -46,6 +53,13 @@ def due(state: State, at: float, boot: float) -> list[Event]:
             for node, moment in _given_up(state, job)
             if boot >= moment
         ]
+        too_long = _too_long(state, job)
+        if too_long is not None and boot >= too_long:
+            facts.append(EstimateExceeded(at=at, job=job.id))
+    for job in state.stoppable.values():
+        patience = _patience(state, job)
+        if patience is not None and boot >= patience:
+            facts.append(StopOverdue(at=at, job=job.id, attempt=job.attempt))
     return facts
 
 
@@ -59,7 +73,45 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
     for job in state.running.values():
         waits += [moment - boot for moment in _limits(state, job) if moment is not None]
         waits += [moment - boot for _, moment in _given_up(state, job)]
+        too_long = _too_long(state, job)
+        if too_long is not None:
+            waits.append(too_long - boot)
+    for job in state.stoppable.values():
+        patience = _patience(state, job)
+        if patience is not None:
+            waits.append(patience - boot)
     return max(min(waits), 0.0) if waits else None
+
+
+def _too_long(state: State, job: Job) -> float | None:
+    """When a job has taken far longer than it said, or than its epochs let expect."""
+    spec, begun = state.specs[job.spec], job.started_boot
+    if spec.training is None or begun is None or job.state is not JobState.RUNNING:
+        return None
+    progress = job.progress or Progress()
+    said: float | None = spec.training.expected
+    if said is None and progress.epochs:
+        families = state.rest.families
+        said = estimate(families, state.cluster, job, spec, progress.counted_at or 0).total_seconds
+    if said is None or progress.demoted:
+        return None
+    return begun + job.slack + max(FAR_OVER * said - progress.ran, 0.0)
+
+
+def _patience(state: State, job: Job) -> float | None:
+    """When a job that was asked to stop is ended: if its owner allows that, after a grace."""
+    progress, spec = job.progress, state.specs[job.spec]
+    if progress is None or progress.stop is None or job.state is not JobState.RUNNING:
+        return None
+    if state.rest.away and _out_of_reach(state, job):
+        return None
+    if not progress.listening:
+        return progress.stop.boot + spec.warning.seconds if spec.warning is not None else None
+    if not spec.restartable:
+        return None
+    at = progress.counted_at or 0.0
+    epoch = estimate(state.rest.families, state.cluster, job, spec, at).epoch_seconds
+    return progress.stop.boot + (UNMEASURED if epoch is None else 2 * epoch + 60.0)
 
 
 def _given_up(state: State, job: Job) -> list[tuple[str, float]]:

@@ -72,8 +72,8 @@ class Device:
     """One device and what is left of it. Only the ledger's take and release change `free`."""
 
     __slots__ = (
-        "drained", "facts", "free", "gone", "memory_free", "name", "others", "stranger",
-        "stranger_memory", "type",
+        "drained", "facts", "free", "gone", "memory_free", "name", "others", "slivers",
+        "stranger", "stranger_memory", "type",
     )  # fmt: skip
 
     def __init__(self, type: str, facts: DeviceFacts) -> None:
@@ -88,6 +88,8 @@ class Device:
         self.stranger_memory = 0
         self.others = 0
         """So much of a pool is in use by others, as far as it can be measured."""
+        self.slivers = 0
+        """How many jobs share it by memory."""
         self.gone = False
         """Still held by a running attempt, but the machine no longer offers it."""
 
@@ -96,7 +98,7 @@ class Device:
         twin = Device(self.type, self.facts)
         twin.free, twin.memory_free, twin.others = self.free, self.memory_free, self.others
         twin.stranger, twin.stranger_memory = self.stranger, self.stranger_memory
-        twin.drained, twin.gone = self.drained, self.gone
+        twin.drained, twin.gone, twin.slivers = self.drained, self.gone, self.slivers
         return twin
 
     @property
@@ -151,6 +153,7 @@ class Node:
             device = self.by_name[take.type, take.device]
             device.free -= take.amount
             device.memory_free -= take.memory
+            device.slivers += take.amount == SLIVER
             if device.free < 0:
                 raise AssertionError(f"{self.name} {take.type} {take.device} is over-committed")
 
@@ -160,6 +163,7 @@ class Node:
             device = self.by_name[take.type, take.device]
             device.free += take.amount
             device.memory_free += take.memory
+            device.slivers -= take.amount == SLIVER
             if device.free > device.facts.capacity:
                 raise AssertionError(f"{self.name} {take.type} {take.device} given back twice")
             if device.gone and device.free == device.facts.capacity:
@@ -212,6 +216,7 @@ class Cluster:
             # A device that shrank under its attempts is less than empty until they end.
             device.free -= take.amount
             device.memory_free -= take.memory
+            device.slivers += take.amount == SLIVER
 
     def take(self, placement: Placement) -> None:
         """Enter a placement in the ledger."""

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core import events as e
-from stoker.core.changes import attempts, machines, memory, owners, remotes, submission, time
+from stoker.core.changes import (
+    attempts,
+    machines,
+    memory,
+    owners,
+    remotes,
+    submission,
+    time,
+    training,
+)
 from stoker.core.instructions import Instruction
 from stoker.core.state import State
 
@@ -45,6 +54,12 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.JobRetried: owners.on_job_retried,
     e.JobEdited: owners.on_job_edited,
     e.JobMoved: owners.on_job_moved,
+    e.TrainingBegan: training.on_training_began,
+    e.EpochsCounted: training.on_epochs_counted,
+    e.MemoryMeasured: training.on_memory_measured,
+    e.StopAsked: training.on_stop_asked,
+    e.StopOverdue: training.on_stop_overdue,
+    e.EstimateExceeded: training.on_estimate_exceeded,
     e.TimeLimitReached: time.on_time_limit_reached,
     e.TimeLimitNear: time.on_time_limit_near,
     e.WaitOver: time.on_wait_over,

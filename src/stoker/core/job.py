@@ -121,6 +121,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """It took far longer than it said, and lost priority."""
     ran: float = 0.0
     """Seconds that earlier attempts have run."""
+    counted_at: float | None = None
+    """When the last epoch began, for all we know."""
 
 
 class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -138,6 +140,8 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     """It may still run, on a machine that does not answer."""
     note: str | None = None
     """What is to be known of its end."""
+    stopped: bool = False
+    """It ended at a safe point because it was asked to."""
 
     @property
     def well(self) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core import training_options
 from stoker.core.carrying import afar
 from stoker.core.dependency import parse_dependency
-from stoker.core.job import EarlySignal, Retry
+from stoker.core.job import EarlySignal, Retry, Spec
 from stoker.core.request import GpuAsk, Request, parse_gpus, parse_names
 from stoker.core.retry import parse_retry
 from stoker.core.units import (
@@ -50,6 +51,8 @@ class Wanted(Struct):
     set_env: tuple[tuple[str, str], ...] = ()
     export: str = "ALL"
     warnings: list[str] = []
+    needs_no_gpu: bool = False
+    """Whether it also runs where there is no GPU at all, though it would take one."""
 
 
 KNOWN = {
@@ -62,11 +65,11 @@ KNOWN = {
     "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
     "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
     "if_unreachable", "no_threads",
-}  # fmt: skip
+} | training_options.KNOWN  # fmt: skip
 
 
-def read(options: Options, context: Context, base: Request | None = None) -> Wanted:
-    """Read submit or edit options; `base` is the request that an edit starts from."""
+def read(options: Options, context: Context, before: Spec | None = None) -> Wanted:
+    """Read submit or edit options; `before` is what an edit starts from."""
     unknown = sorted(set(options) - KNOWN)
     if unknown:
         raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
@@ -75,7 +78,9 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
             raise BadValue(f"--{key} takes text, or a list of it.")
     words = {key: _text(key, value) for key, value in options.items() if key not in _LISTS}
     fields = _plain_fields(words, options)
-    wanted = Wanted(fields=fields, request=_request(words, options, base))
+    fields |= training_options.fields_of(words, options, before)
+    wanted = Wanted(fields=fields, request=_request(words, options, before))
+    wanted.needs_no_gpu = before is None and training_options.needs_no_gpu(words, options)
     if "priority" in words:
         wanted.priority = _integer(words["priority"], "--priority")
     elif "nice" in words:
@@ -109,9 +114,10 @@ def read(options: Options, context: Context, base: Request | None = None) -> Wan
     return wanted
 
 
-_LISTS = {"label", "env", "send", "bring", "leave_out"}
+_LISTS = {"label", "env", "send", "bring", "leave_out"} | training_options.LISTS
 _SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit",
-             "verbatim", "no_threads", "no_send", "no_bring"}  # fmt: skip
+             "verbatim", "no_threads", "no_send", "no_bring",
+             } | training_options.SWITCHES  # fmt: skip
 
 
 def _text(key: str, value: Any) -> str:
@@ -181,8 +187,10 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     return fields
 
 
-def _request(words: dict[str, str], options: Options, base: Request | None) -> Request:
+def _request(words: dict[str, str], options: Options, before: Spec | None) -> Request:
+    base = before.request if before is not None else None
     ask = _gpu_ask(words, options, base.gpus if base else None)
+    ask = training_options.shaped(ask, words, options, before)
     tasks = _count(words.get("ntasks", "1"), "--ntasks")
     per_node = words.get("ntasks_per_node")
     tasks = max(tasks, _count(per_node, "--ntasks-per-node") if per_node else 1)
@@ -217,6 +225,7 @@ def _request(words: dict[str, str], options: Options, base: Request | None) -> R
                 " write --gpus-per-node."
             )
         ask = replace(ask, amount=ask.amount // nodes)
+    ask = training_options.several(ask, nodes)
     return Request(
         gpus=ask,
         cpus=cpus,
@@ -240,7 +249,8 @@ def _gpu_ask(words: dict[str, str], options: Options, base: GpuAsk | None) -> Gp
     ask = base
     for key in ("gpus", "gpus_per_node", "gpus_per_task"):
         if words.get(key):
-            ask = parse_gpus(words[key])
+            ranged = key != "gpus_per_task"
+            ask = (training_options.parse_ask if ranged else parse_gpus)(words[key])
     if words.get("gpus_per_task") and words.get("ntasks") and ask:
         ask = replace(ask, amount=ask.amount * _count(words["ntasks"], "--ntasks"))
     if words.get("gres"):

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from stoker.core.events import AttemptPlanned
+from stoker.core.events import AttemptPlanned, StopAsked
+from stoker.core.policy import elastic
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import Group, Walk
+from stoker.core.policy.preempt import make_room
 from stoker.core.policy.shelf import Amounts
 from stoker.core.request import Request
 from stoker.core.state import State
 
 
-def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
-    """Yield what starts now. The caller applies each decision before asking for the next.
+def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned | StopAsked]:
+    """Yield what starts now, and what is to stop. The caller applies each decision before asking for the next.
 
     1. Walk the line: priority first, then order of submission, one head per class.
     2. Pass over classes at the limit of their queue or array, and those with no room.
     3. A head that fits starts, and the next of its class takes its place in the walk.
     4. The first that does not fit gets a reservation; in a strict queue, the queue stops.
     5. Behind it, only what cannot delay that reservation starts (backfill).
+    6. If somebody who runs can make room for those without any, it is asked to.
     """
 
     def passed() -> Iterator[Request]:
@@ -34,7 +37,10 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
         job, found = candidate
         if found.queue in stopped or state.limit_reached(found):
             continue
-        placement = gate.find(state.request(job, found), state.specs[job.spec].limit)
+        limit = state.specs[job.spec].limit
+        placement = None
+        for request in elastic.sizes(state, job, state.request(job, found)):
+            placement = placement or gate.find(request, limit)
         if placement is None:
             walk.unfit(found)
             queue = state.rest.queues.get(found.queue)
@@ -43,6 +49,8 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
             continue
         yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
         walk.again(found)
+    if state.stoppable:
+        yield from make_room(state, at, boot)
 
 
 def _within(state: State, group: Group, there: Callable[[Request], list[Amounts]]) -> list[Amounts]:

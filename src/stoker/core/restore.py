@@ -33,6 +33,7 @@ def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
         if job.holding and job.placement is not None:
             state.running[job.id] = job
             state.count(job, job.placement, +1)
+            state.look_whether_stoppable(job)
     for job in sorted((job for job in known if job.finished), key=_when_ended):
         state.finished[job.id] = None
         if job.state in UNHAPPY and not job.seen:

@@ -27,6 +27,8 @@ class Verdict(Struct, frozen=True):
     again: bool = False
     delay: float = 0.0
     requeued: bool = False
+    preempted: bool = False
+    """It made room for others, which counts neither as a retry nor as a failure."""
 
 
 def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdict:
@@ -37,6 +39,8 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
         return Verdict(JobState.DEADLINE, "deadline")
     if job.ending == "time":
         return _again(job, spec.retry, Verdict(JobState.TIMEOUT, "time limit"), ("timeout",), ran)
+    if made_room(job, spec, event):
+        return stopped(job)
     if event.memory:
         cause = "CUDA out of memory" if event.memory == "cuda" else "out of memory"
         verdict = Verdict(JobState.OUT_OF_MEMORY, cause)
@@ -56,8 +60,32 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
     return _again(job, spec.retry, verdict, (f"exit:{event.code}", "fail"), ran)
 
 
+def made_room(job: Job, spec: Spec, event: ProcessExited) -> bool:
+    """Whether an attempt ended because it was asked to. Code 0 is then no sign of completion."""
+    stop = job.progress.stop if job.progress is not None else None
+    if stop is None:
+        return False
+    if job.ending == "stop" or event.stopped:
+        return True
+    if job.progress is not None and job.progress.listening:
+        return False
+    signal = spec.warning.signal if spec.warning is not None else None
+    if signal is None:
+        return False
+    return event.signal == signal or event.code in (0, REQUEUE_ME, 128 + signal)
+
+
+def stopped(job: Job) -> Verdict:
+    """It made room, and goes on when there is some again."""
+    stop = job.progress.stop if job.progress is not None else None
+    cause = f"stopped: {stop.why}" if stop is not None else "stopped"
+    return Verdict(JobState.FAILED, cause, again=True, preempted=True)
+
+
 def after_loss(job: Job, spec: Spec, why: str) -> Verdict:
     """Judge an attempt that vanished."""
+    if job.ending == "stop":
+        return stopped(job)
     if job.ending == "cancel":
         return Verdict(JobState.CANCELLED, "cancelled")
     if job.ending == "deadline":

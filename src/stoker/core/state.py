@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
 from stoker.core.dependency import Dependency, Other, Standing, standing
+from stoker.core.estimate import Families, estimate, known
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
+from stoker.core.policy.share import can_stop, reserved
 from stoker.core.request import CPU, GPU, MEMORY, Request
 
 KEEP_FINISHED = 256
@@ -24,6 +26,10 @@ KEEP_FINISHED = 256
 KEEP_UNSEEN = 1024
 """Unseen failures are kept longer, since the listing shows them, but not without bound."""
 FORGET_BATCH = 64
+DEMOTION = 1000
+"""What a job loses of its priority when it takes far longer than it said."""
+LATE = 1.2
+"""A measured job may take so much longer than it seems."""
 NONE_OF_ITS_OWN = "none"
 """No GPU is called that: what a queue without GPUs gives to jobs that ask for one."""
 
@@ -68,6 +74,8 @@ class Rest(Struct, omit_defaults=True):
     """What others use of a machine's cores and memory."""
     strays: dict[str, tuple[tuple[int, int], ...]] = {}
     """Attempts that were restarted elsewhere and may still run, by machine."""
+    families: Families = {}
+    """What was learned about kinds of training jobs, the one heard of last at the end."""
 
 
 class State:
@@ -82,6 +90,8 @@ class State:
         self.line = ReadyLine()
         self.running: dict[int, Job] = {}
         """Jobs that hold devices."""
+        self.stoppable: dict[int, Job] = {}
+        """Those of them that can be asked to stop and go on later."""
         self.dependents: dict[int, set[int]] = {}
         self.doomed: set[int] = set()
         """Waiting jobs that can never start, because of what they wait for."""
@@ -117,10 +127,17 @@ class State:
         spec = self.specs[job.spec]
         throttled = (job.array or job.id) if spec.array_limit is not None else 0
         queue = self.rest.queues.get(spec.queue)
+        priority = self.priority(job)
         if queue is not None and queue.strict:
             # Only the head of such a queue counts, whatever the others behind it ask for.
-            return (None, job.priority, spec.queue, throttled, None)
-        return (self.effective(job, spec), job.priority, spec.queue, throttled, spec.limit)
+            return (None, priority, spec.queue, throttled, None)
+        return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit)
+
+    @staticmethod
+    def priority(job: Job) -> int:
+        """What its owner gave it, less if it took far longer than it said."""
+        demoted = job.progress is not None and job.progress.demoted
+        return job.priority - DEMOTION if demoted else job.priority
 
     def request(self, job: Job, found: JobClass) -> Request:
         """What the job at the head of a class asks for."""
@@ -139,6 +156,9 @@ class State:
     def effective(self, job: Job, spec: Spec) -> Request:
         """The request as narrowed by the queue's devices and by `retry --same-gpus`."""
         request = spec.request
+        if request.gpus is not None and request.gpus.beside:
+            ask = reserved(request.gpus, job.progress, known(self.rest.families, job, spec))
+            request = replace(request, gpus=ask)
         queue = self.rest.queues.get(spec.queue)
         only = queue.devices if queue else ()
         if queue is not None and queue.resources:
@@ -200,8 +220,19 @@ class State:
 
     def latest_end(self, job: Job) -> float:
         """When a running attempt is over at the latest; nobody knows how long a pause lasts."""
-        limit = None if job.state is JobState.SUSPENDED else self.specs[job.spec].limit
+        spec = self.specs[job.spec]
+        limit = None if job.state is JobState.SUSPENDED else spec.limit
+        if limit is None and job.progress is not None and job.state is JobState.RUNNING:
+            return self._likely_end(job, spec)
         return latest_end(job.started_boot, limit, job.slack)
+
+    def _likely_end(self, job: Job, spec: Spec) -> float:
+        """Nobody limits it, but its epochs have been measured."""
+        at, boot = job.progress.counted_at if job.progress else None, job.started_boot
+        if at is None or boot is None or job.started_at is None:
+            return inf
+        left = estimate(self.rest.families, self.cluster, job, spec, at).remaining_seconds
+        return inf if left is None else boot + (at - job.started_at) + left * LATE
 
     def other(self, id: int) -> Other | None:
         """A job as its dependants see it."""
@@ -346,6 +377,23 @@ class State:
         job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
         job.placement = None
         self.running.pop(job.id, None)
+        self.stoppable.pop(job.id, None)
+
+    def look_whether_stoppable(self, job: Job) -> None:
+        """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
+        if job.state is JobState.RUNNING and can_stop(job, self.specs[job.spec]):
+            self.stoppable[job.id] = job
+
+    def reserve_anew(self, job: Job, placement: Placement) -> None:
+        """An attempt holds the same devices, but more or less of their memory."""
+        assert job.placement is not None
+        self.cluster.release(job.placement)
+        self.cluster.take(placement)
+        self.count(job, job.placement, -1)
+        self.count(job, placement, +1)
+        job.placement = placement
+        self.touched.add(job.id)
+        self.line.stirred = True
 
     def join(self, facts: NodeFacts, held: list[Placement]) -> None:
         """A machine has these devices, and the first one also what queues brought along."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heappush
 
 from stoker.core import events as e
+from stoker.core.changes import lessons
 from stoker.core.dependency import Standing
 from stoker.core.instructions import (
     AnnounceEmpty,
@@ -15,7 +16,8 @@ from stoker.core.instructions import (
 )
 from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
-from stoker.core.retry import Verdict, after_exit, after_loss
+from stoker.core.policy.share import after_shortage
+from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -51,6 +53,7 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     job.started_at, job.started_boot = event.at, event.boot
     if job.state is JobState.CONFIGURING:
         state.move(job, JobState.RUNNING)
+    state.look_whether_stoppable(job)
     state.touched.add(job.id)
     wake_dependents(state, job, event.at)
     return []
@@ -62,7 +65,10 @@ def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
     if job is None:
         return []
     if event.part is not None:
-        end = PartEnd(event.part, event.code, event.signal, event.memory, note=event.note)
+        end = PartEnd(
+            event.part, event.code, event.signal, event.memory, note=event.note,
+            stopped=event.stopped,
+        )  # fmt: skip
         return part_over(state, job, end, event.at)
     return _exited(state, job, event)
 
@@ -70,8 +76,21 @@ def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
 def _exited(state: State, job: Job, event: e.ProcessExited) -> Wishes:
     ran = event.at - job.started_at if job.started_at is not None else 0.0
     verdict = after_exit(job, state.spec(job), event, ran)
+    if verdict.state is JobState.OUT_OF_MEMORY and event.memory == "cuda":
+        verdict = _more_memory(state, job, event.at) or verdict
     job.code, job.signal, job.note = event.code, event.signal, event.note
     return conclude(state, job, verdict, event.at)
+
+
+def _more_memory(state: State, job: Job, at: float) -> Verdict | None:
+    """A job that shares a GPU by memory and ran out of it goes on otherwise, if there is a way."""
+    shortage = after_shortage(job, state.spec(job), state.cluster)
+    if shortage is None:
+        return None
+    job.progress = shortage.progress
+    if shortage.learned is not None:
+        lessons.learned_need(state, job, shortage.learned, at)
+    return Verdict(JobState.OUT_OF_MEMORY, shortage.words, again=True, preempted=True)
 
 
 def on_attempt_lost(state: State, event: e.AttemptLost) -> Wishes:
@@ -91,11 +110,12 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
     job.ends = (*job.ends, end)
     state.touched.add(job.id)
     if len(job.ends) < len(job.placement.parts):
-        if end.well or job.state is JobState.COMPLETING:
+        if end.well or job.state is JobState.COMPLETING or _saves_still(job, end):
             return []
         state.move(job, JobState.COMPLETING)
         return [EndAttempt(job.id, job.attempt)]
     decisive = next((each for each in job.ends if not each.well), end)
+    decisive = next((each for each in job.ends if each.stopped), decisive)
     node = job.placement.parts[decisive.part].node
     if decisive.away:
         why = f"{node} was unreachable"
@@ -115,9 +135,15 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
         job,
         e.ProcessExited(
             at=at, job=job.id, attempt=job.attempt, code=decisive.code, signal=decisive.signal,
-            memory=decisive.memory, note="; ".join(notes) or None,
+            memory=decisive.memory, note="; ".join(notes) or None, stopped=decisive.stopped,
         ),
     )  # fmt: skip
+
+
+def _saves_still(job: Job, end: PartEnd) -> bool:
+    """Asked to stop, one part has; the first one, which writes the checkpoint, may need a while."""
+    asked = job.progress is not None and job.progress.stop is not None
+    return asked and end.code == REQUEUE_ME and not end.stopped
 
 
 def on_start_failed(state: State, event: e.StartFailed) -> Wishes:
@@ -160,6 +186,8 @@ def ended_on_purpose(job: Job) -> Verdict | None:
             return Verdict(JobState.DEADLINE, "deadline")
         case "time":
             return Verdict(JobState.TIMEOUT, "time limit")
+        case "stop":
+            return stopped(job)
     return None
 
 
@@ -196,6 +224,8 @@ def _give_back(state: State, job: Job) -> None:
 
 def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     """End an attempt: devices back, then another go or the end of the job."""
+    if job.progress is not None or verdict.preempted:
+        lessons.ended(state, job, at, verdict.preempted)
     _give_back(state, job)
     job.ended_at, job.cause, job.pid = at, verdict.cause, None
     past = Past(job.attempt, job.started_at, at, verdict.cause, job.code)
@@ -204,7 +234,7 @@ def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
         state.move(job, JobState.PENDING)
         job.attempt += 1
         job.requeues += verdict.requeued
-        job.retries += not verdict.requeued
+        job.retries += not (verdict.requeued or verdict.preempted)
         job.begin_at = at + verdict.delay if verdict.delay else None
         job.ending = None
         set_deadline(state, job)  # it may have passed while the attempt was being ended

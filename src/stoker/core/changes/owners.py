@@ -77,6 +77,7 @@ def on_job_signalled(state: State, event: e.JobSignalled) -> Wishes:
 def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     """Another attempt of a finished job; jobs that wait for it have hope again."""
     job = state.jobs[event.job]
+    again_from_the_start = job.state is JobState.COMPLETED
     state.move(job, JobState.PENDING)
     job.attempt += 1
     job.retries = job.requeues = 0
@@ -84,6 +85,8 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     job.code = job.signal = job.note = job.started_at = job.started_boot = None
     job.ending, job.seen, job.held = None, False, False
     job.same_devices = event.same_devices
+    if again_from_the_start:
+        job.progress = None
     deadline = state.deadline(job)
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)

@@ -36,7 +36,8 @@ class Reservation:
             for device in node.devices():
                 kept = later.get((device.type, device.name))
                 if kept is not None:
-                    device.free = min(device.free, kept.free)
+                    if kept.free < device.free:
+                        device.free, device.slivers = kept.free, kept.slivers
                     device.memory_free = min(device.memory_free, kept.memory_free)
         return gap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, Device, Node, Placement, Take
+from stoker.core.cluster import SLIVER, Cluster, Device, Node, Placement, Take
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, format_amount
 
@@ -114,7 +114,7 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
         return None
     if node.closed is not None:
         return None
-    gpus = () if shape.gpus is None else (_most(_able(node, shape.gpus)),)
+    gpus = () if shape.gpus is None else (_most_gpus(_able(node, shape.gpus), shape.gpus),)
     return (*gpus, *(_most(offered(node, shape, type)) for type, _ in wants(shape)))
 
 
@@ -173,6 +173,8 @@ def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
     able = _able(node, ask)
     if ask.share is not None:
         return _a_share_of_each(able, ask, ask.share)
+    if ask.beside:
+        return _beside_others(able, ask)
     return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
 
 
@@ -201,6 +203,27 @@ def _a_share_of_each(devices: list[Device], ask: GpuAsk, share: int) -> list[Tak
     if len(fitting) < len(ask.only):
         return None
     return [Take(GPU, device.name, share, ask.memory or 0) for device in fitting]
+
+
+def _beside_others(devices: list[Device], ask: GpuAsk) -> list[Take] | None:
+    """GPUs on which all say how much memory they need: idle ones, then the least crowded."""
+    count = ask.amount // THOUSAND
+    open_ = [device for device in devices if _open_to_sharing(device)]
+    if len(open_) < count:
+        return None
+    if not (ask.prefer or ask.only):
+        open_.sort(key=lambda device: (device.slivers, device.memory_free))
+    return [Take(GPU, device.name, SLIVER, ask.memory or 0) for device in open_[:count]]
+
+
+def _open_to_sharing(device: Device) -> bool:
+    return device.left == THOUSAND - device.slivers * SLIVER
+
+
+def _most_gpus(devices: list[Device], ask: GpuAsk) -> int:
+    if ask.beside:
+        return THOUSAND * sum(map(_open_to_sharing, devices))
+    return _most(devices)
 
 
 def _position(device: Device, words: tuple[str, ...]) -> int:

@@ -1,0 +1,97 @@
+"""What training jobs teach about their kind, and what an attempt leaves to the next one."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.core import estimate
+from stoker.core import events as e
+from stoker.core.job import Job, Progress
+from stoker.core.state import State
+
+
+def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
+    """How fast it goes, and what it needs when it is under way."""
+    spec, progress = state.spec(job), job.progress
+    name = estimate.family_of(job, spec)
+    family = before = state.rest.families.get(name) or estimate.Family()
+    if event.seconds is not None and job.placement is not None:
+        gpus, model = estimate.hardware(state.cluster, job.placement)
+        family = estimate.paced(family, gpus, model, event.seconds, event.step)
+    if event.warmup is not None:
+        family = replace(family, warmup=event.warmup)
+    if progress is not None and progress.peak is not None and progress.epochs > progress.since:
+        family = replace(family, peak=max(family.peak or 0, progress.peak))
+    if family != before:
+        _remember(state, name, family, event.at)
+
+
+def _remember(state: State, name: str, family: estimate.Family, at: float) -> None:
+    """Keep what was learned; who waits for memory may need less of it now, or more."""
+    before = state.rest.families.get(name)
+    estimate.remember(state.rest.families, name, family)
+    state.rest_changed = True
+    if before is not None and before.peak == family.peak:
+        return
+    for id in list(state.line.where):
+        waiting = state.jobs[id]
+        spec = state.spec(waiting)
+        if spec.training is not None and estimate.family_of(waiting, spec) == name:
+            state.admit(waiting, at)
+
+
+def used(state: State, job: Job, memory: int, at: float) -> None:
+    """It was seen to use so much of a GPU's memory.
+
+    What an attempt uses before its first epoch is over is not yet all that it needs.
+    """
+    progress, name = job.progress, estimate.family_of(job, state.spec(job))
+    family = state.rest.families.get(name)
+    settled = progress is not None and progress.epochs > progress.since
+    if family is not None and (settled or family.peak is not None):
+        peak = max(family.peak or 0, memory)
+        if peak != family.peak:
+            _remember(state, name, replace(family, peak=peak), at)
+
+
+def learned_need(state: State, job: Job, memory: int, at: float) -> None:
+    """A job ran out of memory: all of its kind need more than was thought."""
+    name = estimate.family_of(job, state.spec(job))
+    family = state.rest.families.get(name) or estimate.Family()
+    peak = int(memory / (1 + estimate.MARGIN))
+    if peak > (family.peak or 0):
+        _remember(state, name, replace(family, peak=peak), at)
+
+
+def ended(state: State, job: Job, at: float, preempted: bool) -> None:
+    """An attempt is over: what it has taught is kept, what it was asked is not."""
+    progress = job.progress
+    if progress is None:
+        if preempted:
+            job.progress = Progress(preemptions=1)
+        return
+    name = estimate.family_of(job, state.spec(job))
+    family = state.rest.families.get(name)
+    settled = progress.epochs > progress.since
+    if (
+        family is not None
+        and family.peak
+        and settled
+        and (progress.peak or family.peak) < family.peak
+    ):
+        # It needed less this time: what was known is forgotten by halves.
+        peak = (family.peak + (progress.peak or family.peak)) // 2
+        _remember(state, name, replace(family, peak=peak), at)
+    ran = max(at - job.started_at - job.slack, 0.0) if job.started_at is not None else 0.0
+    stop = progress.stop
+    job.progress = replace(
+        progress,
+        listening=False,
+        stop=None,
+        since=progress.epochs,
+        ran=progress.ran + ran,
+        counted_at=None,
+        peak=None if preempted else progress.peak,
+        preemptions=progress.preemptions + preempted,
+        gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
+    )

@@ -1,0 +1,106 @@
+"""Training jobs: what is heard of them, and how they make room for others."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.changes import lessons
+from stoker.core.changes.attempts import current
+from stoker.core.instructions import AskToStop, EndAttempt, Instruction, SignalAttempt
+from stoker.core.job import Job, Progress, Stop
+from stoker.core.lifecycle import JobState
+from stoker.core.policy.share import corrected
+from stoker.core.state import State
+
+Wishes = list[Instruction]
+
+
+def on_training_began(state: State, event: e.TrainingBegan) -> Wishes:
+    """The library is there, and will hear a wish to stop."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    job.progress = replace(job.progress or Progress(), listening=True)
+    state.touched.add(job.id)
+    state.line.stirred = True  # others may wait for somebody who can make room
+    state.look_whether_stoppable(job)
+    return [AskToStop(job.id, job.attempt)] if job.progress.stop is not None else []
+
+
+def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
+    """Work is done and saved; and we know better how fast it goes and what it needs."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    before = job.progress or Progress()
+    done = max(event.done, before.epochs)
+    job.progress = replace(before, epochs=done, counted_at=event.at)
+    state.touched.add(job.id)
+    lessons.learn(state, job, event)
+    _correct(state, job)
+    state.line.stirred = True
+    return []
+
+
+def on_memory_measured(state: State, event: e.MemoryMeasured) -> Wishes:
+    """It uses more than was known; if more than it has, its neighbours must not suffer."""
+    job = current(state, event.job, event.attempt)
+    if job is None:
+        return []
+    progress = job.progress or Progress()
+    job.progress = replace(progress, peak=max(event.memory, progress.peak or 0))
+    state.touched.add(job.id)
+    lessons.used(state, job, event.memory, event.at)
+    _correct(state, job)
+    return []
+
+
+def _correct(state: State, job: Job) -> None:
+    placement = corrected(job, state.spec(job))
+    if placement is not None:
+        state.reserve_anew(job, placement)
+
+
+def on_stop_asked(state: State, event: e.StopAsked) -> Wishes:
+    """It is to make room: at its next checkpoint, or as it said it wants to be told."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.state is not JobState.RUNNING:
+        return []
+    progress, spec = job.progress or Progress(), state.spec(job)
+    stop = Stop(event.why, event.boot, event.by, event.gpus)
+    job.progress = replace(progress, stop=stop)
+    state.touched.add(job.id)
+    if progress.listening:
+        return [AskToStop(job.id, job.attempt)]
+    if spec.warning is not None:
+        return [SignalAttempt(job.id, job.attempt, spec.warning.signal)]
+    return _end(state, job)
+
+
+def on_stop_overdue(state: State, event: e.StopOverdue) -> Wishes:
+    """It had its grace, and its owner has said that it may be begun anew."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.state is not JobState.RUNNING:
+        return []
+    if job.progress is None or job.progress.stop is None:
+        return []
+    return _end(state, job)
+
+
+def _end(state: State, job: Job) -> Wishes:
+    job.ending = "stop"
+    state.move(job, JobState.COMPLETING)
+    return [EndAttempt(job.id, job.attempt)]
+
+
+def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Wishes:
+    """It took far longer than it said: others go first from now on."""
+    job = state.jobs.get(event.job)
+    if job is None or job.finished:
+        return []
+    job.progress = replace(job.progress or Progress(), demoted=True)
+    state.touched.add(job.id)
+    state.line.stirred = True
+    state.admit(job, event.at)
+    return []

@@ -1,0 +1,192 @@
+"""From what was measured to what is to be expected: time left, speed-up, memory."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.cluster import Cluster, Placement
+from stoker.core.job import Job, Progress, Spec
+from stoker.core.request import GPU
+
+MOST_FAMILIES = 256
+"""Kinds of jobs that are remembered; the one that was heard of longest ago goes first."""
+NEWS = 0.4
+"""How much a new measurement counts against what is known."""
+SCALING = 0.8
+"""Without a measurement, twice the GPUs are taken to be 2 ** 0.8 times as fast."""
+MARGIN, LEAST_MARGIN = 0.10, 128
+"""What is set aside beyond the memory that was measured: a tenth, and at least so many MiB."""
+RESTART = 30.0
+"""Seconds that a restart is taken to cost until one was measured."""
+NO_GPU = "cpu"
+
+
+class Pace(Struct, frozen=True, array_like=True):
+    """How fast a kind of job is on so many GPUs of one model."""
+
+    gpus: int
+    model: str
+    epoch: float
+    step: float | None = None
+
+
+class Family(Struct, frozen=True, omit_defaults=True):
+    """What earlier runs have taught about one kind of job."""
+
+    peak: int | None = None
+    """MiB of one GPU's memory."""
+    paces: tuple[Pace, ...] = ()
+    warmup: float | None = None
+    """Seconds from the start of an attempt to its first epoch: what a restart costs."""
+
+    def pace(self, gpus: int, model: str) -> Pace | None:
+        """What was measured there."""
+        return next((each for each in self.paces if (each.gpus, each.model) == (gpus, model)), None)
+
+
+Families = dict[str, Family]
+
+
+class Estimate(Struct, frozen=True):
+    """What is to be expected of one job."""
+
+    family: str
+    epoch_seconds: float | None = None
+    step_seconds: float | None = None
+    measured: bool = False
+    """Whether that was measured on such GPUs, or follows from others."""
+    remaining_seconds: float | None = None
+    total_seconds: float | None = None
+    """The whole job, as its owner said or, once it is measured, as it turns out to be."""
+    memory: int | None = None
+    """MiB on each GPU, with the margin."""
+    speedups: tuple[tuple[int, float], ...] = ()
+    """Numbers of GPUs, and seconds per epoch, as measured on this model."""
+
+
+def family_of(job: Job, spec: Spec) -> str:
+    """What a job has in common with its like: who runs it, its name, batch size and image."""
+    batch = spec.training.batch_size if spec.training is not None else None
+    image = spec.container.image if spec.container is not None else None
+    words = (f"batch {batch}" if batch else "", image or "")
+    return ", ".join((f"{job.user}: {job.name}", *filter(None, words)))
+
+
+def known(families: Families, job: Job, spec: Spec) -> Family:
+    """What is known of its kind, which may be nothing."""
+    return families.get(family_of(job, spec)) or Family()
+
+
+def with_margin(memory: int) -> int:
+    """What to set aside for a job that was seen to use so much."""
+    return memory + max(int(memory * MARGIN), LEAST_MARGIN)
+
+
+def paced(family: Family, gpus: int, model: str, epoch: float, step: float | None) -> Family:
+    """The family after one more measurement of its speed."""
+    before = family.pace(gpus, model)
+    if before is not None:
+        epoch = before.epoch + NEWS * (epoch - before.epoch)
+        if step is not None and before.step is not None:
+            step = before.step + NEWS * (step - before.step)
+    others = tuple(each for each in family.paces if each is not before)
+    return replace(family, paces=(*others, Pace(gpus, model, epoch, step or None)))
+
+
+def remember(families: Families, name: str, family: Family) -> None:
+    """Put what was learned last at the end, and forget the oldest when there are too many."""
+    families.pop(name, None)
+    families[name] = family
+    while len(families) > MOST_FAMILIES:
+        del families[next(iter(families))]
+
+
+def epoch_on(family: Family, gpus: int, model: str) -> tuple[float | None, bool]:
+    """Seconds per epoch on so many GPUs, and whether that was measured."""
+    exact = family.pace(gpus, model)
+    if exact is not None:
+        return exact.epoch, True
+    alike = [each for each in family.paces if each.model == model] or list(family.paces)
+    near = min(alike, key=lambda each: abs(each.gpus - gpus), default=None)
+    if near is None:
+        return None, False
+    if not near.gpus or not gpus:
+        return near.epoch, False
+    return near.epoch * (near.gpus / gpus) ** SCALING, False
+
+
+def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:
+    """How many GPUs an attempt has on all its machines, and of which model."""
+    count, model = 0, NO_GPU
+    for part in placement.parts:
+        node = cluster.nodes.get(part.node)
+        for name in part.names(GPU):
+            count += 1
+            device = node.by_name.get((GPU, name)) if node is not None else None
+            if device is not None and device.facts.model:
+                model = device.facts.model
+    return count, model
+
+
+def likely_hardware(cluster: Cluster, job: Job, spec: Spec, family: Family) -> tuple[int, str]:
+    """What a job has, or else is likely to get."""
+    if job.placement is not None:
+        return hardware(cluster, job.placement)
+    ask = spec.request.gpus
+    gpus = -(-ask.amount // 1000) if ask is not None else 0
+    if job.progress is not None and job.progress.gpus:
+        gpus = job.progress.gpus
+    models = [
+        device.facts.model
+        for node in cluster.nodes.values()
+        for device in node.types.get(GPU, ())
+        if device.facts.model
+    ]
+    return gpus, models[0] if gpus and models else NO_GPU
+
+
+def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: float) -> Estimate:
+    """What is to be expected of a job now."""
+    family = known(families, job, spec)
+    progress = job.progress or Progress()
+    gpus, model = likely_hardware(cluster, job, spec, family)
+    epoch, measured = epoch_on(family, gpus, model)
+    pace = family.pace(gpus, model)
+    training = spec.training
+    epochs = training.epochs if training is not None else None
+    expected = training.expected if training is not None else None
+    remaining = total = None
+    if epoch is not None and epochs is not None:
+        left = max(epochs - progress.epochs, 0) * epoch
+        since = progress.counted_at
+        if job.placement is not None and since is not None:
+            left -= min(max(at - since, 0.0), epoch if left else 0.0)
+        remaining, total = left, epochs * epoch
+    elif expected is not None:
+        remaining = max(expected - attained(job, at), 0.0)
+    return Estimate(
+        family=family_of(job, spec),
+        epoch_seconds=epoch,
+        step_seconds=pace.step if pace is not None else None,
+        measured=measured,
+        remaining_seconds=remaining,
+        total_seconds=total if total is not None else expected,
+        memory=with_margin(family.peak) if family.peak is not None else None,
+        speedups=tuple(
+            sorted((each.gpus, each.epoch) for each in family.paces if each.model == model)
+        ),
+    )
+
+
+def attained(job: Job, at: float) -> float:
+    """Seconds that a job has run, in all its attempts."""
+    ran = job.progress.ran if job.progress is not None else 0.0
+    if job.placement is not None and job.started_at is not None:
+        ran += max(at - job.started_at - job.slack, 0.0)
+    return ran
+
+
+def restart_cost(family: Family) -> float:
+    """Seconds that are lost when a job is stopped and goes on later."""
+    return family.warmup if family.warmup is not None else RESTART
