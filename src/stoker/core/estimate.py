@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -113,7 +115,16 @@ def epoch_on(family: Family, gpus: int, model: str) -> tuple[float | None, bool]
         return None, False
     if not near.gpus or not gpus:
         return near.epoch, False
-    return near.epoch * (near.gpus / gpus) ** SCALING, False
+    return near.epoch * (near.gpus / gpus) ** _scaling(near, alike), False
+
+
+def _scaling(near: Pace, alike: list[Pace]) -> float:
+    """How speed has grown with the number of GPUs, as far as that was measured."""
+    others = [each for each in alike if each.gpus and each.gpus != near.gpus]
+    other = min(others, key=lambda each: abs(each.gpus - near.gpus), default=None)
+    if other is None or near.epoch <= 0 or other.epoch <= 0 or other.model != near.model:
+        return SCALING
+    return min(max(log(other.epoch / near.epoch) / log(near.gpus / other.gpus), 0.0), 1.0)
 
 
 def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stoker.core.changes.remotes import NOT_YET
-from stoker.core.cluster import Device, Node
+from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.dependency import Standing
+from stoker.core.estimate import estimate
 from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
@@ -50,6 +51,8 @@ class Why(Struct, frozen=True):
     expected_in: float | None = None
     """Seconds from now."""
     basis: str | None = None
+    coming: tuple[str, ...] = ()
+    """Who makes room for it, and when."""
 
 
 def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
@@ -137,8 +140,9 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     spec = state.spec(job)
     request = state.effective(job, spec)
     nodes = _nodes(state, request, boot)
+    coming = _coming(state, job, at)
     if code not in ("Resources", "Priority", "NodeUnreachable"):
-        return Why(reason=code, text=phrase or "", nodes=nodes)
+        return Why(reason=code, text=phrase or "", nodes=nodes, coming=coming)
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
     ahead = tuple(each.label for each in line[: position - 1]) if position else ()
@@ -152,7 +156,33 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
         text += f"; {phrase}"
     if ahead:
         text += f"; {len(ahead)} ahead of it"
-    return Why(code, text, position, ahead[:50], nodes, wait, basis if wait is not None else None)
+    basis = basis if wait is not None else ""
+    return Why(code, text, position, ahead[:50], nodes, wait, basis or None, coming)
+
+
+def _coming(state: State, job: Job, at: float) -> tuple[str, ...]:
+    """Who stops for this job, and when that should be."""
+    told = []
+    for other in state.running.values():
+        progress = other.progress
+        if progress is None or progress.stop is None or progress.stop.by != job.id:
+            continue
+        if not progress.listening:
+            told.append(f"job {other.label} was told to make room for it")
+            continue
+        text = f"job {other.label} stops for it at the end of its epoch"
+        likely = estimate(state.rest.families, state.cluster, other, state.spec(other), at)
+        if likely.epoch_seconds is not None and progress.counted_at is not None:
+            left = likely.epoch_seconds - max(at - progress.counted_at, 0.0)
+            text += f", about {_roughly(left)}" if left > 0 else ", any moment"
+        told.append(text)
+    return tuple(told)
+
+
+def _roughly(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
 
 
 def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
@@ -235,7 +265,7 @@ def _gpu_constraint(state: State, node: Node, ask: GpuAsk, boot: float) -> list[
     for device in fitting:
         obstacle = _obstacle(state, node, device, ask, boot)
         if obstacle is None:
-            free += device.free
+            free += THOUSAND if ask.beside else device.free
         else:
             notes.append(f"GPU {device.name} {obstacle}")
     if ask.memory is not None and not notes and free >= ask.amount:
@@ -255,16 +285,27 @@ def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float
     if device.stranger is not None and not ask.despite_strangers:
         return f"is used by {device.stranger}"
     needed = min(ask.amount, THOUSAND)
-    if device.free >= needed:
+    if device.free >= needed and not ask.beside:
         return None
-    holders = [
-        job
+    if ask.beside and device.free == THOUSAND - device.slivers * SLIVER:
+        left = device.memory_free - device.stranger_memory
+        if ask.memory is None or left >= ask.memory:
+            return None
+        if not device.slivers:
+            return f"has {left} MiB of its memory left, not {ask.memory}"
+        needed_more = f"has {left} MiB left, not {ask.memory}, beside "
+        return needed_more + " and ".join(_holder(state, job, boot) for job in _on(state, node, device))
+    return "is held by " + _holders(state, node, device, boot)
+
+
+def _holders(state: State, node: Node, device: Device, boot: float) -> str:
+    return " and ".join(
+        _holder(state, job, boot)
         for job in state.running.values()
         if job.placement is not None
         and (part := job.placement.on(node.name)) is not None
         and any(take.type == GPU and take.device == device.name for take in part.takes)
-    ]
-    return "is held by " + " and ".join(_holder(state, job, boot) for job in holders)
+    )
 
 
 def _holder(state: State, job: Job, boot: float) -> str:

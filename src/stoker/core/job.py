@@ -113,6 +113,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """MiB to set aside on each GPU, since it once ran out of what it had."""
     shortages: int = 0
     """How often that happened."""
+    grew: bool = False
+    """In this attempt it used more than was set aside for it."""
     alone: bool = False
     """It shares no GPU any more: others have cost it an attempt."""
     gpus: int | None = None

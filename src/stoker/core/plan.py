@@ -16,7 +16,7 @@ from stoker.core.state import State
 
 
 def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned | StopAsked]:
-    """Yield what starts now, and what is to stop. The caller applies each decision before asking for the next.
+    """Yield what starts now, and who is to stop; the caller applies each before the next.
 
     1. Walk the line: priority first, then order of submission, one head per class.
     2. Pass over classes at the limit of their queue or array, and those with no room.

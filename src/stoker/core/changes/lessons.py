@@ -73,14 +73,9 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
     name = estimate.family_of(job, state.spec(job))
     family = state.rest.families.get(name)
     settled = progress.epochs > progress.since
-    if (
-        family is not None
-        and family.peak
-        and settled
-        and (progress.peak or family.peak) < family.peak
-    ):
+    if family is not None and settled and 0 < (progress.peak or 0) < (family.peak or 0):
         # It needed less this time: what was known is forgotten by halves.
-        peak = (family.peak + (progress.peak or family.peak)) // 2
+        peak = ((family.peak or 0) + (progress.peak or 0)) // 2
         _remember(state, name, replace(family, peak=peak), at)
     ran = max(at - job.started_at - job.slack, 0.0) if job.started_at is not None else 0.0
     stop = progress.stop
@@ -91,6 +86,7 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         since=progress.epochs,
         ran=progress.ran + ran,
         counted_at=None,
+        grew=False,
         peak=None if preempted else progress.peak,
         preemptions=progress.preemptions + preempted,
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,

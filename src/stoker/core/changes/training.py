@@ -10,7 +10,7 @@ from stoker.core.changes.attempts import current
 from stoker.core.instructions import AskToStop, EndAttempt, Instruction, SignalAttempt
 from stoker.core.job import Job, Progress, Stop
 from stoker.core.lifecycle import JobState
-from stoker.core.policy.share import corrected
+from stoker.core.policy.share import corrected, memory_of
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -58,8 +58,11 @@ def on_memory_measured(state: State, event: e.MemoryMeasured) -> Wishes:
 
 def _correct(state: State, job: Job) -> None:
     placement = corrected(job, state.spec(job))
-    if placement is not None:
-        state.reserve_anew(job, placement)
+    if placement is None or job.placement is None or job.progress is None:
+        return
+    if memory_of(placement) > memory_of(job.placement) > 0:
+        job.progress = replace(job.progress, grew=True)
+    state.reserve_anew(job, placement)
 
 
 def on_stop_asked(state: State, event: e.StopAsked) -> Wishes:

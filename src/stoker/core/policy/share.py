@@ -98,7 +98,7 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
     shared = any(device.slivers > 1 for device in devices)
     whole = not any(device.slivers for device in devices)
     held, peak = total if whole else memory_of(placement), progress.peak or 0
-    if shared and peak <= held:
+    if shared and peak <= held and not progress.grew:
         # It kept to what it had, so that another took what was not its own.
         words = "CUDA out of memory beside others; it goes on alone"
         return Shortage(replace(progress, alone=True), words)
