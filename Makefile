@@ -5,7 +5,7 @@
 #   make test    all suites          (ARGS='-k name' goes to pytest)
 #   make lint    ruff, mypy, import-linter
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
-#   make clean   remove what the above made, except .venv
+#   make clean   remove what the above made, except .venv and .venv-frameworks
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +17,7 @@ ARGS ?=
 demo: .venv/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
 
-test: .venv/.dev
+test: .venv/.dev .venv-frameworks/.installed
 	@.ci/packages test
 	@.ci/test $(BIN)/python $(ARGS)
 
@@ -43,3 +43,8 @@ clean:
 .venv/.dev: .venv/.installed requirements-dev.txt
 	PYTHON="$(PYTHON)" .ci/venv -r requirements-dev.txt -e .
 	touch $@
+
+# Real frameworks, for tests/frameworks alone. Where they cannot be had the script says so and
+# leaves no stamp, and the tests go on without them.
+.venv-frameworks/.installed: requirements-frameworks.txt .ci/frameworks
+	@PYTHON="$(PYTHON)" .ci/frameworks

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+ROOT = Path(__file__).parents[1]
 ON_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # A shared, slow machine is no bug: hypothesis judges results, pytest-timeout judges time.
@@ -29,11 +30,15 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def require(*tools: str) -> None:
-    """Skip the running test when a program is missing; under CI=true fail it."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
+    """Skip the running test when a program, or a file of this tree, is missing; on CI fail it."""
+    missing = [tool for tool in tools if not _there(tool)]
     if missing:
         reason = f"needs {', '.join(missing)}"
         (pytest.fail if ON_CI else pytest.skip)(reason)
+
+
+def _there(tool: str) -> bool:
+    return (ROOT / tool).exists() if "/" in tool else shutil.which(tool) is not None
 
 
 @pytest.fixture

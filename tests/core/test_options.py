@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.job import EarlySignal, Retry
+from stoker.core.job import EarlySignal, Retry, Spec
 from stoker.core.options import KNOWN, Context, Wanted, parse_array, parse_signal, read
 from stoker.core.units import BadValue
 
@@ -86,8 +86,10 @@ def test_the_rest_of_an_sbatch_line() -> None:
 def test_an_edit_changes_only_what_it_mentions() -> None:
     context = Context(NOW, lambda word: [int(word)], lambda _: [3])
     before = asked(gpus_per_node="2", nodes="3", nodelist="a,b,c,d", exclude="d").request
-    assert read({"priority": "5"}, context, before).request == before
-    after = read({"nodelist": "b,c", "nodes": "2", "exclude": ""}, context, before).request
+    spec = Spec(kind="line", user="u", directory="/", shell="sh", environment="", request=before,
+                name="")  # fmt: skip
+    assert read({"priority": "5"}, context, spec).request == before
+    after = read({"nodelist": "b,c", "nodes": "2", "exclude": ""}, context, spec).request
     assert (after.nodes, after.machines, after.not_nodes) == (("b", "c"), 2, ())
     assert after.gpus == before.gpus
 

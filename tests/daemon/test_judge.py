@@ -3,6 +3,7 @@
 from core.story import Story
 from stoker.core.events import Event, ForeignUseChanged, NodeJoined
 from stoker.core.foreign import Thresholds
+from stoker.daemon.gauges import Gauges
 from stoker.daemon.judge import Judge, Rules
 from stoker.probes.remote import Look, node_facts, parse
 
@@ -20,13 +21,13 @@ class Far:
         self.story = Story(gpus=0)
         self.story.tell(NodeJoined(at=self.story.now, facts=node_facts("far", look(IDLE))))
         self.rules = Rules(Thresholds(leave_seconds=0, **thresholds))
-        self.judge = Judge("far", self.rules)
+        self.judge = Judge("far", self.rules, Gauges())
 
     def sees(self, text: str) -> list[Event]:
         """What a look changes; it is told to the core."""
         seen = look(text)
         events = self.judge.facts(
-            self.story.state, seen.reading, seen.ours("abc", ()), seen.identify
+            self.story.state, seen.reading, seen.ours("abc", {}), seen.identify
         )
         for event in events:
             self.story.tell(event)

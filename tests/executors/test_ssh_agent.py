@@ -167,14 +167,14 @@ def test_what_is_left_behind_is_ended_and_counted(agent: Agent) -> None:
 def test_logs_by_offset_and_within_a_budget(agent: Agent) -> None:
     agent.start("1.0", "printf 0123456789; printf abc >&2")
     agent.hears("exited")
-    assert agent.fetches("grown", "100", "1.0", "4", "1") == {
+    assert agent.fetches("grown", "100", "1.0", "4", "1", "0") == {
         "1.0 out 4": b"456789", "1.0 err 1": b"bc",
     }  # fmt: skip
-    assert agent.fetches("grown", "7", "1.0", "4", "0") == {
+    assert agent.fetches("grown", "7", "1.0", "4", "0", "0") == {
         "1.0 out 4": b"456789", "1.0 err 0": b"a",
     }  # fmt: skip
-    assert agent.fetches("grown", "100", "1.0", "10", "3", "9.0", "0", "0") == {}
-    assert agent.fetches("grown", "100", "1.0", "11", "3") == {
+    assert agent.fetches("grown", "100", "1.0", "10", "3", "0", "9.0", "0", "0", "0") == {}
+    assert agent.fetches("grown", "100", "1.0", "11", "3", "0") == {
         "1.0 cut-out 0": b"", "1.0 out 0": b"0123456789",
     }  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_any_offset_of_a_large_log(agent: Agent) -> None:
     (agent.run / "1.0.out").write_bytes(data)
     for offset in (0, 1, 65535, 65536, 65537, 131072, 199_999):
         for most in (1, 65536, 300_000):
-            found = agent.fetches("grown", str(most), "1.0", str(offset), "0")
+            found = agent.fetches("grown", str(most), "1.0", str(offset), "0", "0")
             assert found == {f"1.0 out {offset}": data[offset : offset + most]}
 
 
@@ -192,10 +192,10 @@ def test_results_come_as_a_tar_or_are_left_to_others(agent: Agent) -> None:
     name = "odd\n\\n name"
     agent.start("1.0", 'printf hi >"$NAME"', f"NAME={name}", bring="changed")
     assert agent.hears("exited")[3] == "1"
-    found = agent.fetches("collect", "1000000", "1.0", "0", "0")
+    found = agent.fetches("collect", "1000000", "1.0", "0", "0", "0")
     with tarfile.open(fileobj=io.BytesIO(found["1.0 tar 0"])) as tar:
         assert tar.getnames() == [f"./{name}"]
-    assert agent.fetches("collect", "100", "1.0", "0", "0") == {"1.0 tar 0": b""}
+    assert agent.fetches("collect", "100", "1.0", "0", "0", "0") == {"1.0 tar 0": b""}
     agent.asks("keep", "1.0")
     agent.asks("forget", "1.0")
     kept = agent.run.parents[1] / f"kept/{agent.install}.1.0"

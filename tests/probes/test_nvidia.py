@@ -1,9 +1,12 @@
 """The real helper process and the real nvidia-ml-py against the stand-in library."""
 
+import os
 import select
+import subprocess
+import sys
 import time
 
-from fakes.nvml import FakeNvml, Gpu, Process
+from fakes.nvml import FakeNvml, Gpu, Process, claims
 from stoker.probes.process import ProbeProcess, read_once
 from stoker.probes.readings import GpuProcess, Reading
 
@@ -140,6 +143,58 @@ def test_a_lost_gpu_is_named_and_the_others_are_read(nvml):
     assert [use.uuid for use in reading.use] == ["GPU-a"]
     assert "GPU 1 cannot be read: GPU is lost" in (reading.error or "")
     assert "GPU 2 cannot be read: GPU requires restart" in (reading.error or "")
+
+
+def test_processes_grow_shrink_and_end_between_two_looks(nvml, tmp_path):
+    room = tmp_path / "room"
+    room.mkdir()
+    nvml.set([Gpu(uuid="GPU-a", memory_used=50, claims=room)])
+    probe = ProbeProcess(nvml.env())
+    try:
+        for size in (100, 4000, 30):
+            (room / str(os.getpid())).write_text(str(size))
+            (room / str(os.getppid())).write_text("7")
+            (room / str(2**22 + 7)).write_text("900")  # nobody is called that
+            (use,) = answer(probe).use
+            assert {process.pid: process.memory for process in use.processes} == {
+                os.getpid(): size, os.getppid(): 7,
+            }  # fmt: skip
+            assert use.memory_used == 50 + size + 7
+    finally:
+        probe.close()
+
+
+def test_the_stand_in_runs_out_of_memory_as_a_gpu_does(nvml, tmp_path):
+    room = tmp_path / "room"
+    script = (
+        "import sys, claims\n"
+        "for line in sys.stdin:\n"
+        "    try:\n"
+        f"        claims.claim({str(room)!r}, int(line), room=8192)\n"
+        "        print('ok', flush=True)\n"
+        "    except claims.OutOfMemoryError as error:\n"
+        "        print(error, flush=True)\n"
+    )
+    command = [sys.executable, "-c", script]
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(claims.__file__)}
+
+    def says(process, size):
+        process.stdin.write(f"{size}\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
+    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+        assert says(first, 6000) == "ok"
+        assert says(second, 3000).startswith("CUDA out of memory")
+        nvml.set([Gpu(uuid="GPU-a", claims=room)])
+        (use,) = look(nvml).use
+        assert use.processes == (GpuProcess(pid=first.pid, memory=6000),)
+        assert says(first, 100) == "ok"
+        assert says(second, 8000) == "ok"
+        first.stdin.close()
+        second.stdin.close()
+    assert look(nvml).use[0].processes == ()
 
 
 def test_a_driver_that_vanishes_and_returns_is_found_again_by_the_same_process(nvml):

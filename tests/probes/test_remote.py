@@ -157,7 +157,7 @@ def test_gpus_and_who_is_on_them(machine: Machine, process: "subprocess.Popen[by
     assert (owner.token, owner.session) == ("abc.7.1", pid)
     assert owner.command.startswith("sh -c read x a word two lines xxx")
     assert len(owner.command) == 200
-    sample = samples(look.reading, look.ours("abc", ()), look.identify)["GPU-a"]
+    sample = samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"].sample
     assert (sample.ours_memory, sample.strangers) == (300, ())
     assert not list(machine.run.glob("driver*"))
 
@@ -247,13 +247,17 @@ def test_mls_53_figures_that_the_driver_does_not_know_are_none() -> None:
 
 def test_processes_are_ours_by_token_or_session_and_the_dead_are_nobody() -> None:
     look = parse(WHOLE.encode())
-    sample = samples(look.reading, look.ours("abc", ()), look.identify)["GPU-a"]
+    seen = samples(look.reading, look.ours("abc", {}), look.identify)["GPU-a"]
+    sample = seen.sample
+    assert seen.shares == {(7, 1): 300}
     assert (sample.ours, sample.ours_memory) == (True, 300)
     assert [(s.pid, s.user, s.command) for s in sample.strangers] == [
         (78, "alice", "/usr/bin/python x")
     ]
-    assert look.ours("other", {70})(77)
-    assert not look.ours("ab", {1})(77)
+    assert look.ours("abc", {})(77) == (7, 1)
+    assert look.ours("other", {70: (8, 2)})(77) == (8, 2)
+    assert look.ours("ab", {1: (8, 2)})(77) is None
+    assert look.ours("abc", {71: (9, 0)})(78) == (9, 0)
     assert look.owners[80] == Owner()  # there, and hidden
 
 
@@ -290,7 +294,7 @@ LINES = st.lists(
 def test_no_bytes_upset_it(text: bytes) -> None:
     look = parse(text)
     node_facts("any", look)
-    samples(look.reading, look.ours("abc", ()), look.identify)
+    samples(look.reading, look.ours("abc", {}), look.identify)
 
 
 @given(st.integers(0, len(WHOLE)))

@@ -1,7 +1,9 @@
 import os
 
+import pytest
+
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.samples import samples
+from stoker.probes.samples import NOBODYS, key_of, samples
 
 
 def reading(*processes: GpuProcess, known: bool = True) -> Reading:
@@ -25,7 +27,9 @@ def test_processes_are_divided_into_ours_and_strangers_and_the_dead_left_out():
         GpuProcess(pid=other, memory=200),
         GpuProcess(pid=2**22 + 7, memory=100),
     )
-    sample = samples(looked, lambda pid: pid == here)["GPU-a"]
+    seen = samples(looked, lambda pid: (7, 1) if pid == here else None)["GPU-a"]
+    assert seen.shares == {(7, 1): 300}
+    sample = seen.sample
     assert (sample.ours, sample.ours_memory) == (True, 300)
     assert [stranger.pid for stranger in sample.strangers] == [other]
     assert sample.strangers[0].user
@@ -34,9 +38,48 @@ def test_processes_are_divided_into_ours_and_strangers_and_the_dead_left_out():
 
 def test_our_memory_is_unknown_when_one_of_our_processes_does_not_say():
     looked = reading(GpuProcess(pid=1, memory=300), GpuProcess(pid=2, memory=None))
-    assert samples(looked, lambda _pid: True)["GPU-a"].ours_memory is None
+    seen = samples(looked, lambda _pid: (7, 1))["GPU-a"]
+    assert (seen.sample.ours, seen.sample.ours_memory) == (True, None)
+    assert seen.shares == {(7, 1): None}
 
 
 def test_without_our_processes_our_memory_is_zero():
-    sample = samples(reading(known=False), lambda _pid: True)["GPU-a"]
+    seen = samples(reading(known=False), lambda _pid: (7, 1))["GPU-a"]
+    assert seen.shares == {}
+    sample = seen.sample
     assert (sample.ours, sample.ours_memory, sample.processes_known) == (False, 0, False)
+
+
+def test_memory_is_summed_over_the_processes_of_each_attempt():
+    looked = reading(
+        GpuProcess(pid=1, memory=300),
+        GpuProcess(pid=2, memory=50),
+        GpuProcess(pid=3, memory=None),
+        GpuProcess(pid=4, memory=7),
+    )
+    whose = {1: (7, 1), 2: (7, 1), 3: (8, 1), 4: (9, 2)}
+    seen = samples(looked, whose.get)["GPU-a"]
+    assert seen.shares == {(7, 1): 350, (8, 1): None, (9, 2): 7}
+    assert seen.sample.ours_memory is None
+
+
+@pytest.mark.parametrize(
+    ("token", "key"),
+    [
+        ("abc.7.1", (7, 1)),
+        ("abc.7.1.", (7, 1)),  # as on machines over SSH
+        ("abc.12.0", (12, 0)),
+        ("abc.7", NOBODYS),
+        ("abc.x.1", NOBODYS),
+        ("abc.7.1..", NOBODYS),
+        ("abc.².1", NOBODYS),
+        ("ab.7.1", None),
+        ("abcd.7.1", None),
+        ("abc", None),
+        ("abc.", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_token_names_its_attempt(token, key):
+    assert key_of(token, "abc") == key

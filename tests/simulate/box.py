@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
-from stoker.core.job import Job
+from stoker.core.job import Job, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import checks
@@ -15,6 +15,7 @@ from stoker.simulate.driver import Decide, Driver, Wanted
 from stoker.simulate.executor import Faults
 from stoker.simulate.portrait import Mirror, portrait, replayed
 from stoker.simulate.processes import Model
+from stoker.simulate.trainee import Trainee
 from stoker.simulate.world import World
 from stoker.store.port import Filter, Store
 
@@ -103,6 +104,15 @@ class Box:
         assert wanted.reply == (first, count)
         return first
 
+    def train(
+        self, request: Request | None = None, trainee: Trainee | None = None, **more: object
+    ) -> int:
+        """A training job that behaves like this in every attempt."""
+        trains = trainee or Trainee()
+        fields = {"training": Training(epochs=trains.epochs), "name": "train", **more}
+        models = fields.pop("models", (Model(trains=trains),))
+        return self.submit(request, models, **fields)  # type: ignore[arg-type]
+
     def run(self, seconds: float) -> None:
         self.driver.run(seconds, self._after_turn)
 
@@ -175,6 +185,8 @@ class Box:
             *checks.double_starts(driver),
             *checks.unaccounted_processes(driver, self.once_removed),
             *checks.idle_strays(driver),
+            *checks.wronged(driver, self.mirror),
+            *checks.half_trained(self.state),
             *checks.memory_differs(driver, self.mirror),
         ]
         assert not wrong, "\n".join(wrong)

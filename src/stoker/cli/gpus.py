@@ -121,6 +121,8 @@ def users(gpu: dict[str, Any], args: Args) -> str:
     parts = []
     for job in gpu.get("jobs") or ():
         share = f" ({job['share']})" if job.get("share") not in (None, "1") else ""
+        if gpu["state"] == "shared" and not share and job.get("memory"):
+            share = f" ({job['memory']} MiB)"
         parts.append(
             f"{job['label']} {job.get('name') or ''} {job.get('user') or ''}".strip() + share
         )

@@ -6,7 +6,7 @@ Times are typed as 2h or 3d (ago), 16:00, yesterday, 2026-11-01, 2026-11-01T12:0
 from __future__ import annotations
 
 from stoker.cli import colour, output, table, times
-from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, text
+from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, epochs, text
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.queue import states
 from stoker.cli.session import was_used
@@ -40,6 +40,8 @@ COLUMNS = (
     Column("ENDED"),
     Column("CAUSE", cut=True),
 )
+GPUS = 5
+"""The place of that column; epochs stand before it."""
 
 
 def main(argv: list[str]) -> int:
@@ -57,10 +59,7 @@ def main(argv: list[str]) -> int:
     elif not views:
         output.say("stoker: no such jobs")
     else:
-        columns, rows = columns_of(args, views) or (
-            list(COLUMNS),
-            [_row(view, args.flag("verbose")) for view in views],
-        )
+        columns, rows = columns_of(args, views) or _table(views, args.flag("verbose"))
         table.write(columns, rows, header=not args.flag("no_header"))
         if reply.get("more"):
             output.say(f"stoker: {int(reply['more']):,} older ones not shown; see --limit")
@@ -80,6 +79,16 @@ def _ask(args: Args) -> dict[str, Any]:
     if not was_used():
         return {"jobs": [], "more": 0}
     return connect().history(args.words, **filters)
+
+
+def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows; a column for epochs if any job had some."""
+    columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
+    if any(view.get("training") for view in views):
+        columns.insert(GPUS, Column("EPOCHS", right=True))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(GPUS, epochs(view.get("training")))
+    return columns, rows
 
 
 def _row(view: dict[str, Any], verbose: bool) -> list[str]:

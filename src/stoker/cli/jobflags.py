@@ -8,7 +8,7 @@ from stoker.cli.options import Args, Option
 from stoker.client.errors import UsageError
 
 JOB = (
-    Option("-G/--gpus", "N", "GPUs: 2, 0.5, 2.5, a100:2", key="gpus"),
+    Option("-G/--gpus", "N", "GPUs: 2, 0.5, 2.5, a100:2; 1..4 is any number of these", key="gpus"),
     Option("--gpu-memory", "SIZE", "memory it needs on each GPU, so that others may share it"),
     Option("--gpus-min-vram/--min-vram", "SIZE", "only GPUs with this much", key="gpus_min_vram"),
     Option("--gpu-model", "NAME", "only GPUs of this model"),
@@ -50,7 +50,7 @@ JOB = (
     Option("-H/--hold/--stashed", None, "queue it, but do not start it", key="hold"),
     Option("--retries", "N", "run it again up to N times"),
     Option("--retry-on", "CAUSES", "after which ends: exit:3,oom,lost; 3 times without --retries"),
-    Option("--requeue", None, "run it again when its machine fails"),
+    Option("--requeue", None, "run it again when its machine fails, or when it had to make room"),
     Option("--no-requeue", None, "never run it again by itself"),
     Option("--signal", "SIG@SECS", "warn it before its time is up: USR1@120"),
     Option("--on-end", "CMD", "run this command when it has ended"),
@@ -80,6 +80,18 @@ JOB = (
         "RULE",
         "restart:1h runs it elsewhere if its machine is silent that long",
     ),
+    Option("--epochs", "N", "a training job of so many epochs"),
+    Option("--batch-size", "N", "how many samples make a step"),
+    Option("--training-set-size", "N", "how many samples make an epoch"),
+    Option("--expect", "TIME", "how long you think it trains: 3h"),
+    Option("--snapshots-dir", "DIR", "where its checkpoints lie, in a directory of its own"),
+    Option("--single-gpu", None, "it can train on one GPU only"),
+    Option("--exclusive-gpu", None, "no other job on its GPUs"),
+    Option("--image", "NAME", "run in a container of this image (podman or docker)"),
+    Option(
+        "--mount", "SRC:DST[:ro]", "a directory of yours in the container; repeatable", many=True
+    ),
+    Option("--ports", "LIST", "ports of the machine and of the container: 31346:6006,..."),
     Option("--mail-type", "WHEN", "mail at these events"),
     Option("--mail-user", "WHO", "mail to"),
     Option("--pty", None, "give it a terminal (with `run`)"),
@@ -113,10 +125,24 @@ def job_options(args: Args) -> dict[str, object]:
     if into is not None:
         here = os.getcwd().replace("%", "%%")  # what is filled in is what was typed
         found["bring_into"] = os.path.normpath(os.path.join(here, os.path.expanduser(into)))
+    if args.text("snapshots_dir"):
+        found["snapshots_dir"] = os.path.abspath(
+            os.path.expanduser(args.text("snapshots_dir") or "")
+        )
+    if args.many("mount"):
+        found["mount"] = [_mount(text) for text in args.many("mount")]
     named = args.many("resource")
     if named:
         found["resources"] = _resources(args.text("resources"), named)
     return found
+
+
+def _mount(text: str) -> str:
+    """Write a mount with the full name of the directory that is meant."""
+    source, colon, rest = text.partition(":")
+    if not source or not colon:
+        return text  # the daemon says what is wrong with it
+    return f"{os.path.abspath(os.path.expanduser(source))}:{rest}"
 
 
 def _resources(mapping: str | None, named: list[str]) -> str:

@@ -33,12 +33,22 @@ QUEUE = (
 )
 
 
+ALL_GPUS = 64
+"""So many mean as many as there are."""
+GPUS = 6
+"""The place of that column; epochs stand before it, if any job has some."""
+
+
 def queue_table(
     views: Sequence[dict[str, Any]], *, verbose: bool = False
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows of the queue; a column for the expected start if any is known."""
     columns = list(QUEUE)
     rows = [queue_row(view) for view in views]
+    if any(view.get("training") for view in views):
+        columns.insert(GPUS, Column("EPOCHS", right=True))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(GPUS, epochs(view.get("training")))
     if any(view.get("expected_start") for view in views):
         columns.insert(-1, Column("START"))
         for row, view in zip(rows, views, strict=True):
@@ -55,17 +65,41 @@ def queue_row(view: dict[str, Any]) -> list[str]:
         str(view.get("user") or ""),
         Cell(short, colour.STATE_COLOURS.get(short, "")),
         times.duration(view.get("elapsed") or 0),
-        times.duration(view.get("left")) or "-",
+        _left(view),
         _gpus(view.get("request") or {}),
         place(view),
     ]
 
 
+def _left(view: dict[str, Any]) -> str:
+    """Return the time until its limit, or that a training job should still take if it has none."""
+    left = view.get("left")
+    if left is None and view.get("state") == "RUNNING":
+        left = (view.get("training") or {}).get("remaining_seconds")
+    return times.duration(left) or "-"
+
+
+def epochs(training: dict[str, Any] | None) -> str:
+    """Return `3/10`, or `3` where nobody knows of how many."""
+    if not training:
+        return "-"
+    done, total = training["epochs_done"], training.get("epochs")
+    return f"{done}/{total}" if total else str(done)
+
+
 def _gpus(request: dict[str, Any]) -> str:
     """Return how many GPUs a job asks for: `2`, `0.5`, `2x4` for four on each of two machines."""
-    gpus = str(request.get("gpus") or "-")
+    gpus = amount(request) or "-"
     machines = request.get("machines") or 1
     return f"{machines}x{gpus}" if machines > 1 and gpus != "-" else gpus
+
+
+def amount(request: dict[str, Any]) -> str:
+    """Return how many GPUs it asks for on each machine: `2`, `1..4`, `1..` for all there are."""
+    gpus, most = str(request.get("gpus") or ""), request.get("most_gpus")
+    if not most:
+        return gpus
+    return f"{gpus}..{most}" if int(most) < ALL_GPUS else f"{gpus}.."
 
 
 def place(view: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli import colour, output, times
-from stoker.cli.joblist import LIST_OPTIONS, chosen, text
+from stoker.cli.joblist import LIST_OPTIONS, amount, chosen, text
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.session import existing
 
@@ -25,7 +25,8 @@ NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "wa
 DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
-                     "parts", "unreachable"})  # fmt: skip
+                     "parts", "unreachable", "training", "container",
+                     "restartable"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""
@@ -70,7 +71,9 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     state = str(view["state"])
     why = view.get("reason_text") or view.get("reason")
     found = [("state", f"{state}: {output.clean(why)}" if why else state)]
-    request = view.get("request") or {}
+    request = dict(view.get("request") or {})
+    if request.pop("most_gpus", None):
+        request["gpus"] = amount(view["request"])
     asked = [
         f"{key.replace('_', ' ')} {text(value)}"
         for key, value in request.items()
@@ -78,13 +81,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     ]
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
     over = view.get("result") is not None
-    for part in view.get("parts") or [view]:
-        held = "; ".join(
-            f"{kind} {','.join(ids)}" for kind, ids in (part.get("devices") or {}).items()
-        )
-        if held:
-            on = f" on {part['node']}" if view.get("parts") else ""
-            found.append(("used" if over else "holds", f"{held}{on}"))
+    found += _held(view, over) + _container(view.get("container")) + _training(view)
     alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
@@ -111,6 +108,39 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         cause = output.clean(past.get("cause") or "").rstrip(".")
         found.append((f"attempt {past['attempt']}", f"{cause}, {_time(past['ended_at'], verbose)}"))
     return found
+
+
+def _held(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
+    """Say which devices it has or had, machine by machine."""
+    found = []
+    for part in view.get("parts") or [view]:
+        held = "; ".join(
+            f"{kind} {','.join(ids)}" for kind, ids in (part.get("devices") or {}).items()
+        )
+        if held:
+            on = f" on {part['node']}" if view.get("parts") else ""
+            found.append(("used" if over else "holds", f"{held}{on}"))
+    return found
+
+
+def _training(view: dict[str, Any]) -> list[tuple[str, str]]:
+    if not view.get("training"):
+        return []
+    from stoker.cli.training import told as training_told
+
+    return training_told(view)
+
+
+def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Say which image, what of the machine is in it, and at which ports it is heard."""
+    if container is None:
+        return []
+    found = [("image", output.clean(container["image"]))]
+    for mount in container["mounts"]:
+        how = " (read-only)" if mount["read_only"] else ""
+        found.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
+    ports = ", ".join(f"{outside} is {inside} inside" for outside, inside in container["ports"])
+    return [*found, ("ports", ports)] if ports else found
 
 
 def _retry(rule: object) -> str:

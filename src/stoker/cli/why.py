@@ -46,6 +46,9 @@ def told(reply: dict[str, Any]) -> list[str]:
     for node in reply.get("nodes") or ():
         if node.get("constraints"):
             lines += _node(node)
+    for text in reply.get("coming") or ():
+        said = output.clean(text)
+        lines.append(f"{said[:1].upper()}{said[1:]}.")
     expected = reply.get("expected_start")
     if expected:
         basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""

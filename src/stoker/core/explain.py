@@ -163,7 +163,7 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
 def _coming(state: State, job: Job, at: float) -> tuple[str, ...]:
     """Who stops for this job, and when that should be."""
     told = []
-    for other in state.running.values():
+    for other in sorted(state.running.values(), key=lambda other: other.id):
         progress = other.progress
         if progress is None or progress.stop is None or progress.stop.by != job.id:
             continue
@@ -291,10 +291,8 @@ def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float
         left = device.memory_free - device.stranger_memory
         if ask.memory is None or left >= ask.memory:
             return None
-        if not device.slivers:
-            return f"has {left} MiB of its memory left, not {ask.memory}"
-        needed_more = f"has {left} MiB left, not {ask.memory}, beside "
-        return needed_more + " and ".join(_holder(state, job, boot) for job in _on(state, node, device))
+        beside = f", beside {_holders(state, node, device, boot)}" if device.slivers else ""
+        return f"has {left} MiB of its memory left, not {ask.memory}{beside}"
     return "is held by " + _holders(state, node, device, boot)
 
 

@@ -13,6 +13,8 @@ from stoker.core.units import format_amount
 
 MARK = "\0"
 """No command and no environment holds a zero byte."""
+MET_AT_THE_GATE = {"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"}
+"""What parts on several machines are told when all of them are ready."""
 BROUGHT = "queue-"
 """Before a type that is otherwise a pool (cpu, mem): a queue's own devices of that name."""
 
@@ -204,11 +206,14 @@ def several(order: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
         "WORLD_SIZE": str(len(nodes)),
         "GPUS_PER_NODE": str(gpus),
     }
+    if "NUM_NODES" in order.extra:
+        extra["NUM_NODES"] = str(len(nodes))
     if "SLURM_JOB_ID" in order.extra:
         extra |= {"SLURM_JOB_NODELIST": ",".join(nodes), "SLURM_NNODES": str(len(nodes))}
         extra |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank)}
         extra |= {"SLURM_NTASKS": str(len(nodes)), "SLURM_NODELIST": ",".join(nodes)}
-    return replace(order, extra=order.extra | extra)
+    alone = {name: value for name, value in order.extra.items() if name not in MET_AT_THE_GATE}
+    return replace(order, extra=alone | extra)
 
 
 def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:

@@ -19,7 +19,13 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
-from stoker.daemon.intake import check_possible, check_sent, context, digest
+from stoker.daemon.intake import (
+    check_directories,
+    check_possible,
+    check_sent,
+    context,
+    digest,
+)
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -221,7 +227,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         if job.state is not JobState.PENDING:
             return f"only waiting jobs can be edited ({job.state.value.lower()})"
         spec = state.spec(job)
-        wanted = read(body.options, context(desk, state, now), base=spec.request)
+        wanted = read(body.options, context(desk, state, now), before=spec)
         fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
         name = fields.pop("name", None) or job.name
         if _leads_to(state, wanted.fields.get("dependency"), job.id):
@@ -229,6 +235,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         changed = replace(spec, request=wanted.request, **fields)
         check_possible(state, state.effective(job, changed))
         check_sent(changed.directory, fields.get("carry"))
+        check_directories(fields)
         hash = digest(encode(changed))
         facts: list[e.Event] = []
         if hash not in state.specs:

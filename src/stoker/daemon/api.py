@@ -66,6 +66,13 @@ class Api:
 
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
+        self.desk.live = self._live
+
+    def _live(self, job: int) -> dict[str, Any]:
+        """What a running job does right now; only for the loop's own thread."""
+        memory = self.loop.watch.gauges.now(job)
+        more = {"memory": max(memory.values())} if memory else {}
+        return {**self.loop.trainings.live(job), **more}
 
     async def ask(self, decide: Decide) -> Any:
         """Put a question or a wish to the engine and await its answer."""

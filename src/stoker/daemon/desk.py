@@ -30,6 +30,8 @@ class Desk(Struct):
     """What the store is called, without a password."""
     alerts: list[str] = []
     """What went wrong before: told once to whoever submits next."""
+    live: Callable[[int], dict[str, Any]] = lambda _: {}
+    """What is seen of a running job but not kept: its step, its metrics, its memory."""
     remembered: dict[int, tuple[Job, Spec]] = {}
     """Finished jobs read back from the store, for the length of one request."""
 

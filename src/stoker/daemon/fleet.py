@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from stoker.core import contract
 from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import Placement
@@ -20,8 +21,10 @@ from stoker.core.request import CPU, MEMORY
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
 from stoker.daemon.gangs import Gangs
+from stoker.daemon.gauges import Gauges, sessions_on
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.muster import Key
+from stoker.daemon.ties import tie
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.address import parse_address
 from stoker.executors.ssh.link import Poller
@@ -37,6 +40,8 @@ ATTENTIVE, IDLE = 3.0, 10.0
 """Seconds between looks at a machine, while somebody cares and otherwise."""
 
 Compose = Callable[[i.StartProcess, Placement], Launch]
+Heard = Callable[[Key, int | None, bytes, int], None]
+"""Told what was added to a training report elsewhere, and where in it."""
 
 
 class Machine(Struct):
@@ -72,11 +77,13 @@ class Fleet:
         node: str,
         poller: Poller,
         rules: Rules,
+        gauges: Gauges,
         run: str,
         notes: str,
         logs: str,
     ) -> None:
         self.local, self.node, self.poller, self.rules = local, node, poller, rules
+        self.gauges = gauges
         self.run, self.notes, self.logs = run, notes, logs
         self.machines: dict[str, Machine] = {}
         self.leaving: dict[str, tuple[Machine, float]] = {}
@@ -85,7 +92,10 @@ class Fleet:
         self.compose: Compose | None = None
         self.surveys = Surveys()
         self.state: Callable[[], State] = State
+        self.heard: Heard = lambda key, part, data, offset: None
         self._events: list[e.Event] = []
+        self._tied: dict[int, str] = {}
+        """Jobs whose last attempt left its checkpoints on a machine that could not give them."""
         self._known: dict[str, e.NodeAdded] | None = None
 
     # -- who belongs to it --------------------------------------------------------------
@@ -127,7 +137,7 @@ class Fleet:
         if not same or not machine.executor.connection.up:
             machine.executor.close()
             return None
-        machine.added, machine.judge = added, Judge(added.name, self.rules)
+        machine.added, machine.judge = added, Judge(added.name, self.rules, self.gauges)
         machine.told, machine.fresh = False, machine.look is not None
         return machine
 
@@ -147,7 +157,7 @@ class Fleet:
             self.local.blob,
             self.local.grace,
         )
-        return Machine(executor, added, Judge(added.name, self.rules))
+        return Machine(executor, added, Judge(added.name, self.rules, self.gauges))
 
     def _adopt_all(self, state: State, name: str) -> None:
         for job in state.running.values():
@@ -162,7 +172,9 @@ class Fleet:
         logs = log_paths(job, spec, name, self.logs, rank)
         gang = bool(job.placement.more)
         executor = self.machines[name].executor
-        executor.adopt(job, rank if gang else None, logs, spec)
+        unique = contract.unique_id(self.local.install, job.id)
+        checkpoints = contract.checkpoints(spec, os.path.dirname(self.logs), unique)
+        executor.adopt(job, rank if gang else None, logs, spec, checkpoints)
 
     def afar(self, placement: Placement) -> bool:
         """Whether any of it is on another machine."""
@@ -229,6 +241,18 @@ class Fleet:
         for executor in self._with((wish.job, wish.attempt)):
             executor.signal(wish)
 
+    def ask_to_stop(self, key: Key, why: str) -> None:
+        """Ask the first part of an attempt to stop at its next safe point."""
+        for executor in self._with(key):
+            if not executor.attempts[key].part:
+                executor.ask_to_stop(key, why)
+
+    def name_stop(self, key: Key, part: int, epoch: int) -> None:
+        """Tell another part before which epoch all of them stop."""
+        for executor in self._with(key):
+            if executor.attempts[key].part == part:
+                executor.name_stop(key, epoch)
+
     def suspend(self, job: int, attempt: int) -> None:
         """Stop it in place."""
         for executor in self._with((job, attempt)):
@@ -274,6 +298,7 @@ class Fleet:
         first = found.told or found.why != why
         found.reached = found.told = found.fresh = False
         found.look, found.why = None, why
+        self.gauges.clear(machine.name)
         if first:
             boot = time.clock_gettime(time.CLOCK_BOOTTIME)
             self._events.append(
@@ -331,6 +356,16 @@ class Fleet:
         """A part of an attempt on several machines waits for the others."""
         self.gangs.ready(machine, key, port)
 
+    def left_there(self, machine: RemoteExecutor, key: Key) -> None:
+        """Its checkpoints could not be carried: tie the job to the machine that has them."""
+        self._tied[key[0]] = machine.name
+
+    def distributed(self, job: int) -> bool:
+        """Whether its parts are told about each other as TensorFlow wants it."""
+        state = self.state()
+        training = state.spec(state.jobs[job]).training
+        return training is not None and training.distributed
+
     def strays(self, name: str) -> list[Key]:
         """What was restarted elsewhere while the machine was silent."""
         return list(self.state().rest.strays.get(name, ()))
@@ -357,6 +392,7 @@ class Fleet:
             for fact in facts:
                 found += self.gangs.of_part(name, fact)
                 found += self._turned_away(name, machine, fact)
+                found += self._tie(state, fact)
             found += self._standing(state, name, machine)
         later, self.gangs.events = self.gangs.events, []
         return found + later
@@ -368,6 +404,16 @@ class Fleet:
         closed = machine.short_until is not None
         machine.short_until = time.monotonic() + SHORT
         return [] if closed else [e.NodeClosed(at=fact.at, node=name, why=fact.why)]
+
+    def _tie(self, state: State, fact: e.Event) -> list[e.Event]:
+        """What follows the end of an attempt whose checkpoints stay where it ran."""
+        if not isinstance(fact, e.ProcessExited | e.AttemptLost):
+            return []
+        job, name = state.jobs.get(fact.job), self._tied.pop(fact.job, None)
+        well = isinstance(fact, e.ProcessExited) and fact.code == 0
+        if job is None or name is None or fact.part is not None or well:
+            return []
+        return tie(state, job, name, fact.at)
 
     def of_this_machine(self, facts: list[e.Event]) -> list[e.Event]:
         """Facts of the executor here, some of which are about one part of several."""
@@ -388,12 +434,7 @@ class Fleet:
         if not machine.fresh:
             return []
         machine.fresh = False
-        sessions = {
-            job.pid
-            for job in state.running.values()
-            if job.pid is not None and job.placement is not None and job.placement.node == name
-        }
-        ours = look.ours(self.local.install, sessions)
+        ours = look.ours(self.local.install, sessions_on(state, name))
         told = machine.judge.facts(state, look.reading, ours, look.identify)
         if not machine.told:
             machine.told, machine.why, machine.since = True, "", now

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from stoker.core import contract
 from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import Placement
@@ -37,6 +38,9 @@ class Machines(Protocol):
 
     def our_address(self, seen_from: list[str]) -> str:
         """Where those machines find this one."""
+
+    def distributed(self, job: int) -> bool:
+        """Whether its parts are told about each other as TensorFlow wants it."""
 
     def order(self, wish: i.StartProcess, part: Placement) -> Launch:
         """What exactly is to be started on a part's machine."""
@@ -161,8 +165,9 @@ class Gangs:
                 self._carry_on(muster)
                 return
             executor.release(muster.key)
-        names = self._meeting_point(muster, nodes) if orders.go else {}
+        addresses = self._addresses(nodes) if orders.go else []
         for rank in orders.go:
+            names = self._meeting_point(muster, addresses, rank)
             executor = self.machines.executor(nodes[rank])
             if executor is not None:
                 executor.go(muster.key, names)
@@ -173,12 +178,19 @@ class Gangs:
         order = self._order(muster.wish, rank)
         self.machines.local.start(muster.wish, replace(order, extra=order.extra | names))
 
-    def _meeting_point(self, muster: Muster, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Where the parts find the first one."""
-        address = self.machines.address(nodes[0])
-        if address is None:
-            address = self.machines.our_address(list(nodes[1:]))
-        return {"MASTER_ADDR": address, "MASTER_PORT": str(muster.port)}
+    def _addresses(self, nodes: tuple[str, ...]) -> list[str]:
+        """Where the parts find each other."""
+        others = [node for node in nodes if node != self.machines.node]
+        return [self.machines.address(node) or self.machines.our_address(others) for node in nodes]
+
+    def _meeting_point(self, muster: Muster, addresses: list[str], rank: int) -> dict[str, str]:
+        """Where the parts find the first one, or all others."""
+        found = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(muster.ports[0])}
+        if self.machines.distributed(muster.wish.job):
+            ends = zip(addresses, muster.ports, strict=True)
+            workers = [f"{address}:{port}" for address, port in ends]
+            found["TF_CONFIG"] = contract.tf_config(workers, rank)
+        return found
 
 
 def _free_port() -> int:

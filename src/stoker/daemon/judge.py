@@ -12,11 +12,9 @@ from stoker.core.cluster import Device
 from stoker.core.events import Event, ForeignUseChanged
 from stoker.core.foreign import Sample, Thresholds, Verdict, Watch
 from stoker.core.state import State
+from stoker.daemon.gauges import SETTLE, Gauges, Meter
 from stoker.probes.readings import GpuUse, Reading
-from stoker.probes.samples import Identify, IsOurs, identify_here, samples
-
-SETTLE = 5.0
-"""For so long after an attempt of ours, memory on its GPU may still be its own."""
+from stoker.probes.samples import Identify, Whose, identify_here, samples
 
 
 class Rules:
@@ -38,46 +36,52 @@ class Rules:
 
 
 class Judge:
-    """What is known about strangers on the GPUs of one machine."""
+    """What is known about strangers, and our own, on the GPUs of one machine."""
 
     def __init__(
-        self, node: str, rules: Rules, holder: Callable[[str], str | None] = lambda _: None
+        self,
+        node: str,
+        rules: Rules,
+        gauges: Gauges,
+        holder: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         """`holder` names the other user whose stoker holds a GPU, where that can be known."""
         self.node, self.rules, self.holder = node, rules, holder
+        self.meter = Meter(node, gauges)
         self.latest: dict[str, dict[str, Any]] = {}
         """The last figures of every GPU, by UUID."""
         self._watches: dict[str, Watch] = {}
         self._busy_until: dict[str, float] = {}
 
     def facts(
-        self, state: State, reading: Reading, is_ours: IsOurs, identify: Identify = identify_here
+        self, state: State, reading: Reading, whose: Whose, identify: Identify = identify_here
     ) -> list[Event]:
         """What a new reading changes."""
         node = state.cluster.nodes.get(self.node)
         if node is None:
             return []
         now = time.monotonic()
-        found = samples(reading, is_ours, identify)
+        found = samples(reading, whose, identify)
         uses = {use.uuid: use for use in reading.use}
         events: list[Event] = []
         for device in node.types.get("gpu", ()):
             uuid = device.facts.uuid
             if uuid is None:
                 continue
-            sample = found.get(uuid)
-            if sample is None:
+            seen = found.get(uuid)
+            if seen is None:
                 self.latest.pop(uuid, None)
                 why = "nobody: the driver lost it" if reading.facts or reading.error else None
                 events += self._change(device, why, 0)
                 continue
+            sample = seen.sample
             verdict = self._observe(device, sample, now)
             self.latest[uuid] = _figures(uses[uuid], verdict)
             holder = None if device.free < device.facts.capacity else self.holder(uuid)
             stranger = f"the stoker of {holder}" if holder else _named(verdict)
             memory = sum(s.memory or 0 for s in sample.strangers)
             events += self._change(device, stranger, memory)
-        return events
+        return events + self.meter.facts(state, found, now)
 
     def _observe(self, device: Device, sample: Sample, now: float) -> Verdict:
         uuid, thresholds = sample.uuid, self.rules.thresholds

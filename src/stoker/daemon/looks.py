@@ -85,7 +85,7 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
         starts = forecast(state, now.boot, Expected(desk, state), ETAS)[0] if first else {}
         shown = []
         for id in ids:
-            view = job_view(*desk.either(id, state), state, now, desk.logs, tail)
+            view = job_view(*desk.either(id, state), state, now, desk.logs, tail, desk.live)
             if id in starts:
                 view["expected_start"] = iso(now.at + starts[id])
             shown.append(view)
@@ -161,6 +161,7 @@ def explain(desk: Desk, word: str) -> Decide:
                 "text": answer.text,
                 "position": answer.position,
                 "ahead": list(answer.ahead),
+                "coming": list(answer.coming),
                 "expected_start": start,
                 "expected_basis": answer.basis,
                 "nodes": [

@@ -27,7 +27,9 @@ from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import run_hook
+from stoker.daemon.leftovers import remove
 from stoker.daemon.settings import Settings
+from stoker.daemon.training import Trainings
 from stoker.daemon.views import job_view
 from stoker.daemon.waits import Waits
 from stoker.daemon.watch import GpuWatch
@@ -126,6 +128,8 @@ class Loop:
         self.feeder = feeder or Feeder()
         self.engine = Engine(store, clock, self.carry_out, self.publish)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
+        self.trainings = Trainings(self.home, poller, fleet, fleet.state)
+        fleet.heard = self.trainings.heard
         self.inbox: SimpleQueue[Ask] = SimpleQueue()
         self.waits = Waits()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
@@ -142,6 +146,8 @@ class Loop:
         self.forcing = False
         self.settling: list[str] = []
         self.settling_afar: dict[str, list[tuple[int, int]]] = {}
+        self.clearing: list[str] = []
+        """Directories of training reports that go when the ends of their jobs are on disk."""
         self.force_failed = False
         self.unsent: list[i.StartProcess] = []
         """Starts on other machines whose intent is not on disk yet."""
@@ -218,14 +224,16 @@ class Loop:
             print(f"stoker: {error}", file=sys.stderr, flush=True)
         self.waits.check(self.engine.state, self.desk, self._last)
         self.feeder.after(self._last)
-        if self.engine.unforced and self.force_at is None:
+        if (self.engine.unforced or self.trainings.left.over) and self.force_at is None:
             self.force_at = time.monotonic() + FORCE_AFTER
 
     def _facts(self) -> list[Event]:
         facts, self.executor.facts = self.executor.facts, []
         facts = self.fleet.of_this_machine(facts) + self.fleet.facts(self.engine.state)
+        facts = self.trainings.heed(facts)
         if self.watch.pending is not None:
-            facts += self.watch.facts(self.engine.state)
+            # First what was seen of the GPUs: it says whose fault it was that one ran out of memory.
+            facts = self.watch.facts(self.engine.state) + facts
             self.probe_asked = None
         return facts
 
@@ -250,6 +258,7 @@ class Loop:
             self.executor.tick(now.boot),
             self.fleet.tick(now.boot),
             self.watch.tick(state),
+            self.trainings.tick(),
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
@@ -296,6 +305,8 @@ class Loop:
                 case i.SignalAttempt():
                     self.executor.signal(wish)
                     self.fleet.signal(wish)
+                case i.AskToStop():
+                    self.trainings.ask_to_stop(wish.job, wish.attempt)
                 case i.SuspendAttempt():
                     self.executor.suspend(wish.job, wish.attempt)
                     self.fleet.suspend(wish.job, wish.attempt)
@@ -379,6 +390,7 @@ class Loop:
         """Tell readers of the event stream. They never make us wait."""
         self._last = [*self._last, *events]  # one turn may bring several cycles
         self.fleet.after(self.engine.state, events)
+        self.trainings.after(events)
         for reader in self.readers[:]:
             reader(seq, events)
 
@@ -392,6 +404,7 @@ class Loop:
         self.engine.unforced = False
         self.settling, self.executor.settled = self.executor.settled, []
         self.settling_afar = self.fleet.take_settled()
+        self.clearing = self.trainings.left.take()
         self.sending, self.unsent = self.unsent, []
         _thread.start_new_thread(self._force, ())
 
@@ -415,6 +428,8 @@ class Loop:
             for path in self.settling:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+            if self.clearing:
+                remove(self.clearing)
             self.force_failed = False
         except (OSError, StoreError) as error:
             self.force_failed = True
@@ -467,6 +482,7 @@ class Loop:
         while self.forcing:
             time.sleep(0.001)
         self.watch.close()
+        self.trainings.close()
         self.fleet.close()
         self.store.close()
         self.executor.close()

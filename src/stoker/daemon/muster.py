@@ -31,14 +31,16 @@ class Muster(Struct):
 
     wish: StartProcess
     parts: list[str]
-    port: int = 0
+    ports: list[int]
+    """A free port on the machine of each, as far as it has said so."""
     why: str = ""
     failed: bool = False
 
     @classmethod
     def of(cls, wish: StartProcess) -> Muster:
         """Nothing is known of anybody yet."""
-        return cls(wish, [WAITING] * len(wish.placement.parts))
+        count = len(wish.placement.parts)
+        return cls(wish, [WAITING] * count, [0] * count)
 
     @property
     def key(self) -> Key:
@@ -49,8 +51,7 @@ class Muster(Struct):
         """A part has claimed its attempt and waits."""
         if self.parts[part] == WAITING:
             self.parts[part] = READY
-        if part == 0:
-            self.port = port
+        self.ports[part] = port
 
     def live(self, part: int) -> None:
         """A part runs, or has run."""

@@ -52,6 +52,8 @@ class Settings(Struct):
     """How long a database server may be away before the daemon ends."""
     queues: list[QueueLimits] = []
     nodes: list[ConfiguredNode] = []
+    engine: str = ""
+    """What runs containers; empty: whichever is there."""
 
 
 def load() -> Settings:
@@ -82,6 +84,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
         "store",
         "queues",
         "nodes",
+        "containers",
     }
     unknown = sorted(set(raw) - known)
     if unknown:
@@ -105,6 +108,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
     _read_store(found, raw.get("store", {}))
     found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
     found.nodes = _nodes(raw.get("nodes", {}))
+    found.engine = _engine(raw.get("containers", {}))
     return found
 
 
@@ -148,6 +152,13 @@ def _listen(raw: Any) -> list[str]:
 
         split(address)
     return found
+
+
+def _engine(raw: Any) -> str:
+    value = raw.get("engine", "") if isinstance(raw, dict) and set(raw) <= {"engine"} else None
+    if not isinstance(value, str):
+        raise BadValue(f"config.toml: [containers] takes engine = 'docker'; {EXAMPLE}.")
+    return value
 
 
 def _read_store(found: Settings, raw: Any) -> None:

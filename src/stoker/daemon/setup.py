@@ -23,7 +23,7 @@ from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.daemon import nodes
+from stoker.daemon import leftovers, nodes
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.fleet import Fleet
@@ -87,6 +87,7 @@ def build(
         store.blob,
         grace=config.grace,
         cgroups=Cgroups.find(),
+        engine=config.engine,
     )
     user = _user()
     watch = GpuWatch(
@@ -104,6 +105,7 @@ def build(
         facts.name,
         poller,
         watch.rules,
+        watch.gauges,
         os.path.dirname(places.socket_path()),
         f"{kept.state}/afar",
         desk.logs,
@@ -202,15 +204,26 @@ def _take_over(
     executor.adopt(here, same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []
-        loop.engine.cycle(loop.fleet.of_this_machine(found))
+        loop.engine.cycle(loop.trainings.heed(loop.fleet.of_this_machine(found)))
     loop.fleet.sync(loop.engine.state)
+    loop.trainings.begin()
     loop.store.force()
     executor.exits.drop({link.pid for link in executor.keepers})
     executor.adoption.sweep(loop.engine.state.rest.next_id)
     with contextlib.suppress(OSError):
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     loop.store.purge(at - config.secrets_days * 86400)
+    _sweep(loop, at)
     return unheeded
+
+
+def _sweep(loop: Loop, at: float) -> None:
+    """Remove what training jobs have left that are over; only now are all ends on disk."""
+    state, left = loop.engine.state, loop.trainings.left
+    left.look_at_all(state)
+    place, install = f"{loop.home}/checkpoints", loop.executor.install
+    over = left.take() + leftovers.checkpoints(place, install, state, loop.store, at)
+    leftovers.remove_in_background(over)
 
 
 def _names_of_old(state: State, now: str) -> list[str]:

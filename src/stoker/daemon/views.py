@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from stoker import places
-from stoker.core.cluster import Device, Node
+from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.events import QueueDefined
 from stoker.core.explain import reason, silent_since
 from stoker.core.job import Job, Spec
@@ -16,6 +17,7 @@ from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import format_amount
 from stoker.daemon.parts import devices_of, gpu_uuids, logs_of, machines, parts_view
+from stoker.daemon.training_view import Live, container_view, training_view
 from stoker.engine import Moment
 from stoker.executors.local import terminal_path
 
@@ -32,9 +34,10 @@ def iso(moment: float | None) -> str | None:
 
 
 def job_view(
-    job: Job, spec: Spec, state: State | None, now: Moment, logs: str, tail: int = 0
-) -> dict[str, Any]:
-    """One job, whole."""
+    job: Job, spec: Spec, state: State | None, now: Moment, logs: str, tail: int = 0,
+    live: Callable[[int], Live] = lambda _: {},
+) -> dict[str, Any]:  # fmt: skip
+    """One job, whole; `live` says what is seen of a running one right now."""
     code, phrase = reason(state, job, now.at) if state and job.id in state.jobs else (None, None)
     view: dict[str, Any] = {
         "id": job.id,
@@ -49,6 +52,9 @@ def job_view(
         **_given(job, spec, state, logs),
         **_times(job, spec, now),
         **_outcome(job),
+        "training": training_view(
+            job, spec, state, now.at, logs, live(job.id) if _trains(job, spec) else {}
+        ),
     }
     out, err = logs_of(job, spec, view["node"] or "", logs)
     view |= {"log": out, "error_log": err, "log_bytes": _size(out)}
@@ -58,6 +64,10 @@ def job_view(
     if tail and job.state in UNHAPPY:
         view["tail"] = last_lines(err if err and _size(err) else out, tail)
     return view
+
+
+def _trains(job: Job, spec: Spec) -> bool:
+    return job.holding and (spec.training is not None or job.progress is not None)
 
 
 def _asked(job: Job, spec: Spec) -> dict[str, Any]:
@@ -84,6 +94,8 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "warning_signal": f"{warning.signal}@{warning.seconds}" if warning else None,
         "feed": spec.feed,
         "door": spec.door,
+        "container": container_view(spec.container),
+        "restartable": spec.restartable,
     }
 
 
@@ -177,6 +189,7 @@ def request_view(request: Request) -> dict[str, Any]:
     ask = request.gpus
     return {
         "gpus": format_amount(ask.amount) if ask else None,
+        "most_gpus": format_amount(ask.most) if ask and ask.most else None,
         "model": ask.model if ask else None,
         "min_vram": ask.min_vram if ask else None,
         "gpu_memory": ask.memory if ask else None,
@@ -232,14 +245,15 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         part = job.placement.on(node.name) if job.placement is not None else None
         if part is None:
             continue
-        share = sum(
-            take.amount for take in part.takes if take.type == GPU and take.device == device.name
-        )
+        takes = [take for take in part.takes if take.type == GPU and take.device == device.name]
+        share = sum(take.amount for take in takes)
         if share:
             jobs.append(
                 {
                     "id": job.id, "label": job.label, "name": job.name, "user": job.user,
-                    "share": format_amount(share), "elapsed": None, "state": job.state.value,
+                    "share": "1" if share == SLIVER else format_amount(share),
+                    "memory": max(take.memory for take in takes) or None,
+                    "elapsed": None, "state": job.state.value,
                 }
             )  # fmt: skip
     return {
@@ -255,7 +269,7 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         "power": reading.get("power"),
         "state": "unreachable" if node.closed is not None else _gpu_state(device, len(jobs)),
         "drained": device.drained,
-        "free": format_amount(device.free),
+        "free": format_amount(0 if device.slivers else device.free),
         "memory_left": device.memory_free - device.stranger_memory if facts.memory else None,
         "jobs": jobs,
         "foreign": reading.get("foreign", []),
@@ -279,11 +293,16 @@ def resources_view(node: Node) -> dict[str, Any]:
         usable = [device for device in devices if device.drained is None and not device.gone]
         resources[type] = {
             "total": shown(sum(device.facts.capacity for device in devices)),
-            "free": shown(max(sum(device.left for device in usable), 0)),
-            "held": shown(max(sum(each.facts.capacity - each.free for each in devices), 0)),
+            "free": shown(max(sum(each.left for each in usable if not each.slivers), 0)),
+            "held": shown(max(sum(map(_held, devices)), 0)),
             "devices": [device.name for device in devices],
         }
     return resources
+
+
+def _held(device: Device) -> int:
+    """So much is given out; of a GPU that is shared by memory, nothing else can be."""
+    return device.facts.capacity - (0 if device.slivers else device.free)
 
 
 def queue_view(queue: QueueDefined, state: State) -> dict[str, Any]:

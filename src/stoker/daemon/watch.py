@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from stoker.core.events import Event
 from stoker.core.foreign import Thresholds
 from stoker.core.state import State
+from stoker.daemon.gauges import Gauges, sessions_on
 from stoker.daemon.judge import Judge, Rules
+from stoker.daemon.whose import Owners
 from stoker.executors.holds import Holds
-from stoker.executors.tree import TOKEN
 from stoker.probes.process import ProbeProcess
 from stoker.probes.readings import Reading
 
@@ -37,21 +37,28 @@ class GpuWatch:
         register: Callable[[int, Callable[[], None]], None],
         unregister: Callable[[int], None],
     ) -> None:
-        self.install = install
+        self.owners = Owners(install)
         self.register, self.unregister = register, unregister
         self.enabled = bool(first.facts)
         self.process = ProbeProcess()
         self.registered = (-1, -1)
         self.rules = Rules(thresholds)
-        self.judge = Judge(node, self.rules, holds.holder)
+        self.gauges = Gauges()
+        """The GPU memory of attempts on all machines."""
+        self.judge = Judge(node, self.rules, self.gauges, holds.holder)
         self.note = first.error
         self.when = time.monotonic()
         self.wanted_until = 0.0
+        self.at_once = False
         self.pending: Reading | None = first if self.enabled else None
 
     def look(self) -> None:
         """Somebody wants current figures for a while."""
         self.wanted_until = time.monotonic() + INTEREST
+
+    def look_now(self) -> None:
+        """Something has happened on the GPUs: do not wait for the next look to be due."""
+        self.at_once = self.enabled
 
     @property
     def latest(self) -> dict[str, dict[str, Any]]:
@@ -93,12 +100,13 @@ class GpuWatch:
                 self.note = f"the GPU driver has not answered for {HUNG:.0f} s"
                 self.when = now  # go by the last verdicts rather than stop for ever
             return 1.0
-        if now - self.when >= INTERVAL:
+        if self.at_once or now - self.when >= INTERVAL:
             self._ask()
             return 1.0
         return max(INTERVAL - (now - self.when), 0.05)
 
     def _ask(self) -> None:
+        self.at_once = False
         try:
             self.process.ask()
         except OSError as error:
@@ -132,26 +140,8 @@ class GpuWatch:
             return []
         self.when = time.monotonic()
         self.note = reading.error
-        return self.judge.facts(state, reading, self._ours(state))
-
-    def _ours(self, state: State) -> Callable[[int], bool]:
-        sessions = {
-            job.pid
-            for job in state.running.values()
-            if job.placement is not None and job.placement.node == self.judge.node
-        }
-        mark = f"{TOKEN}={self.install}.".encode()
-
-        def is_ours(pid: int) -> bool:
-            try:
-                if os.getsid(pid) in sessions:
-                    return True
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    return any(entry.startswith(mark) for entry in file.read().split(b"\0"))
-            except OSError:
-                return False
-
-        return is_ours
+        whose = self.owners.whose(sessions_on(state, self.judge.node))
+        return self.judge.facts(state, reading, whose)
 
     def close(self) -> None:
         """Let the probe process go."""

@@ -24,7 +24,7 @@ from stoker.core.events import (
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch, filled_in
-from stoker.executors import cgroup, symptoms, tree
+from stoker.executors import cgroup, container, library, symptoms, tree
 from stoker.executors.adoption import KEPT, Adoption
 from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
 from stoker.executors.holds import Holds
@@ -38,8 +38,14 @@ SHORTAGE = 10.0
 """Seconds before a start is tried again that failed for want of memory, processes or disk."""
 TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
             signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
+DIRECT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
+"""Signals that nobody can pass on."""
 
 Key = tuple[int, int]
+
+
+class NoContainer(Exception):
+    """This machine cannot run containers."""
 
 
 class Places(Struct, frozen=True):
@@ -99,8 +105,10 @@ class LocalExecutor(Executor):
         grace: float = 10.0,
         cgroups: cgroup.Cgroups | None = None,
         holds: Holds | None = None,
+        engine: str = "",
     ) -> None:
         self.places, self.install, self.grace = places, install, grace
+        self.engine = os.environ.get(container.CHOICE) or engine
         self.keepers = keepers
         self.poller, self.secret, self.blob = poller, secret, blob
         self.cgroups = cgroups or cgroup.Cgroups(None)
@@ -125,6 +133,9 @@ class LocalExecutor(Executor):
     def start(self, wish: StartProcess, launch: Launch) -> None:
         """Hand an attempt to the keeper that has the least to do."""
         key = (wish.job, wish.attempt)
+        if launch.trains:
+            with contextlib.suppress(OSError):  # should it need the directory, it will say so
+                os.makedirs(launch.checkpoints, 0o700, exist_ok=True)
         held = self.holds.take(key, launch.gpus) if launch.gpus else None
         if held is not None:
             self._call_off(wish, held)
@@ -133,13 +144,11 @@ class LocalExecutor(Executor):
         try:
             link.provide(launch.environment, self._environment)
             self._provide_script(launch)
-        except (OSError, KeyError) as error:
+            argv, extra = self._command(launch)
+        except (OSError, KeyError, NoContainer) as error:
             self.holds.drop(key)
-            self.facts.append(
-                StartFailed(
-                    at=time.time(), job=key[0], attempt=key[1], why=f"cannot start: {error}"
-                )
-            )
+            why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
+            self.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
             return
         attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
         attempt.oom_before = self.oom.before()
@@ -151,22 +160,38 @@ class LocalExecutor(Executor):
             "start",
             f"{wish.job}.{wish.attempt}",
             claim_path(self.places.run, *key),
-            self._argv(launch),
+            argv,
             launch.directory,
             launch.umask,
             launch.environment,
-            launch.extra | self._filled(launch) if launch.fill else launch.extra,
+            extra,
             launch.out,
             launch.err,
             self.holds.paths(launch.gpus) if launch.gpus else [],
             attempt.group,
         )
 
-    def _argv(self, launch: Launch) -> tuple[str, ...]:
-        if not launch.terminal:
-            return launch.argv
-        path = terminal_path(self.places.terminals, launch.job, launch.attempt)
-        return (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *launch.argv)
+    def _command(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What is executed in the end, and the variables beside the job's own environment."""
+        argv = launch.argv
+        extra = launch.extra | self._filled(launch) if launch.fill else launch.extra
+        if launch.container is not None:
+            argv, more = self._contained(launch)
+            extra = extra | more
+        if launch.terminal:
+            path = terminal_path(self.places.terminals, launch.job, launch.attempt)
+            argv = (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *argv)
+        return argv, extra
+
+    def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+        missing = container.absent(self._environment(launch.environment), self.engine)
+        if missing is not None:
+            raise NoContainer(missing)
+        script = f"{self.places.scripts}/{launch.script}" if launch.script else None
+        if script is not None:
+            os.chmod(script, 0o755)  # noqa: S103 - an image may run as anybody; its directory is ours
+        copy = library.provide(os.path.dirname(os.path.dirname(launch.reports)))
+        return container.command(launch, copy, self.grace, self.engine, script)
 
     def _call_off(self, wish: StartProcess, why: str) -> None:
         now = time.time()
@@ -207,22 +232,37 @@ class LocalExecutor(Executor):
         now = time.clock_gettime(BOOT)
         if attempt.ending_since is None:
             attempt.ending_since = now
-        attempt.kill_at = (
-            now if wish.at_once else min(attempt.kill_at or now + self.grace, now + self.grace)
-        )
+        grace = self.grace
+        if wish.at_once:
+            grace = container.LAST_WORD if self._is_contained(attempt) else 0.0
+        attempt.kill_at = min(attempt.kill_at or now + grace, now + grace)
         self.busy.add(attempt.key)
-        if attempt.pid is not None and not wish.at_once:
-            tree.end(self._members(attempt), signal.SIGTERM)
+        if attempt.pid is not None and (grace or not wish.at_once):
+            self._terminate(attempt, attempt.pid, wish.at_once)
         self.tick(now)
+
+    @staticmethod
+    def _is_contained(attempt: Attempt) -> bool:
+        return attempt.pid is not None and container.looked_after_by(attempt.pid, attempt.token)
+
+    def _terminate(self, attempt: Attempt, pid: int, at_once: bool = False) -> None:
+        """Ask a tree to end; of a container, only its looker-after, who knows how that is done."""
+        pids = self._members(attempt)
+        if self._is_contained(attempt):
+            tree.signal_all([pid], container.AT_ONCE if at_once else signal.SIGTERM)
+            tree.signal_all(pids, signal.SIGCONT)
+        else:
+            tree.end(pids, signal.SIGTERM)
 
     def signal(self, wish: SignalAttempt) -> None:
         """Pass a signal on; a shell that waits for a child gets it only if it has a trap for it."""
         attempt = self.attempts.get((wish.job, wish.attempt))
         if attempt is None or attempt.pid is None:
             return
-        pids = self._members(attempt)
-        if len(pids) > 1 and wish.signal not in TERMINAL:
-            leader = attempt.pid
+        pids, leader = self._members(attempt), attempt.pid
+        if wish.signal not in DIRECT and self._is_contained(attempt):
+            pids = [leader] if tree.catches(leader, wish.signal) else []
+        elif len(pids) > 1 and wish.signal not in TERMINAL:
             pids = [pid for pid in pids if pid != leader or tree.catches(pid, wish.signal)]
         tree.signal_all(pids, wish.signal)
 
@@ -292,7 +332,7 @@ class LocalExecutor(Executor):
         self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
         if attempt.ending_since is not None and attempt.kill_at is not None:
             # Cancelled between the order and the start.
-            tree.end(self._members(attempt), signal.SIGTERM)
+            self._terminate(attempt, pid)
 
     def _keeper_died(self, link: Link) -> None:
         """Somebody killed a keeper: get another, and watch its orphans ourselves.

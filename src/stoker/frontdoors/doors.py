@@ -14,12 +14,24 @@ DOORS = {
     "auto": "a GPU task server and its client",
     "execute_batch": "run the lines of a file on machines over SSH",
     "execute_remote": "run one command on a machine over SSH",
+    "run-scheduler": "run a training script, measured and preemptible",
+    "scheduler-state": "show the jobs of run-scheduler",
+    "scheduler-cancel-job": "end a job of run-scheduler",
+    "scheduler-get-logs": "print what a job of run-scheduler has printed",
 }
 """Every door and what it is for. Each is a module beside this one with `main(argv) -> int`."""
 
+MODULES = {
+    "run-scheduler": "run_scheduler",
+    "scheduler-state": "run_scheduler.state",
+    "scheduler-cancel-job": "run_scheduler.cancel_job",
+    "scheduler-get-logs": "run_scheduler.get_logs",
+}
+"""Where to find those that are called otherwise than their module."""
+
 ON_PATH = (
     "simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch", "execute_batch",
-    "execute_remote",
+    "execute_remote", *MODULES,
 )  # fmt: skip
 """What installing the package puts on PATH: no other tool has these names."""
 
@@ -29,7 +41,8 @@ def enter(name: str, argv: list[str]) -> int:
 
     def run() -> int:
         # __import__ with a list of names returns the module itself, without importlib's weight.
-        module = __import__(f"stoker.frontdoors.{name}", fromlist=["main"])
+        where = MODULES.get(name, name)
+        module = __import__(f"stoker.frontdoors.{where}", fromlist=["main"])
         return int(module.main(argv))
 
     return guarded(run, name)
@@ -58,3 +71,23 @@ def execute_batch() -> int:
 def execute_remote() -> int:
     """The command of this name."""
     return enter("execute_remote", sys.argv[1:])
+
+
+def run_scheduler() -> int:
+    """The command of this name."""
+    return enter("run-scheduler", sys.argv[1:])
+
+
+def scheduler_state() -> int:
+    """The command of this name."""
+    return enter("scheduler-state", sys.argv[1:])
+
+
+def scheduler_cancel_job() -> int:
+    """The command of this name."""
+    return enter("scheduler-cancel-job", sys.argv[1:])
+
+
+def scheduler_get_logs() -> int:
+    """The command of this name."""
+    return enter("scheduler-get-logs", sys.argv[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -13,6 +13,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.probes.devices import gpus, pools
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.samples import Key, Whose, key_of
 
 _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
@@ -59,17 +60,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     owners: dict[int, Owner] = {}
     """Who is on the GPUs; a process that is missing here has ended."""
 
-    def ours(self, install: str, sessions: Container[int]) -> Callable[[int], bool]:
-        """Tell our processes by the token of this install, or by the session of an attempt."""
-        mark = f"{install}."
+    def ours(self, install: str, sessions: Mapping[int, Key]) -> Whose:
+        """Tell whose a process is, by the session of an attempt or the token of this install."""
 
-        def is_ours(pid: int) -> bool:
+        def whose(pid: int) -> Key | None:
             owner = self.owners.get(pid)
-            return owner is not None and (
-                (owner.token or "").startswith(mark) or owner.session in sessions
-            )
+            if owner is None:
+                return None
+            by_session = sessions.get(owner.session) if owner.session is not None else None
+            return by_session or key_of(owner.token, install)
 
-        return is_ours
+        return whose
 
     def identify(self, pid: int) -> tuple[str, str] | None:
         """The user and the command of a process; None when it has ended."""

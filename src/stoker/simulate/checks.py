@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container
 from typing import Any
 
+from stoker.core.lifecycle import JobState
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.driver import Driver
@@ -101,6 +102,26 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
         else:
             found.append(f"{part}: {left} != {right}")
     return found
+
+
+def wronged(driver: Driver, mirror: Mirror) -> list[str]:
+    """What has happened to training jobs that should not have."""
+    for _, machine in driver.machines.values():
+        mirror.witness.short.update(machine.desk.short)
+    mirror.follow(driver.store)
+    found, mirror.witness.wrong = mirror.witness.wrong, []
+    return found
+
+
+def half_trained(state: State) -> list[str]:
+    """Training jobs that are complete with fewer or more epochs than they were to have."""
+    return [
+        f"job {job.id} is complete with {job.progress.epochs} epochs of {training.epochs}"
+        for job in state.jobs.values()
+        if job.state is JobState.COMPLETED and job.progress is not None
+        if (training := state.spec(job).training) is not None
+        and training.epochs not in (None, job.progress.epochs)
+    ]
 
 
 def memory_differs(driver: Driver, mirror: Mirror) -> list[str]:

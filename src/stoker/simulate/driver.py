@@ -13,6 +13,7 @@ from stoker.core.events import DaemonStarted, Event, NodeJoined
 from stoker.core.instructions import (
     AnnounceEmpty,
     AnnounceEnd,
+    AskToStop,
     EndAttempt,
     Instruction,
     ResumeAttempt,
@@ -27,6 +28,7 @@ from stoker.simulate.crash import Crash, Fuse, FusedStore
 from stoker.simulate.executor import Faults
 from stoker.simulate.fleet import Fleet
 from stoker.simulate.processes import Machine, Model, Remote
+from stoker.simulate.trainee import Told
 from stoker.simulate.world import World
 from stoker.store.port import Store
 
@@ -218,6 +220,8 @@ class Driver:
                 executor.end(wish)
             case SignalAttempt():
                 executor.signal(wish)
+            case AskToStop():
+                executor.ask_to_stop(wish.job, wish.attempt)
             case SuspendAttempt():
                 executor.suspend(wish.job, wish.attempt)
             case ResumeAttempt():
@@ -237,6 +241,11 @@ class Driver:
             node = state.cluster.nodes[part.node]
             start = launch(job, state.spec(job), part, node, 0.0, "/l", token, "/s", rank)
             assert (start.job, start.attempt) == (wish.job, wish.attempt)
+            done = int(start.extra["STOKER_EPOCHS_DONE"])
+            facts, machine = self.machines[part.node]
+            machine.desk.told[wish.job, wish.attempt] = Told(tuple(part.names("gpu")), done)
+            cards = facts.types.get("gpu", ())
+            machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
 
     def _publish(self, seq: int, events: Sequence[Event]) -> None:
         assert seq == self.engine.seq

@@ -10,17 +10,21 @@ from msgspec import Struct
 
 from stoker.core.events import (
     AttemptLost,
+    EpochsCounted,
     Event,
     ForeignUseChanged,
+    MemoryMeasured,
     ProcessExited,
     ProcessStarted,
     StartCalledOff,
     StartFailed,
+    TrainingBegan,
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.simulate.processes import Claim, Key, Machine, Report
+from stoker.simulate.trainee import Line
 from stoker.simulate.world import World
 
 RECHECK = 5.0
@@ -71,6 +75,8 @@ class ModelledExecutor:
         self.parts: dict[Key, int | None] = {}
         self.kill_at: dict[Key, float] = {}
         self.settled: list[Key] = []
+        self.read: dict[Key, int] = {}
+        """Lines that were read of each report. Another driver reads them all again."""
 
     def listen(self) -> None:
         """Have the machine report to this driver from now on."""
@@ -158,6 +164,11 @@ class ModelledExecutor:
         """Let it go on."""
         self._send((job, attempt), signals.SIGCONT)
 
+    def ask_to_stop(self, job: int, attempt: int) -> None:
+        """Leave word for a training job."""
+        if self.listens and (job, attempt) in self.attempts:
+            self.machine.ask_to_stop((job, attempt))
+
     def _send(self, key: Key, number: int) -> None:
         if self.listens:
             self.machine.signal(key, number)
@@ -179,6 +190,9 @@ class ModelledExecutor:
     def _heard(self, report: Report) -> None:
         if not self.listens:
             return  # this driver is dead, or the link is cut
+        self._read_on(report.key)
+        if report.what == "line":
+            return
         fact = self._fact(report)
         self.facts.append(fact)
         if isinstance(fact, ProcessStarted):
@@ -202,7 +216,24 @@ class ModelledExecutor:
             return AttemptLost(at=at, job=job, attempt=attempt, why=why, part=part)
         return ProcessExited(
             at=at, job=job, attempt=attempt, code=report.code, signal=report.signal,
-            memory=report.memory, part=part,
+            memory=report.memory, part=part, stopped=report.stopped,
+        )  # fmt: skip
+
+    def _read_on(self, key: Key) -> None:
+        """What a training job has said since it was last read; before its end in any case."""
+        lines = self.machine.desk.reports.get(key, ())
+        self.facts += [self._said(key, line) for line in lines[self.read.get(key, 0) :]]
+        self.read[key] = len(lines)
+
+    def _said(self, key: Key, line: Line) -> Event:
+        at, (job, attempt) = self.world.moment_of(line.time).at, key
+        if line.what == "hello":
+            return TrainingBegan(at=at, job=job, attempt=attempt)
+        if line.what == "memory":
+            return MemoryMeasured(at=at, job=job, attempt=attempt, memory=line.value)
+        return EpochsCounted(
+            at=at, job=job, attempt=attempt, done=line.value, seconds=line.seconds,
+            warmup=line.warmup,
         )  # fmt: skip
 
     def _gone(self, key: Key) -> None:
@@ -238,6 +269,7 @@ class ModelledExecutor:
                 what="started", key=key, time=claim.started, part=part, pid=claim.pid
             )  # fmt: skip
             self.facts.append(self._fact(started))
+            self._read_on(key)
         if claim.end is not None:
             self.facts.append(self._fact(claim.end))
             self._gone(key)
@@ -259,9 +291,11 @@ class ModelledExecutor:
             elif same_boot:
                 self._take_over(job, key, self.machine.claims[key])
             elif key in self.machine.records:
+                self._read_on(key)
                 self.facts.append(self._fact(self.machine.records[key]))
                 self._gone(key)
             else:
+                self._read_on(key)
                 self._lost(key, "the machine restarted")
 
     def _take_over(self, job: Job, key: Key, claim: Claim) -> None:
@@ -282,6 +316,8 @@ class ModelledExecutor:
             self.suspend(job.id, job.attempt)
         elif job.slack:
             self.resume(job.id, job.attempt)
+        if job.progress is not None and job.progress.listening and job.progress.stop is not None:
+            self.ask_to_stop(job.id, job.attempt)
 
     def _never_started(self, key: Key, why: str) -> None:
         """Then none of its parts was, since all of them start together."""

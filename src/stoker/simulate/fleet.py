@@ -113,6 +113,11 @@ class Fleet:
         for executor in self.executors.values():
             executor.resume(job, attempt)
 
+    def ask_to_stop(self, job: int, attempt: int) -> None:
+        """Leave word with all of it."""
+        for executor in self.executors.values():
+            executor.ask_to_stop(job, attempt)
+
     def tick(self, boot: float) -> float | None:
         """Do what is due; seconds until the next time, None when nothing is."""
         waits = [executor.tick(boot) for executor in self.executors.values()]

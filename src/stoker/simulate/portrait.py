@@ -10,6 +10,7 @@ from stoker.core.events import Event
 from stoker.core.fold import apply
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
+from stoker.simulate.witness import Witness
 from stoker.store.port import Store
 
 
@@ -32,6 +33,7 @@ def portrait(state: State) -> dict[str, Any]:
             f"{node.name}/{device.type}:{device.name}": {
                 "used": device.facts.capacity - device.free,
                 "memory used": (device.facts.memory or 0) - device.memory_free,
+                "sharing": device.slivers,
                 "drained": device.drained,
                 "stranger": (device.stranger, device.stranger_memory),
                 "others": device.others,
@@ -60,11 +62,14 @@ class Mirror:
 
     def __init__(self) -> None:
         self.state, self.seq = State(), 0
+        self.witness = Witness()
 
     def follow(self, store: Store) -> State:
         """Catch up with a journal that has only grown since the last time."""
         for seq, event in store.events(self.seq, 1 << 60):
+            self.witness.before(self.state, event)
             apply(self.state, event)
+            self.witness.after(self.state, event)
             self.seq = seq
         return self.state
 

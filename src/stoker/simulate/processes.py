@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from stoker.simulate.trainee import STOPS, Course, Desk, Line, Told, Trainee
 from stoker.simulate.world import World
 
 Key = tuple[int, int]
@@ -27,6 +28,8 @@ class Model(Struct, frozen=True, kw_only=True):
     cannot_start: str | None = None
     taken: str | None = None
     """Somebody else holds its device at the last moment."""
+    trains: Trainee | None = None
+    """It counts epochs and can be asked to stop; its seconds and code are those of the last."""
     others: tuple[Model, ...] = ()
     """How its parts on further machines behave, if not like the first; the last for the rest."""
 
@@ -39,7 +42,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """What the keeper says about an attempt."""
 
     what: str
-    """`started`, `exited`, `failed` or `late`."""
+    """`started`, `exited`, `failed`, `late`, or `line`: there is more in its report."""
     key: Key
     time: float
     """When it happened, whatever clocks say."""
@@ -49,6 +52,7 @@ class Report(Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     memory: str | None = None
+    stopped: bool = False
 
 
 class Claim(Struct):
@@ -75,6 +79,7 @@ class Process(Struct):
     running_since: float | None
     life: int = 0
     """Grows with each pause, so that an end planned before it does not come."""
+    course: Course | None = None
 
 
 class Machine:
@@ -96,6 +101,7 @@ class Machine:
         """Every start there ever was, in order: the proof of what ran, and how often."""
         self.hear: Hear | None = None
         """The driver that listens now; reports to a dead one are lost."""
+        self.desk = Desk()
 
     # -- what the keeper does -----------------------------------------------------------
 
@@ -114,6 +120,10 @@ class Machine:
         self.started.append(key)
         claim.pid, claim.started = len(self.started) + 100, now
         process = Process(key, part, model, model.seconds, None)
+        if model.trains is not None:
+            told = self.desk.told.setdefault(key, Told())
+            process.course = Course(model.trains, told, now, told.epochs_done)
+            process.left = model.trains.warmup
         self.processes[key] = process
         self._say(Report(what="started", key=key, time=now, part=part, pid=claim.pid))
         self._go_on(process)
@@ -146,6 +156,7 @@ class Machine:
         self.world.reboot()
         self.boots += 1
         self.processes.clear()
+        self.desk.uses.clear()
         self.claims.clear()
         if not keeps_records:
             self.records.clear()
@@ -167,9 +178,64 @@ class Machine:
 
     def _natural_end(self, process: Process, life: int) -> None:
         if self.processes.get(process.key) is process and process.life == life:
+            if process.course is not None:
+                self._epoch_begins(process, process.course)
+                return
             model = process.model
             code = None if model.signal else model.code
             self._over(process, code=code, signal=model.signal, memory=model.memory)
+
+    def ask_to_stop(self, key: Key) -> None:
+        """Leave word that an attempt is to stop at its next safe point."""
+        self.desk.stops.add(key)
+
+    def _epoch_begins(self, process: Process, course: Course) -> None:
+        """All before it are saved: go on, stop here, fail, or be done."""
+        trainee, first, key = course.trainee, not course.spoke, process.key
+        if course.failing:
+            self._over(process, code=1)
+            return
+        if first:
+            course.spoke = True
+            self._line(process, Line("hello", self.world.time))
+        gpus = len(course.told.gpus)
+        line = Line(
+            "start", self.world.time, course.epoch, None if first else trainee.epoch(gpus),
+            self.world.time - course.began if first else None,
+        )  # fmt: skip
+        self._line(process, line)
+        if course.epoch >= trainee.epochs:
+            self._over(process, code=0)
+        elif key in self.desk.stops and not trainee.ignores:
+            self._line(process, Line("stopped", self.world.time, course.epoch))
+            self._over(process, code=STOPS, stopped=not process.part)
+        elif self._has_memory(process, course):
+            begun = course.epoch - course.told.epochs_done
+            course.failing = trainee.dies_after is not None and begun >= trainee.dies_after
+            course.epoch += 1
+            process.left = trainee.epoch(gpus) / (2 if course.failing else 1)
+            process.running_since, process.life = None, process.life + 1
+            self._go_on(process)
+
+    def _has_memory(self, process: Process, course: Course) -> bool:
+        """Take what the epoch needs. If that is too much for all there, somebody fails."""
+        key, desk = process.key, self.desk
+        before, uses = desk.uses.get(key, 0), course.trainee.uses(course.epoch)
+        desk.uses[key] = uses
+        while crowd := desk.crowd(key):
+            fails = self.world.random.choice(crowd)
+            desk.short[fails] = before if fails == key else desk.uses[fails]
+            self._over(self.processes[fails], code=1, memory="cuda")
+            if fails == key:
+                return False
+        if uses > before:
+            self._line(process, Line("memory", self.world.time, uses))
+        return True
+
+    def _line(self, process: Process, line: Line) -> None:
+        if not process.part:
+            self.desk.write(process.key, line)
+            self._say(Report(what="line", key=process.key, time=line.time, part=process.part))
 
     def _over(
         self,
@@ -177,12 +243,14 @@ class Machine:
         code: int | None = None,
         signal: int | None = None,
         memory: str | None = None,
+        stopped: bool = False,
     ) -> None:
         key = process.key
         del self.processes[key]
+        self.desk.uses.pop(key, None)
         end = Report(
             what="exited", key=key, time=self.world.time, part=process.part, code=code,
-            signal=signal, memory=memory,
+            signal=signal, memory=memory, stopped=stopped,
         )  # fmt: skip
         self.claims[key].end = self.records[key] = end
         self._say(end)
@@ -201,6 +269,7 @@ class Remote(Machine):
         """Power off and on: claims stay, ends that were not on disk yet are unknown."""
         self.boots += 1
         self.processes.clear()
+        self.desk.uses.clear()
         if not keeps_records:
             self.records.clear()
             for claim in self.claims.values():

@@ -11,11 +11,16 @@
  *     memory_total MIB|na   memory_used MIB|na     (na: all ones, as NVML marks the unknown)
  *     utilization PERCENT   temperature CELSIUS    power MILLIWATT
  *     process PID compute|graphics MIB|na          as many as there are
+ *     claims DIRECTORY      so has every living process with a file there: its name is the pid,
+ *                           it holds the MiB, and they add to memory_used (see claims.py)
  *     not_supported FIELD   FIELD answers 3: memory memory_v2 utilization temperature power pci
  *                           name mig compute graphics
  *     lost                  every call about this GPU answers 15
  *     reset                 every call about this GPU, but its UUID, answers 16
  */
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +58,30 @@ static device_t *begin(int parent) {
     memset(device, 0, sizeof *device);
     device->parent = parent;
     return device;
+}
+
+/* What processes say themselves that they use, as long as they live. */
+static void add_claims(device_t *device, const char *path) {
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    char name[512];
+    while (directory && (entry = readdir(directory))) {
+        int pid = atoi(entry->d_name);
+        unsigned long long size = 0;
+        if (pid <= 0 || device->process_count == MAX_PROCESSES) continue;
+        if (kill(pid, 0) && errno == ESRCH) continue;
+        snprintf(name, sizeof name, "%s/%d", path, pid);
+        FILE *file = fopen(name, "r");
+        int found = file && fscanf(file, "%llu", &size) == 1;
+        if (file) fclose(file);
+        if (!found) continue;
+        process_t *process = &device->processes[device->process_count++];
+        process->pid = pid;
+        process->graphics = 0;
+        process->memory = size << 20;
+        device->used += size << 20;
+    }
+    if (directory) closedir(directory);
 }
 
 static void load(void) {
@@ -93,6 +122,7 @@ static void load(void) {
             size_t end = strlen(now->not_supported);
             snprintf(now->not_supported + end, sizeof now->not_supported - end, " %s ", value);
         }
+        else if (!strcmp(word, "claims")) add_claims(now, value);
         else if (!strcmp(word, "process") && now->process_count < MAX_PROCESSES) {
             process_t *process = &now->processes[now->process_count++];
             if (sscanf(value, "%u %15s %31s", &process->pid, kind, size) != 3) continue;

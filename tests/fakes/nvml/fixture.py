@@ -46,6 +46,8 @@ class Gpu:
     power: int = 30_000
     pci: str = "0000:01:00.0"
     processes: tuple[Process, ...] = ()
+    claims: Path | None = None
+    """A directory in which processes say themselves what they use; see claims.py."""
     mig: tuple[Gpu, ...] = ()
     not_supported: tuple[str, ...] = ()
     lost: bool = False
@@ -63,6 +65,7 @@ class Gpu:
         for process in self.processes:
             kind = "graphics" if process.graphics else "compute"
             lines.append(f"process {process.pid} {kind} {_size(process.memory)}")
+        lines += [f"claims {self.claims}"] if self.claims is not None else []
         for instance in self.mig:
             lines += instance.lines("mig")
         return lines

@@ -143,7 +143,7 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
 def _saves_still(job: Job, end: PartEnd) -> bool:
     """Asked to stop, one part has; the first one, which writes the checkpoint, may need a while."""
     asked = job.progress is not None and job.progress.stop is not None
-    return asked and end.code == REQUEUE_ME and not end.stopped
+    return asked and end.code == REQUEUE_ME and end.part != 0
 
 
 def on_start_failed(state: State, event: e.StartFailed) -> Wishes:

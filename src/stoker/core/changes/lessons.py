@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from stoker.core import estimate
 from stoker.core import events as e
 from stoker.core.job import Job, Progress
+from stoker.core.request import GPU
 from stoker.core.state import State
 
 
@@ -21,22 +22,36 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
     if event.warmup is not None:
         family = replace(family, warmup=event.warmup)
     if progress is not None and progress.peak is not None and progress.epochs > progress.since:
-        family = replace(family, peak=max(family.peak or 0, progress.peak))
+        peak = _at_most_all(state, job, progress.peak)
+        family = replace(family, peak=max(family.peak or 0, peak))
     if family != before:
         _remember(state, name, family, event.at)
 
 
+def _at_most_all(state: State, job: Job, memory: int) -> int:
+    """What it used, but with the margin no more than its GPU has: it did find room there."""
+    for part in job.placement.parts if job.placement is not None else ():
+        for name in part.names(GPU):
+            total = state.cluster.nodes[part.node].by_name[GPU, name].facts.memory
+            if total:
+                fits = min(int(total / (1 + estimate.MARGIN)), total - estimate.LEAST_MARGIN)
+                memory = min(memory, max(fits, 0))
+    return memory
+
+
 def _remember(state: State, name: str, family: estimate.Family, at: float) -> None:
     """Keep what was learned; who waits for memory may need less of it now, or more."""
-    before = state.rest.families.get(name)
+    before = dict(state.rest.families)
     estimate.remember(state.rest.families, name, family)
     state.rest_changed = True
-    if before is not None and before.peak == family.peak:
-        return
-    for id in list(state.line.where):
+    changed = {each for each in before if each not in state.rest.families}  # the oldest goes
+    if name not in before or before[name].peak != family.peak:
+        changed.add(name)
+    for id in list(state.line.where) if changed else ():
         waiting = state.jobs[id]
         spec = state.spec(waiting)
-        if spec.training is not None and estimate.family_of(waiting, spec) == name:
+        ask = spec.request.gpus
+        if ask is not None and ask.beside and estimate.family_of(waiting, spec) in changed:
             state.admit(waiting, at)
 
 
@@ -49,7 +64,7 @@ def used(state: State, job: Job, memory: int, at: float) -> None:
     family = state.rest.families.get(name)
     settled = progress is not None and progress.epochs > progress.since
     if family is not None and (settled or family.peak is not None):
-        peak = max(family.peak or 0, memory)
+        peak = max(family.peak or 0, _at_most_all(state, job, memory))
         if peak != family.peak:
             _remember(state, name, replace(family, peak=peak), at)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ from stoker.core.units import THOUSAND
 
 WORTHWHILE = 0.10
 """A change must save this share of the time that is left."""
+MOST = 1 << 20
+"""More GPUs than anybody has."""
 EFFICIENT = 0.5
 """Each of several GPUs must do at least so much of what one alone does."""
 
@@ -37,7 +40,8 @@ def sizes(state: State, job: Job, request: Request) -> list[Request]:
     ask = request.gpus
     if ask is None or ask.most is None or request.machines > 1:
         return [request]
-    least, most = ask.amount // THOUSAND, _most(state, request)
+    least = ask.amount // THOUSAND
+    most = min(_most(state, request), _left_in_queue(state, job))
     wanted = least
     if job.progress is not None and job.progress.gpus:
         wanted = job.progress.gpus
@@ -54,6 +58,15 @@ def _most(state: State, request: Request) -> int:
         (len(node.types.get(GPU, ())) for node in state.cluster.nodes.values()), default=0
     )
     return min((request.gpus.most or 0) // THOUSAND, largest)
+
+
+def _left_in_queue(state: State, job: Job) -> int:
+    """How many GPUs its queue has left for it, with those that it holds now."""
+    left = state.gpus_left(state.spec(job).queue)
+    held = job.placement.gpu_amount if job.placement is not None else 0
+    if left is None:
+        left = 0.0
+    return int((left + held) // THOUSAND) if left != inf else MOST
 
 
 def _ladder(least: int, most: int) -> list[int]:
@@ -136,7 +149,7 @@ def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:
     if pace is None or left is None:
         return None
     cost = estimate.restart_cost(family)
-    most = _most(state, spec.request)
+    most = min(_most(state, spec.request), _left_in_queue(state, job))
     best: tuple[int, float] | None = None
     for gpus in _ladder(now, most)[1:]:
         seconds, measured = estimate.epoch_on(family, gpus, model)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge, nsmallest
 
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement
 from stoker.core.events import StopAsked
 from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
+from stoker.core.policy.backfill import reserve
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import place
 from stoker.core.request import GPU, Request
@@ -17,6 +20,8 @@ from stoker.core.state import State
 
 LOOK_AT = 16
 """So many of those who wait, the first in line first, are looked at in one cycle."""
+MOST_QUESTIONS = 4
+"""So often it is worked out in one cycle what those before would make of the room."""
 
 
 class Offer(Struct, frozen=True):
@@ -43,16 +48,18 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked]:
         del able[job.id]
         why = "its GPU has not enough memory for all who share it"
         yield _ask(job, why, at, boot)
-    shadow = _once_they_have_stopped(state)
-    waiting = _waiting(state, able)
-    for found in waiting:
+    shadow, blocked = _once_they_have_stopped(state), _Blocked(state, boot)
+    for found in _waiting(state, able):
         head = state.line.head(found, state.jobs)
-        if head is None:
+        if head is None or found.queue in blocked.queues:
             continue
         request = state.request(head, found)
         there = place(shadow, request)
         if there is None:
-            chosen = _choose(state, shadow, request, _offers(state, head, able))
+            chosen = _choose(shadow, request, _offers(state, head, able))
+            if chosen and not blocked.let(shadow, request, head, chosen):
+                _undo(shadow, chosen)
+                chosen = []
             for offer in chosen:
                 del able[offer.job.id]
                 gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
@@ -60,9 +67,48 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked]:
             there = place(shadow, request)
         if there is not None:
             shadow.take(there)
+        else:
+            blocked.add(found.queue, request)
     if not len(state.line):
         for job, gpus, why in elastic.grown(state, shadow, list(able.values()), at):
             yield _ask(job, why, at, boot, gpus=gpus)
+
+
+class _Blocked:
+    """Those for whom no room can be made. They keep their place before those behind them."""
+
+    def __init__(self, state: State, boot: float) -> None:
+        self.state, self.boot = state, boot
+        self.queues: set[str] = set()
+        """Queues of strict order whose head is among them."""
+        self.requests: list[Request] = []
+        self.questions = 0
+
+    def add(self, queue: str, request: Request) -> None:
+        """Nobody can make room for this one."""
+        self.requests.append(request)
+        limits = self.state.rest.queues.get(queue)
+        if limits is not None and limits.strict:
+            self.queues.add(queue)
+
+    def let(self, shadow: Cluster, request: Request, head: Job, chosen: list[Offer]) -> bool:
+        """Whether one behind them could start if these stopped, or would stop them in vain."""
+        if not self.requests:
+            return True
+        self.questions += 1
+        if self.questions > MOST_QUESTIONS:
+            return False
+        gone = {offer.job.id for offer in chosen}
+        ends = [
+            (self.state.latest_end(job), job.placement)
+            for job in self.state.running.values()
+            if job.placement is not None and job.id not in gone and not _is_stopping(job)
+        ]
+        found = (reserve(shadow, ends, each) for each in self.requests)
+        ahead = next(filter(None, found), None)
+        if ahead is None or ahead.over_in_time(self.boot, self.state.spec(head).limit):
+            return True
+        return place(ahead.beside(shadow), request) is not None
 
 
 def _ask(
@@ -72,14 +118,24 @@ def _ask(
 
 
 def _can_be_asked(job: Job) -> bool:
-    return job.placement is not None and (job.progress is None or job.progress.stop is None)
+    if job.state is not JobState.RUNNING or job.placement is None:
+        return False
+    return job.progress is None or job.progress.stop is None
+
+
+def _is_stopping(job: Job) -> bool:
+    """Whether what it holds is free before long. One that is paused does not come to its end."""
+    if job.state is JobState.COMPLETING:
+        return True
+    asked = job.progress is not None and job.progress.stop is not None
+    return asked and job.state is JobState.RUNNING
 
 
 def _once_they_have_stopped(state: State) -> Cluster:
-    """The ledger as it will be when all who were asked have stopped."""
+    """The ledger as it will be when all have stopped who were asked to, or are being ended."""
     shadow = state.cluster.copy()
-    for job in state.stoppable.values():
-        if job.progress is not None and job.progress.stop is not None and job.placement:
+    for job in state.running.values():
+        if _is_stopping(job) and job.placement is not None:
             shadow.release(job.placement)
             _come_back(state, shadow, job)
     return shadow
@@ -99,14 +155,18 @@ def _come_back(state: State, shadow: Cluster, job: Job) -> None:
 def _waiting(state: State, able: dict[int, Job]) -> list[JobClass]:
     """The classes whose heads have no room and for whom somebody here could make some."""
     least = min(map(state.priority, able.values()), default=0)
-    elastics = any(elastic.spare(state, job) for job in able.values())
-    found = [
-        each
-        for each in state.line.classes.values()
-        if (each.priority > least or (elastics and each.priority >= least))
-        and not state.limit_reached(each)
-    ]
-    return sorted(found, key=lambda each: each.place)[:LOOK_AT]
+    if not any(elastic.spare(state, job) for job in able.values()):
+        least += 1
+    line = state.line
+    singles = nsmallest(LOOK_AT, line.single.values(), key=lambda each: each.place)
+    shelves = [group.shelf for group in line.groups.values()]
+    found: list[JobClass] = []
+    for each in merge(singles, *shelves, key=lambda each: each.place):
+        if each.priority < least or len(found) == LOOK_AT:
+            break
+        if not state.limit_reached(each):
+            found.append(each)
+    return found
 
 
 def _offers(state: State, head: Job, able: dict[int, Job]) -> list[Offer]:
@@ -122,74 +182,81 @@ def _offers(state: State, head: Job, able: dict[int, Job]) -> list[Offer]:
     return shrinking + stopping
 
 
-def _choose(state: State, shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:
+def _choose(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:
     """As few as possible, entered in the shadow; nothing when not even all would do."""
-    trial = shadow.copy()
-    taken: dict[int, Offer] = {}
-    for offer in offers:
-        if not _of_use(offer.job.placement, request):
-            continue
-        _enter(trial, offer, taken.get(offer.job.id))
-        taken[offer.job.id] = offer
-        if place(trial, request) is not None:
-            break
-    else:
+    useful = [offer for offer in offers if _of_use(shadow, offer.job.placement, request)]
+    everything = list({offer.job.id: offer for offer in useful}.values())
+    _enter(shadow, everything)
+    enough = place(shadow, request) is not None
+    _undo(shadow, everything)
+    if not enough:
         return []
-    needed = _without_the_needless(shadow, request, list(taken.values()))
-    for offer in needed:
-        _enter(shadow, offer, None)
-    return needed
+    taken: dict[int, Offer] = {}
+    for offer in useful:
+        before = taken.get(offer.job.id)  # one that offered a part before offers the whole now
+        if before is not None:
+            _undo(shadow, [before])
+        taken[offer.job.id] = offer
+        _enter(shadow, [offer])
+        if place(shadow, request) is not None:
+            break
+    return _without_the_needless(shadow, request, list(taken.values()))
 
 
 def _without_the_needless(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:
     """Leave out whoever need not have been asked, the first who were thought of first."""
-    needed = offers
-    for offer in offers[:-1]:
-        fewer = [each for each in needed if each is not offer]
-        trial = shadow.copy()
-        for each in fewer:
-            _enter(trial, each, None)
-        if place(trial, request) is not None:
-            needed = fewer
+    needed = []
+    for offer in offers:
+        _undo(shadow, [offer])
+        if place(shadow, request) is None:
+            _enter(shadow, [offer])
+            needed.append(offer)
     return needed
 
 
-def _enter(ledger: Cluster, offer: Offer, before: Offer | None) -> None:
-    """Give back what is offered. One that offered a part before offers the whole now."""
+def _enter(ledger: Cluster, offers: list[Offer]) -> None:
+    """Give back what is offered."""
+    for offer in offers:
+        for part in _offered(ledger, offer):
+            ledger.release(part)
+
+
+def _undo(ledger: Cluster, offers: list[Offer]) -> None:
+    """Have them keep it after all."""
+    for offer in offers:
+        for part in _offered(ledger, offer):
+            ledger.take(part)
+
+
+def _offered(ledger: Cluster, offer: Offer) -> list[Placement]:
+    """What a job gives back, but for devices that its machine no longer has."""
     placement = offer.job.placement
     assert placement is not None
-    if before is not None and before.keeps is not None:
-        kept = _least_of(placement, before.keeps)
-        ledger.release(kept)
-        return
-    ledger.release(placement)
-    if offer.keeps is not None:
-        ledger.take(_least_of(placement, offer.keeps))
+    kept = elastic.count(offer.keeps) if offer.keeps is not None else 0
+    found = []
+    for part in placement.parts:
+        devices, takes = ledger.nodes[part.node].by_name, part.takes
+        if offer.keeps is not None:  # of what it has, the first GPUs, and all that is no GPU
+            takes = tuple(take for take in takes if take.type == GPU)[kept:]
+        there = [take for take in takes if not devices[take.type, take.device].gone]
+        found.append(Placement(part.node, tuple(there)))
+    return found
 
 
-def _least_of(placement: Placement, keeps: Request) -> Placement:
-    """Of what a job has, what it keeps when it goes on with fewer GPUs."""
-    gpus = elastic.count(keeps)
-    takes, seen = [], 0
-    for take in placement.takes:
-        if take.type == GPU:
-            seen += 1
-            if seen > gpus:
-                continue
-        takes.append(take)
-    return Placement(placement.node, tuple(takes))
-
-
-def _of_use(placement: Placement | None, request: Request) -> bool:
+def _of_use(ledger: Cluster, placement: Placement | None, request: Request) -> bool:
     """Whether it holds anything of what is wanted, on a machine that will do."""
     if placement is None:
         return False
+    nodes = {part.node for part in placement.parts if ledger.nodes[part.node].closed is None}
+    if request.nodes:
+        nodes &= set(request.nodes)
     wanted = {GPU} if request.gpu_amount else set()
     wanted |= {"cpu"} if request.cpus else set()
     wanted |= {"mem"} if request.memory else set()
     wanted |= {name for name, _ in request.named}
-    return request.exclusive or any(
-        take.type in wanted for part in placement.parts for take in part.takes
+    parts = [part for part in placement.parts if part.node in nodes - set(request.not_nodes)]
+    return (request.exclusive and bool(parts)) or any(
+        take.type in wanted for part in parts for take in part.takes
     )
 
 

@@ -45,7 +45,7 @@ def corrected(job: Job, spec: Spec) -> Placement | None:
     ask, progress, placement = spec.request.gpus, job.progress, job.placement
     if ask is None or not ask.beside or progress is None or placement is None:
         return None
-    if progress.peak is None or progress.alone:
+    if progress.peak is None or progress.alone or spec.request.exclusive:
         return None
     needed, held = with_margin(progress.peak), memory_of(placement)
     settled = progress.epochs > progress.since

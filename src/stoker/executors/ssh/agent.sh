@@ -15,6 +15,7 @@
 #   KEY.begun     there as soon as anything of the job itself has run
 #   KEY.out .err  its output
 #   KEY.list      what it wrote in its directory
+#   KEY.reports   where its training library and we leave each other word
 #   KEY.port      the port that its first part was given
 #
 # The pid and the end have their room from the start, so that a full disk cannot lose them.
@@ -32,6 +33,8 @@ PATH=$PATH:/usr/local/bin:/usr/bin:/bin
 HERE=$HOME/$ROOT
 RUN=$HERE/run/$INSTALL
 mkdir -p "$RUN" "$HERE/trees" "$HERE/work" "$HERE/scripts"
+# How the names of our jobs' checkpoints begin: they stay for the attempts that follow.
+SAVED=$HERE/checkpoints/$(printf %.8s "$INSTALL")
 BOOT=$(cat /proc/sys/kernel/random/boot_id)
 BOOT=${BOOT:-unknown}
 SETSID=$(command -v setsid)
@@ -241,7 +244,12 @@ run_it() {
     fi
     end_the_rest
     list_results
-    code="exited $code $written $left"
+    code="exited $code $written $left$(saved)"
+}
+
+# Whether the job has checkpoints here.
+saved() {
+    [ -z "$(ls -A "$SAVED-${key%.*}")" ] || echo " saved"
 }
 
 not_begun() {
@@ -283,7 +291,7 @@ salvage() {
     find_pids "$key"
     [ -z "$pids" ] || kill -s KILL $pids
     [ -e "$RUN/$key.begun" ] && [ -d "$work" ] && written=$(list_results && echo "$written")
-    tell "$id" done "$written"
+    tell "$id" done "$written$(saved)"
 }
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,
@@ -294,7 +302,10 @@ salvage() {
 DEAF='trap : USR1 USR2'
 # Which GPUs a job has is not for ~/.bashrc to say.
 SEALED='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
-QUIETLY="unset HISTFILE; $SEALED; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
+# Nor where Python finds what we have brought for it.
+FOUND_FIRST='[ -z "${STOKER_LIBRARY-}" ] ||
+export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"'
+QUIETLY="unset HISTFILE; $SEALED; $FOUND_FIRST; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
 : >|\"\$1\" || exit 201; shift 2"
 ALOUD='exec >&6 2>&7 6>&- 7>&-'
 BASH_LINE="$QUIETLY; ($ALOUD; $DEAF; line=\$1; set --; eval \"\$line\")"
@@ -315,8 +326,8 @@ become() {
             start="$start \"\${$(($# - 3))}\" -ic \"\${$#}\" stoker"
             start="$start \"\${$(($# - 2))}\" \"\${$(($# - 1))}\" $found"
             ;;
-        line) start="$start $SH_HERE -c $found" ;;
-        words) start="$start $SH_HERE -c 'exec \"\$@\"' stoker $found" ;;
+        line) start="$FOUND_FIRST; $start $SH_HERE -c $found" ;;
+        words) start="$FOUND_FIRST; $start $SH_HERE -c 'exec \"\$@\"' stoker $found" ;;
     esac
     if [ -n "$SHELL_HERE" ]; then
         exec 6>&1 7>&2 >/dev/null 2>&1
@@ -428,9 +439,11 @@ keys() {
 }
 
 # signal NUMBER KEY: to all its processes; one that is meant for a program, and would merely kill
-# the shells around it, to those that catch it, if there are any.
+# the shells around it, to those that catch it, if there are any. Into a container its first
+# process passes on whatever can be passed on.
 signal() {
     find_pids "$2"
+    case $1 in 9 | 18 | 19) ;; *) in_container && { catches "$leader" "$1" && pids=$leader || pids=; } ;; esac
     case $1 in
         1 | 2 | 3 | 9 | 15 | 18 | 19) ;; # HUP INT QUIT KILL TERM CONT STOP
         *)
@@ -443,6 +456,10 @@ signal() {
     tell "$id" done $pids
 }
 
+in_container() {
+    [ -n "$leader" ] && grep -qszF STOKER_CONTAINER= "/proc/$leader/environ"
+}
+
 catches() {
     while read -r word mask; do
         [ "$word" = SigCgt: ] && return $((1 - (0x$mask >> ($2 - 1) & 1)))
@@ -453,12 +470,55 @@ catches() {
 # store NAME TEXT: a file under HERE, whole or not at all.
 store() {
     new=$HERE/$1.$$
-    if printf '%s' "$2" >"$new" && chmod 700 "$new" && mv -f "$new" "$HERE/$1"; then
+    if printf '%s' "$2" >"$new" && chmod 755 "$new" && mv -f "$new" "$HERE/$1"; then
         tell "$id" done
     else
         rm -f "$new"
         tell "$id" failed
     fi
+}
+
+# leave KEY NAME TEXT: a word for its training library, whole or not at all.
+leave() {
+    new=$RUN/$1.reports/$2.new
+    if [ -e "$RUN/$1.claim" ] && mkdir -p "$RUN/$1.reports" &&
+        printf '%s\n' "$3" >"$new" && mv -f "$new" "$RUN/$1.reports/$2"; then
+        tell "$id" done
+    else
+        tell "$id" failed
+    fi
+}
+
+# shelve ID: keep a tree as a library: unlike trees, these stay, since jobs import as they go.
+# Whoever a container runs as may read it.
+shelve() {
+    new=$HERE/library/$1.$$
+    [ -d "$HERE/library/$1" ] || {
+        mkdir -p "$HERE/library" && cp -Rp "$HERE/trees/$1" "$new" && chmod -R a+rX "$new" &&
+            mv "$new" "$HERE/library/$1"
+    } || rm -rf "$new"
+    if [ -d "$HERE/library/$1" ]; then tell "$id" done; else tell "$id" failed; fi
+}
+
+# room NAME: a place for a job's checkpoints. Those that are marked could not be carried away: what
+# others have is older.
+room() {
+    if ! mkdir -p "$HERE/checkpoints/$1"; then
+        tell "$id" failed
+    elif [ -e "$HERE/checkpoints/$1.ahead" ]; then
+        tell "$id" done ahead
+    else
+        tell "$id" done
+    fi
+}
+
+# mark NAME, unmark NAME
+mark() {
+    if command : >"$HERE/checkpoints/$1.ahead"; then tell "$id" done; else tell "$id" failed; fi
+}
+unmark() {
+    rm -f "$HERE/checkpoints/$1.ahead"
+    tell "$id" done
 }
 
 # ping: whether anybody is here.
@@ -508,7 +568,7 @@ forget() {
     for key in "$@"; do
         shift
         set -- "$@" "$HERE/work/$INSTALL.$key"
-        for each in claim gate pid exit begun stamp out err list list.$$ port; do
+        for each in claim gate pid exit begun stamp out err list list.$$ port reports; do
             [ -e "$RUN/$key.$each" ] && set -- "$@" "$RUN/$key.$each"
         done
     done
@@ -552,33 +612,39 @@ pull() {
     finish
 }
 
-# grown MOST KEY OUT ERR ...: what logs have to say beyond what we have of them, MOST in all.
+# grown MOST KEY OUT ERR SAID ...: what logs and reports have to say beyond what we have of them,
+# MOST in all. Reports are short, and come first.
 grown() {
     left=$1
     shift
     find_sizes "$@"
-    while [ $# -gt 2 ]; do
+    while [ $# -gt 3 ]; do
+        grown_one "$1" said "$4"
         grown_one "$1" out "$2"
         grown_one "$1" err "$3"
-        shift 3
+        shift 4
     done
     finish
 }
 
-# The sizes of all these logs, in $out_JOB_ATTEMPT and $err_JOB_ATTEMPT.
+# The sizes of all these, in $out_JOB_ATTEMPT, $err_JOB_ATTEMPT and $said_JOB_ATTEMPT.
 find_sizes() {
     names=
-    while [ $# -gt 2 ]; do
-        eval "out_${1%.*}_${1#*.}= err_${1%.*}_${1#*.}="
+    while [ $# -gt 3 ]; do
+        for each in out err said; do eval "${each}_${1%.*}_${1#*.}="; done
         [ -s "$RUN/$1.out" ] || [ "$2" -gt 0 ] && names="$names $1.out"
         [ -s "$RUN/$1.err" ] || [ "$3" -gt 0 ] && names="$names $1.err"
-        shift 3
+        # A job can put anything there: a link's name would be followed by where it leads.
+        [ -f "$RUN/$1.reports/report" ] && [ ! -L "$RUN/$1.reports/report" ] &&
+            names="$names $1.reports/report"
+        shift 4
     done
     [ -n "$names" ] || return
     sizes=$(cd "$RUN" && ls -ln $names)
     while read -r _ _ _ _ size _ _ _ name; do
-        key=${name%.*}
-        [ -n "$key" ] && eval "${name##*.}_${key%.*}_${key#*.}=$size"
+        key=${name%.*} each=${name##*.}
+        [ "$each" = reports/report ] && each=said
+        [ -n "$key" ] && eval "${each}_${key%.*}_${key#*.}=$size"
     done <<END
 $sizes
 END
@@ -586,7 +652,8 @@ END
 
 grown_one() {
     eval "size=\$$2_${1%.*}_${1#*.}"
-    from=$3
+    from=$3 file=$RUN/$1.$2
+    [ "$2" = said ] && file=$RUN/$1.reports/report
     [ -n "$size" ] && [ "$left" -gt 0 ] || return
     if [ "$size" -lt "$from" ]; then
         say "$1 cut-$2 0 0" # the job has emptied it: `>/dev/stdout` does
@@ -596,18 +663,19 @@ grown_one() {
     [ "$size" -le "$left" ] || size=$left
     left=$((left - size))
     [ "$size" = 0 ] || say "$1 $2 $from $size"
-    put "$RUN/$1.$2" "$from" "$size"
+    put "$file" "$from" "$size"
 }
 
-# collect MOST KEY OUT ERR PATH...: the rest of an attempt's logs, and a tar of what comes
-# back: the paths, or what it wrote. More than MOST of it, or what this tar cannot do or this
-# disk cannot hold, is left for others to carry.
+# collect MOST KEY OUT ERR SAID PATH...: the rest of an attempt's logs and report, and a tar of
+# what comes back: the paths, or what it wrote. More than MOST of it, or what this tar cannot do
+# or this disk cannot hold, is left for others to carry.
 collect() {
     most=$1 key=$2 left=$1
-    find_sizes "$2" "$3" "$4"
+    find_sizes "$2" "$3" "$4" "$5"
+    grown_one "$2" said "$5"
     grown_one "$2" out "$3"
     grown_one "$2" err "$4"
-    shift 4
+    shift 5
     if [ $# -gt 0 ] || [ -s "$RUN/$key.list" ]; then
         pack "$@"
         say "$key tar 0 $size"
@@ -642,7 +710,7 @@ tar_of() {
     fi
 }
 
-# Trees that nobody uses, and claims that were only taken, go.
+# Trees and checkpoints that nobody uses, and claims that were only taken, go.
 sent=0
 (
     trap '' HUP INT QUIT PIPE
@@ -651,6 +719,11 @@ sent=0
     for each in "$RUN"/*.claim; do
         read -r word <"$each" && [ "$word" = taken ] &&
             [ -n "$(find "$each" -mtime +1)" ] && rm -f "$each"
+    done
+    for each in "$SAVED"-*; do
+        [ -d "$each" ] || continue
+        set -- "$RUN/${each##*-}".*.claim
+        [ -e "$1" ] || [ -n "$(find "$each" -mtime -30 | head -n 1)" ] || rm -rf "$each" "$each.ahead"
     done
     for each in "$RUN"/part.* "$RUN"/*.list.[0-9]* "$HERE"/scripts/*.[0-9]*; do
         [ ! -e "$each" ] || kill -0 "${each##*.}" || rm -f "$each"

@@ -21,6 +21,8 @@ class Attempt(Struct):
     directory: str
     owner: Owner
     part: int | None = None
+    checkpoints: str | None = None
+    """Where those that it leaves over there belong here; None: they are there already."""
     launch: Launch | None = None
     """What is to be started; nothing any more once it has been ordered."""
     gate: int = 0
@@ -43,11 +45,24 @@ class Attempt(Struct):
     kill_at: float | None = None
     killed: bool = False
     looks: int = 0
+    said: int = 0
+    """How many bytes of its report we have heard."""
+    words: dict[str, str] = {}
+    """What it is to be told, by the names of files: as long as it lives, over any connection."""
+    left: dict[str, str] = {}
+    """Those that this connection's agent was asked to leave there."""
+    ahead: bool = False
+    """Its checkpoints over there are newer than those here, which could not be helped."""
 
     @property
     def word(self) -> str:
         """What the agent calls it."""
         return word_of(self.key)
+
+    @property
+    def offsets(self) -> tuple[str, str, str]:
+        """How much we have of its output and of its report."""
+        return (*self.mirror.offsets, str(self.said))
 
 
 def word_of(key: Key) -> str:

@@ -41,7 +41,9 @@ from stoker.executors.ssh.way import (
     rsync,
 )
 
-__all__ = ["CarryError", "DiskFull", "LinkLost", "Way", "bring", "send", "unpack"]
+__all__ = [
+    "CarryError", "DiskFull", "LinkLost", "Way", "bring", "listed_there", "pack", "send", "unpack",
+]  # fmt: skip
 
 ANYBODY = Owner()
 
@@ -159,7 +161,7 @@ def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: st
 def _send_by_tar(way: Way, tree: Tree, part: str) -> None:
     command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
     try:
-        pipe(way, command, way.address.host, lambda out: _pack(tree, out))
+        pipe(way, command, way.address.host, lambda out: pack(tree, out))
     except OSError as error:
         name = error.filename or tree.base
         raise CarryError(f"cannot read '{name}': {error.strerror or error}.") from None
@@ -176,7 +178,7 @@ class _Padded:
         return self._file.read(size).ljust(size, b"\0")
 
 
-def _pack(tree: Tree, out: Patient) -> None:
+def pack(tree: Tree, out: Patient) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
     # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
@@ -231,7 +233,7 @@ def bring(
     """
     try:
         os.makedirs(into, exist_ok=True)
-        listed = _listed(way, remote) if names is None else _split(names)
+        listed = listed_there(way, remote) if names is None else _split(names)
         wanted = _kept(listed, exclude)
         for name in wanted:
             _refuse_links(into, parts_of(name)[:-1])
@@ -284,7 +286,7 @@ def _split(names: bytes) -> list[str]:
     return [os.fsdecode(name) for name in names.split(end) if name]
 
 
-def _listed(way: Way, remote: str) -> list[str]:
+def listed_there(way: Way, remote: str) -> list[str]:
     """Everything in a directory there: files, links and directories with nothing in them."""
     raw_directories, _, raw_files = ask(way, LIST, remote).partition(b"\0\0")
     directories, files = _split(raw_directories + b"\0"), _split(raw_files)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from stoker.executors.ssh import results
+from stoker.executors.ssh import results, saved
 from stoker.executors.ssh.attempts import Attempt, Key, key_of
 from stoker.executors.ssh.connection import Connection
-from stoker.executors.ssh.mirror import Piece, pieces
+from stoker.executors.ssh.mirror import CUT, SAID, Piece, pieces
 from stoker.executors.ssh.travel import Travel
 from stoker.executors.ssh.worker import Worker
 
@@ -24,9 +24,13 @@ TRIES, AGAIN = 3, 1.0
 """How often files are carried anew when the connection breaks, and the pause before."""
 NOTHING, UNLISTED = "0", "2"
 """What an attempt wrote in its directory, as the agent says it."""
+SAVED = "saved"
+"""Its word for checkpoints."""
 
 Ended = Callable[[Attempt, str | None, str | None], None]
 """Told that all there was has come, or in words what is missing; and what is to be known of it."""
+Heard = Callable[[Attempt, bytes, int], None]
+"""Told what was added to an attempt's report, and where."""
 
 
 class Host(Struct, frozen=True):
@@ -60,21 +64,22 @@ class Fetching:
         travel: Travel,
         attempts: dict[Key, Attempt],
         ended: Ended,
+        heard: Heard,
     ) -> None:
         self.host, self.connection, self.worker, self.travel = host, connection, worker, travel
-        self.attempts, self.ended = attempts, ended
+        self.attempts, self.ended, self.heard = attempts, ended, heard
         self.followed: dict[int, float] = {}
         self._copying = False
         self._copy_at = 0.0
         self._turn = 0
-        self._parked: list[tuple[Ending, bytes]] = []
-        """What is to be carried as soon as it is known where it lies."""
+        self._parked: list[Callable[[], None]] = []
+        """What is to be done as soon as it is known where things lie."""
 
     def way_known(self) -> None:
         """The machine has said where its files are."""
         parked, self._parked = self._parked, []
-        for ending, names in parked:
-            self._carry(ending, names)
+        for carry in parked:
+            carry()
 
     def lost(self) -> None:
         """The connection is gone: whatever was being fetched is fetched again."""
@@ -109,7 +114,7 @@ class Fetching:
         # What one says must not keep the others waiting: they take turns at being the first.
         self._turn = (self._turn + 1) % len(running)
         turns = running[self._turn :] + running[: self._turn]
-        words = [word for each in turns for word in (each.word, *each.mirror.offsets)]
+        words = [word for each in turns for word in (each.word, *each.offsets)]
         self.connection.fetch(self._copied, "grown", str(PIECE), *words)
         return pause
 
@@ -124,12 +129,25 @@ class Fetching:
         for piece in found:
             key = key_of(piece.key)
             attempt = self.attempts.get(key) if key is not None else None
-            if attempt is not None and piece.what != "tar":
+            if attempt is None or piece.what == "tar":
+                continue
+            if piece.what.removeprefix(CUT) == SAID:
+                self._hear(attempt, piece)
+            else:
                 try:
                     attempt.mirror.take(piece)
                 except OSError as error:
                     return f"its log is not complete: {error.strerror}"
         return None
+
+    def _hear(self, attempt: Attempt, piece: Piece) -> None:
+        """What was asked for twice comes twice; a report that was emptied begins anew."""
+        if piece.what != SAID:
+            attempt.said = 0
+        elif piece.offset <= attempt.said < piece.offset + len(piece.data):
+            news, at = piece.data[attempt.said - piece.offset :], attempt.said
+            attempt.said += len(news)
+            self.heard(attempt, news, at)
 
     # -- when they end ------------------------------------------------------------------
 
@@ -142,7 +160,7 @@ class Fetching:
         paths = () if self.host.shared else results.named(attempt.carry)
         self.connection.fetch(
             lambda bulk: self._collected(ending, bulk), "collect", str(PIECE),
-            attempt.word, *attempt.mirror.offsets, *paths,
+            attempt.word, *attempt.offsets, *paths,
         )  # fmt: skip
 
     def salvage(self, attempt: Attempt, why: str) -> None:
@@ -154,7 +172,7 @@ class Fetching:
         def listed(words: list[str]) -> None:
             if attempt.over is search and self.attempts.get(attempt.key) is attempt:
                 attempt.over = None
-                self.fetch(attempt, ["lost", words[1] if len(words) > 1 else UNLISTED])
+                self.fetch(attempt, ["lost", *(words[1:] or [UNLISTED])])
 
         brings = "nothing" if self.host.shared else results.kind(attempt.carry)
         self.connection.ask(listed, "salvage", attempt.word, brings)
@@ -170,7 +188,7 @@ class Fetching:
             attempt = ending.attempt
             self.connection.fetch(
                 lambda bulk: self._collected(ending, bulk),
-                "grown", str(PIECE), attempt.word, *attempt.mirror.offsets,
+                "grown", str(PIECE), attempt.word, *attempt.offsets,
             )  # fmt: skip
         else:
             self._bring(ending)
@@ -206,21 +224,29 @@ class Fetching:
         if not self._wanted(ending):
             return
         if way is None:
-            self._parked.append((ending, names))
+            self._parked.append(lambda: self._carry(ending, names))
             return
         work = f"{self.host.install}.{attempt.word}"
 
+        def again() -> None:
+            self._carry(ending, names)
+
         def brought(result: Exception | str | None) -> None:
-            if not self._wanted(ending):
-                return
-            if isinstance(result, results.LinkLost) and ending.tries < TRIES:
-                # Most likely the whole connection is lost and will say so in a moment.
-                ending.tries += 1
-                self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._carry(ending, names))
-            else:
+            if self._wanted(ending) and not self._again(ending, result, again):
                 self._brought(ending, result)
 
         self.worker.do(lambda: results.bring(way, work, names, attempt), brought)
+
+    def _again(
+        self, ending: Ending, result: Exception | str | None, again: Callable[[], None]
+    ) -> bool:
+        """Whether it is worth another try."""
+        if not isinstance(result, results.LinkLost) or ending.tries >= TRIES:
+            return False
+        # Most likely the whole connection is lost and will say so in a moment.
+        ending.tries += 1
+        self.worker.do(lambda: time.sleep(AGAIN), lambda _: again())
+        return True
 
     def _brought(self, ending: Ending, result: Exception | str | None) -> None:
         if isinstance(result, Exception):
@@ -230,8 +256,9 @@ class Fetching:
             self._finish(ending)
 
     def _finish(self, ending: Ending) -> None:
+        ending.tries = 0
         if ending.trouble is None:
-            self.ended(ending.attempt, None, ending.remark)
+            self._bring_saved(ending, None)
         else:
             self._keep(ending, ending.trouble)
 
@@ -243,9 +270,49 @@ class Fetching:
         def kept(_: list[str]) -> None:
             if self._wanted(ending):
                 trouble = f"{why.rstrip('.')}; see {self.host.name}:{place}"
-                self.ended(ending.attempt, trouble, ending.remark)
+                self._bring_saved(ending, trouble)
 
         self.connection.ask(kept, "keep", word)
+
+    # -- checkpoints --------------------------------------------------------------------
+
+    def _bring_saved(self, ending: Ending, trouble: str | None) -> None:
+        """At last, what later attempts go on from: they may be on any machine."""
+        attempt, way = ending.attempt, self.travel.way
+        here = attempt.checkpoints
+        if not self._wanted(ending):
+            return
+        if SAVED not in ending.how or here is None:
+            self.ended(attempt, trouble, ending.remark)
+            return
+
+        def again() -> None:
+            self._bring_saved(ending, trouble)
+
+        if way is None:
+            self._parked.append(again)
+            return
+
+        def brought(result: Exception | None) -> None:
+            if self._wanted(ending) and not self._again(ending, result, again):
+                self._saved(ending, trouble, result)
+
+        self.worker.do(lambda: saved.bring(way, here, first=not attempt.part), brought)
+
+    def _saved(self, ending: Ending, trouble: str | None, result: Exception | None) -> None:
+        attempt = ending.attempt
+        name = saved.name_of(attempt.checkpoints or "")
+
+        def marked(_: list[str]) -> None:
+            if self._wanted(ending):
+                attempt.ahead = result is not None
+                self.ended(attempt, "; ".join(filter(None, (trouble, said))) or None, ending.remark)
+
+        said = None
+        if result is not None:
+            why = str(result).rstrip(".")
+            said = f"its checkpoints are on {self.host.name} only ({why}), where it goes on"
+        self.connection.ask(marked, "mark" if result is not None else "unmark", name)
 
 
 def _more(found: list[Piece]) -> bool:

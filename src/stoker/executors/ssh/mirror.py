@@ -11,7 +11,7 @@ import os
 
 from msgspec import Struct
 
-OUT, ERR, CUT = "out", "err", "cut-"
+OUT, ERR, SAID, CUT = "out", "err", "said", "cut-"
 
 
 class Piece(Struct, frozen=True):

@@ -37,6 +37,7 @@ from stoker.executors.ssh.fetching import Fetching, Host
 from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.mirror import Mirror
+from stoker.executors.ssh.provisions import Provisions
 from stoker.executors.ssh.reunion import Reunion
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.trees import Tree
@@ -64,6 +65,12 @@ class Watcher(Protocol):
 
     def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
         """A part waits for the others."""
+
+    def heard(self, key: Key, part: int | None, data: bytes, offset: int) -> None:
+        """This was added to an attempt's report, at this place in it."""
+
+    def left_there(self, machine: RemoteExecutor, key: Key) -> None:
+        """Its checkpoints could not be carried: it can go on there only."""
 
     def strays(self, name: str) -> list[Key]:
         """Attempts that were given up while it was silent, and must not go on there."""
@@ -103,10 +110,12 @@ class RemoteExecutor:
         self.worker = Worker(poller)
         self.connection = Connection(address, control, install, poller, self)
         self.travel = Travel(self.connection, self.worker, surveys)
+        self.provisions = Provisions(self.connection, self.worker, self.travel, shared)
         host = Host(name, install, shared)
         self.fetching = Fetching(
-            host, self.connection, self.worker, self.travel, self.attempts, self._ended
-        )
+            host, self.connection, self.worker, self.travel, self.attempts, self._ended,
+            lambda attempt, data, at: watcher.heard(attempt.key, attempt.part, data, at),
+        )  # fmt: skip
         self.reunion = self._reunion()
         self.returned = False
         """Whether everything that ran here is accounted for since the connection was made."""
@@ -130,7 +139,10 @@ class RemoteExecutor:
             self._fail(key, part, f"cannot start: {error}")
             return
         owner = self._owner(launch.label, key, part, launch.umask, time.time())
-        attempt = Attempt(key, mirror, launch.carry, launch.directory, owner, part, launch, gate)
+        saved = launch.checkpoints if self.provisions.travels(launch) else None
+        attempt = Attempt(
+            key, mirror, launch.carry, launch.directory, owner, part, saved, launch, gate
+        )
         self.attempts[key] = attempt
         if not self.connection.up:
             self._call_off(attempt, f"the connection to {self.name} was lost")
@@ -174,7 +186,7 @@ class RemoteExecutor:
         """See that the machine has its script, if it is one."""
         script = attempt.launch.script if attempt.launch is not None else None
         if script is None or script in self._scripts:
-            self._order(attempt, where)
+            self._provide(attempt, where)
             return
         text = self.blob(script)
         if text is None:
@@ -188,18 +200,39 @@ class RemoteExecutor:
             if not self._waits(attempt):
                 return
             if words[0] == "done":
-                self._order(attempt, where)
+                self._provide(attempt, where)
             else:
                 self._call_off(attempt, f"no space left on {self.name}", delay=SHORTAGE)
 
         self.connection.ask(stored, "store", f"scripts/{script}", os.fsdecode(text))
 
-    def _order(self, attempt: Attempt, where: str) -> None:
-        launch = attempt.launch
+    def _provide(self, attempt: Attempt, where: str) -> None:
+        """See that the machine has what else it needs."""
+        assert attempt.launch is not None
+
+        def provided(shelf: str | None, why: str, again: bool) -> None:
+            if not self._waits(attempt):
+                return
+            if not why:
+                self._order(attempt, where, shelf)
+            elif again:
+                self._call_off(attempt, why, delay=SHORTAGE)
+            else:
+                self._gone(attempt)
+                self._fail(attempt.key, attempt.part, why)
+
+        self.provisions.want(attempt.launch, provided)
+
+    def _order(self, attempt: Attempt, where: str, shelf: str | None) -> None:
+        launch, way = attempt.launch, self.travel.way
         assert launch is not None
-        if attempt.ending:
+        if attempt.ending or way is None:
             self._call_off(attempt, "cancelled before it was sent")
             return
+        work = f"{way.root}/work/{self.connection.install}.{attempt.word}"
+        launch = self.provisions.localized(launch, way, work, shelf)
+        if launch.container is not None:
+            launch = self.provisions.contained(launch, way, shelf, self.grace)
         try:
             values = orders.variables(launch, self.secret)
         except KeyError as error:
@@ -274,7 +307,45 @@ class RemoteExecutor:
         if attempt is not None and attempt.ordered:
             self.connection.ask(None, "signal", str(int(number)), attempt.word)
 
-    def adopt(self, job: Job, part: int | None, logs: tuple[str, str | None], spec: Spec) -> None:
+    def ask_to_stop(self, key: Key, why: str) -> None:
+        """Have an attempt's library find the wish to stop, now or when the machine answers."""
+        self._leave(key, "stop", why)
+
+    def name_stop(self, key: Key, epoch: int) -> None:
+        """Tell a part before which epoch all of them stop."""
+        self._leave(key, "stop_at", str(epoch))
+
+    def _leave(self, key: Key, name: str, text: str) -> None:
+        attempt = self.attempts.get(key)
+        if attempt is not None:
+            attempt.words = attempt.words | {name: text}
+            self._leave_words(attempt)
+
+    def _leave_words(self, attempt: Attempt) -> None:
+        """Whatever this connection's agent has not been told yet, of an attempt that runs."""
+        if attempt.pid is None or attempt.over is not None:
+            return
+        for name, text in attempt.words.items():
+            if attempt.left.get(name) != text:
+                attempt.left = attempt.left | {name: text}
+                self.connection.ask(self._left(attempt, name), "leave", attempt.word, name, text)
+
+    @staticmethod
+    def _left(attempt: Attempt, name: str) -> Callable[[list[str]], None]:
+        def left(words: list[str]) -> None:
+            if words[0] != "done":  # no room: again when we next look at it
+                attempt.left = {each: text for each, text in attempt.left.items() if each != name}
+
+        return left
+
+    def adopt(
+        self,
+        job: Job,
+        part: int | None,
+        logs: tuple[str, str | None],
+        spec: Spec,
+        checkpoints: str,
+    ) -> None:
         """Look after an attempt that an earlier driver ordered, once there is a connection."""
         key = (job.id, job.attempt)
         mirror = Mirror(*logs, self._note(key))
@@ -283,7 +354,9 @@ class RemoteExecutor:
         # When its directory was looked at is not on record: it was at work soon after.
         since = job.started_at if job.started_at is not None else job.submitted_at
         owner = self._owner(job.label, key, part, spec.umask, since)
-        attempt = Attempt(key, mirror, carry, spec.directory, owner, part, ordered=True)
+        named = spec.training is not None and spec.training.snapshots is not None
+        saved = None if named and self.shared else checkpoints
+        attempt = Attempt(key, mirror, carry, spec.directory, owner, part, saved, ordered=True)
         attempt.began = job.pid is not None
         attempt.gate = 1 if part is not None else 0
         attempt.ending = job.state is JobState.COMPLETING
@@ -295,10 +368,12 @@ class RemoteExecutor:
         """The agent answers: find out how everything stands before anything else is done."""
         self.travel.forget()
         self._scripts.clear()
+        self.provisions.forget()
         self._measure.clear()
         self.returned = False
         for attempt in self.attempts.values():
             attempt.heard, attempt.told, attempt.looks = False, False, 0
+            attempt.left = {}
         self.connection.ask(None, "measure")
         self.reunion = self._reunion()
         self.reunion.end(self.watcher.strays(self.name))
@@ -414,6 +489,7 @@ class RemoteExecutor:
                     at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
                 )
             )
+        self._leave_words(attempt)
         if not attempt.ending or attempt.over is not None:
             return
         if not attempt.told:
@@ -465,11 +541,13 @@ class RemoteExecutor:
 
     def _ended(self, attempt: Attempt, trouble: str | None, remark: str | None) -> None:
         """All that there was of it is here, or at least its end."""
+        if attempt.ahead:
+            self.watcher.left_there(self, attempt.key)
         if attempt.lost is not None:
             self._lose(attempt, "; ".join(filter(None, (attempt.lost, trouble, remark))))
             return
         assert attempt.over is not None
-        code, _, left = (*map(int, attempt.over), 0, 0)[:3]
+        code, _, left = (*(int(word) for word in attempt.over if word.isdecimal()), 0, 0)[:3]
         self._gone(attempt)
         self.settled.append(attempt.key)
         number = code - 128 if 128 < code <= 128 + 64 else None

@@ -1,0 +1,1 @@
+"""The name under which older training scripts know the library: `kubeprofiler.KubeProfiler()`."""

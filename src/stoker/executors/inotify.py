@@ -1,0 +1,82 @@
+"""Being told by the kernel that files appear or grow. Writers are on this machine, whatever the
+file system: what processes here do to a file is told even where it is another machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any
+
+MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100
+OVERFLOW, IGNORED = 0x4000, 0x8000
+ONLY_DIRECTORY, DONT_FOLLOW, ONCE = 0x0100_0000, 0x0200_0000, 0x8000_0000
+
+HEAD = struct.Struct("iIII")
+BUFFER = 65536
+"""Bytes of news taken at a time; what does not fit waits for the next look."""
+
+
+class Change:
+    """Something happened to what a watch looks at; `name` is a file in a watched directory."""
+
+    __slots__ = ("lost", "name", "over", "watch")
+
+    def __init__(self, watch: int, mask: int, name: str) -> None:
+        self.watch, self.name = watch, name
+        self.lost = bool(mask & OVERFLOW)
+        """So much has happened that some of it was not told: look everywhere."""
+        self.over = bool(mask & IGNORED)
+        """What was watched is gone, and nothing more will come of this watch."""
+
+
+class Inotify:
+    """A descriptor that is readable when something was added to a directory or to a file."""
+
+    def __init__(self) -> None:
+        import ctypes  # most commands that import this room never get here
+
+        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self._errno, self._word = ctypes.get_errno, ctypes.c_uint32
+        self.fd: int = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def watch_directory(self, path: str) -> int:
+        """Be told of everything that appears in a directory."""
+        return self._add(path, CREATE | MOVED_TO | ONLY_DIRECTORY | DONT_FOLLOW)
+
+    def watch_file(self, path: str) -> int:
+        """Be told, once, that a file has grown: who writes often does not keep us busy."""
+        return self._add(path, MODIFY | DONT_FOLLOW | ONCE)
+
+    def _add(self, path: str, mask: int) -> int:
+        name = os.fsencode(path)
+        return self._checked(self._libc.inotify_add_watch(self.fd, name, self._word(mask)), path)
+
+    def unwatch(self, watch: int) -> None:
+        """Be told no more; safe when the file is gone."""
+        self._libc.inotify_rm_watch(self.fd, watch)
+
+    def changes(self) -> list[Change]:
+        """What has happened since this was last asked, or a part of it; never waits."""
+        try:
+            data = os.read(self.fd, BUFFER)
+        except BlockingIOError:
+            return []
+        found, at = [], 0
+        while at < len(data):
+            watch, mask, _, length = HEAD.unpack_from(data, at)
+            at += HEAD.size
+            name = data[at : at + length].rstrip(b"\0")
+            at += length
+            found.append(Change(watch, mask, os.fsdecode(name)))
+        return found
+
+    def close(self) -> None:
+        """Let go of all watches."""
+        os.close(self.fd)
+
+    def _checked(self, result: int, path: str | None = None) -> int:
+        if result < 0:
+            number = self._errno()
+            raise OSError(number, os.strerror(number), path)
+        return result

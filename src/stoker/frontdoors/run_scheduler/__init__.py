@@ -1,0 +1,147 @@
+"""`run-scheduler`: a training script, in a container or without one, measured and preemptible."""
+
+from __future__ import annotations
+
+import os
+
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.frontdoors.run_scheduler.typed import Typed
+
+NAME = "run-scheduler"
+"""What jobs that came through here carry."""
+HELP = """\
+  run-scheduler --image_name IMAGE --script_path /custom/train.py --custom_dir ~/code \\
+                --max_epochs 10 --batch_size 64 --training_set_size 50000 my_experiment
+
+Queues a training script and prints its id. It runs as `python SCRIPT_PATH`, on as many GPUs as
+suit it, shares them with other such jobs, may be stopped at the end of an epoch to make room,
+and goes on later from its snapshot.
+
+  --image_name IMAGE           run in a container of this image; without it, right here
+  --script_path PATH           the script, as the container sees it (needed)
+  --custom_dir DIR             your directory that is /custom there
+  --snapshots_dir DIR          your directory that is /snapshots there
+  --batch_size N               becomes BATCH_SIZE
+  --training_set_size N        samples in an epoch; becomes TRAINING_SET_SIZE
+  --max_epochs N               becomes EPOCHS_TO_BE_DONE
+  --is_single_gpu BOOL         never more than one GPU (true)
+  --disable_gpu_sharing BOOL   alone on its GPUs (false)
+  --estimated_memory MIB       GPU memory that all of it uses; 0: it uses no GPU
+  --port_mapping LIST          ports of the machine and of the container: 31346:6006,...
+  --est_nhours HOURS           how long you think it takes, more than 1
+  --json                       print one JSON value
+  -h, --help                   this text
+
+~/datasets is /data in the container. See also scheduler-state, scheduler-get-logs and
+scheduler-cancel-job."""
+
+
+def main(argv: list[str]) -> int:
+    """Queue a script."""
+    from stoker.frontdoors.run_scheduler.typed import read
+
+    typed = read(argv)
+    if typed.help:
+        print(HELP)
+        return 0
+    submission = _submission(typed)
+    from stoker.cli import output
+    from stoker.client.client import connect
+
+    output.wants_json = typed.json
+    client = connect()
+    reply = client.submit(submission)
+    for warning in reply.get("warnings") or ():
+        output.say(f"{NAME}: {output.clean(warning)}")
+    view = client.jobs([str(reply["first"])])["jobs"][0]
+    unique = view["training"]["uuid"]
+    if typed.json:
+        output.emit({"id": unique, "job": view["id"], "name": view["name"]})
+    else:
+        print(unique)
+    return 0
+
+
+def _submission(typed: Typed) -> dict[str, Any]:
+    from stoker.cli.submission import current_directory, environment, shell, umask
+
+    return {
+        "what": {"argv": _command(typed)},
+        "options": {
+            "name": typed.name,
+            "door": NAME,
+            # What was typed, for scheduler-state --extended.
+            "comment": typed.written,
+            "distributed": True,
+            "verbatim": True,
+            # Cores are a pool that all share; nothing of it is set aside.
+            "cpus": "0",
+            "no_threads": True,
+            **typed.sizes(),
+            **_gpus(typed),
+            **_container(typed),
+        },
+        "directory": current_directory(),
+        "environment": environment(os.environ),
+        "shell": shell(),
+        "umask": umask(),
+    }
+
+
+def _gpus(typed: Typed) -> dict[str, Any]:
+    """Which GPUs: one or as many as there are, shared or not, and how much of their memory."""
+    if typed.memory == 0:
+        return {"gpus": "0"}
+    found: dict[str, Any] = {"single_gpu": True} if typed.single else {"gpus": "1.."}
+    if typed.alone:
+        found["exclusive_gpu"] = True
+    if typed.memory is not None:
+        found["gpu_memory"] = f"{typed.memory}M"
+    else:
+        found["gpu_if_any"] = True  # nothing was said of a GPU
+    return found
+
+
+def _container(typed: Typed) -> dict[str, Any]:
+    if typed.image is None:
+        return {}
+    mounts = [f"{os.path.expanduser('~')}/datasets:/data:optional"]
+    if typed.custom is not None:
+        mounts.append(f"{typed.custom}:/custom")
+    found: dict[str, Any] = {"image": typed.image, "mount": mounts, "workdir": "image"}
+    if typed.ports:
+        found["ports"] = typed.ports
+    return found
+
+
+def _command(typed: Typed) -> list[str]:
+    if typed.image is not None:
+        return ["python", typed.script]
+    return [_interpreter(), _here(typed)]
+
+
+def _interpreter() -> str:
+    """Return `python`, or `python3` where there is no other."""
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        if os.access(os.path.join(directory or ".", "python"), os.X_OK):
+            return "python"
+    return "python3"
+
+
+def _here(typed: Typed) -> str:
+    """Return where the script lies when there is no container: /custom is the directory named."""
+    path = os.path.expanduser(typed.script)
+    inside = os.path.normpath(path)
+    if inside.startswith("/custom/"):
+        if typed.custom is not None:
+            path = typed.custom + inside.removeprefix("/custom")
+        elif not os.path.exists(path):
+            raise UsageError(f"--script_path {typed.script} is below /custom: give --custom_dir.")
+    if not os.path.isfile(path):
+        raise UsageError(f"--script_path {path}: there is no such file.")
+    return path

@@ -1,0 +1,97 @@
+"""Modelled training: epochs that take as long as its GPUs let them, memory, and reports on disk."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+STOPS = 75
+"""How a process exits that stopped because it was asked to."""
+
+
+class Trainee(Struct, frozen=True, kw_only=True):
+    """How a training script behaves, whatever the planner believes of it."""
+
+    epochs: int = 5
+    seconds: float = 20.0
+    """An epoch on one GPU."""
+    scaling: float = 0.9
+    """Twice the GPUs are 2 ** this times as fast."""
+    warmup: float = 3.0
+    """Seconds until its library speaks up and the first epoch begins."""
+    memory: tuple[int, ...] = (2000,)
+    """MiB on each GPU from each epoch on, counted over all attempts; the last for the rest."""
+    ignores: bool = False
+    """It never looks whether it is asked to stop."""
+    dies_after: int | None = None
+    """So many epochs into this attempt it fails, having begun another."""
+
+    def epoch(self, gpus: int) -> float:
+        """Seconds that one takes."""
+        return self.seconds / max(gpus, 1) ** self.scaling
+
+    def uses(self, epoch: int) -> int:
+        """MiB of each of its GPUs."""
+        return self.memory[min(epoch, len(self.memory) - 1)]
+
+
+class Told(Struct, frozen=True):
+    """What an attempt learns from its environment."""
+
+    gpus: tuple[str, ...] = ()
+    epochs_done: int = 0
+
+
+class Line(Struct, frozen=True):
+    """One line of a report."""
+
+    what: str
+    """`hello`, `start`, `memory` or `stopped`."""
+    time: float
+    value: int = 0
+    """The epoch, or MiB."""
+    seconds: float | None = None
+    """What the epoch before took."""
+    warmup: float | None = None
+
+
+class Course(Struct):
+    """How far a process is with its training."""
+
+    trainee: Trainee
+    told: Told
+    began: float
+    epoch: int
+    """The one that begins next."""
+    spoke: bool = False
+    failing: bool = False
+
+
+class Desk:
+    """What lies on a machine's disk and GPUs on behalf of training jobs."""
+
+    def __init__(self) -> None:
+        self.told: dict[tuple[int, int], Told] = {}
+        self.reports: dict[tuple[int, int], list[Line]] = {}
+        self.stops: set[tuple[int, int]] = set()
+        """Attempts that find the wish that they stop."""
+        self.cards: dict[str, int] = {}
+        """MiB of each GPU."""
+        self.uses: dict[tuple[int, int], int] = {}
+        """MiB that a process really has on each of its GPUs."""
+        self.short: dict[tuple[int, int], int] = {}
+        """Attempts that ran out of it, and what they had until then."""
+
+    def write(self, key: tuple[int, int], line: Line) -> None:
+        """Add to a report."""
+        self.reports.setdefault(key, []).append(line)
+
+    def crowd(self, key: tuple[int, int]) -> list[tuple[int, int]]:
+        """Those on a GPU of this one that has too little memory for all, this one last."""
+        found: dict[tuple[int, int], None] = {}
+        for card in self.told[key].gpus:
+            there = [each for each in self.uses if card in self.told[each].gpus]
+            if sum(self.uses[each] for each in there) > self.cards.get(card, 1 << 40):
+                found.update(dict.fromkeys(there))
+        found.pop(key, None)
+        short = any(self.uses[key] > self.cards.get(card, 1 << 40) for card in self.told[key].gpus)
+        return [*found, key] if found or short else []

@@ -1,0 +1,38 @@
+"""What a training script says to stoker, and hears from it: `from stoker.training import job`.
+
+Standard library only and Python 3.8 or newer, because it runs inside other people's containers
+and environments. It never blocks, never raises (but for the SystemExit of a stop that was asked
+for), and does nothing where there is no stoker.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.training.process import Job
+
+    job: Job
+
+__all__ = ["Job", "attach", "job"]
+
+_attached: Job | None = None
+
+
+def attach() -> Job:
+    """The job that this process is part of: made on the first call, then always the same."""
+    global _attached  # noqa: PLW0603 - a process is part of one job
+    if _attached is None:
+        from stoker.training.process import Job
+
+        _attached = Job()
+    return _attached
+
+
+def __getattr__(name: str) -> object:
+    if name == "job":
+        return attach()
+    if name == "Job":
+        from stoker.training.process import Job
+
+        return Job
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

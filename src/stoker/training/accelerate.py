@@ -1,0 +1,52 @@
+"""For Accelerate: epochs that are saved with the accelerator's own state, and resumed from it.
+
+    for epoch in epochs(accelerator, 10):
+        for batch in job.steps(loader): ...
+"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.training import attach, checkpoints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+PREFIX = "stoker-"
+
+
+def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
+    """The epochs still to be done; call it when everything was prepared.
+
+    Under stoker the state is saved after each, and loaded first when the job goes on.
+    """
+    job = attach()
+    if not job.attached:
+        yield from job.epochs(total)
+        return
+    directory = job.checkpoint_dir
+    saved = checkpoints.numbered(directory, PREFIX) if job.restarted else []
+    if saved:
+        accelerator.load_state(saved[-1][1])
+        job.epochs_done = saved[-1][0]
+    for epoch in job.epochs(total):
+        yield epoch
+        job.end_epoch()
+        _keep(accelerator, directory, epoch + 1)
+
+
+def _keep(accelerator: Any, directory: str, done: int) -> None:
+    """Every process takes part in saving; the first puts the result in place."""
+    path = f"{directory}/{PREFIX}{done}"
+    accelerator.save_state(f"{path}.new")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        checkpoints.remove(path)
+        os.replace(f"{path}.new", path)
+        for number, older in checkpoints.numbered(directory, PREFIX):
+            if number != done:
+                checkpoints.remove(older)
+    accelerator.wait_for_everyone()

@@ -1,0 +1,103 @@
+"""Where checkpoints go, and which of those that lie there is the newest."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stoker.training.surroundings import Surroundings
+
+LIGHTNING = "lightning_logs"
+UNFINISHED = (".new", ".tmp", ".part", "~")
+LOGS = "events.out.tfevents"
+
+
+def directory(surroundings: Surroundings) -> str:
+    """The directory that all attempts of a job share."""
+    told = surroundings.environ.get("STOKER_CHECKPOINT_DIR", "")
+    if told:
+        return told
+    root = "/snapshots" if os.path.isdir("/snapshots") else os.path.abspath("snapshots")
+    return f"{root}/{surroundings.name or 'job'}"
+
+
+def make(path: str) -> str:
+    """The same path, as a directory if that can be had."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError:
+        pass  # whoever saves there gets the error, with the path in it
+    return path
+
+
+def last_version(root: str) -> tuple[int, str] | None:
+    """Lightning's highest version that has checkpoints: its number and its newest file."""
+    versions = []
+    for entry in _entries(f"{root}/{LIGHTNING}"):
+        number = entry.name[len("version_") :]
+        if entry.name.startswith("version_") and number.isdigit():
+            versions.append((int(number), entry.path))
+    for number, path in sorted(versions, reverse=True):
+        found = _newest(_files(f"{path}/checkpoints"))
+        if found is not None:
+            return number, found
+    return None
+
+
+def newest(root: str) -> str | None:
+    """The file to go on from: Lightning's last version, else the newest file of all."""
+    version = last_version(root)
+    return version[1] if version is not None else _newest(_files(root))
+
+
+def numbered(root: str, prefix: str, suffix: str = "") -> list[tuple[int, str]]:
+    """The files or directories called PREFIX NUMBER SUFFIX, in the order of their numbers."""
+    found = []
+    for entry in _entries(root):
+        name = entry.name
+        number = name[len(prefix) : len(name) - len(suffix)]
+        if name.startswith(prefix) and name.endswith(suffix) and number.isdigit():
+            found.append((int(number), entry.path))
+    return sorted(found)
+
+
+def remove(path: str) -> None:
+    """Remove a checkpoint, be it a file or a directory; what cannot be removed stays."""
+    try:
+        os.unlink(path)
+    except OSError:
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(root: str) -> Iterator[str]:
+    for where, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".") and name != LIGHTNING]
+        for name in files:
+            if name.startswith((".", LOGS)) or name.endswith(UNFINISHED):
+                continue
+            yield f"{where}/{name}"
+
+
+def _newest(paths: Iterator[str]) -> str | None:
+    best = None
+    for path in paths:
+        try:
+            found = (os.stat(path).st_mtime_ns, path)
+        except OSError:
+            continue
+        if os.path.isfile(path) and (best is None or found > best):
+            best = found
+    return best[1] if best is not None else None
+
+
+def _entries(root: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(root) as entries:
+            return list(entries)
+    except OSError:
+        return []

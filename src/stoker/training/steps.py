@@ -1,0 +1,32 @@
+"""A loader whose batches are measured."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Generic, TypeVar
+
+    from stoker.training.process import Job
+
+    Batch = TypeVar("Batch")
+    Base = Generic[Batch]
+else:
+    Base = object
+
+
+class Steps(Base):
+    """Iterates over a loader; has its length, so that progress bars know where they are."""
+
+    def __init__(self, job: Job, loader: Iterable[Batch]) -> None:
+        self._job = job
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        measure = self._job.measure
+        for batch in self._loader:
+            yield batch
+            measure()
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]

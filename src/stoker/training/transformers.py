@@ -1,0 +1,85 @@
+"""For the Hugging Face Trainer: a callback that measures, saves, stops and resumes.
+
+    callback = StokerCallback(args.output_dir)
+    Trainer(..., callbacks=[callback]).train(resume_from_checkpoint=callback.checkpoint)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from transformers import TrainerCallback
+
+from stoker.training import attach, checkpoints
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PREFIX = "checkpoint-"
+
+
+class StokerCallback(TrainerCallback):  # type: ignore[misc]
+    """Tells stoker about epochs and steps, has each epoch saved, and stops when asked to.
+
+    `directory` is the trainer's output directory; without it, `job.checkpoint_dir`.
+    `save=False`: what is saved, and when, is left to the trainer's arguments, until a stop.
+    """
+
+    def __init__(self, directory: str | None = None, save: bool = True) -> None:
+        self._job = attach()
+        self._directory = directory if directory is not None else self._job.checkpoint_dir
+        self._save = save and self._job.attached
+        self._stopping = False
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint to go on from; None on a fresh start."""
+        if not self._job.restarted:
+            return None
+        for _, path in reversed(checkpoints.numbered(self._directory, PREFIX)):
+            if os.path.exists(f"{path}/trainer_state.json"):  # the trainer writes it last
+                return path
+        return None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say so if a restart would look for checkpoints where there are none."""
+        if self._job.attached and not self._job.quiet:
+            if os.path.realpath(args.output_dir) != os.path.realpath(self._directory):
+                told = f"StokerCallback({args.output_dir!r})"
+                print(f"stoker: checkpoints are looked for in {self._directory}; "
+                      f"say {told} to find those of this trainer", file=sys.stderr)  # fmt: skip
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer has saved the epoch before."""
+        self._job.start_epoch(_epoch(state))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step is over."""
+        self._job.measure()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer's figures are ours."""
+        self._job.report(**(kwargs.get("logs") or {}))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What is set here the trainer does next: evaluate, save, leave."""
+        self._job.end_epoch()
+        if state.global_step >= state.max_steps:
+            return  # done: there is nothing to stop
+        self._stopping = self._job.should_stop()
+        if self._save or self._stopping:
+            control.should_save = True
+        if self._stopping:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Everything is saved: end as a job that was stopped, not as one that is done."""
+        if self._stopping:
+            self._job.start_epoch(_epoch(state))
+
+
+def _epoch(state: Any) -> int:
+    """The number of the epoch that begins; the trainer counts in fractions."""
+    return int((state.epoch or 0.0) + 1e-3)

@@ -1,0 +1,374 @@
+"""What attempts use of the GPUs' memory: measured, attributed, and told when it is news."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.story import Story, gpus
+from e2e.box import until
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
+from stoker.core.foreign import Thresholds
+from stoker.core.request import Request
+from stoker.daemon.gauges import CONTEXT, SETTLE, Gauges, Meter, worth_telling
+from stoker.daemon.judge import Judge, Rules
+from stoker.daemon.watch import INTERVAL, GpuWatch
+from stoker.daemon.whose import Owners
+from stoker.executors.tree import TOKEN
+from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.remote import parse
+from stoker.probes.samples import samples
+
+Uses = dict[str, list[tuple[int, int | None]]]
+"""Pids and MiB by GPU."""
+
+
+def machine(name: str, count: int = 2) -> NodeFacts:
+    cards = [
+        DeviceFacts(name=str(n), index=n, memory=24_000, uuid=f"GPU-{name}-{n}")
+        for n in range(count)
+    ]
+    return NodeFacts(name=name, types={"gpu": tuple(cards)})
+
+
+class Box:
+    """A machine with two GPUs, jobs on it, and looks at it as they come in."""
+
+    def __init__(self, name: str = "here", count: int = 2) -> None:
+        self.story, self.name, self.count = Story(gpus=0), name, count
+        self.story.tell(e.NodeJoined(at=self.story.now, facts=machine(name, count)))
+        self.gauges = Gauges()
+        self.meter = Meter(name, self.gauges)
+        self.now = 1000.0
+        self.pids: dict[int, tuple[int, int]] = {}
+
+    def job(self, request: Request | None = None, *pids: int) -> int:
+        """A running job, and which processes are its own."""
+        job = self.story.submit(request or gpus(1))
+        self.story.run(job)
+        for pid in pids:
+            self.pids[pid] = job, self.story.job(job).attempt
+        return job
+
+    def reading(self, uses: Uses, used: int | None = None, known: bool = True) -> Reading:
+        found = []
+        for n in range(self.count):
+            processes = uses.get(str(n), [])
+            total = used if used is not None else sum(size or 0 for _, size in processes)
+            found.append(
+                GpuUse(
+                    uuid=f"GPU-{self.name}-{n}", memory_used=total, utilization=0, temperature=None,
+                    power=None, processes_known=known,
+                    processes=tuple(GpuProcess(pid=pid, memory=size) for pid, size in processes),
+                )
+            )  # fmt: skip
+        return Reading(use=tuple(found))
+
+    def sees(self, uses: Uses, used: int | None = None, known: bool = True) -> list[Any]:
+        """What a look changes: jobs and MiB. It is told to the core."""
+        self.now += INTERVAL
+        found = samples(self.reading(uses, used, known), self.pids.get, lambda _: ("eve", "python"))
+        events = self.meter.facts(self.story.state, found, self.now)
+        for event in events:
+            self.story.tell(event)
+        assert all(isinstance(event, e.MemoryMeasured) for event in events)
+        return [(event.job, event.memory) for event in events]
+
+    def settle(self) -> None:
+        """Look at nothing until what was there before cannot matter any more."""
+        for _ in range(int(SETTLE / INTERVAL) + 1):
+            assert self.sees({}) == []
+
+
+def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
+    box = Box()
+    job = box.job(gpus(2), 10, 11, 12)
+    assert box.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [(job, 1500)]
+    assert box.gauges.now(job) == {"0": 1500, "1": 800}
+    assert box.gauges.total(job) == 2300
+    assert box.story.job(job).progress.peak == 1500
+
+
+def test_kub_63_a_job_that_is_on_no_gpu_has_none() -> None:
+    box = Box()
+    job = box.job(gpus(2), 10)
+    assert box.sees({"0": [(99, 4000)]}) == []
+    assert (box.gauges.now(job), box.gauges.total(job)) == ({}, None)
+
+
+def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
+    box = Box(count=1)
+    first, second = box.job(gpus(0.5), 10, 11), box.job(gpus(0.5), 20)
+    assert box.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [(first, 1024), (second, 3000)]
+    assert box.gauges.now(second) == {"0": 3000}
+
+
+@pytest.mark.parametrize(
+    ("told", "peak", "worth"),
+    [
+        (0, 0, False), (0, 1, True), (100, 104, False), (100, 105, True), (100, 90, False),
+        (10_000, 10_063, False), (10_000, 10_064, True), (1280, 1343, False), (1280, 1344, True),
+    ],
+)  # fmt: skip
+def test_only_a_rise_that_matters_is_told(told: int, peak: int, worth: bool) -> None:
+    assert worth_telling(told, peak) is worth
+
+
+def test_what_shrinks_is_shown_and_not_told() -> None:
+    box = Box()
+    job = box.job(gpus(1), 10)
+    assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
+    assert box.sees({"0": [(10, 200)]}) == []
+    assert box.gauges.now(job) == {"0": 200}
+    assert box.sees({"0": [(10, 5010)]}) == []
+    assert box.sees({"0": [(10, 6000)]}) == [(job, 6000)]
+    assert box.sees({}) == []
+    assert box.gauges.now(job) == {}
+
+
+def test_after_a_restart_nothing_is_told_twice() -> None:
+    box = Box()
+    job = box.job(gpus(1), 10)
+    assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
+    box.meter = Meter(box.name, Gauges())
+    assert box.sees({"0": [(10, 5000)]}) == []
+    assert box.sees({"0": [(10, 5100)]}) == [(job, 5100)]
+
+
+def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
+    box = Box()
+    plain = box.job(Request(), 10)
+    over = box.job(gpus(1), 20)
+    box.pids[30] = 12345, 1
+    box.story.exited(over)
+    assert box.sees({"0": [(10, 500), (20, 500), (30, 500)]}) == []
+    assert box.gauges.now(plain) == box.gauges.now(over) == {}
+
+
+def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
+    story, gauges = Story(gpus=0), Gauges()
+    for name in ("a", "b"):
+        story.tell(e.NodeJoined(at=story.now, facts=machine(name, 1)))
+    job = story.submit(gpus(1))
+    take = (Take("gpu", "0", 1000),)
+    placement = Placement("a", take, (Placement("b", take),))
+    story.about(e.AttemptPlanned, job, placement=placement, boot=story.boot)
+    key = (job, story.job(job).attempt)
+    # Both looks are in before the core has heard of either: the smaller is no news then.
+    (first,) = gauges.take(story.state, "b", {key: {"0": 4000}})
+    assert isinstance(first, e.MemoryMeasured)
+    assert first.memory == 4000
+    assert gauges.take(story.state, "a", {key: {"0": 3000}}) == []
+    assert gauges.now(job) == {"a/0": 3000, "b/0": 4000}
+    assert gauges.total(job) == 7000
+    gauges.clear("b")
+    assert gauges.now(job) == {"a/0": 3000}
+
+
+LOOKS = st.lists(
+    st.tuples(*[st.none() | st.integers(0, 24_000) | st.just(0)] * 3, st.booleans()),
+    max_size=30,
+)
+
+
+@given(LOOKS)
+def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
+    looks: list[tuple[int | None, int | None, int | None, bool]],
+) -> None:
+    box = Box()
+    job = box.job(gpus(2), 10, 11)
+    told, peak = [0], 0
+    for first, second, other, restarts in looks:
+        if restarts:
+            box.meter = Meter(box.name, Gauges())
+        sizes = {"0": [(10, first or 0), (11, second or 0)], "1": [(10, other or 0)]}
+        peak = max(peak, (first or 0) + (second or 0), other or 0)
+        told += [memory for id, memory in box.sees(sizes) if id == job]
+        assert not worth_telling(told[-1], peak)
+    assert told == sorted(set(told))
+    assert told[-1] <= peak
+
+
+# -- where the driver does not say ------------------------------------------------------
+
+
+def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
+    box = Box(count=1)
+    job = box.job(gpus(1), 10)
+    assert box.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
+    box.settle()
+    assert box.sees({"0": [(10, None)]}, used=3000) == [(job, 3000)]
+    assert box.gauges.now(job) == {"0": 3000}
+
+
+def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> None:
+    box = Box(count=1)
+    job = box.job(gpus(1), 10, 11)
+    box.settle()
+    assert box.sees({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: bool) -> None:
+    box = Box(count=1)
+    box.settle()
+    assert box.sees({}, used=400, known=known) == []  # the driver's own
+    job = box.job(gpus(1))
+    box.settle()
+    assert box.sees({}, used=400 + CONTEXT - 1, known=known) == []
+    assert box.sees({}, used=2400, known=known) == [(job, 2400)]
+
+
+def test_nothing_is_guessed_beside_a_stranger() -> None:
+    box = Box(count=1)
+    box.job(gpus(1), 10)
+    box.settle()
+    assert box.sees({"0": [(10, None), (99, 1)]}, used=3000) == []
+    (device,) = box.story.state.cluster.nodes["here"].types["gpu"]
+    device.stranger = "eve's python"
+    assert box.sees({"0": [(10, None)]}, used=3000) == []
+
+
+def test_nothing_is_guessed_where_two_share_a_gpu() -> None:
+    box = Box(count=1)
+    first = box.job(gpus(0.5), 10)
+    box.job(gpus(0.5), 20)
+    box.settle()
+    assert box.sees({"0": [(10, None), (20, None)]}, used=3000) == []
+    assert box.sees({}, used=3000, known=False) == []
+    # What is known of one is told all the same.
+    assert box.sees({"0": [(10, 700), (20, None)]}, used=3000) == [(first, 700)]
+
+
+def test_nothing_is_guessed_while_the_leavings_of_another_attempt_are_there() -> None:
+    box = Box(count=1)
+    over = box.job(gpus(1), 10)
+    box.settle()
+    assert box.sees({"0": [(10, None)]}, used=9000) == [(over, 9000)]
+    box.story.exited(over)
+    box.job(gpus(1), 20)
+    assert box.sees({"0": [(20, None)]}, used=9000) == []
+    assert box.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+    box.settle()
+    assert box.sees({"0": [(10, None), (20, None)]}, used=9000) == []
+
+
+# -- far away ---------------------------------------------------------------------------
+
+
+def test_memory_is_measured_on_a_machine_over_ssh() -> None:
+    story, gauges = Story(gpus=0), Gauges()
+    story.tell(e.NodeJoined(at=story.now, facts=machine("far", 1)))
+    job = story.submit(gpus(1))
+    story.plan()
+    story.started(job, pid=70)
+    attempt = story.job(job).attempt
+    look = parse(
+        b"gpu 0, GPU-far-0, A100, 80000, 4100, 0, 40, 50\napps\n"
+        b"app GPU-far-0, 77, 4000\napp GPU-far-0, 78, 50\napp GPU-far-0, 79, 9\n"
+        b"owner 77 70 me - python x\n"
+        b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
+    )
+    judge = Judge("far", Rules(Thresholds()), gauges)
+    ours = look.ours("abc", {70: (job, attempt)})
+    events = judge.facts(story.state, look.reading, ours, look.identify)
+    told = [event for event in events if isinstance(event, e.MemoryMeasured)]
+    assert [(event.job, event.attempt, event.memory) for event in told] == [(job, attempt, 4050)]
+
+
+# -- whose a process is -----------------------------------------------------------------
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, dict[str, int]]]:
+    """A leader; a child that went its own way; one that did so without its environment."""
+    waits = "read x <&3"
+    script = f"""
+        exec 3<&0
+        sh -c 'echo child $$; {waits}' &
+        setsid sh -c 'echo away $$; {waits}' &
+        setsid sh -c 'env -i setsid sh -c "echo bare \\$\\$; {waits}"; :' &
+        wait
+    """
+    environment = {"PATH": os.environ["PATH"], TOKEN: "abc.7.1"}
+    leader = subprocess.Popen(
+        ["sh", "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True, text=True,
+    )  # fmt: skip
+    assert leader.stdout is not None
+    words = [leader.stdout.readline().split() for _ in range(3)]
+    yield leader.pid, {name: int(pid) for name, pid in words}
+    leader.communicate()  # the end of their input ends them all
+    assert leader.returncode == 0
+
+
+def test_a_process_is_told_by_its_session_its_token_or_its_ancestors(
+    family: tuple[int, dict[str, int]],
+) -> None:
+    leader, pids = family
+    by_session = Owners("other").whose({leader: (9, 3)})
+    assert by_session(leader) == by_session(pids["child"]) == (9, 3)
+    assert by_session(pids["away"]) == by_session(pids["bare"]) == (9, 3)
+    by_token = Owners("abc").whose({})
+    for pid in (leader, *pids.values()):
+        assert os.getsid(pid) == leader or pid in (pids["away"], pids["bare"])
+        assert by_token(pid) == (7, 1)
+    assert by_token(os.getpid()) is None
+    assert Owners("ab").whose({})(leader) is None
+    assert by_token(2**22 + 7) is None
+
+
+def test_a_process_stays_whose_it_was_when_its_family_is_gone(
+    family: tuple[int, dict[str, int]],
+) -> None:
+    _, pids = family
+    bare, owners = pids["bare"], Owners("abc")
+    assert owners.whose({})(bare) == (7, 1)
+    parent = parent_of(bare)
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: parent_of(bare) != parent)
+    assert owners.whose({})(bare) == (7, 1)
+    assert Owners("abc").whose({})(bare) is None
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# -- looking at once --------------------------------------------------------------------
+
+
+class NoHolds:
+    """Nobody else has a stoker here."""
+
+    def holder(self, _uuid: str) -> None:
+        return None
+
+
+def test_a_look_can_be_had_at_once() -> None:
+    gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
+    first = Reading(facts=(gpu,))
+    holds: Any = NoHolds()
+    watch = GpuWatch(
+        "here", first, "abc", Thresholds(), holds, lambda _fd, _do: None, lambda _fd: None
+    )
+    try:
+        state = Story(gpus=0).state
+        watch.look()
+        watch.when = time.monotonic() + 600  # no look is due for long
+        watch.tick(state)
+        assert watch.process.waiting_since is None
+        watch.look_now()
+        watch.tick(state)
+        assert watch.process.waiting_since is not None
+        assert not watch.at_once
+    finally:
+        watch.close()

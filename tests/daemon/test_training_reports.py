@@ -1,0 +1,563 @@
+"""Reports of training attempts: what is read of them, whatever is in them, and what follows."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core import events as e
+from stoker.core.changes import training as changes
+from stoker.core.cluster import Placement
+from stoker.core.events import NodeAdded
+from stoker.core.job import Job, Progress, Spec, Stop, Training
+from stoker.core.lifecycle import JobState
+from stoker.core.request import Request
+from stoker.core.state import State
+from stoker.daemon import ears as ears_module
+from stoker.daemon import reports, training
+from stoker.daemon.leftovers import GOING, Leftovers, checkpoints, remove
+from stoker.daemon.loop import Poller
+from stoker.daemon.reports import Report
+from stoker.daemon.training import Trainings
+from stoker.store.port import Filter, Found
+
+STARTED = 1000.0
+
+
+class Couriers:
+    """Notes what would go to other machines."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def ask_to_stop(self, key: tuple[int, int], why: str) -> None:
+        self.told.append(("stop", key, why))
+
+    def name_stop(self, key: tuple[int, int], part: int, epoch: int) -> None:
+        self.told.append(("stop_at", key, part, epoch))
+
+
+class Stage:
+    """A home, a state with one running job, and somebody who listens to it."""
+
+    def __init__(self, home: Path, epochs: int | None = None) -> None:
+        self.home, self.state = home, State()
+        self.couriers = Couriers()
+        self.state.specs["s"] = Spec(
+            kind="line", user="u", directory="/", shell="/bin/sh", environment="", name="t",
+            request=Request(), training=Training(epochs=epochs) if epochs is not None else None,
+        )  # fmt: skip
+        self.state.spec_users["s"] = 1
+        self.job = Job(7, "s", "t", "u", 1.0, state=JobState.RUNNING, started_at=STARTED)
+        self.job.placement = Placement("here", ())
+        self.state.jobs[7] = self.state.running[7] = self.job
+        self.state.rest.next_id = 8
+        self.directory = home / "training" / "7.0"
+        self.listen()
+
+    def listen(self) -> None:
+        """What a new daemon does."""
+        self.poller = Poller()
+        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.trainings.begin()
+
+    def write(self, *lines: dict[str, Any] | bytes) -> None:
+        """Append to the report, as the library does."""
+        self.directory.mkdir(0o700, exist_ok=True)
+        with (self.directory / "report").open("ab") as file:
+            for line in lines:
+                file.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
+
+    def heed(self, *facts: e.Event) -> list[e.Event]:
+        """One turn of the loop, with its facts applied to the job's progress."""
+        self.poller.wait(0)
+        told = self.trainings.heed(list(facts))
+        for fact in told:
+            if isinstance(fact, e.TrainingBegan):
+                changes.on_training_began(self.state, fact)
+            elif isinstance(fact, e.EpochsCounted):
+                progress = self.job.progress or Progress()
+                self.job.progress = Progress(fact.done, progress.since, progress.listening)
+        self.trainings.after(told)
+        return told
+
+    def exit(self, code: int = 0, part: int | None = None) -> list[e.Event]:
+        """Its process ends."""
+        return self.heed(e.ProcessExited(at=2000.0, job=7, attempt=0, code=code, part=part))
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "PAUSE", 0.0)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+HELLO = {"k": "hello", "t": 1001.0, "pid": 5, "v": 1}
+
+
+def start(epoch: int, at: float = 1010.0) -> dict[str, Any]:
+    return {"k": "start", "e": epoch, "t": at}
+
+
+def end(epoch: int, took: float = 2.0) -> dict[str, Any]:
+    return {"k": "end", "e": epoch, "d": took, "n": 10, "s": took / 10, "t": 1020.0}
+
+
+def kinds(facts: list[e.Event]) -> list[str]:
+    return [type(fact).__name__ for fact in facts]
+
+
+def counted(facts: list[e.Event]) -> list[int]:
+    return [fact.done for fact in facts if isinstance(fact, e.EpochsCounted)]
+
+
+# -- counting ----------------------------------------------------------------------------
+
+
+def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(stage: Stage) -> None:
+    stage.write(HELLO)
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    stage.write(start(0), end(0, 2.0))
+    assert stage.heed() == []
+    stage.write(start(1), end(1, 4.0), start(2))
+    (fact,) = stage.heed()
+    assert isinstance(fact, e.EpochsCounted)
+    assert (fact.done, fact.seconds, fact.step, fact.warmup) == (2, 3.0, pytest.approx(0.3), 10.0)
+    stage.write(end(2, 6.0), start(3))
+    (fact,) = stage.heed()
+    assert isinstance(fact, e.EpochsCounted)
+    assert (fact.done, fact.seconds, fact.warmup) == (3, 6.0, None)
+    assert stage.heed() == []
+
+
+@pytest.mark.parametrize(("code", "done"), [(0, [1]), (1, [])])
+def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
+    stage: Stage, code: int, done: list[int]
+) -> None:
+    stage.write(HELLO, start(0), end(0))
+    told = stage.exit(code)
+    assert kinds(told)[0] == "TrainingBegan"  # it was never heard before
+    assert kinds(told)[-1] == "ProcessExited"
+    assert counted(told) == done
+
+
+def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: Stage) -> None:
+    stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
+    stage.write(HELLO, start(0), end(0), start(1), end(1))
+    told = stage.heed(
+        e.ProcessStarted(at=1005.0, job=7, attempt=0, pid=5, boot=1.0),
+        e.ProcessExited(at=1030.0, job=7, attempt=0, code=0),
+    )
+    assert kinds(told) == ["ProcessStarted", "TrainingBegan", "EpochsCounted", "ProcessExited"]
+    assert isinstance(told[2], e.EpochsCounted)
+    assert (told[2].done, told[2].warmup) == (2, 5.0)
+
+
+def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: Stage) -> None:
+    stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
+    stage.write(HELLO, start(0), start(1))
+    assert stage.heed() == []
+    assert stage.trainings.tick() is not None
+    stage.job.started_at, stage.job.state = STARTED, JobState.RUNNING
+    assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
+
+
+def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: Stage) -> None:
+    stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
+    told = stage.exit(75)
+    assert counted(told) == [1]
+    assert isinstance(told[-1], e.ProcessExited)
+    assert told[-1].stopped
+
+
+def test_one_that_goes_on_after_all_has_not_stopped(stage: Stage) -> None:
+    stage.write(HELLO, {"k": "stopped", "e": 0, "t": 1.0}, start(0), end(0))
+    told = stage.exit(0)
+    assert isinstance(told[-1], e.ProcessExited)
+    assert (told[-1].stopped, counted(told)) == (False, [1])
+
+
+def test_of_a_lost_attempt_counts_what_was_saved(stage: Stage) -> None:
+    stage.write(HELLO, start(0), end(0), start(1), end(1))
+    told = stage.heed(e.AttemptLost(at=2.0, job=7, attempt=0, why="gone"))
+    assert kinds(told) == ["TrainingBegan", "EpochsCounted", "AttemptLost"]
+    assert counted(told) == [1]
+
+
+def test_no_more_epochs_count_than_were_to_be_done(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, epochs=3)
+    stage.write(HELLO, start(0), start(9))
+    assert counted(stage.heed()) == [3]
+
+
+def test_another_attempt_than_the_current_one_has_no_say(stage: Stage) -> None:
+    stage.job.attempt = 1
+    stage.write(HELLO, start(5))
+    old = e.ProcessExited(at=2000.0, job=7, attempt=0, code=0)
+    assert stage.heed(old) == [old]
+    assert stage.trainings.live(7) == {}
+    del stage.state.running[7]
+    stage.job.attempt, stage.job.state = 0, JobState.COMPLETED
+    assert stage.heed(old) == [old]
+
+
+# -- whatever is in it ---------------------------------------------------------------------
+
+NONSENSE = [
+    b"\n", b"garbage\n", b"\xff\xfe\x00\n", b"[" * 4000 + b"\n", b"{}\n", b"[]\n", b"null\n",
+    b'{"k":"start"}\n', b'{"k":"start","e":-1}\n', b'{"k":"start","e":1e30}\n',
+    b'{"k":"start","e":"3"}\n', b'{"k":"start","e":3.5}\n', b'{"k":"start","e":true}\n',
+    b'{"k":"start","e":' + b"9" * 400 + b"}\n", b'{"k":"start","e":NaN}\n',
+    b'{"k":"stopped","e":null}\n', b'{"k":"metrics","v":7}\n', b'{"k":["start"],"e":4}\n',
+    b'{"k":"start","e":4,"x":"' + b"y" * 5000 + b'"}\n',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NONSENSE)
+def test_nonsense_is_passed_over_and_the_next_line_counts(stage: Stage, line: bytes) -> None:
+    stage.write(HELLO, start(0), end(0), line, start(1))
+    assert counted(stage.heed()) == [1]
+    assert counted(stage.exit(1)) == []
+
+
+def test_times_that_cannot_be_are_not_told(stage: Stage) -> None:
+    wrong = b'{"k":"end","e":0,"d":NaN,"s":-1}\n{"k":"end","e":1,"d":1e300,"s":Infinity}\n'
+    stage.write(HELLO, start(0, at=1e300), wrong, end(2, 8.0), start(3))
+    told = stage.heed()[-1]
+    assert isinstance(told, e.EpochsCounted)
+    assert (told.seconds, told.step, told.warmup) == (8.0, pytest.approx(0.8), None)
+
+
+def test_epochs_never_go_back(stage: Stage) -> None:
+    stage.job.progress = Progress(epochs=5, since=5, listening=True)
+    stage.write(HELLO, start(2), end(2), start(3))
+    assert stage.heed() == []
+    stage.write(start(6), start(4))
+    assert counted(stage.heed()) == [6]
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "directory"])
+def test_what_is_no_file_is_not_read(stage: Stage, tmp_path: Path, what: str) -> None:
+    stage.directory.mkdir()
+    path = stage.directory / "report"
+    if what == "fifo":
+        os.mkfifo(path)
+        os.mkfifo(stage.directory / "steps")
+    elif what == "link":
+        (tmp_path / "other").write_text(json.dumps(HELLO) + "\n")
+        path.symlink_to(tmp_path / "other")
+    else:
+        path.mkdir()
+    assert stage.heed() == []
+    assert kinds(stage.exit()) == ["ProcessExited"]
+
+
+def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, most, at: asked.append(most) or pread(fd, most, at))
+    filler = b'{"k":"metrics","e":0,"t":1.0,"v":{"loss":1.0}}\n' * 200_000
+    stage.write(HELLO, start(0), filler, start(1), end(1), {"k": "stopped", "e": 2})
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    told = stage.exit(75)
+    assert counted(told) == [2]
+    assert isinstance(told[-1], e.ProcessExited)
+    assert told[-1].stopped
+    assert max(asked) <= reports.CHUNK
+    assert sum(asked) <= reports.LEAP + 2 * reports.CHUNK
+
+
+def test_a_report_that_is_cut_short_is_read_anew(stage: Stage) -> None:
+    stage.write(HELLO, start(0), end(0), start(1))
+    assert counted(stage.heed()) == [1]
+    os.truncate(stage.directory / "report", 0)
+    stage.write(start(2))
+    assert counted(stage.exit(1)) == [2]
+
+
+PIECES = st.lists(
+    st.one_of(
+        st.just(json.dumps(HELLO).encode() + b"\n"),
+        st.integers(0, 6).map(lambda n: json.dumps(start(n)).encode() + b"\n"),
+        st.integers(0, 6).map(lambda n: json.dumps(end(n)).encode() + b"\n"),
+        st.integers(0, 6).map(lambda n: json.dumps({"k": "stopped", "e": n}).encode() + b"\n"),
+        st.integers(0, 6).map(lambda n: json.dumps({"k": "stop_at", "e": n}).encode() + b"\n"),
+        st.sampled_from(NONSENSE),
+        st.binary(max_size=20),
+        st.integers(4090, 4100).map(lambda n: b"x" * n),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(PIECES, st.lists(st.integers(0, 20_000), max_size=8))
+def test_in_whatever_pieces_a_report_comes_it_says_the_same(
+    lines: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(lines)
+    whole, parts = Report(), Report()
+    whole.take(data)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for a, b in pairwise(places):
+        parts.take(data[a:b])
+    assert vars(parts) == vars(whole)
+
+
+@settings(max_examples=50)
+@given(data=st.data(), lines=PIECES)
+def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
+    data: st.DataObject, lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    stage = Stage(tmp_path_factory.mktemp("home"))
+    told: list[e.Event] = []
+    for line in lines:
+        stage.write(line)
+        what = data.draw(st.sampled_from(["nothing", "turn", "restart"]))
+        if what == "restart":
+            stage.trainings.close()
+            stage.listen()
+        if what != "nothing":
+            told += stage.heed()
+    told += stage.exit(1)
+    stage.trainings.close()
+    once = Report()
+    once.take(b"".join(lines))
+    assert kinds(told).count("TrainingBegan") == once.hello
+    assert counted(told) == sorted(set(counted(told)))
+    assert max(counted(told), default=0) == once.counted
+    assert isinstance(told[-1], e.ProcessExited)
+    assert told[-1].stopped == once.stopped
+
+
+# -- when it is read -----------------------------------------------------------------------
+
+
+def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PAUSE", 3600.0)
+    stage.write(HELLO)
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    stage.write(start(0), start(1))
+    assert stage.heed() == []
+    wait = stage.trainings.tick()
+    assert wait is not None
+    assert wait > 3000
+    assert counted(stage.exit(1)) == [1]
+
+
+def test_who_says_nothing_needs_no_looks(stage: Stage) -> None:
+    assert stage.heed() == []
+    assert stage.trainings.tick() is None
+    stage.write(HELLO)
+    stage.heed()
+    assert stage.trainings.tick() is None
+
+
+def test_without_help_from_the_kernel_it_looks_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(ears_module, "Inotify", refused)
+    monkeypatch.setattr(ears_module, "LOOK", 0.0)
+    stage = Stage(tmp_path)
+    assert stage.heed() == []
+    stage.write(HELLO, start(0))
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    stage.write(start(1))
+    assert counted(stage.heed()) == [1]
+    assert stage.trainings.tick() is not None
+    stage.state.running.clear()
+    assert stage.trainings.tick() is None
+
+
+def test_when_the_kernel_has_no_more_watches_it_looks_around(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> int:
+        raise OSError(28, "No space left on device", path)
+
+    assert stage.trainings.ears.inotify is not None
+    monkeypatch.setattr(stage.trainings.ears.inotify, "watch_file", refused)
+    monkeypatch.setattr(ears_module, "LOOK", 0.0)
+    stage.write(HELLO)
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    assert stage.trainings.ears.inotify is None
+    stage.write(start(1))
+    assert counted(stage.heed()) == [1]
+
+
+# -- speaking --------------------------------------------------------------------------------
+
+
+def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: Stage) -> None:
+    stage.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
+    stage.trainings.ask_to_stop(7, 0)
+    stop = stage.directory / "stop"
+    assert stop.read_text() == "job 9 needs its GPU\n"
+    assert stage.directory.stat().st_mode & 0o777 == 0o700
+    stop.unlink()
+    stage.trainings.ask_to_stop(7, 1)
+    assert not stop.exists()
+    stage.listen()
+    assert stop.exists()
+    assert [path.name for path in stage.directory.iterdir()] == ["stop"]
+
+
+def test_one_that_cannot_be_told_is_said_and_hurts_nobody(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.directory.write_text("in the way")
+    stage.trainings.ask_to_stop(7, 0)
+    assert "job 7 cannot be told" in capsys.readouterr().err
+
+
+def afar(stage: Stage, *nodes: str) -> None:
+    """Place the job on these machines, of which all but `here` are elsewhere."""
+    parts = [Placement(node, ()) for node in nodes]
+    stage.job.placement = Placement(nodes[0], (), tuple(parts[1:]))
+    for node in set(nodes) - {"here"}:
+        stage.state.rest.remotes[node] = NodeAdded(at=1.0, name=node, address=node)
+
+
+def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(stage: Stage) -> None:
+    afar(stage, "here", "there", "elsewhere")
+    stage.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
+    stage.heed()
+    stage.write(start(1))
+    stage.heed()
+    assert stage.couriers.told == [("stop_at", (7, 0), 1, 2), ("stop_at", (7, 0), 2, 2)]
+    told = stage.exit(75, part=1)
+    assert isinstance(told[-1], e.ProcessExited)
+    assert told[-1].stopped
+    told = stage.exit(1, part=2)
+    assert isinstance(told[-1], e.ProcessExited)
+    assert not told[-1].stopped
+    stage.write({"k": "stopped", "e": 2, "t": 1.0})
+    told = stage.exit(75, part=0)
+    assert counted(told) == [2]
+    assert isinstance(told[-1], e.ProcessExited)
+    assert told[-1].stopped
+
+
+def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: Stage) -> None:
+    afar(stage, "there", "here")
+    stage.write(HELLO, start(4))  # not of the part that speaks for all
+    assert stage.heed() == []
+    data = "".join(json.dumps(line) + "\n" for line in (HELLO, start(0), end(0), start(1))).encode()
+    stage.trainings.heard((7, 0), 1, data)
+    stage.trainings.heard((7, 1), 0, data)
+    assert stage.heed() == []
+    stage.trainings.heard((7, 0), 0, data[:50], 0)
+    stage.trainings.heard((7, 0), 0, data[20:], 20)
+    assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
+    stage.job.progress = Progress(listening=True, stop=Stop("make room", 1.0))
+    stage.trainings.ask_to_stop(7, 0)
+    assert stage.couriers.told == [("stop", (7, 0), "make room")]
+    stage.trainings.heard((7, 0), None, b'{"k":"stop_at","e":3}\n')
+    stage.heed()
+    assert (stage.directory / "stop_at").read_text() == "3\n"
+
+
+def test_the_last_word_about_steps_and_metrics_is_there_to_be_shown(stage: Stage) -> None:
+    assert stage.trainings.live(7) == {}
+    metrics = b'{"k":"metrics","e":0,"t":1012.0,"v":{"loss":NaN,"acc":0.5,"x":[1],"big":1e400}}\n'
+    stage.write(HELLO, start(0), metrics, {"k": "metrics", "e": 0, "v": {"acc": 0.75}})
+    steps = json.dumps({"e": 0, "n": 300, "s": 0.25, "t": 1015.0}).ljust(127) + "\n"
+    (stage.directory / "steps").write_text(steps)
+    stage.heed()
+    live = stage.trainings.live(7)
+    assert live.pop("metrics") == {"loss": "nan", "acc": 0.75, "big": "inf"}
+    assert live == {"epoch": 0, "step": 300, "step_seconds": 0.25, "at": 1015.0}
+    stage.write(start(1, at=1020.0))
+    stage.heed()
+    assert (stage.trainings.live(7)["epoch"], stage.trainings.live(7)["step"]) == (1, None)
+    (stage.directory / "steps").write_text("{" * 300)
+    assert stage.trainings.live(7)["at"] == 1020.0
+
+
+# -- what is over ------------------------------------------------------------------------------
+
+
+def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(stage: Stage) -> None:
+    stage.write(HELLO)
+    stage.heed()
+    left = stage.trainings.left
+    stage.job.attempt, stage.job.state = 1, JobState.PENDING  # the first attempt has ended
+    seen = e.WaitOver(at=1.0, job=7)
+    stage.trainings.after([seen])
+    assert left.take() == []
+    stage.job.attempt = 2
+    stage.trainings.after([seen])
+    assert left.take() == [str(stage.directory)]
+    left.keep((7, 1))
+    stage.job.state = JobState.CANCELLED
+    stage.trainings.after([e.JobCancelled(at=1.0, job=7)])
+    assert left.take() == [str(stage.home / "training" / "7.1")]
+    assert left.kept == {}
+
+
+def test_a_sweep_removes_what_belongs_to_no_unfinished_job_and_nothing_else(
+    stage: Stage, tmp_path: Path
+) -> None:
+    root = tmp_path / "training"
+    names = ["7.0", "3.0", "3.1", "99.0", "notes", "1.x"]
+    for name in names:
+        (root / name).mkdir()
+    (root / "4.0").symlink_to(tmp_path)
+    left = Leftovers(str(root))
+    left.look_at_all(stage.state)
+    remove(left.take())
+    assert sorted(path.name for path in root.iterdir()) == ["1.x", "7.0", "99.0", "notes"]
+    assert left.kept == {7: {0}}
+
+
+class Records:
+    """The finished jobs of a store."""
+
+    def __init__(self, ended: dict[int, float], spec: Spec) -> None:
+        self.ended, self.spec = ended, spec
+
+    def past(self, wanted: Filter) -> list[Found]:
+        return [
+            Found(Job(id, "s", "t", "u", 1.0, state=JobState.COMPLETED, ended_at=at), self.spec)
+            for id, at in self.ended.items()
+            if id in (wanted.ids or ())
+        ]
+
+
+def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
+    stage: Stage, tmp_path: Path
+) -> None:
+    root, day, now = tmp_path / "checkpoints", 86400.0, time.time()
+    touched: Callable[[Path, float], None] = lambda path, days: os.utime(  # noqa: E731
+        path, (now - days * day, now - days * day)
+    )
+    for name, days in {
+        "abcdef01-3": 20.0, "abcdef01-4": 20.0, "abcdef01-5": 20.0, "abcdef01-6": 3.0,
+        "abcdef01-7": 20.0, "ffffffff-3": 20.0, "mine": 20.0, f"{GOING}2": 0.0,
+    }.items():  # fmt: skip
+        (root / name / "deep").mkdir(parents=True)
+        touched(root / name, days)
+    ended = {3: now - 15 * day, 4: now - 13 * day, 6: now - 15 * day}
+    records: Any = Records(ended, stage.state.specs["s"])
+    remove(checkpoints(str(root), "abcdef012345", stage.state, records, now))
+    # 4 is too young, nobody knows of 5, 6 was touched, 7 runs, the others are not ours.
+    assert sorted(path.name for path in root.iterdir()) == [
+        "abcdef01-4", "abcdef01-5", "abcdef01-6", "abcdef01-7", "ffffffff-3", "mine",
+    ]  # fmt: skip

@@ -1,0 +1,17 @@
+"""What stands in the journal of a home, read beside its daemon."""
+
+import json
+import sqlite3
+from typing import Any
+
+from e2e.box import Box
+
+
+def journal(box: Box, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind, oldest first."""
+    db = sqlite3.connect(f"file:{box.state}/journal.db?mode=ro", uri=True)
+    try:
+        rows = db.execute("SELECT data FROM events WHERE kind = ? ORDER BY seq", (kind,))
+        return [json.loads(data) for (data,) in rows]
+    finally:
+        db.close()

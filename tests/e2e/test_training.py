@@ -1,0 +1,169 @@
+"""Training jobs and a real daemon: what they report is on record, whoever dies when."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.box import Box, kill, until
+from e2e.journal import journal
+
+SCRIPT = """
+import os, sys, time
+from stoker.training import job
+
+def wait(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+
+epochs, code = int(sys.argv[1]), int(sys.argv[2])
+for epoch in range(job.epochs_done, epochs):
+    job.start_epoch()
+    with open("diary", "a") as file:
+        print(os.environ["STOKER_ATTEMPT"], epoch, file=file)
+    for _ in range(3):
+        job.measure()
+    wait(f"go{epoch}")
+    job.end_epoch()
+    open("saved", "w").write(str(epoch + 1))
+open("trained", "w").close()
+wait("leave")
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def trainer(box: Box) -> Path:
+    return box.script("train.py", SCRIPT)
+
+
+def go(box: Box, *names: object) -> None:
+    """Let the script go on past these points."""
+    for name in names:
+        (box.user / str(name)).touch()
+
+
+def counted(box: Box) -> list[int]:
+    return [event["done"] for event in journal(box, "EpochsCounted")]
+
+
+def diary(box: Box) -> list[str]:
+    """Attempts and epochs, as they were begun."""
+    path = box.user / "diary"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def train(box: Box, path: Path, epochs: int = 3, code: int = 0, *options: str) -> str:
+    command = ["--gpus", "1", "--epochs", epochs, *options]
+    return box.submit(*command, sys.executable, path, epochs, code)
+
+
+def last(box: Box, kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = journal(box, kind)[-1]
+    return found
+
+
+def test_epochs_are_on_record_while_it_trains_and_the_last_one_at_its_clean_end(
+    box: Box, trainer: Path
+) -> None:
+    job = train(box, trainer)
+    until(lambda: journal(box, "TrainingBegan"))
+    reports = box.state / "training" / f"{job}.0"
+    go(box, "go0")
+    until(lambda: counted(box) == [1])
+    first = last(box, "EpochsCounted")
+    assert first["seconds"] > 0
+    assert first["warmup"] > 0
+    go(box, "go1", "go2")
+    until((box.user / "trained").exists)
+    until(lambda: counted(box)[-1] == 2)
+    assert reports.is_dir()
+    go(box, "leave")
+    assert box.end_of(job)["state"] == "COMPLETED"
+    assert counted(box)[-1] == 3
+    assert len(journal(box, "TrainingBegan")) == 1
+    until(lambda: not reports.exists())
+    assert len(list((box.state / "checkpoints").iterdir())) == 1
+
+
+def test_an_epoch_that_ended_does_not_count_when_the_job_fails_then(
+    box: Box, trainer: Path
+) -> None:
+    go(box, "go0", "go1", "go2", "leave")
+    assert box.end_of(train(box, trainer, 3, 1))["state"] == "FAILED"
+    assert counted(box)[-1] == 2
+
+
+def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
+    box: Box, trainer: Path
+) -> None:
+    job = train(box, trainer)
+    go(box, "go0")
+    until(lambda: counted(box) == [1])
+    box.crash()
+    go(box, "go1")
+    until(lambda: "0 2" in diary(box))
+    assert counted(box) == [1]
+    box.up()
+    until(lambda: counted(box) == [1, 2])
+    go(box, "go2", "leave")
+    assert box.end_of(job)["state"] == "COMPLETED"
+    assert counted(box) == [1, 2, 3]
+    assert len(journal(box, "TrainingBegan")) == 1
+
+
+def test_a_job_that_trains_and_ends_while_no_daemon_is_there_has_its_epochs(
+    box: Box, trainer: Path
+) -> None:
+    job = train(box, trainer)
+    until(lambda: journal(box, "TrainingBegan"))
+    pid = box.pid_of(job)
+    box.crash()
+    go(box, "go0", "go1", "go2", "leave")
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    box.up()
+    assert box.end_of(job)["state"] == "COMPLETED"
+    assert counted(box) == [3]
+    until(lambda: not (box.state / "training" / f"{job}.0").exists())
+
+
+def test_one_that_is_asked_to_stop_does_so_at_its_next_epoch_and_goes_on_later(
+    idle: Box,
+) -> None:
+    box = idle.start("{gpu:1,cpu:8}")
+    trainer = box.script("train.py", SCRIPT)
+    job = train(box, trainer)
+    until(lambda: journal(box, "TrainingBegan"))
+    go(box, "go0")
+    until(lambda: counted(box) == [1])
+    urgent = box.submit("--gpus", "1", "--priority", "100", "true")
+    until((box.state / "training" / f"{job}.0" / "stop").exists)
+    box.crash()  # and the next daemon finds out how it ended
+    go(box, "go1")
+    box.up()
+    assert box.end_of(urgent)["state"] == "COMPLETED"
+    until(lambda: "1 2" in diary(box))
+    assert journal(box, "ProcessExited")[0]["stopped"]
+    go(box, "go2", "leave")
+    assert box.end_of(job)["state"] == "COMPLETED"
+    assert diary(box) == ["0 0", "0 1", "1 2"]
+    assert counted(box)[-1] == 3
+
+
+def test_a_feed_counts_epochs_like_a_daemon(idle: Box) -> None:
+    trainer = idle.script("train.py", SCRIPT)
+    go(idle, "go0", "leave")
+    lines = idle.script("lines", f"{sys.executable} {trainer} 2 0\n")
+    with lines.open() as file:
+        feed = idle.popen("feed", "--gpus", "0", stdin=file)
+    try:
+        until(lambda: diary(idle)[-1:] == ["0 1"])
+        until(lambda: counted(idle) == [1])
+        go(idle, "go1")
+        assert feed.wait(30) == 0, feed.communicate()
+    finally:
+        kill(feed.pid, signal.SIGKILL)
+        feed.communicate()
+    assert counted(idle) == [1, 2]

@@ -1,0 +1,333 @@
+"""What an engine is told: composed by us, completed by the shell that looks after the container."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.core.job import Container, Mount
+from stoker.core.launch import Launch
+from stoker.executors import container, library
+
+LAUNCH = Launch(
+    job=7, attempt=1, argv=("python", "x.py", "a b"), directory="/d", umask=0o22, environment="e",
+    extra={
+        "STOKER_TOKEN": "here.7.1", "STOKER_GPUS": "", "STOKER_NODES": "a",
+        "STOKER_NODE_RANK": "0", "CUDA_VISIBLE_DEVICES": "", "STOKER_REPORTS": "/h/training/7.1",
+    },
+    out="/o", err=None, script=None, terminal=False, gpus=(), asked=("LR",),
+    container=Container("img:1"), reports="/h/training/7.1", checkpoints="/h/checkpoints/here-7",
+)  # fmt: skip
+ENGINE = """\
+#!/bin/sh
+me=${0##*/}
+case $1 in
+    --version) echo "$me version 1" ;;
+    version) case $BROKEN in *$me*) exit 1 ;; esac ;;
+    image)
+        case $HAVE_IMAGE in *$me*) ;; *) exit 1 ;; esac
+        printf 'PATH=/bin\\nPYTHONPATH=/of/the/image\\n'
+        ;;
+    pull)
+        echo "no route to the registry" >&2
+        exit 125
+        ;;
+    run)
+        echo "$me"
+        for word; do echo "word $word"; done
+        env
+        exit 3
+        ;;
+esac
+"""
+Told = dict[str, Any]
+
+
+def words_of(launch: Launch, **more: Any) -> tuple[str, ...]:
+    argv, _ = container.command(launch, "/h/library/1", 10.0, **more)
+    return argv[argv.index("stoker-container") + 1 :]
+
+
+def mounts(launch: Launch) -> dict[str, str]:
+    words = words_of(launch)
+    found = {}
+    for n, word in enumerate(words):
+        if word == "+needs":
+            found[words[n + 2]] = words[n + 3]
+        elif word == "+perhaps":
+            found[words[n + 1]] = f"perhaps {words[n + 2]}"
+    return found
+
+
+def inner(launch: Launch, **more: Any) -> tuple[str, ...]:
+    words = words_of(launch, **more)
+    return words[words.index("+run") + 2 :]
+
+
+def test_a_command_goes_in_as_it_is() -> None:
+    words = words_of(LAUNCH, engine="docker")
+    assert words[:6] == ("docker", "stoker-here.7.1", "img:1", "8", "image", "")
+    assert inner(LAUNCH) == ("python", "x.py", "a b")
+    assert "--workdir=/d" in words
+    away = replace(LAUNCH, container=Container("img:1", here=False))
+    assert not any("/d" in word for word in words_of(away)[6:-4])
+
+
+def test_a_line_is_read_by_the_shell_it_was_written_for_if_the_image_has_it() -> None:
+    line = replace(LAUNCH, line=True, argv=("/bin/sh", "-c", "a; b"))
+    assert inner(line) == ("sh", "-c", "a; b")
+    words = inner(replace(line, argv=("/usr/bin/bash", "-c", "a; b")))
+    assert words[0] == "sh"
+    assert words[-3:] == ("bash", "-c", "a; b")
+
+
+def test_a_script_lies_where_the_job_finds_it() -> None:
+    script = replace(LAUNCH, script="abc", argv=("/s/abc", "1"))
+    assert inner(script, script="/s/abc") == ("/stoker/job", "1")
+    read = replace(script, argv=("/bin/sh", "/s/abc", "1"))
+    assert inner(read, script="/s/abc") == ("sh", "/stoker/job", "1")
+    assert "type=bind,source=/s/abc,target=/stoker/job,readonly" in " ".join(
+        words_of(script, script="/s/abc")
+    )
+
+
+def test_variables_go_in_by_name_only() -> None:
+    words = words_of(LAUNCH)
+    named = {word for word in words if word.startswith("--env=")}
+    assert {"--env=LR", "--env=STOKER_TOKEN", "--env=MASTER_ADDR", "--env=PYTHONPATH"} <= named
+    assert not any("=" in word.removeprefix("--env=") for word in named)
+    assert "--env=PATH" not in named
+    _, extra = container.command(LAUNCH, None, 10.0)
+    assert extra == {
+        "STOKER_CONTAINER": "stoker-here.7.1",
+        "STOKER_REPORTS": "/stoker/reports",
+        "STOKER_CHECKPOINT_DIR": "/snapshots/here-7",
+    }
+
+
+def test_checkpoints_of_ours_and_a_directory_of_the_users() -> None:
+    ours = mounts(LAUNCH)
+    assert ours["/snapshots/here-7"].endswith(
+        "source=/h/checkpoints/here-7,target=/snapshots/here-7"
+    )
+    users = mounts(replace(LAUNCH, checkpoints="/my/snaps/here-7", own_checkpoints=False))
+    assert users["/snapshots"].endswith("source=/my/snaps,target=/snapshots")
+    assert "/snapshots/here-7" not in users
+
+
+def test_mounts_are_quoted_and_the_users_win() -> None:
+    launch = replace(
+        LAUNCH,
+        container=Container(
+            "img:1",
+            (Mount('/a,"b', "/custom"), Mount("/q", "/d", True), Mount("/x", "/data", False, True)),
+        ),
+    )
+    found = mounts(launch)
+    assert found["/custom"] == '--mount=type=bind,"source=/a,""b",target=/custom'
+    assert found["/d"] == "--mount=type=bind,source=/q,target=/d,readonly"
+    assert found["/x"] == "perhaps --mount=type=bind,source=/x,target=/data"
+
+
+def test_ports_and_the_network_of_several_machines() -> None:
+    launch = replace(LAUNCH, container=Container("img:1", ports=((31346, 6006), (1, 2))))
+    assert [each for each in words_of(launch) if "publish" in each] == [
+        "--publish=31346:6006", "--publish=1:2",
+    ]  # fmt: skip
+    several = replace(launch, extra=launch.extra | {"STOKER_NODES": "a,b", "STOKER_NODE_RANK": "1"})
+    words = words_of(several)
+    assert "--network=host" in words
+    assert words[1] == "stoker-here.7.1-1"
+    assert not any("publish" in each for each in words)
+
+
+def test_a_machine_without_an_engine_is_known_without_starting_anything(tmp_path: Path) -> None:
+    path = {"PATH": str(tmp_path)}
+    assert container.absent(path, "") == container.ABSENT
+    assert "nerdctl is not on this machine" in str(container.absent(path, "nerdctl"))
+    (tmp_path / "docker").write_text("")
+    (tmp_path / "docker").chmod(0o755)
+    assert container.absent(path, "") is None
+
+
+# ------------------------------------------------------------------ the shell, with engines that
+# say what they were told
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    bin = tmp_path / "bin"
+    bin.mkdir()
+
+    def run(
+        launch: Launch, *programs: str, before: tuple[str, ...] = (), **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
+        for program in programs:
+            (bin / program).write_text(ENGINE)
+            (bin / program).chmod(0o755)
+        launch = replace(
+            launch, directory=str(tmp_path), reports=f"{tmp_path}/reports",
+            checkpoints=f"{tmp_path}/checkpoints/here-7",
+        )  # fmt: skip
+        argv, extra = container.command(launch, str(tmp_path), 10.0)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA", "NVIDIA"))}
+        variables = {"HAVE_IMAGE": "podman docker", "LR": "0.1", "PYTHONPATH": "/host", **variables}
+        path = f"{bin}:{os.environ['PATH']}"
+        return subprocess.run(
+            [*before, *argv], env={**clean, "PATH": path, **launch.extra, **extra, **variables},
+            capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+Running = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def told(done: "subprocess.CompletedProcess[str]") -> Told:
+    assert done.returncode == 3, done.stderr
+    engine, *lines = done.stdout.splitlines()
+    words = [line.removeprefix("word ") for line in lines if line.startswith("word ")]
+    pairs = (line.partition("=") for line in lines if not line.startswith("word "))
+    return {
+        "engine": engine,
+        "words": words,
+        "environment": {name: value for name, _, value in pairs},
+    }
+
+
+def test_the_engine_that_has_the_image_runs_it(run: Running) -> None:
+    assert told(run(LAUNCH, "podman", "docker"))["engine"] == "podman"
+    assert told(run(LAUNCH, "podman", "docker", HAVE_IMAGE="docker"))["engine"] == "docker"
+
+
+def test_an_image_that_cannot_be_fetched_is_said(run: Running) -> None:
+    done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman")
+    assert done.returncode == 125
+    fetching, why, sentence = done.stderr.splitlines()
+    assert fetching == "stoker: fetching the image img:1 with docker"
+    assert why == "no route to the registry"
+    assert sentence.startswith("stoker: the image img:1 is not on this machine and could not be")
+
+
+def test_engines_that_do_not_answer_are_said(run: Running) -> None:
+    done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman docker")
+    assert done.returncode == 125
+    assert done.stderr.startswith("stoker: no podman or docker answers on this machine; leave")
+
+
+def test_the_words_of_run(run: Running, tmp_path: Path) -> None:
+    launch = replace(
+        LAUNCH, container=Container("img:1", (Mount("/gone", "/data", optional=True),))
+    )
+    found = told(run(launch, "podman"))
+    words = found["words"]
+    assert words[0] == "run"
+    assert {"--rm", "--sig-proxy=false", "--http-proxy=false"} <= set(words)
+    assert words[words.index("--name") + 1] == "stoker-here.7.1"
+    assert words[-4:] == ["img:1", "python", "x.py", "a b"]
+    assert not any("/gone" in word or word.startswith("+") for word in words)
+    assert found["environment"]["PYTHONPATH"] == "/stoker/lib:/of/the/image"
+    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert (tmp_path / "reports").stat().st_mode & 0o777 == 0o777
+    own = told(run(replace(launch, asked=("PYTHONPATH",)), "podman"))
+    assert own["environment"]["PYTHONPATH"] == "/stoker/lib:/host"
+
+
+def test_a_directory_that_is_needed_and_not_there(run: Running) -> None:
+    launch = replace(LAUNCH, container=Container("img:1", (Mount("/gone", "/custom"),)))
+    done = run(launch, "podman")
+    assert done.returncode == 125
+    assert done.stderr == "stoker: /gone, which /custom in the container is to be, is not there\n"
+
+
+UUIDS = ("GPU-aaaa", "GPU-bbbb")
+WITH_GPUS = replace(
+    LAUNCH,
+    gpus=UUIDS,
+    extra=LAUNCH.extra | {"STOKER_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
+)
+
+
+def test_gpus_by_dockers_own_option(run: Running) -> None:
+    found = told(run(WITH_GPUS, "docker", "nvidia-container-cli", HAVE_IMAGE="docker"))
+    assert '--gpus="device=GPU-aaaa,GPU-bbbb"' in found["words"]
+    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_gpus_where_the_engine_has_no_way_of_its_own(run: Running) -> None:
+    found = told(run(WITH_GPUS, "docker", HAVE_IMAGE="docker"))
+    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-aaaa,GPU-bbbb"
+    numbered = told(run(replace(WITH_GPUS, gpus=()), "docker", HAVE_IMAGE="docker"))
+    assert numbered["environment"]["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert numbered["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("names", "devices"),
+    [
+        (["2", "3", "all"], ["nvidia.com/gpu=2", "nvidia.com/gpu=3"]),
+        (["2", "3", *UUIDS], ["nvidia.com/gpu=GPU-aaaa", "nvidia.com/gpu=GPU-bbbb"]),
+    ],
+)
+def test_gpus_by_the_container_device_interface(
+    run: Running, tmp_path: Path, names: list[str], devices: list[str]
+) -> None:
+    """The specifications of this machine are others for the length of the test."""
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": n} for n in names],
+    }
+    (tmp_path / "nvidia.json").write_text(json.dumps(spec, indent=2))
+    hide = f"mount -t tmpfs none /run && mkdir /run/cdi && cp {tmp_path}/nvidia.json /run/cdi"
+    before = ("unshare", "--mount", "sh", "-c", f'{hide} && exec "$@"', "sh")
+    found = told(run(WITH_GPUS, "podman", before=before))
+    passed = [word.removeprefix("--device=") for word in found["words"] if "--device=" in word]
+    assert passed == devices
+    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+# ---------------------------------------------------------------------------------- the library
+
+
+def test_the_copy_of_the_library_is_made_once_and_whole(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    for name in ("stoker/training/a.py", "kubernetesdlprofile/__init__.py", "stoker/secret.py"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "stoker/training/__pycache__").mkdir()
+    (source / "stoker/training/__pycache__/a.pyc").write_text("")
+    there = library.provide(str(tmp_path), source)
+    found = sorted(str(each.relative_to(there)) for each in Path(there).rglob("*.*"))
+    assert found == ["kubernetesdlprofile/__init__.py", "stoker/training/a.py"]
+    (Path(there) / "mark").touch()
+    assert library.provide(str(tmp_path), source) == there
+    assert (Path(there) / "mark").exists(), "it was not made again"
+    (source / "stoker/training/a.py").write_text("newer")
+    assert library.provide(str(tmp_path), source) != there
+    assert len(os.listdir(tmp_path / "library")) == 2
+
+
+def test_who_looks_after_a_container_is_known_by_its_mark() -> None:
+    mark = {"STOKER_CONTAINER": "stoker-here.7.1", "PATH": os.environ["PATH"]}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(["cat"], env=mark, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        print("there", file=process.stdin)
+        process.stdout.readline()  # not before then does the kernel show its environment
+        assert container.looked_after_by(process.pid, "here.7.1")
+        assert not container.looked_after_by(process.pid, "here.7.2")
+        assert not container.looked_after_by(os.getpid(), "here.7.1")
+    finally:
+        process.communicate(timeout=30)
+    assert not container.looked_after_by(process.pid, "here.7.1")
