@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import doors, idle, latency, machines, scale, startup, throughput
+from benchmarks import doors, idle, latency, machines, scale, startup, throughput, training
 from benchmarks.lab import REPOSITORY
 from benchmarks.report import machine
 from benchmarks.settings import Settings
@@ -20,6 +20,7 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "startup": startup.measure,
     "scale": scale.measure,
     "idle": idle.measure,
+    "training": training.measure,
 }
 
 

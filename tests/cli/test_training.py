@@ -1,11 +1,13 @@
 """What is typed and shown of training jobs, against a daemon that answers what it is told."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.fake_daemon import FakeDaemon, view
+from conftest import Run
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -136,3 +138,20 @@ def test_paths_are_told_in_full(
         "snapshots_dir": f"{user}/s", "image": "i", "mount": [f"{user}/d:/x:ro", "odd"],
         "ports": "1:2", "single_gpu": True,
     }  # fmt: skip
+
+
+def test_an_edit_keeps_and_changes_what_was_submitted(stoker: Run, home: Path) -> None:
+    stoker("daemon", "start", "--resources", "{gpu:4,cpu:4}", check=True)
+    submitted = ("--hold", "--epochs", 5, "--batch-size", 8, "--exclusive-gpu", "--requeue", "true")
+    stoker("submit", *submitted, check=True)
+    stoker("edit", "last", "--epochs", 9, "--gpus", "1..2", "--expect", "3h", check=True)
+    found = json.loads(stoker("show", "last", "--json").stdout)
+    training = found["training"]
+    assert (training["epochs"], training["batch_size"]) == (9, 8)
+    assert (training["elastic"], training["shares"]) == ([1, 2], False)
+    assert (training["expected_seconds"], found["restartable"]) == (3 * 3600, True)
+    for bad in (("--epochs", "0"), ("--gpus", "2..1"), ("--snapshots-dir", "/no/such"),
+                ("--ports", "1:2"), ("--expect", "soon")):  # fmt: skip
+        done = stoker("edit", "last", *bad)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert json.loads(stoker("show", "last", "--json").stdout)["training"] == training

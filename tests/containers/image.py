@@ -24,7 +24,7 @@ IMAGE = "py:test"
 PROGRAMS = ("sh", "cat", "env", "id", "kill", "ls", "mkdir", "rm", "sleep", "touch")
 LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|ensurepip|lib2to3|tkinter|turtledemo|pydoc_data|site-packages"
-    r"|dist-packages|__pycache__|config-[^/]*)(/|$)|\.a$"
+    r"|dist-packages|__pycache__|config-[^/]*)(/|$)|\.a$|/_tkinter\."
 )
 ENGINE = """\
 [containers]
@@ -41,6 +41,8 @@ driver = "{driver}"
 graphroot = "{base}/root"
 runroot = "{base}/run"
 """
+BRIDGE = Path("/sys/class/net/cni-podman0/brif")
+"""What hangs on the network that podman makes when it is first needed."""
 OWN = b"WHERE = 'in the image'\n"
 
 
@@ -65,6 +67,7 @@ class Podman:
         return {
             "CONTAINERS_CONF": str(self.base / engine),
             "CONTAINERS_STORAGE_CONF": storage,
+            "CONTAINERS_REGISTRIES_CONF": str(self.base / "registries.conf"),
             "STOKER_CONTAINER_ENGINE": "podman",
         }
 
@@ -89,8 +92,11 @@ class Podman:
 
     def make(self) -> None:
         """Set it up, with its image."""
+        if BRIDGE.exists():
+            (self.base / "bridge").touch()
         for name, network in (("engine", "none"), ("network", "bridge")):
             (self.base / f"{name}.conf").write_text(ENGINE.format(network=network))
+        (self.base / "registries.conf").write_text("unqualified-search-registries = []\n")
         pack(self.base / "image.tar")
         for driver in ("overlay", "vfs"):  # not every file system can be laid over
             text = STORAGE.format(driver=driver, base=self.base)
@@ -176,6 +182,8 @@ def shared(base: Path, lock: Path) -> Iterator[Podman]:
             users.remove(os.getpid())
             if not users:
                 podman.clear()
+                if BRIDGE.exists() and not (base / "bridge").exists() and not any(BRIDGE.iterdir()):
+                    subprocess.run(["ip", "link", "delete", BRIDGE.parent.name], check=False)
                 shutil.rmtree(base, ignore_errors=True)
 
 
@@ -198,10 +206,7 @@ def podman(testrun_uid: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     from conftest import require
 
     require("podman", "runc")
-    bridge = os.path.exists("/sys/class/net/cni-podman0")
     temporary = tmp_path_factory.getbasetemp()
     lock = (temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary) / "podman.lock"
     with shared(Path(f"/tmp/sk-podman-{testrun_uid[:12]}"), lock) as found:
         yield found
-    if not bridge:
-        subprocess.run(["ip", "link", "delete", "cni-podman0"], capture_output=True, check=False)

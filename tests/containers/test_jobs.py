@@ -165,20 +165,17 @@ def test_its_exit_code_is_the_containers_and_nothing_is_left(podman: Podman, shi
     assert sorted(ship.output(failed["id"]).split()) == ["err", "out"]
     killed = ship.result("--image", IMAGE, "python3 -c 'import os; os.abort()'; exit $?")
     assert killed["exit_code"] == 134
+    short = ship.result("--image", IMAGE, "echo 'CUDA out of memory' >&2; exit 1")
+    assert short["state"] == "OUT_OF_MEMORY"
     assert podman.containers(ship) == []
 
 
-def test_memory_that_a_gpu_lacks_is_recognised(ship: Box) -> None:
-    job = ship.result("--image", IMAGE, "echo 'CUDA out of memory' >&2; exit 1")
-    assert job["state"] == "OUT_OF_MEMORY"
-
-
 def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
-    job = ship.result("--image", "localhost:1/nothing:1", "true")
+    job = ship.result("--image", "nothing:1", "true")
     assert (job["state"], job["exit_code"]) == ("FAILED", 125)
     last = ship.output(job["id"]).splitlines()[-1]
     assert last == (
-        "stoker: the image localhost:1/nothing:1 is not on this machine and could not be fetched; "
+        "stoker: the image nothing:1 is not on this machine and could not be fetched; "
         "build it here, or name one that is"
     )
 
@@ -266,6 +263,15 @@ def test_one_that_does_not_listen_is_killed_after_its_grace(podman: Podman, hast
     hasty.client.cancel([job])
     assert hasty.end_of(job)["state"] == "CANCELLED"
     until(lambda: podman.containers(hasty) == [])
+
+
+def test_one_that_is_killed_while_it_starts_leaves_nothing(podman: Podman, ship: Box) -> None:
+    for _ in range(3):
+        job = ship.submit("--image", IMAGE, "sleep 60")
+        ship.pid_of(job)
+        ship.stoker("kill", "--yes", job, check=True)
+        assert ship.end_of(job)["state"] == "CANCELLED"
+    until(lambda: podman.containers(ship) == [])
 
 
 def test_a_killed_daemon_is_followed_by_one_that_takes_over(podman: Podman, ship: Box) -> None:

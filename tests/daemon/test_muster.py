@@ -26,7 +26,7 @@ def test_nobody_goes_before_all_are_ready() -> None:
     assert muster.orders().go == []
     muster.ready(1, 29502)
     orders = muster.orders()
-    assert (orders.go, orders.over, muster.port) == ([0, 1, 2], True, 29500)
+    assert (orders.go, orders.over, muster.ports) == ([0, 1, 2], True, [29500, 29502, 29501])
 
 
 def test_one_that_cannot_releases_the_others_and_the_reason_is_told_at_the_end() -> None:

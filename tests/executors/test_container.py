@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
+from stoker.core.units import BadValue
+from stoker.daemon import settings
 from stoker.executors import container, library
 
 LAUNCH = Launch(
@@ -99,7 +101,8 @@ def test_a_script_lies_where_the_job_finds_it() -> None:
 def test_variables_go_in_by_name_only() -> None:
     words = words_of(LAUNCH)
     named = {word for word in words if word.startswith("--env=")}
-    assert {"--env=LR", "--env=STOKER_TOKEN", "--env=MASTER_ADDR", "--env=PYTHONPATH"} <= named
+    assert {"--env=LR", "--env=STOKER_TOKEN", "--env=PYTHONPATH"} <= named
+    assert "--env=MASTER_ADDR" not in named
     assert not any("=" in word.removeprefix("--env=") for word in named)
     assert "--env=PATH" not in named
     _, extra = container.command(LAUNCH, None, 10.0)
@@ -142,6 +145,7 @@ def test_ports_and_the_network_of_several_machines() -> None:
     several = replace(launch, extra=launch.extra | {"STOKER_NODES": "a,b", "STOKER_NODE_RANK": "1"})
     words = words_of(several)
     assert "--network=host" in words
+    assert "--env=MASTER_ADDR" in words
     assert words[1] == "stoker-here.7.1-1"
     assert not any("publish" in each for each in words)
 
@@ -275,6 +279,7 @@ def test_gpus_where_the_engine_has_no_way_of_its_own(run: Running) -> None:
     [
         (["2", "3", "all"], ["nvidia.com/gpu=2", "nvidia.com/gpu=3"]),
         (["2", "3", *UUIDS], ["nvidia.com/gpu=GPU-aaaa", "nvidia.com/gpu=GPU-bbbb"]),
+        (["2", UUIDS[0]], []),
     ],
 )
 def test_gpus_by_the_container_device_interface(
@@ -292,7 +297,24 @@ def test_gpus_by_the_container_device_interface(
     found = told(run(WITH_GPUS, "podman", before=before))
     passed = [word.removeprefix("--device=") for word in found["words"] if "--device=" in word]
     assert passed == devices
-    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1"
+    expected = "0,1" if devices else ",".join(UUIDS)
+    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_gpus_of_amd(run: Running) -> None:
+    amd = {"STOKER_GPUS": "0", "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": ""}
+    found = told(run(replace(LAUNCH, gpus=("amd-1",), extra=LAUNCH.extra | amd), "podman"))
+    assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert found["environment"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert "--env=ROCR_VISIBLE_DEVICES" in found["words"]
+
+
+def test_the_configuration_may_name_the_engine() -> None:
+    assert settings._settings({"containers": {"engine": "docker"}}).engine == "docker"
+    assert settings._settings({}).engine == ""
+    for wrong in ({"engine": 1}, {"engin": "docker"}, "docker"):
+        with pytest.raises(BadValue, match=r"\[containers\] takes engine"):
+            settings._settings({"containers": wrong})
 
 
 # ---------------------------------------------------------------------------------- the library

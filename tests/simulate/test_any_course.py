@@ -22,6 +22,7 @@ from stoker.simulate import requests as ask
 from stoker.simulate.checks import unaccounted_processes
 from stoker.simulate.executor import Faults
 from stoker.simulate.processes import Model
+from stoker.simulate.trainee import Trainee
 
 REQUESTS = [
     gpus(1), gpus(2), gpus(0.1), gpus(0.5), gpus(1.5), gpus(3),
@@ -42,6 +43,18 @@ MODELS = [
     (Model(taken="held by bob"), Model(seconds=8)),
     (Model(seconds=0.01),),
 ]  # fmt: skip
+TO_TRAIN = [
+    gpus(1), gpus(2), gpus(1, beside=True, memory=4000), gpus(1, beside=True, memory=11_000),
+    gpus(1, beside=True), gpus(2, beside=True, memory=3000), gpus(1, most=3000),
+    gpus(1, most=2000, beside=True, memory=4000),
+]  # fmt: skip
+TRAINEES = [
+    Trainee(epochs=3, seconds=10),
+    Trainee(epochs=2, seconds=60, warmup=1, memory=(500, 6000)),
+    Trainee(epochs=4, seconds=8, memory=(2000, 2000, 20_000)),
+    Trainee(epochs=2, seconds=20, memory=(23_500,), ignores=True),
+    Trainee(epochs=3, seconds=15, dies_after=1),
+]
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000), ("gpu", "1", 1000), ("gpu", "2", 1000))
 OF_A_QUEUE = [
     Request(named=(("hdd", 20_000),)), Request(named=(("hdd", 50_000),)), gpus(1), gpus(0.5),
@@ -105,6 +118,23 @@ class AnyCourse(RuleBasedStateMachine):
     )
     def submit_to_its_own_devices(self, request, models, count, limit):
         return multiple(self.box.submit(request, models, count=count, limit=limit, queue="own"))
+
+    @rule(
+        target=jobs,
+        request=st.sampled_from(TO_TRAIN),
+        trainee=st.sampled_from(TRAINEES),
+        count=st.sampled_from([1, 1, 3]),
+        priority=st.sampled_from([0, 0, 1, 5]),
+        name=st.sampled_from("ab"),
+        restartable=st.booleans(),
+        queue=st.sampled_from(["default", "default", "narrow", "strict"]),
+    )
+    def submit_training(self, request, trainee, count, priority, name, restartable, queue):
+        job = self.box.train(
+            request, trainee, count=count, priority=priority, name=name, queue=queue,
+            restartable=restartable, retry=Retry(2),
+        )  # fmt: skip
+        return multiple(job)
 
     @rule(strict=st.booleans(), fewer=st.booleans())
     def own_queue(self, strict, fewer):

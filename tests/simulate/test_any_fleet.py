@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from simulate.box import Box, gpus, machine
-from simulate.test_any_course import SMALL
+from simulate.test_any_course import SMALL, TO_TRAIN, TRAINEES
 from stoker.core.job import EarlySignal, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.place import could_ever
@@ -87,6 +87,21 @@ class AnyFleet(RuleBasedStateMachine):
     )
     def submit_together(self, request, models, limit, retry, patience, deadline):
         return multiple(self.enter(request, models, 1, limit, retry, patience, deadline))
+
+    @rule(
+        target=jobs,
+        request=st.sampled_from([*TO_TRAIN, *TOGETHER[:2]]),
+        trainee=st.sampled_from(TRAINEES),
+        priority=st.sampled_from([0, 1]),
+        restartable=st.booleans(),
+        patience=st.sampled_from([None, 20]),
+    )
+    def submit_training(self, request, trainee, priority, restartable, patience):
+        job = self.box.train(
+            request, trainee, priority=priority, restartable=restartable, retry=Retry(2),
+            if_unreachable=patience,
+        )  # fmt: skip
+        return multiple(job)
 
     def enter(self, request, models, count, limit, retry, patience, deadline) -> int:
         return self.box.submit(

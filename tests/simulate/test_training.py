@@ -67,7 +67,7 @@ def test_those_who_share_a_gpu_are_measured_and_sorted_out():
 TRAINEES = st.builds(
     Trainee,
     epochs=st.integers(1, 8),
-    seconds=st.sampled_from([5.0, 20.0, 100.0, 700.0]),
+    seconds=st.sampled_from([5.0, 20.0, 60.0, 200.0]),
     scaling=st.sampled_from([0.0, 0.5, 0.95]),
     warmup=st.sampled_from([1.0, 5.0, 40.0]),
     memory=st.sampled_from(
@@ -90,7 +90,7 @@ def work(draw):
         "priority": draw(st.sampled_from([0, 0, 0, 1, 2])),
         "restartable": draw(st.sampled_from([False, False, True])),
         "retry": Retry(4, ("lost", "fail")),
-        "limit": draw(st.sampled_from([None, None, None, 4000])),
+        "limit": draw(st.sampled_from([None, None, None, 1500])),
     }
     request = draw(st.sampled_from(ASKS if trains else ASKS[:2]))
     if trains:
@@ -101,7 +101,7 @@ def work(draw):
         more["models"] = tuple(Model(trains=each) for each in models)
     else:
         trainee = None
-        more["models"] = (Model(seconds=draw(st.sampled_from([10, 300, 2000]))),)
+        more["models"] = (Model(seconds=draw(st.sampled_from([10, 100, 600]))),)
     return draw(st.sampled_from([0.0, 1.0, 30.0, 200.0])), trainee, request, more
 
 

@@ -19,13 +19,8 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
-from stoker.daemon.intake import (
-    check_directories,
-    check_possible,
-    check_sent,
-    context,
-    digest,
-)
+from stoker.daemon.intake import check_possible, check_sent, context, digest
+from stoker.daemon.training_intake import check_directories
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 

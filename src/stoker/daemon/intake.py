@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import DeviceFacts, NodeFacts
-from stoker.core.contract import BACKEND
 from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
 from stoker.core.explain import AHEAD
 from stoker.core.forecast import forecast
@@ -22,9 +21,16 @@ from stoker.core.options import Context, Wanted, read
 from stoker.core.policy.place import could_ever
 from stoker.core.request import GPU, Request, describe
 from stoker.core.state import State
-from stoker.core.units import THOUSAND, BadValue, format_amount
+from stoker.core.units import BadValue, format_amount
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.training_intake import (
+    NO_GPU,
+    check_directories,
+    prefer_own,
+    within_queue,
+    without_gpus,
+)
 from stoker.daemon.views import iso
 from stoker.engine import Decision, Moment, Refusal
 
@@ -32,8 +38,6 @@ LEAKS = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
 """Variables of the terminal, not of the user."""
 LONGEST_WORD = (128 << 10) - 1
 """What the kernel lets one word of a command have; a shell line is one."""
-OWN_WINS = (BACKEND, "OMP_NUM_THREADS")
-NO_GPU = "no GPU here; it runs without one"
 BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
 
 
@@ -89,8 +93,8 @@ def _check_text(what: r.What) -> None:
 
 def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     wanted = read(body.options, context(desk, state, now))
-    prefer_own(wanted, body.environment)
     environment = _environment(body.environment, wanted)
+    prefer_own(wanted, environment)
     ask = wanted.request.gpus
     named = ask is not None and bool(ask.share or (ask.only and wanted.fields.get("feed")))
     if wanted.fields.get("pty") or named:
@@ -101,7 +105,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     env_hash = digest(environment)
     blobs: dict[str, bytes] = {}
     spec = _spec(desk, body, wanted, env_hash, blobs)
-    if wanted.needs_no_gpu and (without := _without_gpus(state, spec)) is not None:
+    if wanted.needs_no_gpu and (without := without_gpus(state, spec)) is not None:
         wanted.request, spec = without, replace(spec, request=without)
         wanted.warnings.append(NO_GPU)
     taken_on_trust = _taken_on_trust(desk, wanted.request, state, now)
@@ -111,6 +115,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
         if state.rest.away:
             wanted.warnings += reach_warnings(state, effective)
     check_limits(state, spec)
+    spec = within_queue(state, spec)
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
         if indexes is not None:
@@ -167,33 +172,6 @@ def _taken_on_trust(desk: Desk, request: Request, state: State, now: Moment) -> 
         return []
     types = {**facts.types, GPU: (*facts.types.get(GPU, ()), *missing)}
     return [NodeJoined(at=now.at, facts=NodeFacts(facts.name, types))]
-
-
-def prefer_own(wanted: Wanted, given: dict[str, str]) -> None:
-    """What its owner has set for distributed training wins over what we would set."""
-    training = wanted.fields.get("training")
-    if training is not None and training.distributed:
-        own = [name for name in OWN_WINS if name in given]
-        asked = dict.fromkeys([*(wanted.fields.get("asked") or ()), *own])
-        wanted.fields["asked"] = tuple(asked) or None
-
-
-def _without_gpus(state: State, spec: Spec) -> Request | None:
-    """What a job asks for that would take a GPU but finds none; None where it may find one."""
-    nobody = Job(0, "", "", "", 0.0)
-    ask = spec.request.gpus
-    if ask is None or _is_possible(state, state.effective(nobody, spec)):
-        return None
-    if any(name not in state.cluster.nodes for name in state.rest.remotes):
-        return None  # what has not been reached yet may have one
-    without = replace(spec.request, gpus=None, cpus=spec.request.cpus or THOUSAND)
-    possible = _is_possible(state, state.effective(nobody, replace(spec, request=without)))
-    return without if possible else None
-
-
-def _is_possible(state: State, request: Request) -> bool:
-    able = sum(could_ever(node, request) is None for node in state.cluster.nodes.values())
-    return able >= request.machines
 
 
 def _needed(desk: Desk, spec: Spec, state: State, now: Moment) -> list[Event]:
@@ -285,20 +263,6 @@ def check_sent(directory: str, carry: Carry | None) -> None:
     for path in carry.send if carry is not None else ():
         if not os.path.lexists(os.path.join(directory, path)):
             raise BadValue(f"There is no '{path}' in {directory} to --send.")
-
-
-def check_directories(fields: dict[str, Any]) -> None:
-    """Refuse directories for checkpoints and containers that are not there, or not ours to use."""
-    training, container = fields.get("training"), fields.get("container")
-    snapshots = training.snapshots if training is not None else None
-    if snapshots is not None:
-        if not os.path.isdir(snapshots):
-            raise BadValue(f"--snapshots-dir {snapshots} is not a directory.")
-        if not os.access(snapshots, os.W_OK | os.X_OK):
-            raise BadValue(f"--snapshots-dir {snapshots} cannot be written to.")
-    for mount in container.mounts if container is not None else ():
-        if not mount.optional and not os.path.exists(mount.source):
-            raise BadValue(f"--mount {mount.source}: there is no such directory.")
 
 
 def _environment(given: dict[str, str], wanted: Wanted) -> bytes:

@@ -19,7 +19,7 @@ CHOICE = "STOKER_CONTAINER_ENGINE"
 MARK = "STOKER_CONTAINER"
 """The container's name, in the environment of the process that looks after it."""
 REPORTS, SNAPSHOTS, LIBRARY, SCRIPT = "/stoker/reports", "/snapshots", "/stoker/lib", "/stoker/job"
-MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "GPUS_PER_NODE", "NNODES")
+MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 """Variables of a job on several machines that are known only when all parts are ready."""
 LAST_WORD = 2
 """Seconds that the engine has to kill a container before all its processes are killed."""
@@ -44,12 +44,16 @@ def command(
     name = name_of(token, int(launch.extra.get("STOKER_NODE_RANK", "0")))
     inside = f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}"
     extra = {MARK: name, "STOKER_REPORTS": REPORTS, "STOKER_CHECKPOINT_DIR": inside}
-    names = dict.fromkeys((*launch.extra, *extra, *MET_LATER, "NVIDIA_VISIBLE_DEVICES"))
+    names = dict.fromkeys((*launch.extra, *extra, "NVIDIA_VISIBLE_DEVICES"))
+    if _has_peers(launch):
+        names |= dict.fromkeys(MET_LATER)
     names |= dict.fromkeys(name for name in launch.asked if name.isidentifier())
     if library is not None:
         names["PYTHONPATH"] = None
     whose = "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
     gpus = ",".join(launch.gpus) or launch.extra.get("STOKER_GPUS", "")
+    if "ROCR_VISIBLE_DEVICES" in launch.extra:
+        gpus = ""  # those are no business of NVIDIA's
     patience = max(int(grace) - LAST_WORD, 1)
     return (
         "/bin/sh", "-c", wrapper(), "stoker-container",
@@ -65,8 +69,9 @@ def command(
 
 @functools.cache
 def wrapper() -> str:
-    """The shell's part."""
-    return Path(__file__).with_suffix(".sh").read_text()
+    """The shell's part, as short as it gets: everybody who lists processes sees it."""
+    lines = Path(__file__).with_suffix(".sh").read_text().splitlines()
+    return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("#"))
 
 
 def name_of(token: str, rank: int = 0) -> str:
@@ -136,8 +141,12 @@ def _quoted(field: str) -> str:
     return '"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field
 
 
+def _has_peers(launch: Launch) -> bool:
+    return "," in launch.extra.get("STOKER_NODES", "")
+
+
 def _network(launch: Launch, container: Container) -> Iterable[str]:
-    if "," in launch.extra.get("STOKER_NODES", ""):
+    if _has_peers(launch):
         yield "--network=host"  # its parts on other machines must find it
         return
     for outside, inside in container.ports:

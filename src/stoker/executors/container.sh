@@ -17,7 +17,7 @@
 
 engine=$1 name=$2 image=$3 seconds=$4 library=$5 gpus=$6
 shift 6
-client= heard= first= ended_by=0 again=no
+client='' heard='' first='' ended_by=0 again=no
 
 say() { echo "stoker: $*" >&2; }
 
@@ -85,17 +85,17 @@ has_hook() {
     return 1
 }
 
-# Prints what the engine needs to pass the GPUs on, in one word; nothing if it cannot.
+# Prints what the engine needs to pass the GPUs on, a word for each; it may have no way to.
 find_devices() {
     if [ "$kind" = docker ] && has_hook; then
         echo "--gpus=\"device=$gpus\""
         return
     fi
-    specifications | grep -q 'nvidia\.com/gpu' || return
+    specifications | grep -q 'nvidia\.com/gpu' || return 1
     numbers=$STOKER_GPUS
     for device in $(echo "$gpus" | tr , ' '); do
         specified "$device" || device=${numbers%%,*}
-        specified "$device" || return
+        specified "$device" || return 1
         numbers=${numbers#*,}
         echo "--device=nvidia.com/gpu=$device"
     done
@@ -103,12 +103,12 @@ find_devices() {
 
 # A container that is given some of the machine's GPUs counts them from 0.
 count_devices() {
-    count=0 list=
+    count=0 list=''
     for _ in $(echo "$gpus" | tr , ' '); do
         list=$list${list:+,}$count
         count=$((count + 1))
     done
-    echo $list
+    echo "$list"
 }
 
 # -- signals -----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ pass_on() {
     fi
     case $1 in HUP) number=1 ;; INT) number=2 ;; QUIT) number=3 ;; TERM) number=15 ;; *) number=0 ;; esac
     if [ $number != 0 ] && shielded $number; then ended_by=$number; fi
-    # shellcheck disable=SC2046 — a word for each process
+    # shellcheck disable=SC2046 # a word for each process
     kill -s "$1" $(tree "$first") 2>/dev/null
     return 0
 }
@@ -213,7 +213,7 @@ others_write() { case $(ls -ld "$1") in ????????w*) return 0 ;; *) return 1 ;; e
 # -- the run -----------------------------------------------------------------------------------
 
 for each in HUP INT QUIT TERM USR1 USR2 ALRM VTALRM PROF PWR WINCH URG XCPU; do
-    # shellcheck disable=SC2064 — each signal its own name
+    # shellcheck disable=SC2064 # each signal its own name
     trap "hear $each" $each
 done
 find_engine
@@ -263,10 +263,9 @@ done
 
 if [ -n "$gpus" ]; then
     NVIDIA_VISIBLE_DEVICES=$gpus
-    devices=$(find_devices)
-    if [ -n "$devices" ]; then
+    if devices=$(find_devices); then
         CUDA_VISIBLE_DEVICES=$(count_devices)
-        # shellcheck disable=SC2086 — a word for each device
+        # shellcheck disable=SC2086 # a word for each device
         set -- $devices "$@"
     elif [ "$gpus" = "$STOKER_GPUS" ]; then
         NVIDIA_VISIBLE_DEVICES=all # numbers are right only where none is hidden

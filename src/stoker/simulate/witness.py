@@ -82,7 +82,8 @@ class Witness:
         if used is None or placement is None or not state.spec(job).training:
             return
         held = min((take.memory for take in placement.takes if take.type == GPU), default=0)
-        if used <= held and _shares(state, job):
+        grew = job.progress is not None and job.progress.grew
+        if used <= held and not grew and _shares(state, job):
             self.victims[job.id] += 1
             if self.victims[job.id] > 1:
                 self._say(f"job {job.id} was the victim of others {self.victims[job.id]} times")

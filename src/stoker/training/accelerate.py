@@ -1,7 +1,6 @@
 """For Accelerate: epochs that are saved with the accelerator's own state, and resumed from it.
 
-    for epoch in epochs(accelerator, 10):
-        for batch in job.steps(loader): ...
+`for epoch in epochs(accelerator, 10):` stands in place of `for epoch in range(10):`.
 """
 
 from __future__ import annotations

@@ -35,12 +35,7 @@ def make(path: str) -> str:
 
 def last_version(root: str) -> tuple[int, str] | None:
     """Lightning's highest version that has checkpoints: its number and its newest file."""
-    versions = []
-    for entry in _entries(f"{root}/{LIGHTNING}"):
-        number = entry.name[len("version_") :]
-        if entry.name.startswith("version_") and number.isdigit():
-            versions.append((int(number), entry.path))
-    for number, path in sorted(versions, reverse=True):
+    for number, path in reversed(numbered(f"{root}/{LIGHTNING}", "version_")):
         found = _newest(_files(f"{path}/checkpoints"))
         if found is not None:
             return number, found

@@ -1,7 +1,7 @@
 """For Keras, alone or as part of TensorFlow: a callback that measures, saves, stops and resumes.
 
-    callback = StokerCallback()
-    model.fit(..., initial_epoch=callback.initial_epoch, callbacks=[callback])
+`callback = StokerCallback()`, and then
+`model.fit(..., initial_epoch=callback.initial_epoch, callbacks=[callback])`.
 """
 
 from __future__ import annotations

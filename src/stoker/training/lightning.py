@@ -1,7 +1,7 @@
 """For Lightning, under either of its names: a callback that measures, saves, stops and resumes.
 
-    callback = StokerCallback()
-    Trainer(callbacks=[callback], ...).fit(model, ckpt_path=callback.ckpt_path)
+`callback = StokerCallback()`, and then
+`Trainer(callbacks=[callback], ...).fit(model, ckpt_path=callback.ckpt_path)`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Save after everybody else: behind the callbacks that the trainer itself puts last."""
-        if stage == "fit" and self._save:
-            if not any(isinstance(callback, _Saver) for callback in trainer.callbacks):
-                trainer.callbacks.append(_Saver(self._job.checkpoint_dir))
+        if stage != "fit" or not self._save:
+            return
+        if not any(isinstance(callback, _Saver) for callback in trainer.callbacks):
+            trainer.callbacks.append(_Saver(self._job.checkpoint_dir))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """All savers of the epoch before have run."""

@@ -114,7 +114,7 @@ class Job:
 
     # --------------------------------------------------------------------- what it can say
 
-    def report(self, **metrics: object) -> None:
+    def report(self, /, **metrics: object) -> None:
         """Figures to show: `job.report(loss=loss, accuracy=0.9)`. Once a second they are told."""
         for name, value in metrics.items():
             number = _number(value)
@@ -196,9 +196,7 @@ class Job:
             f'{{"e":{self.epoch},"n":{steps},"s":{self._mean():.6g},"t":{time():.3f}}}'
         )
         if self._stopping.undecided:
-            self._stopping.decide_within(
-                self.epoch, steps, self._around.peers, self._around.nodes
-            )
+            self._stopping.decide_within(self.epoch, steps, self._around.peers, self._around.nodes)
 
     # ------------------------------------------------------------------------- speaking
 

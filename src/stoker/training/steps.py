@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Generic, TypeVar
 
     from stoker.training.process import Job
 
-    Batch = TypeVar("Batch")
-    Base = Generic[Batch]
-else:
-    Base = object
+Batch = TypeVar("Batch")
 
 
-class Steps(Base):
+class Steps(Generic[Batch]):
     """Iterates over a loader; has its length, so that progress bars know where they are."""
 
     def __init__(self, job: Job, loader: Iterable[Batch]) -> None:

@@ -1,7 +1,7 @@
 """For the Hugging Face Trainer: a callback that measures, saves, stops and resumes.
 
-    callback = StokerCallback(args.output_dir)
-    Trainer(..., callbacks=[callback]).train(resume_from_checkpoint=callback.checkpoint)
+`callback = StokerCallback(args.output_dir)`, and then
+`Trainer(..., callbacks=[callback]).train(resume_from_checkpoint=callback.checkpoint)`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say so if a restart would look for checkpoints where there are none."""
-        if self._job.attached and not self._job.quiet:
-            if os.path.realpath(args.output_dir) != os.path.realpath(self._directory):
-                told = f"StokerCallback({args.output_dir!r})"
-                print(f"stoker: checkpoints are looked for in {self._directory}; "
-                      f"say {told} to find those of this trainer", file=sys.stderr)  # fmt: skip
+        if not self._job.attached or self._job.quiet:
+            return
+        if os.path.realpath(args.output_dir) != os.path.realpath(self._directory):
+            told = f"stoker: checkpoints are looked for in {self._directory}"
+            hint = f"write StokerCallback({args.output_dir!r}) to find those of this trainer"
+            print(f"{told}; {hint}", file=sys.stderr)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer has saved the epoch before."""

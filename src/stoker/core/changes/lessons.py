@@ -13,6 +13,8 @@ from stoker.core.state import State
 
 def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
     """How fast it goes, and what it needs when it is under way."""
+    if on_gone_devices(state, job):
+        return
     spec, progress = state.spec(job), job.progress
     name = estimate.family_of(job, spec)
     family = before = state.rest.families.get(name) or estimate.Family()
@@ -26,6 +28,15 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         family = replace(family, peak=max(family.peak or 0, peak))
     if family != before:
         _remember(state, name, family, event.at)
+
+
+def on_gone_devices(state: State, job: Job) -> bool:
+    """Whether its machine no longer says what the devices are that it still holds."""
+    return job.placement is not None and any(
+        state.cluster.nodes[part.node].by_name[take.type, take.device].gone
+        for part in job.placement.parts
+        for take in part.takes
+    )
 
 
 def _at_most_all(state: State, job: Job, memory: int) -> int:
@@ -60,6 +71,8 @@ def used(state: State, job: Job, memory: int, at: float) -> None:
 
     What an attempt uses before its first epoch is over is not yet all that it needs.
     """
+    if on_gone_devices(state, job):
+        return
     progress, name = job.progress, estimate.family_of(job, state.spec(job))
     family = state.rest.families.get(name)
     settled = progress is not None and progress.epochs > progress.since

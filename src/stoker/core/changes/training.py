@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.changes import lessons
 from stoker.core.changes.attempts import current
-from stoker.core.cluster import Placement
 from stoker.core.instructions import AskToStop, EndAttempt, Instruction, SignalAttempt
 from stoker.core.job import Job, Progress, Stop
 from stoker.core.lifecycle import JobState
@@ -61,19 +60,11 @@ def _correct(state: State, job: Job) -> None:
     placement = corrected(job, state.spec(job))
     if placement is None or job.placement is None or job.progress is None:
         return
-    if _is_gone(state, placement):
+    if lessons.on_gone_devices(state, job):
         return  # nobody else gets what its machine no longer offers
     if memory_of(placement) > memory_of(job.placement) > 0:
         job.progress = replace(job.progress, grew=True)
     state.reserve_anew(job, placement)
-
-
-def _is_gone(state: State, placement: Placement) -> bool:
-    return any(
-        state.cluster.nodes[part.node].by_name[take.type, take.device].gone
-        for part in placement.parts
-        for take in part.takes
-    )
 
 
 def on_stop_asked(state: State, event: e.StopAsked) -> Wishes:

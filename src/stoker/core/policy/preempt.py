@@ -64,7 +64,7 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked]:
                 del able[offer.job.id]
                 gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
                 yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
-            there = place(shadow, request)
+            there = place(shadow, request) if chosen else None
         if there is not None:
             shadow.take(there)
         else:

@@ -94,6 +94,9 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
         for part in placement.parts
         for name in part.names(GPU)
     ]
+    if any(device.gone for device in devices):  # nobody knows any more how much they had
+        words = "CUDA out of memory; it goes on alone"
+        return None if progress.alone else Shortage(replace(progress, alone=True), words)
     total = min((device.facts.memory or 0 for device in devices), default=0)
     shared = any(device.slivers > 1 for device in devices)
     whole = not any(device.slivers for device in devices)
@@ -103,6 +106,10 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
         words = "CUDA out of memory beside others; it goes on alone"
         return Shortage(replace(progress, alone=True), words)
     more = min(max(int(held * MORE), with_margin(peak)), total)
+    if 0 < peak <= held < total and not progress.grew and not progress.alone:
+        # So did this one, but the other was the first to fail, and is there no longer.
+        words = "CUDA out of memory, though it kept to what it had; it goes on alone"
+        return Shortage(replace(progress, reserve=more, alone=True), words)
     if progress.shortages > 1 and not progress.alone and shared:
         words = "CUDA out of memory again; it goes on alone"
         return Shortage(replace(progress, alone=True), words, learned=more)

@@ -244,12 +244,14 @@ run_it() {
     fi
     end_the_rest
     list_results
-    code="exited $code $written $left$(saved)"
+    find_saved
+    code="exited $code $written $left$saved"
 }
 
-# Whether the job has checkpoints here.
-saved() {
-    [ -z "$(ls -A "$SAVED-${key%.*}")" ] || echo " saved"
+# Whether the job has checkpoints here, in $saved.
+find_saved() {
+    saved=
+    [ -d "$SAVED-${key%.*}" ] && [ -n "$(ls -A "$SAVED-${key%.*}")" ] && saved=" saved"
 }
 
 not_begun() {
@@ -291,7 +293,8 @@ salvage() {
     find_pids "$key"
     [ -z "$pids" ] || kill -s KILL $pids
     [ -e "$RUN/$key.begun" ] && [ -d "$work" ] && written=$(list_results && echo "$written")
-    tell "$id" done "$written$(saved)"
+    find_saved
+    tell "$id" done "$written$saved"
 }
 
 # bash with ~/.bashrc, as its user knows it: only an interactive shell reads that. It says so,

@@ -297,7 +297,7 @@ class Fetching:
             if self._wanted(ending) and not self._again(ending, result, again):
                 self._saved(ending, trouble, result)
 
-        self.worker.do(lambda: saved.bring(way, here, first=not attempt.part), brought)
+        self.worker.do(lambda: saved.bring(way, here, attempt.part), brought)
 
     def _saved(self, ending: Ending, trouble: str | None, result: Exception | None) -> None:
         attempt = ending.attempt
@@ -311,7 +311,7 @@ class Fetching:
         said = None
         if result is not None:
             why = str(result).rstrip(".")
-            said = f"its checkpoints are on {self.host.name} only ({why}), where it goes on"
+            said = f"its checkpoints are on {self.host.name} only ({why}): it can go on only there"
         self.connection.ask(marked, "mark" if result is not None else "unmark", name)
 
 

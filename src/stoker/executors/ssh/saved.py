@@ -12,7 +12,7 @@ import os
 
 from stoker.executors.ssh import carry
 from stoker.executors.ssh.carry import CarryError, Way
-from stoker.executors.ssh.landing import Owner
+from stoker.executors.ssh.landing import Owner, alone
 from stoker.executors.ssh.trees import BadPath, survey
 from stoker.executors.ssh.way import NoRsync, ask, host_of, pipe, rsync
 
@@ -42,6 +42,11 @@ def name_of(here: str) -> str:
 
 def send(way: Way, here: str) -> None:
     """Have a machine's checkpoints of a job be what is here; nothing if nothing is."""
+    with alone("saved", way.control, here):
+        _send(way, here)
+
+
+def _send(way: Way, here: str) -> None:
     try:
         if not os.path.isdir(here) or not os.listdir(here):
             return
@@ -71,18 +76,23 @@ def _send_by_tar(way: Way, here: str) -> None:
     ask(way, SWAP, *words)
 
 
-def bring(way: Way, here: str, first: bool = True) -> None:
+def bring(way: Way, here: str, part: int | None = None) -> None:
     """Have what is here be a machine's checkpoints of a job.
 
-    Those of the `first` part of a job on several machines are the right ones; the others only
-    add theirs, which may be parts of them.
+    Of a job on several machines, each may have a part of them: there nothing is removed, and
+    where two have a file of one name, that of the first machine counts, or the newer one.
     """
+    with alone("saved", here):
+        _bring(way, here, part)
+
+
+def _bring(way: Way, here: str, part: int | None) -> None:
     there = _there(way, here)
     try:
         os.makedirs(here, 0o700, exist_ok=True)
         if way.by_rsync:
             with contextlib.suppress(NoRsync):
-                more = ("--delete-after",) if first else ("--update",)
+                more = ("--delete-after",) if part is None else ("--update",) if part else ()
                 rsync(
                     way, ["."], here, *EXACTLY, "--chmod=Du+rwx,F-s", *more,
                     f"{host_of(way)}:{there}/", f"{here}/",
@@ -91,7 +101,7 @@ def bring(way: Way, here: str, first: bool = True) -> None:
         names = carry.listed_there(way, there)
         carry.bring(way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
                     owner=Owner(stage=f"{PLACE}-{name_of(here)}"))  # fmt: skip
-        if first:
+        if part is None:
             _remove_others(here, {os.path.normpath(name) for name in names})
     except OSError as error:
         raise CarryError(f"cannot write to {here}: {error.strerror}.") from None

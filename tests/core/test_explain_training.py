@@ -1,0 +1,74 @@
+"""Why a job waits where others train: who makes room for it, whose memory is in the way."""
+
+from core.story import Afar, gpus
+from core.test_training import counted, listens, sharing, training
+from stoker.core.explain import Why, why
+from stoker.core.job import EarlySignal
+
+
+def told(story: Afar, job: int) -> Why:
+    return why(story.state, story.job(job), story.now, story.boot, lambda _: None)
+
+
+def details(story: Afar, job: int) -> list[str]:
+    return [text for node in told(story, job).nodes for each in node.constraints
+            for text in each.details]  # fmt: skip
+
+
+def test_who_stops_for_it_and_when() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    counted(story, low, 3, seconds=300.0)
+    high = training(story, priority=5)
+    assert told(story, high).coming == ()
+    story.plan()
+    story.now += 120
+    assert told(story, high).coming == (
+        f"job {low} stops for it at the end of its epoch, about 3 min",
+    )
+    story.now += 200
+    assert told(story, high).coming == (
+        f"job {low} stops for it at the end of its epoch, any moment",
+    )
+
+
+def test_without_a_measurement_nobody_knows_when() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    high = training(story, priority=5)
+    story.plan()
+    assert told(story, high).coming == (f"job {low} stops for it at the end of its epoch",)
+    assert told(story, low).coming == ()
+
+
+def test_a_job_that_only_knows_signals_makes_room() -> None:
+    story = Afar(gpus=1)
+    low = training(story, warning=EarlySignal(10, 60))
+    story.run(low)
+    high = training(story, priority=5)
+    story.plan()
+    assert told(story, high).coming == (f"job {low} was told to make room for it",)
+
+
+def test_memory_that_others_have_set_aside() -> None:
+    story = Afar(gpus=1)
+    first = training(story, sharing(20_000))
+    story.run(first)
+    second = training(story, sharing(5000))
+    story.plan()
+    assert details(story, second) == [
+        f"GPU 0 has 4000 MiB of its memory left, not 5000, beside job {first}"
+    ]
+    whole = story.submit(gpus(1))
+    assert details(story, whole) == [f"GPU 0 is held by job {first}"]
+
+
+def test_a_job_that_shares_cannot_be_beside_one_that_does_not() -> None:
+    story = Afar(gpus=1)
+    first = story.submit(gpus(1))
+    story.run(first)
+    second = training(story, sharing(5000))
+    story.plan()
+    assert details(story, second) == [f"GPU 0 is held by job {first}"]

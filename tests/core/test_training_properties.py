@@ -1,0 +1,232 @@
+"""Training jobs, whatever comes: nobody stops in vain, nobody waits for ever, nothing breaks."""
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from core.story import Afar, gpus, node
+from core.test_training import counted, elastic, listens, progress, sharing, training
+from stoker.core import events as e
+from stoker.core.estimate import MOST_FAMILIES
+from stoker.core.job import Retry
+from stoker.core.plan import plan
+from stoker.core.policy.place import could_ever
+from stoker.core.request import Request
+from stoker.core.units import THOUSAND
+
+
+def asked(story: Afar, job: int) -> bool:
+    found = story.job(job).progress
+    return found is not None and found.stop is not None
+
+
+def queue(story: Afar, name: str, **limits: Any) -> None:
+    story.tell(e.QueueDefined(at=story.now, name=name, **limits))
+
+
+# -- who is asked to stop -----------------------------------------------------------------
+
+
+def test_a_paused_job_is_not_asked_to_stop_again_and_again() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    story.fact(e.JobPaused, low, boot=story.boot)
+    training(story, priority=5)
+    assert story.plan() == []
+
+
+def test_a_job_that_is_being_cancelled_is_not_asked_to_stop() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    story.fact(e.JobCancelled, low)
+    training(story, priority=5)
+    assert story.plan() == []
+
+
+def test_nobody_stops_when_another_is_being_ended_anyway() -> None:
+    story = Afar(gpus=2)
+    low, ending = training(story), story.submit(gpus(1))
+    listens(story, low)
+    story.started(ending)
+    story.fact(e.JobCancelled, ending)
+    training(story, priority=5)
+    assert story.plan() == []
+
+
+def test_one_that_was_paused_after_it_was_asked_is_not_waited_for() -> None:
+    story = Afar(gpus=2)
+    a, b = training(story), training(story)
+    listens(story, a, b)
+    training(story, priority=5)
+    (first,) = story.plan()
+    story.fact(e.JobPaused, first, boot=story.boot)
+    assert story.plan() == [b if first == a else a]
+
+
+def test_nobody_stops_for_one_behind_the_head_of_a_strict_queue() -> None:
+    story = Afar(gpus=2)
+    queue(story, "strict", strict=True)
+    low, other = training(story), story.submit(gpus(1))  # the second cannot stop
+    listens(story, low)
+    story.started(other)
+    story.submit(gpus(2), priority=9, queue="strict")
+    story.submit(gpus(1), priority=5, queue="strict")
+    assert story.plan() == []
+
+
+def test_nobody_stops_for_what_one_further_ahead_would_get() -> None:
+    """The first waits for both GPUs, so that the second must not have the one that is freed."""
+    story = Afar(gpus=2)
+    low, other = training(story), story.submit(gpus(1))
+    listens(story, low)
+    story.started(other)
+    story.submit(gpus(2), priority=9)
+    story.submit(gpus(1), priority=5)
+    assert story.plan() == []
+
+
+def test_one_behind_is_helped_where_that_is_in_nobodys_way() -> None:
+    story = Afar(gpus=2)
+    other, low = story.submit(gpus(1, only=("0",))), training(story, gpus(1, only=("1",)))
+    listens(story, low)
+    story.started(other)
+    story.submit(gpus(1, only=("0",)), priority=9)
+    story.submit(gpus(1), priority=5)
+    assert story.plan() == [low]
+
+
+def test_a_machine_that_lost_gpus_under_an_elastic_job_breaks_nothing() -> None:
+    story = Afar(gpus=4)
+    a = training(story, elastic(least=2), name="a")
+    listens(story, a)
+    counted(story, a, 1, seconds=1000.0)
+    story.plan()
+    story.exited(a, 75, stopped=True)
+    listens(story, a)
+    assert len(story.on(a)) == 4
+    counted(story, a, 2, seconds=600.0)
+    story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
+    training(story, gpus(1), name="b")
+    story.plan()
+
+
+# -- memory -------------------------------------------------------------------------------
+
+
+def test_one_that_fills_its_gpu_can_start_again() -> None:
+    """What it used and the margin are more than there is: all there is must do."""
+    story = Afar(gpus=1)  # 24,000 MiB
+    a = training(story, sharing(4000), name="a")
+    listens(story, a)
+    story.about(e.MemoryMeasured, a, memory=23_500)
+    counted(story, a, 1, seconds=5.0)
+    story.about(e.MemoryMeasured, a, memory=23_600)
+    story.exited(a, 0)
+    again = training(story, sharing(4000), name="a")
+    assert story.plan() == [again]
+    assert 23_000 < story.placed(again).takes[0].memory <= 24_000
+
+
+def test_the_victim_of_a_neighbour_that_failed_first_goes_on_alone() -> None:
+    story = Afar(gpus=1)
+    a, b = training(story, sharing(4000), name="a"), training(story, sharing(4000), name="b")
+    listens(story, a, b)
+    story.about(e.MemoryMeasured, b, memory=3000)
+    story.about(e.MemoryMeasured, a, memory=22_000)
+    story.exited(a, 1, memory="cuda")
+    story.exited(b, 1, memory="cuda")
+    assert progress(story, b).alone
+    assert "ada: b" not in story.state.rest.families  # its like are not to blame
+
+
+def test_out_of_memory_on_a_gpu_that_is_gone_is_survived_once() -> None:
+    story = Afar(gpus=2)
+    a, b = training(story, sharing(4000), name="a"), training(story, sharing(4000), name="b")
+    listens(story, a, b)
+    story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
+    story.exited(b, 1, memory="cuda")
+    assert (story.is_(b), progress(story, b).alone) == ("PENDING", True)
+
+
+def test_a_whole_machine_stays_whole_when_its_memory_is_known() -> None:
+    story = Afar(gpus=2)
+    a = training(story, Request(gpus=sharing(None).gpus, exclusive=True), name="a")
+    listens(story, a)
+    story.about(e.MemoryMeasured, a, memory=3000)
+    counted(story, a, 1, seconds=5.0)
+    assert story.free() == {"0": 0, "1": 0}
+
+
+def test_memory_measured_on_a_gpu_that_is_gone_breaks_nothing() -> None:
+    story = Afar(gpus=2)
+    a, b = training(story, sharing(4000), name="a"), training(story, sharing(4000), name="b")
+    listens(story, a, b)
+    story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
+    for job in (a, b):
+        story.about(e.MemoryMeasured, job, memory=9000)
+        counted(story, job, 1, seconds=5.0)
+        story.exited(job, 0)
+    assert story.free() == {"0": 1000}
+
+
+def test_a_kind_that_is_forgotten_is_forgotten_by_those_who_wait() -> None:
+    """The story checks after each fact that what waits is what the rows say."""
+    story = Afar(gpus=1)
+    a = training(story, sharing(4000), name="a")
+    listens(story, a)
+    story.about(e.MemoryMeasured, a, memory=9000)
+    counted(story, a, 1, seconds=5.0)
+    training(story, sharing(20_000), name="a")
+    story.exited(a, 0)
+    story.fact(e.JobHeld, story.state.rest.next_id - 1)
+    blocker = story.submit(gpus(1))
+    story.run(blocker)
+    story.fact(e.JobReleased, blocker - 1)
+    for n in range(MOST_FAMILIES):
+        story.state.rest.families.setdefault(f"kind {n}", story.state.rest.families["ada: a"])
+        story.replayed.rest.families.setdefault(f"kind {n}", story.state.rest.families["ada: a"])
+    story.state.rest_changed = True
+    story.exited(blocker, 1)
+    for name in "bc":
+        job = training(story, gpus(1), name=name, priority=9)
+        listens(story, job)
+        counted(story, job, 1, seconds=5.0, warmup=1.0)
+        story.exited(job, 0)
+
+
+# -- elastic ------------------------------------------------------------------------------
+
+
+def test_an_elastic_job_grows_no_further_than_its_queue() -> None:
+    story = Afar(gpus=4)
+    queue(story, "two", max_gpus=2 * THOUSAND)
+    a = training(story, elastic(), queue="two")
+    for done, seconds, gpus_held in ((1, 1000.0, 1), (2, 520.0, 2)):
+        listens(story, a)
+        assert len(story.on(a)) == gpus_held
+        counted(story, a, done, seconds=seconds)
+        if story.plan():
+            story.exited(a, 75, stopped=True)
+    assert story.is_(a) == "RUNNING"
+    assert not asked(story, a)
+
+
+def test_a_known_kind_starts_with_no_more_than_its_queue_has_left() -> None:
+    story = Afar(gpus=4)
+    a = training(story, elastic(), name="a")
+    for done, seconds in ((1, 1000.0), (2, 520.0), (3, 270.0)):
+        listens(story, a)
+        counted(story, a, done, seconds=seconds)
+        if story.plan():
+            story.exited(a, 75, stopped=True)
+    assert len(story.on(a)) == 4
+    story.exited(a, 0)
+    queue(story, "two", max_gpus=2 * THOUSAND)
+    b = training(story, elastic(), name="a", queue="two")
+    story.plan()
+    assert len(story.on(b)) == 2

@@ -1,0 +1,86 @@
+"""What becomes of a training job at the door: with or without GPUs, within its queue."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.story import Story
+from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.job import Container, Mount, Spec, Training
+from stoker.core.options import Context, read
+from stoker.core.request import GpuAsk, Request
+from stoker.core.units import BadValue
+from stoker.daemon.training_intake import check_directories, prefer_own, within_queue, without_gpus
+
+CONTEXT = Context(1000.0, lambda _: [], lambda _: [])
+
+
+def spec(request: Request, **more: Any) -> Spec:
+    fields = {"kind": "line", "user": "u", "directory": "/", "shell": "sh", "environment": ""}
+    return Spec(**fields, request=request, name="", **more)
+
+
+def test_with_a_gpu_it_takes_one() -> None:
+    assert without_gpus(Story(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
+
+
+def test_without_a_gpu_it_takes_a_core() -> None:
+    state = Story(gpus=0).state
+    assert without_gpus(state, spec(Request(GpuAsk(1000)))) == Request(cpus=1000)
+    assert without_gpus(state, spec(Request(GpuAsk(1000), cpus=4000))) == Request(cpus=4000)
+    assert without_gpus(state, spec(Request(cpus=4000))) is None
+
+
+def test_what_could_not_run_without_a_gpu_either_is_refused_as_it_stands() -> None:
+    state = Story(gpus=0).state
+    assert without_gpus(state, spec(Request(GpuAsk(1000), memory=10**6))) is None
+
+
+def test_a_machine_that_was_not_reached_yet_may_have_a_gpu() -> None:
+    story = Story(gpus=0)
+    story.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
+    assert without_gpus(story.state, spec(Request(GpuAsk(1000)))) is None
+
+
+@pytest.mark.parametrize(("allowed", "most"), [(3500, 3000), (9000, 8000), (2000, None)])
+def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
+    story = Story(gpus=8)
+    story.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
+    asked = spec(Request(GpuAsk(2000, most=8000)), queue="q")
+    assert within_queue(story.state, asked).request == Request(GpuAsk(2000, most=most))
+    free = spec(Request(GpuAsk(2000, most=8000)))
+    assert within_queue(story.state, free) is free
+
+
+def test_what_the_owner_set_wins_for_distributed_jobs_only() -> None:
+    environment = b"A=1\0OMP_NUM_THREADS=3\0PL_TORCH_DISTRIBUTED_BACKEND=gloo"
+    wanted = read({"distributed": True, "env": ["A=1"]}, CONTEXT)
+    prefer_own(wanted, environment)
+    assert wanted.fields["asked"] == ("A", "PL_TORCH_DISTRIBUTED_BACKEND", "OMP_NUM_THREADS")
+    plain = read({"epochs": "3"}, CONTEXT)
+    prefer_own(plain, environment)
+    assert plain.fields["asked"] is None
+
+
+def test_directories_must_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    check_directories({"training": Training(snapshots=str(tmp_path))})
+    for bad in (tmp_path / "missing", file):
+        with pytest.raises(BadValue, match="--snapshots-dir"):
+            check_directories({"training": Training(snapshots=str(bad))})
+    missing = Mount(str(tmp_path / "missing"), "/x")
+    with pytest.raises(BadValue, match="--mount"):
+        check_directories({"container": Container("i", (missing,))})
+    optional = Mount(missing.source, "/x", optional=True)
+    check_directories({"container": Container("i", (optional, Mount(str(file), "/y")))})
+
+
+def test_a_directory_must_be_ours_to_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode & os.W_OK == 0)  # root may write all
+    with pytest.raises(BadValue, match="cannot be written to"):
+        check_directories({"training": Training(snapshots=str(tmp_path))})

@@ -1,0 +1,318 @@
+"""Training jobs on machines over SSH: counted from afar, stopped there, resumed anywhere."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from e2e.box import Box, until
+from e2e.journal import journal
+from ssh.lab import Lab
+from ssh.machine import Machine
+from ssh.moves import HOLD, add, let_go, reopen, shut, stands
+
+PYTHON = "/usr/bin/python3"
+SCRIPT = """
+import os, time
+from kubernetesdlprofile import kubeprofiler
+
+kp = kubeprofiler.KubeProfiler()
+total = 0
+if kp.RESTARTED:
+    with open(kp.ckpt_path) as file:
+        total = int(file.read())
+last = os.path.basename(kp.ckpt_path)
+print("begins", os.uname().nodename, kp.EPOCHS_DONE, total, last, flush=True)
+for epoch in range(kp.EPOCHS_DONE, kp.EPOCHS):
+    kp.start_epoch()
+    for _ in range(3):
+        kp.measure()
+    while not os.path.exists(os.path.expanduser(f"~/go{epoch}")):
+        time.sleep(0.01)
+    kp.end_epoch()
+    total += 10 ** epoch
+    with open(f"{kp.root_dir}/model-{epoch}", "w") as file:
+        file.write(str(total))
+    if epoch:
+        os.unlink(f"{kp.root_dir}/model-{epoch - 1}")
+print("trained", total, flush=True)
+"""
+
+
+def machines(lab: Lab) -> tuple[Machine, Machine]:
+    return lab.machine("g", gpus=1), lab.machine("h", gpus=1)
+
+
+def train(box: Box, *more: str, epochs: int = 4) -> int:
+    box.script("train.py", SCRIPT)
+    options = ("--gpus", "1", "--exclusive-gpu", "--epochs", str(epochs), *more)
+    return int(box.submit(*options, PYTHON, "train.py"))
+
+
+def go(machine: Machine, *epochs: int) -> None:
+    """Let these epochs end."""
+    for epoch in epochs:
+        (machine.home / f"go{epoch}").touch()
+
+
+def done(box: Box, job: int) -> int:
+    return int(box.job(job)["training"]["epochs_done"])
+
+
+def counted(box: Box) -> list[int]:
+    return [event["done"] for event in journal(box, "EpochsCounted")]
+
+
+def checkpoints(box: Box, job: int) -> dict[str, str]:
+    """What is here of them."""
+    place = Path(box.job(job)["training"]["checkpoints"])
+    return {path.name: path.read_text() for path in place.iterdir()}
+
+
+def test_preempted_on_one_machine_it_goes_on_on_the_other(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    g, h = machines(lab)
+    add(box, g, h)
+    box.stoker("drain", "h")
+    job = train(box)
+    go(g, 0, 1)
+    until(lambda: done(box, job) == 2)
+    assert checkpoints_there(g, box, job) == {"model-1": "11"}
+    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", HOLD))
+    until(lambda: journal(box, "StopAsked"))
+    go(g, 2)
+    box.becomes(urgent, "RUNNING")
+    assert done(box, job) == 3
+    assert checkpoints(box, job) == {"model-2": "111"}
+    before = box.job(job)["attempt"]
+    box.stoker("undrain", "h")
+    box.becomes(job, "RUNNING")
+    box.says(job, "begins h 3 111 model-2\n")
+    go(h, 3)
+    end = box.end_of(job)
+    assert (end["result"], end["attempt"], done(box, job)) == (0, before, 4)
+    assert "trained 1111" in box.output(job)
+    assert checkpoints(box, job) == {"model-3": "1111"}
+    assert counted(box) == sorted(set(counted(box)))
+    let_go(g)
+    assert box.end_of(urgent)["result"] == 0
+
+
+def checkpoints_there(machine: Machine, box: Box, job: int) -> dict[str, str]:
+    place = machine.home / ".stoker/checkpoints" / box.job(job)["training"]["uuid"]
+    return {path.name: path.read_text() for path in place.iterdir()}
+
+
+def test_what_was_said_while_nobody_listened_counts_once(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    g, _ = machines(lab)
+    add(box, g)
+    job = train(box, epochs=5)
+    go(g, 0)
+    until(lambda: done(box, job) == 1)
+    shut(g)
+    go(g, 1, 2)
+    stands(box, g, "unreachable")
+    box.crash()
+    box.up()
+    reopen(box, g)
+    until(lambda: done(box, job) == 3)
+    g.kill_connections()
+    go(g, 3)
+    until(lambda: done(box, job) == 4)
+    go(g, 4)
+    assert box.end_of(job)["result"] == 0
+    assert done(box, job) == 5
+    told = counted(box)
+    assert told == sorted(set(told))
+    assert checkpoints(box, job) == {"model-4": "11111"}
+
+
+def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    g, _ = machines(lab)
+    add(box, g)
+    job = train(box)
+    until(lambda: journal(box, "TrainingBegan"))
+    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", "hostname"))
+    [run] = (g.home / ".stoker/run").iterdir()
+    stop = run / f"{job}.0.reports/stop"
+    until(stop.exists)
+    shut(g)
+    stop.unlink()
+    reopen(box, g)
+    until(stop.exists)
+    box.crash()
+    stop.unlink()
+    box.up()
+    until(stop.exists)
+    go(g, 0)
+    assert box.end_of(urgent)["result"] == 0
+    until(lambda: done(box, job) == 1)
+    go(g, 1, 2, 3)
+    assert box.end_of(job)["result"] == 0
+    assert box.job(job)["attempt"] == 1
+    assert "begins g 1 1 model-0" in box.output(job)
+
+
+def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
+    field: tuple[Box, Lab],
+) -> None:
+    box, lab = field
+    g, h = machines(lab)
+    add(box, g, h)
+    box.stoker("drain", "h")
+    job = train(box, epochs=2)
+    place = Path(box.job(job)["training"]["checkpoints"])
+    until(lambda: journal(box, "TrainingBegan"))
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("in the way")
+    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", HOLD))
+    until(lambda: journal(box, "StopAsked"))
+    go(g, 0)
+    box.becomes(urgent, "RUNNING")
+    box.stoker("undrain", "h")
+    waiting = box.job(job)
+    assert waiting["state"] == "PENDING"
+    assert waiting["request"]["nodelist"] == ["g"]
+    assert "its checkpoints are on g only" in box.stoker("show", job).stdout
+    place.unlink()
+    go(g, 1)
+    let_go(g)
+    assert box.end_of(job)["result"] == 0
+    assert "begins g 1 1 model-0" in box.output(job)
+    assert checkpoints(box, job) == {"model-1": "11"}
+
+
+def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
+    field: tuple[Box, Lab],
+) -> None:
+    box, lab = field
+    machine = lab.machine("plain", gpus=1, hide=("rsync",))
+    add(box, machine)
+    job = train(box, "--requeue", epochs=3)
+    go(machine, 0, 1)
+    until(lambda: done(box, job) == 2)
+    machine.fake_reboot()
+    box.client.look_at_nodes([machine.name])
+    box.says(job, "begins plain 2 11 model-1\n")
+    assert checkpoints(box, job) == {"model-1": "11"}
+    go(machine, 2)
+    assert box.end_of(job)["result"] == 0
+    assert checkpoints(box, job) == {"model-2": "111"}
+
+
+def test_what_python_finds_first(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    bare = lab.machine("bare", bare=True)
+    (lab.a.home / ".bashrc").write_text("export PYTHONPATH=/profile\n")
+    add(box, lab.a, bare)
+    for machine, own in ((lab.a, "/profile"), (bare, "/asked")):
+        line = 'echo "${PYTHONPATH#*:}"; ls ${PYTHONPATH%%:*}'
+        named = ("-w", machine.name, "--gpus", "0", "--env", "PYTHONPATH=/asked")
+        job = box.submit(*named, "--epochs", "1", "--wrap", line)
+        assert box.end_of(job)["result"] == 0
+        assert box.output(job) == f"{own}\nkubernetesdlprofile\nstoker\n"
+    job = box.submit("-w", "a", "--gpus", "0", "--wrap", "echo $PYTHONPATH$STOKER_LIBRARY")
+    assert box.end_of(job)["result"] == 0
+    assert box.output(job) == "/profile\n"
+
+
+PARTS = """
+echo "$NODE_RANK/$WORLD_SIZE/$NUM_NODES $NODELIST $MASTER_ADDR:$MASTER_PORT"
+echo "$TF_CONFIG"
+say() { printf '%s\\n' "$1" >>"$STOKER_REPORTS/report"; }
+waits() { until [ -e "$STOKER_REPORTS/$1" ]; do sleep 0.02; done; }
+if [ "$NODE_RANK" = 0 ]; then
+    mkdir -p "$STOKER_REPORTS"
+    say '{"k":"hello"}'
+    say '{"k":"start","e":0}'
+    waits stop
+    say '{"k":"stop_at","e":3}'
+    until [ -e ~/go ]; do sleep 0.02; done
+    say '{"k":"stopped","e":3}'
+else
+    waits stop_at
+    cat "$STOKER_REPORTS/stop_at"
+fi
+exit 75
+"""
+
+
+def submit_parts(box: Box, line: str) -> int:
+    """A job on both machines that is told of the others in every way."""
+    options = {
+        "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "epochs": "9", "distributed": True,
+    }  # fmt: skip
+    submission = {
+        "what": {"line": line}, "options": options, "directory": str(box.user),
+        "environment": {}, "shell": "/bin/sh", "umask": 0o22,
+    }  # fmt: skip
+    return int(box.client.submit(submission)["first"])
+
+
+def part(box: Box, job: int, rank: int) -> list[str]:
+    return box.stoker("logs", "--part", str(rank), str(job)).stdout.splitlines()
+
+
+def test_all_parts_know_each_other_and_stop_at_one_epoch(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    g, h = machines(lab)
+    add(box, g, h)
+    job = submit_parts(box, PARTS)
+    until(lambda: journal(box, "TrainingBegan"))
+    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", "hostname"))
+    until(lambda: part(box, job, 1)[2:] == ["3"])
+    (g.home / "go").touch()
+    assert box.end_of(urgent)["result"] == 0
+    logs = [Path(box.job(job)["log"]).parent / f"{job}.out{end}" for end in ("", ".1")]
+    workers = [f"{g.address}:29500", f"{h.address}:29500"]
+    for rank, log in enumerate(logs):
+        names, config = log.read_text().splitlines()[:2]
+        assert names == f"{rank}/2/2 g,h {g.address}:29500"
+        told: dict[str, Any] = json.loads(config)
+        assert told["cluster"] == {"worker": workers}
+        assert told["task"] == {"type": "worker", "index": rank}
+    assert done(box, job) == 3
+    box.stoker("cancel", job)
+
+
+ENGINE = """#!/bin/sh
+case $1 in
+    --version) echo podman version 5.0.0 ;;
+    run)
+        printf '%s\\n' "$@" >$HOME/told
+        echo "$STOKER_REPORTS $STOKER_CHECKPOINT_DIR $PYTHONPATH $(cat made)"
+        echo checkpoint >$HOME/.stoker/checkpoints/$JOB_UUID/model
+        ;;
+esac
+"""
+
+
+def test_a_container_over_there_has_that_machine_s_paths(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    g, _ = machines(lab)
+    g.tool("podman", ENGINE)
+    add(box, g)
+    box.script("made", "sent\n")
+    (box.user / "data").mkdir()
+    options = ("-w", "g", "--gpus", "1", "--epochs", "1", "--image", "py", "--cpus", "0")
+    job = int(box.submit(*options, "--mount", f"{box.user}/data:/data", "--wrap", "hostname"))
+    end = box.end_of(job)
+    unique = end["training"]["uuid"]
+    assert end["result"] == 0, box.output(job)
+    assert box.output(job) == f"/stoker/reports /snapshots/{unique} /stoker/lib sent\n"
+    root = f"{g.home_there}/.stoker"
+    [run] = (g.home / ".stoker/run").iterdir()
+    [shelf] = (g.home / ".stoker/library").iterdir()
+    work = f"{root}/work/{run.name}.{job}.0"
+    told = (g.home / "told").read_text()
+    for source, target in (
+        (f"{root}/run/{run.name}/{job}.0.reports", "/stoker/reports"),
+        (f"{root}/checkpoints/{unique}", f"/snapshots/{unique}"),
+        (f"{root}/library/{shelf.name}", "/stoker/lib"),
+        (work, work),
+        (f"{work}/data", "/data"),
+    ):
+        assert f"source={source},target={target}" in told
+    assert f"--workdir={work}\n" in told
+    assert checkpoints(box, job) == {"model": "checkpoint\n"}

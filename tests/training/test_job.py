@@ -1,0 +1,235 @@
+"""The library's own names: epochs, steps, figures, checkpoints."""
+
+import copy
+import json
+import math
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+
+from stoker import training
+from stoker.training import Job
+from stoker.training.files import RECORD
+from training.desk import Desk
+
+
+def test_a_loop_tells_its_epochs_and_steps(desk: Desk) -> None:
+    job = desk.job(EPOCHS_TO_BE_DONE=2, HEARTBEAT_FREQ=2)
+    seen = [(epoch, batch) for epoch in job.epochs() for batch in job.steps("abc")]
+    assert seen == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b"), (1, "c")]
+    assert [line["k"] for line in desk.lines()] == ["hello", "start", "end", "start", "end"]
+    assert desk.epochs("start") == [0, 1]
+    end = desk.lines("end")[1]
+    assert end["e"] == 1
+    assert end["n"] == 3
+    assert 0 < end["s"] <= end["d"]
+    assert desk.lines("hello")[0]["pid"] == os.getpid()
+    assert desk.steps()["e"] == 1
+
+
+def test_the_reports_are_private_and_made_by_whoever_speaks_first(desk: Desk) -> None:
+    assert not desk.reports.exists()
+    desk.job()
+    assert stat.S_IMODE(desk.reports.stat().st_mode) == 0o700
+
+
+def test_epochs_go_on_where_the_last_attempt_ended(desk: Desk) -> None:
+    job = desk.job(EPOCHS_DONE=3, EPOCHS_TO_BE_DONE=5)
+    assert job.restarted
+    assert list(job.epochs()) == [3, 4]
+    assert desk.epochs("end") == [3, 4]
+
+
+def test_what_was_asked_for_at_submission_wins_over_what_the_script_says(desk: Desk) -> None:
+    assert list(desk.job(EPOCHS_TO_BE_DONE=2).epochs(7)) == [0, 1]
+    assert list(desk.job().epochs(3)) == [0, 1, 2]
+    assert list(desk.job().epochs()) == [0]
+
+
+def test_a_job_that_is_no_training_job_knows_its_epochs_too(desk: Desk) -> None:
+    job = desk.job(STOKER_EPOCHS_DONE=2)
+    assert (job.epochs_done, job.restarted, list(job.epochs(4))) == (2, True, [2, 3])
+
+
+def test_steps_have_the_length_of_their_loader(desk: Desk) -> None:
+    assert len(desk.job().steps([1, 2, 3])) == 3
+
+
+def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: Desk) -> None:
+    job = desk.job(HEARTBEAT_FREQ=1)
+    job.start_epoch()
+    for _ in range(50):
+        job.measure()
+    data = (desk.reports / "steps").read_bytes()
+    assert len(data) == RECORD
+    assert data.endswith(b" \n")
+    assert desk.steps()["n"] == 50
+
+
+def test_an_epoch_whose_end_was_forgotten_ends_when_the_next_begins(desk: Desk) -> None:
+    job = desk.job()
+    for _ in range(3):
+        job.start_epoch()
+    assert desk.epochs("start") == [0, 1, 2]
+    assert desk.epochs("end") == [0, 1]
+
+
+def test_an_end_without_a_start_is_no_epoch(desk: Desk) -> None:
+    job = desk.job()
+    job.end_epoch()
+    job.start_epoch()
+    job.end_epoch()
+    job.end_epoch()
+    assert (desk.epochs("end"), job.epoch) == ([0], 1)
+
+
+class Tensor:
+    """Holds one number, like those of the frameworks."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def item(self) -> object:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def test_figures_may_be_anything_that_holds_a_number(desk: Desk) -> None:
+    desk.job().report(
+        loss=Tensor(0.25),
+        steps=3,
+        name="resnet",
+        many=Tensor(ValueError("only one element")),
+        none=None,
+        nan=math.nan,
+        infinite=Tensor(math.inf),
+        self=1,
+    )
+    assert desk.lines("metrics")[0]["v"] == {"loss": 0.25, "steps": 3.0, "self": 1.0}
+
+
+def test_figures_of_many_steps_are_told_once_in_a_while_and_the_last_at_the_end(
+    desk: Desk,
+) -> None:
+    job = desk.job()
+    job.start_epoch()
+    for step in range(1000):
+        job.report(loss=step)
+    job.end_epoch()
+    told = [line["v"]["loss"] for line in desk.lines("metrics")]
+    assert told[0] == 0
+    assert told[-1] == 999
+    assert len(told) < 100
+    assert {line["e"] for line in desk.lines("metrics")} == {0}
+
+
+def test_the_last_figures_are_told_when_the_script_is_over(desk: Desk) -> None:
+    done = desk.run(
+        "from stoker.training import job\njob.report(loss=1)\njob.report(loss=2)", EPOCHS_DONE=0
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line["v"] for line in desk.lines("metrics")] == [{"loss": 1.0}, {"loss": 2.0}]
+
+
+def test_too_many_figures_for_a_line_are_cut_not_torn(desk: Desk) -> None:
+    desk.job().report(**{f"weight {number} äöü": number for number in range(1000)})
+    (line,) = desk.lines("metrics")
+    assert 0 < len(line["v"]) < 1000
+    assert len(json.dumps(line)) < 4096
+
+
+def test_the_checkpoint_is_the_newest_finished_file(desk: Desk) -> None:
+    job = desk.job()
+    assert not desk.checkpoints.exists()
+    root = Path(job.checkpoint_dir)
+    assert root.is_dir()
+    assert job.checkpoint is None
+    for age, name in enumerate(["best.new", ".hidden", "new/model.pt", "old.pt"]):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("")
+        os.utime(root / name, (1000 - age, 1000 - age))
+    assert job.checkpoint == str(root / "new/model.pt")
+
+
+def test_one_process_has_one_job(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
+    for name, value in desk.variables.items():
+        monkeypatch.setenv(name, value)
+    job = training.job
+    assert training.job is job
+    assert copy.deepcopy({"model": job})["model"] is job
+    assert pickle.loads(pickle.dumps(job)) is job
+    assert len(desk.lines("hello")) == 1
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = training.nonsense
+
+
+def test_without_stoker_nothing_is_written_and_nothing_stops(tmp_path: Path) -> None:
+    job = Job({})
+    for _ in job.epochs(2):
+        for _ in job.steps(range(3)):
+            job.report(loss=1)
+    assert not job.should_stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "reports", ["/dev/null/x", "/proc/nowhere", "relative/\udcff", "/dev/full", "x" * 5000]
+)
+def test_reports_that_cannot_be_written_hurt_nobody(reports: str, tmp_path: Path) -> None:
+    job = Job({"STOKER_REPORTS": reports, "HEARTBEAT_FREQ": "1", "NUM_GPUS": "2"})
+    for _ in job.epochs(2):
+        for _ in job.steps(range(3)):
+            job.report(loss=1)
+    assert not job.should_stop()
+
+
+def test_a_full_disk_hurts_nobody(desk: Desk) -> None:
+    desk.reports.mkdir()
+    for name in ("report", "steps", "stop_at.new"):
+        (desk.reports / name).symlink_to("/dev/full")
+    desk.ask_to_stop()
+    job = desk.job(HEARTBEAT_FREQ=1, NUM_GPUS=2)
+    for _ in job.epochs(3):
+        for _ in job.steps(range(9)):
+            pass
+    assert not job.should_stop()  # its peers could not be told
+
+
+def test_half_a_line_does_not_swallow_the_next(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
+    job = desk.job()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:10]))
+    job.start_epoch()
+    monkeypatch.setattr(os, "write", whole)
+    job.end_epoch()
+    said = (desk.reports / "report").read_text().splitlines()
+    assert said[1] == '{"k":"star'
+    assert json.loads(said[2])["k"] == "end"
+
+
+def test_a_script_that_closes_all_files_does_not_get_steps_written_into_its_own(
+    desk: Desk,
+) -> None:
+    done = desk.run(
+        "import os\n"
+        "from stoker.training import job\n"
+        "job.start_epoch()\n"
+        "for _ in range(3): job.measure()\n"
+        "os.closerange(3, 100)\n"
+        "mine = open('mine', 'w')\n"
+        "for _ in range(3): job.measure()\n",
+        HEARTBEAT_FREQ=1,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (desk.root / "mine").read_text() == ""
+    assert desk.steps()["n"] == 6
+
+
+def test_nonsense_in_the_environment_counts_as_nothing(desk: Desk) -> None:
+    job = desk.job(EPOCHS_DONE="many", HEARTBEAT_FREQ="-3", NUM_GPUS="all", RANK="", EPOCHS="x")
+    assert (job.epochs_done, job.restarted) == (0, False)
+    assert list(job.epochs(1)) == [0]

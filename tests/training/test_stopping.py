@@ -1,0 +1,235 @@
+"""A stop that was asked for: when it acts, in one process and in several."""
+
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.training import Job
+from training.desk import Desk
+
+
+def stops(job: Job, epochs: int, steps: int = 3) -> int | None:
+    """The epoch before which the job stops; None: it runs to its end."""
+    try:
+        for _ in job.epochs(epochs):
+            for _ in job.steps(range(steps)):
+                pass
+    except SystemExit as stop:
+        if stop.code != 75:
+            raise
+        return job.epoch
+    return None
+
+
+def test_a_job_asked_before_its_first_epoch_loses_nothing(desk: Desk) -> None:
+    desk.ask_to_stop()
+    assert stops(desk.job(EPOCHS_DONE=4), epochs=9) == 4
+    assert [(line["k"], line["e"]) for line in desk.lines("start", "stopped")] == [("stopped", 4)]
+
+
+def test_the_loop_stops_after_the_body_that_saves(desk: Desk) -> None:
+    job = desk.job(EPOCHS_TO_BE_DONE=5)
+    saved = []
+
+    def train() -> None:
+        for epoch in job.epochs():
+            assert not job.should_stop()
+            if epoch == 2:
+                desk.ask_to_stop()
+                assert job.should_stop()
+            saved.append(epoch)
+
+    with pytest.raises(SystemExit):
+        train()
+    assert saved == [0, 1, 2]
+    assert desk.epochs("stopped") == [3]
+
+
+def test_a_job_in_its_last_epoch_is_not_stopped(desk: Desk) -> None:
+    job = desk.job(EPOCHS_TO_BE_DONE=2)
+    for epoch in job.epochs():
+        if epoch == 1:
+            desk.ask_to_stop()
+            assert not job.should_stop()
+    assert desk.lines("stopped") == []
+    assert desk.epochs("end") == [0, 1]
+
+
+def test_a_named_epoch_binds_a_process_that_was_asked_nothing(desk: Desk) -> None:
+    desk.reports.mkdir()
+    (desk.reports / "stop_at").write_text("2\n")
+    job = desk.job(NODE_RANK=1, NUM_NODES=2)
+    assert stops(job, epochs=9) == 2
+    assert desk.lines() == []  # only the first process speaks
+
+
+def test_with_peers_an_epoch_is_named_that_none_has_reached(desk: Desk) -> None:
+    job = desk.job(NUM_GPUS=2, LOCAL_RANK=0, RANK=0, WORLD_SIZE=2)
+    job.start_epoch()
+    job.end_epoch()
+    desk.ask_to_stop()
+    job.start_epoch()
+    assert (desk.reports / "stop_at").read_text() == "2\n"
+    assert desk.epochs("stop_at") == [2]
+    job.end_epoch()
+    with pytest.raises(SystemExit):
+        job.start_epoch()
+    assert desk.epochs("stopped") == [2]
+
+
+def test_with_peers_an_epoch_is_named_from_within_one_while_many_steps_are_left(
+    desk: Desk,
+) -> None:
+    job = desk.job(NUM_GPUS=2, HEARTBEAT_FREQ=1)
+    job.start_epoch()
+    for _ in job.steps(range(100)):
+        pass
+    job.start_epoch()
+    desk.ask_to_stop()
+    job.measure()
+    job.measure()
+    assert (desk.reports / "stop_at").read_text() == "2\n"
+    assert not job.should_stop()  # the others may not see it yet
+    for _ in job.steps(range(98)):
+        pass
+    assert job.should_stop()
+
+
+def test_with_peers_an_epoch_is_not_named_when_the_others_may_be_through(desk: Desk) -> None:
+    job = desk.job(NUM_GPUS=2, HEARTBEAT_FREQ=1)
+    job.start_epoch()
+    for _ in job.steps(range(20)):
+        pass
+    job.start_epoch()
+    for _ in job.steps(range(17)):
+        pass
+    desk.ask_to_stop()
+    for _ in job.steps(range(3)):
+        pass
+    assert not (desk.reports / "stop_at").exists()
+    assert not job.should_stop()
+    job.start_epoch()
+    assert (desk.reports / "stop_at").read_text() == "3\n"
+
+
+def test_machines_are_given_time_to_hear_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("stoker.training.process.perf_counter", lambda: now[0])
+    job = desk.job(NUM_NODES=2, NUM_GPUS=2)
+    desk.ask_to_stop()
+    job.start_epoch()  # nobody knows how long an epoch takes
+    assert not (desk.reports / "stop_at").exists()
+    now[0] += 8.0
+    job.start_epoch()
+    assert (desk.reports / "stop_at").read_text() == f"{1 + 1 + 3}\n"
+
+
+def test_one_process_on_several_gpus_that_has_made_its_group_has_no_peers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Group:
+        is_available = is_initialized = staticmethod(lambda: True)
+        get_rank = staticmethod(lambda: 0)
+        get_world_size = staticmethod(lambda: 1)
+
+    monkeypatch.setitem(sys.modules, "torch.distributed", Group())  # type: ignore[arg-type]
+    job = desk.job(NUM_GPUS=4)
+    job.start_epoch()
+    desk.ask_to_stop()
+    with pytest.raises(SystemExit):
+        job.start_epoch()
+
+
+RANKS = [
+    ({"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 4}, True),
+    ({"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 4}, False),
+    ({"LOCAL_RANK": 1}, False),
+    ({"NODE_RANK": 1}, False),
+    ({"STOKER_NODE_RANK": 1, "NODE_RANK": 0}, False),
+    ({"NODE_RANK": 0, "WORLD_SIZE": 1}, True),
+    ({"OMPI_COMM_WORLD_RANK": 2}, False),
+    # A rendezvous may give rank 0 to the second machine; stoker listens on the first.
+    ({"NODE_RANK": 0, "NUM_NODES": 2, "RANK": 4, "LOCAL_RANK": 0}, True),
+    ({"NODE_RANK": 1, "NUM_NODES": 2, "RANK": 0, "LOCAL_RANK": 0}, False),
+]
+
+
+@pytest.mark.parametrize(("variables", "speaks"), RANKS)
+def test_one_process_speaks_for_all(desk: Desk, variables: dict[str, object], speaks: bool) -> None:
+    job = desk.job(HEARTBEAT_FREQ=1, **variables)
+    for _ in job.epochs(1):
+        for _ in job.steps(range(3)):
+            job.report(loss=1)
+    assert bool(desk.lines()) is speaks
+    assert (desk.reports / "steps").exists() is speaks
+
+
+# ---------------------------------------------------------- all ranks, in every order of events
+
+
+def rank(job: Job, epochs: int, steps: int, answers: list[tuple[int, int, bool]]) -> Iterator[str]:
+    """One rank's life, cut into pieces between which the others may run."""
+    for epoch in range(job.epochs_done, epochs):
+        try:
+            job.start_epoch()
+        except SystemExit:
+            return
+        yield "started"
+        for step in range(steps):
+            yield "join"  # the gradients of all are needed
+            job.measure()
+            answers.append((epoch, step, job.should_stop()))
+            yield "stepped"
+        job.end_epoch()
+        answers.append((epoch, steps, job.should_stop()))
+        yield "ended"
+
+
+@given(
+    ranks=st.integers(2, 4),
+    epochs=st.integers(1, 5),
+    steps=st.integers(1, 12),
+    heartbeat=st.integers(1, 4),
+    moment=st.integers(0, 200),
+    seed=st.integers(0, 2**32),
+)
+def test_whenever_a_stop_is_asked_for_all_ranks_stop_at_the_same_epoch(
+    ranks: int, epochs: int, steps: int, heartbeat: int, moment: int, seed: int
+) -> None:
+    order = random.Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        desk = Desk(Path(directory), WORLD_SIZE=ranks, HEARTBEAT_FREQ=heartbeat)
+        jobs = [desk.job(RANK=i, LOCAL_RANK=i) for i in range(ranks)]
+        answers: list[list[tuple[int, int, bool]]] = [[] for _ in jobs]
+        lives = {
+            i: rank(job, epochs, steps, said)
+            for i, (job, said) in enumerate(zip(jobs, answers, strict=True))
+        }
+        waiting: set[int] = set()
+        for turn in range(10_000):
+            if turn == moment:
+                desk.ask_to_stop()
+            if len(waiting) == len(jobs):
+                waiting.clear()
+            able = [i for i in lives if i not in waiting]
+            if not able:
+                break
+            chosen = order.choice(able)
+            did = next(lives[chosen], None)
+            if did is None:
+                del lives[chosen]
+            elif did == "join":
+                waiting.add(chosen)
+        assert not lives, "a rank waits for one that has stopped"
+        assert len({job.epoch for job in jobs}) == 1
+        assert all(said == answers[0] for said in answers)
+        stopped = jobs[0].epoch
+        assert desk.epochs("stopped") == ([stopped] if stopped < epochs else [])
+        if stopped < epochs:
+            assert answers[0][-1][2]  # and it was foretold to all
