@@ -7,7 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import doors, idle, latency, machines, scale, startup, throughput, training
+from benchmarks import (
+    doors,
+    idle,
+    latency,
+    machines,
+    scale,
+    sharing,
+    startup,
+    throughput,
+    training,
+)
 from benchmarks.lab import REPOSITORY
 from benchmarks.report import machine
 from benchmarks.settings import Settings
@@ -21,6 +31,7 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "scale": scale.measure,
     "idle": idle.measure,
     "training": training.measure,
+    "sharing": sharing.measure,
 }
 
 
