@@ -11,61 +11,70 @@ from benchmarks.settings import Settings
 from stoker.training import Job
 
 STEP_SECONDS = 1e-3
-STEPS = 100
 SHARE_PROMISE = 0.5
 CALL_PROMISE = 2.0
+PLAIN, MEASURED, WORST = "a step", "a step, measured", "a step, measured and reported"
 
 
 def measure(settings: Settings) -> dict[str, Any]:
     """The share of a short step, and one call by itself."""
-    rounds = 40 if settings.quick else 400
-    print(f"\nTraining: what measure() costs on steps of 1 ms, {rounds} × {STEPS} of them\n")
+    rounds = 500 if settings.quick else 5000
+    print(f"\nTraining: what measure() costs on steps of 1 ms, {rounds} of each kind\n")
     with fresh_directory(settings.runs) as directory:
-        job = attached(directory)
-        plain, measured = steps(job, rounds)
+        job = attached(directory / "seldom", heartbeat=100)
+        found = steps(job, attached(directory / "always", heartbeat=1), rounds)
         calls = [one_call(job) for _ in range(5 if settings.quick else 25)]
-    share = (median(measured) / median(plain) - 1) * 100
-    rows = [
-        ["a step", f"{median(plain) * 1e6:.2f}", f"{percentile(plain, 90) * 1e6:.2f}", ""],
-        ["a step, measured", f"{median(measured) * 1e6:.2f}",
-         f"{percentile(measured, 90) * 1e6:.2f}",
-         f"+{share:.3f} %, < {SHARE_PROMISE} % {verdict(share, SHARE_PROMISE)}"],
-        ["measure() alone", f"{median(calls) * 1e6:.2f}", f"{percentile(calls, 90) * 1e6:.2f}",
-         f"< {CALL_PROMISE:g} µs {verdict(median(calls) * 1e6, CALL_PROMISE)}"],
-    ]  # fmt: skip
+    rows = []
+    for name, samples in found.items():
+        more = (median(samples) / median(found[PLAIN]) - 1) * 100
+        said = "" if name == PLAIN else f"{more:+.3f} %"
+        if name == MEASURED:
+            said += f", < {SHARE_PROMISE} % {verdict(more, SHARE_PROMISE)}"
+        rows.append([name, micro(median(samples)), micro(percentile(samples, 90)), said])
+    kept = verdict(median(calls) * 1e6, CALL_PROMISE)
+    rows.append(["measure() alone", micro(median(calls)), micro(percentile(calls, 90)),
+                 f"< {CALL_PROMISE:g} µs {kept}"])  # fmt: skip
     print(table(["", "median µs", "90 % µs", "promise"], rows))
-    return {"plain_seconds": plain, "measured_seconds": measured, "call_seconds": calls}
+    return {"step_seconds": found, "call_seconds": calls}
 
 
-def attached(directory: Path) -> Job:
-    """A job as stoker starts it: it reports every hundred steps, to a real file."""
-    job = Job({"STOKER_REPORTS": str(directory / "reports"), "HEARTBEAT_FREQ": "100"})
+def micro(seconds: float) -> str:
+    """In microseconds."""
+    return f"{seconds * 1e6:.2f}"
+
+
+def attached(reports: Path, heartbeat: int) -> Job:
+    """A job as stoker starts it: it reports every so many steps, to a real file."""
+    job = Job({"STOKER_REPORTS": str(reports), "HEARTBEAT_FREQ": str(heartbeat)})
     job.start_epoch()
     return job
 
 
-def steps(job: Job, rounds: int) -> tuple[list[float], list[float]]:
-    """Mean seconds of a step in each round, without and with the library, in turn."""
+def steps(seldom: Job, always: Job, rounds: int) -> dict[str, list[float]]:
+    """Seconds of single steps, without and with the library, in turn.
+
+    One by one, so that other programs on the machine, which take a core away for longer than a
+    step, spoil some samples and not the median.
+    """
     size = calibrate()
-
-    def nothing() -> None:
-        """Stands where measure() would."""
-
-    plain, measured = [], []
+    ways: list[tuple[str, Callable[[], None]]] = [
+        (PLAIN, nothing),
+        (MEASURED, seldom.measure),
+        (WORST, always.measure),
+    ]
+    found: dict[str, list[float]] = {name: [] for name, _ in ways}
     for number in range(rounds):
-        pair = [(plain, nothing), (measured, job.measure)]
-        for found, after in pair if number % 2 else reversed(pair):
-            found.append(run(size, after))
-    return plain, measured
+        turn = number % len(ways)
+        for name, after in ways[turn:] + ways[:turn]:
+            begin = time.perf_counter()
+            work(size)
+            after()
+            found[name].append(time.perf_counter() - begin)
+    return found
 
 
-def run(size: int, after: Callable[[], None]) -> float:
-    """Mean seconds of a step."""
-    begin = time.perf_counter()
-    for _ in range(STEPS):
-        work(size)
-        after()
-    return (time.perf_counter() - begin) / STEPS
+def nothing() -> None:
+    """Stands where measure() would."""
 
 
 def work(size: int) -> int:

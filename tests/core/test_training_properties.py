@@ -1,9 +1,7 @@
 """Training jobs, whatever comes: nobody stops in vain, nobody waits for ever, nothing breaks."""
 
-from math import inf
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -11,11 +9,12 @@ from core.story import Afar, gpus, node
 from core.test_training import counted, elastic, listens, progress, sharing, training
 from stoker.core import events as e
 from stoker.core.estimate import MOST_FAMILIES
-from stoker.core.job import Retry
-from stoker.core.plan import plan
-from stoker.core.policy.place import could_ever
+from stoker.core.instructions import Instruction
+from stoker.core.job import EarlySignal, Retry
+from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.units import THOUSAND
+from stoker.simulate.witness import Witness
 
 
 def asked(story: Afar, job: int) -> bool:
@@ -230,3 +229,120 @@ def test_a_known_kind_starts_with_no_more_than_its_queue_has_left() -> None:
     b = training(story, elastic(), name="a", queue="two")
     story.plan()
     assert len(story.on(b)) == 2
+
+
+# -- facts in any order -------------------------------------------------------------------
+
+
+class Watched(Afar):
+    """A story of which nothing goes wrong unseen."""
+
+    def __init__(self, gpus: int) -> None:
+        self.witness = Witness()
+        super().__init__(gpus)
+
+    def tell(self, event: e.Event) -> list[Instruction]:
+        self.witness.before(self.state, event)
+        wishes = super().tell(event)
+        self.witness.after(self.state, event)
+        assert self.witness.wrong == []
+        return wishes
+
+
+REQUESTS = [
+    gpus(1), gpus(2), sharing(4000), sharing(11_000), sharing(None), elastic(), elastic(2, 3),
+    gpus(2, beside=True, memory=3000), gpus(1, beside=True, memory=4000, most=2000),
+    Request(gpus=sharing(4000).gpus, exclusive=True),
+]  # fmt: skip
+KINDS = st.fixed_dictionaries(
+    {
+        "ask": st.sampled_from(REQUESTS),
+        "priority": st.sampled_from([0, 0, 1, 5]),
+        "name": st.sampled_from("ab"),
+        "queue": st.sampled_from(["default", "default", "two", "strict"]),
+        "restartable": st.booleans(),
+        "limit": st.sampled_from([None, None, 600]),
+        "warning": st.sampled_from([None, None, EarlySignal(10, 60)]),
+        "retry": st.just(Retry(1, ("lost",))),
+    }
+)
+ENDS: list[dict[str, Any]] = [
+    {"code": 0}, {"code": 1}, {"code": 75, "stopped": True}, {"code": 1, "memory": "cuda"},
+    {"code": 75}, {"code": None, "signal": 15},
+]  # fmt: skip
+STEPS = st.one_of(
+    st.tuples(st.just("submit"), KINDS),
+    st.tuples(st.just("start"), st.integers(0, 9)),
+    st.tuples(st.just("start all")),
+    st.tuples(st.just("start all")),
+    st.tuples(
+        st.just("count"), st.integers(0, 9), st.integers(0, 6), st.sampled_from([9.0, 900.0])
+    ),
+    st.tuples(st.just("memory"), st.integers(0, 9), st.sampled_from([900, 9000, 13_000, 23_600])),
+    st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from(ENDS)),
+    st.tuples(st.just("lost"), st.integers(0, 9)),
+    st.tuples(st.just("owner"), st.integers(0, 9), st.sampled_from(["pause", "cancel", "retry"])),
+    st.tuples(st.just("machine"), st.integers(1, 3)),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, 100.0, 5000.0])),
+)
+
+
+def take(story: Watched, step: tuple[Any, ...]) -> None:
+    """Let one thing happen, if it can happen to that job now."""
+    what, jobs = step[0], sorted(story.state.jobs)
+    if what == "submit":
+        fields = dict(step[1])
+        training(story, fields.pop("ask"), fields.pop("priority"), **fields)
+    elif what == "machine":
+        story.tell(e.NodeJoined(at=story.now, facts=node(gpus=step[1])))
+    elif what == "wait":
+        story.wait(step[1])
+    elif what == "start all":
+        for job in [id for id in jobs if story.job(id).state is JobState.CONFIGURING]:
+            happens(story, job, "start", ())
+    elif jobs:
+        happens(story, jobs[step[1] % len(jobs)], what, step[2:])
+    story.plan()
+
+
+def happens(story: Watched, job: int, what: str, more: tuple[Any, ...]) -> None:
+    state = story.job(job).state
+    if what == "owner":
+        owner_acts(story, job, state, more[0])
+    elif what == "start":  # also once more, as when reports are read again
+        story.started(job)
+        story.about(e.TrainingBegan, job)
+    elif what == "count":
+        story.about(e.EpochsCounted, job, done=more[0], seconds=more[1], warmup=2.0)
+    elif what == "memory":
+        story.about(e.MemoryMeasured, job, memory=more[0])
+    elif what == "end":
+        stop = more[0].get("stopped") and not asked(story, job)
+        if not stop:  # nobody stops who was not asked to
+            story.exited(job, **more[0])
+    elif what == "lost":
+        story.about(e.AttemptLost, job, why="gone")
+
+
+def owner_acts(story: Watched, job: int, state: JobState, act: str) -> None:
+    if act == "pause" and state is JobState.RUNNING:
+        story.fact(e.JobPaused, job, boot=story.boot)
+    elif act == "pause" and state is JobState.SUSPENDED:
+        story.fact(e.JobResumed, job, boot=story.boot)
+    elif act == "cancel" and not story.job(job).finished:
+        story.fact(e.JobCancelled, job)
+    elif act == "retry" and story.job(job).finished:
+        story.fact(e.JobRetried, job)
+
+
+@settings(
+    max_examples=150, deadline=None, derandomize=True, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(steps=st.lists(STEPS, min_size=25, max_size=50))
+def test_whatever_is_heard_of_training_jobs_nothing_goes_wrong(steps: list[Any]) -> None:
+    story = Watched(gpus=3)
+    queue(story, "two", max_gpus=2 * THOUSAND)
+    queue(story, "strict", strict=True)
+    for step in steps:
+        take(story, step)

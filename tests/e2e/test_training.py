@@ -167,3 +167,16 @@ def test_a_feed_counts_epochs_like_a_daemon(idle: Box) -> None:
         kill(feed.pid, signal.SIGKILL)
         feed.communicate()
     assert counted(idle) == [1, 2]
+
+
+def test_the_library_is_there_whatever_the_interpreter_has(box: Box, tmp_path: Path) -> None:
+    """As with an image that was built for the scheduler, or a bare Python."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine.py").write_text("")
+    line = "import mine, stoker.training; from kubernetesdlprofile import kubeprofiler as k; "
+    line += "print(k.KubeProfiler().EPOCHS, stoker.training.__file__)"
+    python = getattr(sys, "_base_executable", sys.executable)
+    job = box.submit("--epochs", 7, "--gpus", 0, "--env", f"PYTHONPATH={own}", python, "-c", line)
+    assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
+    assert box.output(job).startswith(f"7 {box.state}/library/")

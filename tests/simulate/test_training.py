@@ -105,7 +105,7 @@ def work(draw):
     return draw(st.sampled_from([0.0, 1.0, 30.0, 200.0])), trainee, request, more
 
 
-@settings(SMALL, max_examples=40)
+@settings(SMALL, max_examples=25)
 @given(
     works=st.lists(work(), min_size=2, max_size=9),
     seed=st.integers(0, 99),
@@ -114,7 +114,7 @@ def work(draw):
 )
 def test_a_closed_workload_comes_to_its_end_without_ping_pong(works, seed, faulty, mishaps):
     faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-    box = Box(gpus=3, seed=seed, faults=faults)
+    box = Box(gpus=3, seed=seed, faults=faults, check_every=10)
     jobs = []
     for wait, trainee, request, more in works:
         if trainee is not None:

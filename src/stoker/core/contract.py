@@ -9,6 +9,8 @@ from stoker.core.job import Job, Spec
 from stoker.core.request import GPU
 
 BACKEND = "PL_TORCH_DISTRIBUTED_BACKEND"
+TRAINS = "JOB_UUID"
+"""Set for training jobs, and for no others."""
 FIRST_PORT, PORTS = 29500, 2000
 """Where the processes of a job on one machine meet; each job at a port of its own."""
 
@@ -39,7 +41,7 @@ def variables(job: Job, spec: Spec, placement: Placement, unique: str) -> dict[s
     gpus = placement.names(GPU)
     nodes = len(placement.parts)
     found |= {
-        "JOB_UUID": unique,
+        TRAINS: unique,
         "JOB_RESTARTED": "TRUE" if done else "FALSE",
         "EPOCHS_DONE": str(done),
         "HEARTBEAT_FREQ": str(training.heartbeat),

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from stoker.core import contract
 from stoker.core.events import (
     AttemptLost,
     Event,
@@ -110,6 +111,7 @@ class LocalExecutor(Executor):
         self.places, self.install, self.grace = places, install, grace
         self.engine = os.environ.get(container.CHOICE) or engine
         self.keepers = keepers
+        self.library: str | None = None
         self.poller, self.secret, self.blob = poller, secret, blob
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.holds = holds or Holds()
@@ -178,10 +180,23 @@ class LocalExecutor(Executor):
         if launch.container is not None:
             argv, more = self._contained(launch)
             extra = extra | more
+        elif contract.TRAINS in extra:
+            extra = extra | self._with_library(launch)
         if launch.terminal:
             path = terminal_path(self.places.terminals, launch.job, launch.attempt)
             argv = (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *argv)
         return argv, extra
+
+    def _with_library(self, launch: Launch) -> dict[str, str]:
+        """A training script finds the library first, whatever its interpreter has installed."""
+        own = self._environment(launch.environment).get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
+
+    def _library(self, launch: Launch) -> str:
+        home = os.path.dirname(os.path.dirname(launch.reports))
+        if self.library is None or not os.path.isdir(self.library):
+            self.library = library.provide(home)
+        return self.library
 
     def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         missing = container.absent(self._environment(launch.environment), self.engine)
@@ -190,8 +205,7 @@ class LocalExecutor(Executor):
         script = f"{self.places.scripts}/{launch.script}" if launch.script else None
         if script is not None:
             os.chmod(script, 0o755)  # noqa: S103 - an image may run as anybody; its directory is ours
-        copy = library.provide(os.path.dirname(os.path.dirname(launch.reports)))
-        return container.command(launch, copy, self.grace, self.engine, script)
+        return container.command(launch, self._library(launch), self.grace, self.engine, script)
 
     def _call_off(self, wish: StartProcess, why: str) -> None:
         now = time.time()

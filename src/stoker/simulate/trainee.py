@@ -27,7 +27,7 @@ class Trainee(Struct, frozen=True, kw_only=True):
 
     def epoch(self, gpus: int) -> float:
         """Seconds that one takes."""
-        return self.seconds / max(gpus, 1) ** self.scaling
+        return self.seconds / float(max(gpus, 1) ** self.scaling)
 
     def uses(self, epoch: int) -> int:
         """MiB of each of its GPUs."""

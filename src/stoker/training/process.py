@@ -41,7 +41,7 @@ class Job:
         self._files = Files(around.reports) if around.reports else None
         self._stopping = Stopping(self._files, around.epochs)
         self._owner = os.getpid()
-        self._first = around.first
+        self._look_around()
         self._open = False
         self._said_hello = False
         self._began = 0.0
@@ -87,9 +87,8 @@ class Job:
         if epoch is not None:
             self.epoch = epoch
         if self._speaks():
-            self._first = self._around.first
-            stopping = self._stopping
-            if stopping.due_at(self.epoch, self._first, self._around.peers, self._around.nodes):
+            self._look_around()
+            if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes):
                 self._stop()
             self._hello()
             self._say(f'{{"k":"start","e":{self.epoch},"t":{time():.3f}}}')
@@ -131,9 +130,8 @@ class Job:
         if not self._speaks():
             return False
         after = self.epoch + 1 if self._open else self.epoch
-        return self._stopping.coming(
-            after, self._steps if self._open else None, self._first, self._around.peers
-        )
+        steps = self._steps if self._open else None
+        return self._stopping.coming(after, steps, self._first, self._peers)
 
     # ------------------------------------------------------------------------- checkpoints
 
@@ -195,10 +193,16 @@ class Job:
         self._files.tell_steps(
             f'{{"e":{self.epoch},"n":{steps},"s":{self._mean():.6g},"t":{time():.3f}}}'
         )
-        if self._stopping.undecided:
-            self._stopping.decide_within(self.epoch, steps, self._around.peers, self._around.nodes)
+        if self._peers and self._stopping.undecided:
+            self._stopping.decide_within(self.epoch, steps, self._nodes)
 
     # ------------------------------------------------------------------------- speaking
+
+    def _look_around(self) -> None:
+        """Who we are among our peers: a script may join them after it has made its job."""
+        self._first = self._around.first
+        self._peers = self._around.peers
+        self._nodes = self._around.nodes
 
     def _speaks(self) -> bool:
         """Whether this process is a rank of the job, not a copy that loads its data."""

@@ -54,9 +54,9 @@ class Stopping:
             self._name(epoch, nodes)
         return False
 
-    def decide_within(self, epoch: int, steps: int, peers: bool, nodes: int) -> None:
+    def decide_within(self, epoch: int, steps: int, nodes: int) -> None:
         """Name an epoch from within one, if the others are sure to need us for more steps of it."""
-        if self._files is None or not peers or not self._files.asked():
+        if self._files is None or not self._files.asked():
             return
         if self._named_epoch() is not None:
             return
