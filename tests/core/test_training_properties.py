@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -10,9 +11,12 @@ from core.test_training import counted, elastic, listens, progress, sharing, tra
 from stoker.core import events as e
 from stoker.core.estimate import MOST_FAMILIES
 from stoker.core.instructions import Instruction
-from stoker.core.job import EarlySignal, Retry
+from stoker.core.job import EarlySignal, Job, Retry
 from stoker.core.lifecycle import JobState
+from stoker.core.plan import plan
 from stoker.core.request import Request
+from stoker.core.restore import restore
+from stoker.core.state import Rest
 from stoker.core.units import THOUSAND
 from stoker.simulate.witness import Witness
 
@@ -171,6 +175,18 @@ def test_memory_measured_on_a_gpu_that_is_gone_breaks_nothing() -> None:
         counted(story, job, 1, seconds=5.0)
         story.exited(job, 0)
     assert story.free() == {"0": 1000}
+
+
+def test_those_who_share_a_gpu_that_is_gone_are_left_alone_after_a_restart() -> None:
+    """Rows do not say any more how much memory it had, so that nobody can say it is too little."""
+    story = Afar(gpus=2)
+    jobs = [training(story, sharing(4000), name=name) for name in "abcd"]
+    listens(story, *jobs)
+    story.tell(e.NodeJoined(at=story.now, facts=node(gpus=1)))
+    rows = [msgspec.json.decode(row, type=Job) for row in story.rows.values()]
+    state = restore(msgspec.json.decode(story.rest, type=Rest), story.state.specs, rows)
+    assert sorted(state.stoppable) == jobs
+    assert list(plan(state, story.now, story.boot)) == []
 
 
 def test_a_kind_that_is_forgotten_is_forgotten_by_those_who_wait() -> None:

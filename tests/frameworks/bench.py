@@ -33,6 +33,7 @@ class Bench:
             "TF_USE_LEGACY_KERAS": "1",  # the guide's TensorFlow example speaks Keras 2
             "KERAS_BACKEND": "torch",  # the quickest to import; read by Keras 3 alone
             "HF_HUB_OFFLINE": "1",
+            "GLOO_SOCKET_IFNAME": "lo",  # the processes of a job meet on this machine alone
         }
 
     # -- starting -----------------------------------------------------------------------

@@ -42,14 +42,14 @@ def test_a_callback_stops_resumes_and_ends_with_the_same_weights(
 def test_plain_pytorch_with_its_random_numbers_ends_with_the_same_weights(bench: Bench) -> None:
     epochs, script = 60, EXAMPLES / "pytorch.py"
     job = bench.submit("python", script, epochs=epochs)
-    for preemption in range(3):
+    for preemption in (1, 2):
         job.reaches(job.counted() + 1)
         bench.preempt(job)
-        assert int(job.began()["EPOCHS_DONE"]) > preemption
+        assert int(job.began()["EPOCHS_DONE"]) >= preemption
     undisturbed = digits(bench.alone(script, epochs))
     view = job.completed()
     assert view["training"]["epochs_done"] == epochs
-    assert view["training"]["preemptions"] == 3
+    assert view["training"]["preemptions"] == 2
     assert tensors(job.checkpoints) == tensors(bench.user / "alone" / "snapshots" / "job")
     assert digits(job.outputs()[-1]) == undisturbed
 
@@ -70,7 +70,7 @@ def tensors(directory: Path) -> dict[str, bytes]:
 def test_two_processes_of_torchrun_stop_at_the_same_epoch_and_go_on_together(pair: Bench) -> None:
     epochs = 12
     job = pair.submit(
-        BIN / "torchrun", "--nproc_per_node", 2, "--master_port", 0,
+        BIN / "torchrun", "--standalone", "--nproc_per_node", 2,
         PROGRAMS / "with_torchrun.py", epochs=epochs, gpus=2,
     )  # fmt: skip
     for _ in range(2):

@@ -11,6 +11,8 @@ from ssh.machine import Machine
 from ssh.moves import HOLD, add, let_go, reopen, shut, stands
 
 PYTHON = "/usr/bin/python3"
+ONE = ("--gpus", "1", "--cpus", "0")
+"""A GPU, and no cores: those may be short where many tests run at once."""
 SCRIPT = """
 import os, time
 from kubernetesdlprofile import kubeprofiler
@@ -44,7 +46,7 @@ def machines(lab: Lab) -> tuple[Machine, Machine]:
 
 def train(box: Box, *more: str, epochs: int = 4) -> int:
     box.script("train.py", SCRIPT)
-    options = ("--gpus", "1", "--exclusive-gpu", "--epochs", str(epochs), *more)
+    options = (*ONE, "--exclusive-gpu", "--epochs", str(epochs), *more)
     return int(box.submit(*options, PYTHON, "train.py"))
 
 
@@ -77,7 +79,7 @@ def test_preempted_on_one_machine_it_goes_on_on_the_other(field: tuple[Box, Lab]
     go(g, 0, 1)
     until(lambda: done(box, job) == 2)
     assert checkpoints_there(g, box, job) == {"model-1": "11"}
-    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", HOLD))
+    urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
     until(lambda: journal(box, "StopAsked"))
     go(g, 2)
     box.becomes(urgent, "RUNNING")
@@ -133,7 +135,7 @@ def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(field: tuple[Box, Lab]) -
     add(box, g)
     job = train(box)
     until(lambda: journal(box, "TrainingBegan"))
-    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", "hostname"))
+    urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", "hostname"))
     [run] = (g.home / ".stoker/run").iterdir()
     stop = run / f"{job}.0.reports/stop"
     until(stop.exists)
@@ -166,7 +168,7 @@ def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
     until(lambda: journal(box, "TrainingBegan"))
     place.parent.mkdir(exist_ok=True)
     place.write_text("in the way")
-    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", HOLD))
+    urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", HOLD))
     until(lambda: journal(box, "StopAsked"))
     go(g, 0)
     box.becomes(urgent, "RUNNING")
@@ -208,11 +210,13 @@ def test_what_python_finds_first(field: tuple[Box, Lab]) -> None:
     add(box, lab.a, bare)
     for machine, own in ((lab.a, "/profile"), (bare, "/asked")):
         line = 'echo "${PYTHONPATH#*:}"; ls ${PYTHONPATH%%:*}'
-        named = ("-w", machine.name, "--gpus", "0", "--env", "PYTHONPATH=/asked")
+        named = ("-w", machine.name, "--gpus", "0", "--cpus", "0", "--env", "PYTHONPATH=/asked")
         job = box.submit(*named, "--epochs", "1", "--wrap", line)
         assert box.end_of(job)["result"] == 0
         assert box.output(job) == f"{own}\nkubernetesdlprofile\nstoker\n"
-    job = box.submit("-w", "a", "--gpus", "0", "--wrap", "echo $PYTHONPATH$STOKER_LIBRARY")
+    job = box.submit(
+        "-w", "a", "--gpus", "0", "--cpus", "0", "--wrap", "echo $PYTHONPATH$STOKER_LIBRARY"
+    )
     assert box.end_of(job)["result"] == 0
     assert box.output(job) == "/profile\n"
 
@@ -241,7 +245,8 @@ exit 75
 def submit_parts(box: Box, line: str) -> int:
     """A job on both machines that is told of the others in every way."""
     options = {
-        "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "epochs": "9", "distributed": True,
+        "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "cpus": "0", "epochs": "9",
+        "distributed": True,
     }  # fmt: skip
     submission = {
         "what": {"line": line}, "options": options, "directory": str(box.user),
@@ -260,7 +265,7 @@ def test_all_parts_know_each_other_and_stop_at_one_epoch(field: tuple[Box, Lab])
     add(box, g, h)
     job = submit_parts(box, PARTS)
     until(lambda: journal(box, "TrainingBegan"))
-    urgent = int(box.submit("-w", "g", "--gpus", "1", "--priority", "9", "--wrap", "hostname"))
+    urgent = int(box.submit("-w", "g", *ONE, "--priority", "9", "--wrap", "hostname"))
     until(lambda: part(box, job, 1)[2:] == ["3"])
     (g.home / "go").touch()
     assert box.end_of(urgent)["result"] == 0
@@ -295,7 +300,7 @@ def test_a_container_over_there_has_that_machine_s_paths(field: tuple[Box, Lab])
     add(box, g)
     box.script("made", "sent\n")
     (box.user / "data").mkdir()
-    options = ("-w", "g", "--gpus", "1", "--epochs", "1", "--image", "py", "--cpus", "0")
+    options = ("-w", "g", *ONE, "--epochs", "1", "--image", "py")
     job = int(box.submit(*options, "--mount", f"{box.user}/data:/data", "--wrap", "hostname"))
     end = box.end_of(job)
     unique = end["training"]["uuid"]

@@ -272,7 +272,7 @@ def _crowded(state: State, able: dict[int, Job]) -> list[Job]:
     }
     for node in state.cluster.nodes.values():
         for device in node.types.get(GPU, ()):
-            short = device.memory_free - device.stranger_memory < 0
+            short = device.memory_free - device.stranger_memory < 0 and not device.gone
             if device.slivers < 2 or not short or (node.name, device.name) in asked:
                 continue
             sharing = [
