@@ -617,3 +617,84 @@ def test_what_earlier_attempts_ran_counts_too() -> None:
     listens(story, a)
     assert story.wait(150) == []
     assert [type(fact) for fact in story.wait(60)] == [e.EstimateExceeded]
+
+
+# -- found by random courses --------------------------------------------------------------
+
+
+def test_one_that_made_room_does_not_slip_back_into_it() -> None:
+    story = Afar(gpus=2)
+    a, b = training(story, limit=600), training(story)
+    listens(story, a, b)
+    training(story, gpus(2), priority=5)
+    assert sorted(story.plan()) == [a, b]
+    story.exited(a, 75, stopped=True)
+    assert story.plan() == []
+
+
+def test_nobody_with_a_limit_slips_into_room_that_is_being_made() -> None:
+    story = Afar(gpus=2)
+    a, b = training(story), training(story)
+    listens(story, a, b)
+    training(story, gpus(2), priority=5)
+    story.plan()
+    story.submit(gpus(1), limit=36_000)
+    story.exited(a, 75, stopped=True)
+    assert story.plan() == []
+
+
+def test_a_part_of_a_gpu_is_not_given_out_beside_those_who_share_it() -> None:
+    story = Afar(gpus=1)
+    a = training(story, sharing(4000), name="a")
+    listens(story, a)
+    story.submit(gpus(0.5))
+    assert story.plan() == []
+
+
+def test_one_that_was_paused_over_a_restart_can_stop_when_it_goes_on() -> None:
+    story = Afar(gpus=1)  # after every fact, it compares memory with what rows would give
+    low = training(story)
+    listens(story, low)
+    story.fact(e.JobPaused, low, boot=story.boot)
+    story.fact(e.JobResumed, low, boot=story.boot)
+    training(story, priority=5)
+    assert story.plan() == [low]
+
+
+def test_a_stop_whose_wish_was_lost_is_still_no_completion() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    story.exited(low, 0, stopped=True)
+    assert (story.is_(low), story.job(low).requeues) == ("PENDING", 1)
+
+
+def test_a_pause_does_not_count_against_the_grace() -> None:
+    story = Afar(gpus=1)
+    low = training(story, restartable=True)
+    listens(story, low)
+    counted(story, low, 1, seconds=100.0)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.fact(e.JobPaused, low, boot=story.boot)
+    story.now += 10_000
+    story.fact(e.JobResumed, low, boot=story.boot)
+    assert story.wait(1) == []
+
+
+def test_the_grace_goes_on_when_the_machine_of_the_daemon_was_restarted() -> None:
+    story = Afar(gpus=1)
+    story.add("far", gpus=1)
+    low = training(story, Request(gpus=gpus(1).gpus, nodes=("far",)), restartable=True)
+    listens(story, low)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.now += 100
+    story.restart(rebooted=True)
+    story.reached("far")
+    assert [type(fact) for fact in story.wait(700)] == [e.StopOverdue]
+
+
+def test_a_shared_gpu_counts_as_one_in_the_limits_of_a_queue() -> None:
+    story = Afar(gpus=4)
+    story.tell(e.QueueDefined(at=story.now, name="one", max_gpus=1000))
+    jobs = [training(story, sharing(20_000), queue="one", name=f"n{n}") for n in range(2)]
+    assert story.plan() == jobs[:1]

@@ -41,6 +41,11 @@ class Take(Struct, frozen=True, array_like=True):
     amount: int
     memory: int = 0
 
+    @property
+    def shares(self) -> bool:
+        """Whether this is a GPU that is shared by memory."""
+        return self.amount == SLIVER and self.memory > 0 and self.type == GPU
+
 
 class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Which devices of which node an attempt holds, and its other parts on other nodes."""
@@ -64,8 +69,13 @@ class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def gpu_amount(self) -> int:
-        """Thousandths of GPUs held, on all machines together."""
-        return sum(take.amount for part in self.parts for take in part.takes if take.type == GPU)
+        """Thousandths of GPUs held, on all machines together; one that is shared counts as one."""
+        return sum(
+            THOUSAND if take.shares else take.amount
+            for part in self.parts
+            for take in part.takes
+            if take.type == GPU
+        )
 
 
 class Device:
@@ -153,7 +163,7 @@ class Node:
             device = self.by_name[take.type, take.device]
             device.free -= take.amount
             device.memory_free -= take.memory
-            device.slivers += take.amount == SLIVER
+            device.slivers += take.shares
             if device.free < 0:
                 raise AssertionError(f"{self.name} {take.type} {take.device} is over-committed")
 
@@ -163,7 +173,7 @@ class Node:
             device = self.by_name[take.type, take.device]
             device.free += take.amount
             device.memory_free += take.memory
-            device.slivers -= take.amount == SLIVER
+            device.slivers -= take.shares
             if device.free > device.facts.capacity:
                 raise AssertionError(f"{self.name} {take.type} {take.device} given back twice")
             if device.gone and device.free == device.facts.capacity:
@@ -216,7 +226,7 @@ class Cluster:
             # A device that shrank under its attempts is less than empty until they end.
             device.free -= take.amount
             device.memory_free -= take.memory
-            device.slivers += take.amount == SLIVER
+            device.slivers += take.shares
 
     def take(self, placement: Placement) -> None:
         """Enter a placement in the ledger."""

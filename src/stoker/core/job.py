@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from stoker.core.cluster import Placement
 from stoker.core.dependency import Dependency
@@ -125,6 +126,12 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """Seconds that earlier attempts have run."""
     counted_at: float | None = None
     """When the last epoch began, for all we know."""
+
+    def later(self, seconds: float) -> Progress:
+        """The same, had it been asked to stop so much later."""
+        if self.stop is None:
+            return self
+        return replace(self, stop=replace(self.stop, boot=self.stop.boot + seconds))
 
 
 class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):

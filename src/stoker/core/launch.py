@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core import contract
-from stoker.core.cluster import SLIVER, Node, Placement
+from stoker.core.cluster import Node, Placement
 from stoker.core.job import Carry, Container, Job, Spec
 from stoker.core.request import GPU
 from stoker.core.units import format_amount
@@ -84,7 +84,7 @@ def launch(
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.attempt),
         "STOKER_GPUS": gpus,
-        "STOKER_GPU_COUNT": _count(placement),
+        "STOKER_GPU_COUNT": format_amount(placement.gpu_amount),
         "STOKER_GPU_UUIDS": ",".join(uuids),
         "STOKER_NODES": node.name,
         "STOKER_NODE_RANK": "0",
@@ -122,12 +122,6 @@ def launch(
         own_checkpoints=spec.training is None or spec.training.snapshots is None,
         trains=spec.training is not None or spec.warning is not None,
     )  # fmt: skip
-
-
-def _count(placement: Placement) -> str:
-    """How many GPUs it sees; of those that it shares by memory, no share is counted."""
-    sliver = any(take.amount == SLIVER for take in placement.takes if take.type == GPU)
-    return str(len(placement.names(GPU))) if sliver else format_amount(placement.gpu_amount)
 
 
 def _visible(gpus: str, vendors: set[str | None]) -> dict[str, str]:

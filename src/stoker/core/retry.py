@@ -48,6 +48,9 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
     if event.signal:
         verdict = Verdict(JobState.FAILED, f"killed by {signal_name(event.signal)}")
         return _again(job, spec.retry, verdict, ("signal", "fail"), ran)
+    if event.stopped and job.requeues < MOST_REQUEUES:
+        # It was asked to, by somebody whose word is not on record: a power cut came between.
+        return Verdict(JobState.FAILED, "stopped", again=True, requeued=True)
     if event.code == 0:
         return Verdict(JobState.COMPLETED, "done")
     if event.code == SKIPPED:

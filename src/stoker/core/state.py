@@ -220,6 +220,8 @@ class State:
 
     def latest_end(self, job: Job) -> float:
         """When a running attempt is over at the latest; nobody knows how long a pause lasts."""
+        if job.progress is not None and job.progress.stop is not None:
+            return job.progress.stop.boot
         spec = self.specs[job.spec]
         limit = None if job.state is JobState.SUSPENDED else spec.limit
         if limit is None and job.progress is not None and job.state is JobState.RUNNING:
@@ -381,7 +383,7 @@ class State:
 
     def look_whether_stoppable(self, job: Job) -> None:
         """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
-        if job.state is JobState.RUNNING and can_stop(job, self.specs[job.spec]):
+        if job.started_at is not None and can_stop(job, self.specs[job.spec]):
             self.stoppable[job.id] = job
 
     def reserve_anew(self, job: Job, placement: Placement) -> None:

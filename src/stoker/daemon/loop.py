@@ -232,7 +232,7 @@ class Loop:
         facts = self.fleet.of_this_machine(facts) + self.fleet.facts(self.engine.state)
         facts = self.trainings.heed(facts)
         if self.watch.pending is not None:
-            # First what was seen of the GPUs: it says whose fault it was that one ran out of memory.
+            # First what was seen of the GPUs: it tells whose fault it was that memory ran out.
             facts = self.watch.facts(self.engine.state) + facts
             self.probe_asked = None
         return facts

@@ -25,6 +25,7 @@ def portrait(state: State) -> dict[str, Any]:
         "running": sorted(state.running),
         "finished": sorted(state.finished),
         "unseen": sorted(state.unseen),
+        "stoppable": sorted(state.stoppable),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.queue_running, state.queue_gpus, state.array_running),
         "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),

@@ -58,7 +58,9 @@ class StokerCallback(_base()):  # type: ignore[misc]
         if saved is None:
             return
         optimizer = getattr(self.model, "optimizer", None)
-        if optimizer is not None and not getattr(optimizer, "built", True):
+        # Keras 2 calls it _built; an optimizer that was not built takes nothing from the file.
+        built = getattr(optimizer, "built", getattr(optimizer, "_built", False))
+        if not built and hasattr(optimizer, "build"):
             optimizer.build(self.model.trainable_variables)
         self.model.load_weights(saved[1])
 

@@ -1,17 +1,26 @@
-"""Keras 3 with the callback of stoker.training; its data comes in a fixed order."""
+"""Keras with the callback of stoker.training: Keras 3 alone, or with FLAVOUR=tensorflow Keras 2.
+
+Its data comes in a fixed order.
+"""
 
 import os
 import time
 
-import keras
 import numpy
 from digest import tell
+
+if os.environ.get("FLAVOUR") == "tensorflow":
+    import tensorflow
+
+    keras = tensorflow.keras
+else:
+    import keras
 
 from stoker.training.keras import StokerCallback
 
 keras.utils.set_random_seed(1)
 x = numpy.random.default_rng(1).normal(size=(40, 4)).astype("float32")
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
 model.compile(optimizer=keras.optimizers.Adam(1e-2), loss="mse")
 
 

@@ -63,7 +63,10 @@ def on_job_resumed(state: State, event: e.JobResumed) -> Wishes:
     """Its processes go on; the pause does not count against its time."""
     job = state.jobs[event.job]
     state.move(job, JobState.RUNNING)
-    job.slack += max(event.boot - (job.paused_boot or event.boot), 0.0)
+    pause = max(event.boot - (job.paused_boot or event.boot), 0.0)
+    job.slack += pause
+    if job.progress is not None:
+        job.progress = job.progress.later(pause)  # nobody comes to a checkpoint meanwhile
     job.paused_boot = None
     return [ResumeAttempt(job.id, job.attempt)]
 

@@ -44,6 +44,8 @@ def _keep_time(job: Job, event: e.DaemonStarted) -> None:
     job.started_boot = event.clock if began is None else _on_new_clock(event, began)
     if job.paused_boot is not None and before is not None:
         job.paused_boot += job.started_boot - before
+    if job.progress is not None and before is not None:
+        job.progress = job.progress.later(job.started_boot - before)
 
 
 def on_node_added(state: State, event: e.NodeAdded) -> Wishes:

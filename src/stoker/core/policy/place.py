@@ -250,7 +250,11 @@ def _choose(
         return None
     takes = [Take(type, device.name, THOUSAND, memory) for device in chosen]
     if part:
-        sharing = [each for each in open_ if each.left >= part and each not in chosen]
+        sharing = [
+            each
+            for each in open_
+            if each.left >= part and each not in chosen and not (type == GPU and each.slivers)
+        ]
         if not sharing:
             return None
         # The fullest device that still has room, so that whole ones stay whole.
@@ -270,7 +274,7 @@ def _most(devices: list[Device]) -> int:
             largest = max(largest, left)
             if left == THOUSAND:
                 whole += 1
-            elif left > part:
+            elif left > part and not (device.type == GPU and device.slivers):
                 part = left
     return whole * THOUSAND + part if unit else largest
 

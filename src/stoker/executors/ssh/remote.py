@@ -41,6 +41,7 @@ from stoker.executors.ssh.provisions import Provisions
 from stoker.executors.ssh.reunion import Reunion
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.trees import Tree
+from stoker.executors.ssh.words import STOP, STOP_AT, Words
 from stoker.executors.ssh.worker import Worker
 
 LOOK, CHECK = 1.0, 20.0
@@ -110,6 +111,7 @@ class RemoteExecutor:
         self.worker = Worker(poller)
         self.connection = Connection(address, control, install, poller, self)
         self.travel = Travel(self.connection, self.worker, surveys)
+        self.words = Words(self.connection)
         self.provisions = Provisions(self.connection, self.worker, self.travel, shared)
         host = Host(name, install, shared)
         self.fetching = Fetching(
@@ -226,8 +228,11 @@ class RemoteExecutor:
     def _order(self, attempt: Attempt, where: str, shelf: str | None) -> None:
         launch, way = attempt.launch, self.travel.way
         assert launch is not None
-        if attempt.ending or way is None:
+        if attempt.ending:
             self._call_off(attempt, "cancelled before it was sent")
+            return
+        if way is None:
+            self._call_off(attempt, f"{self.name} has not said yet where its files are")
             return
         work = f"{way.root}/work/{self.connection.install}.{attempt.word}"
         launch = self.provisions.localized(launch, way, work, shelf)
@@ -308,35 +313,12 @@ class RemoteExecutor:
             self.connection.ask(None, "signal", str(int(number)), attempt.word)
 
     def ask_to_stop(self, key: Key, why: str) -> None:
-        """Have an attempt's library find the wish to stop, now or when the machine answers."""
-        self._leave(key, "stop", why)
+        """Have an attempt's library find the wish to stop."""
+        self.words.leave(self.attempts.get(key), STOP, why)
 
     def name_stop(self, key: Key, epoch: int) -> None:
         """Tell a part before which epoch all of them stop."""
-        self._leave(key, "stop_at", str(epoch))
-
-    def _leave(self, key: Key, name: str, text: str) -> None:
-        attempt = self.attempts.get(key)
-        if attempt is not None:
-            attempt.words = attempt.words | {name: text}
-            self._leave_words(attempt)
-
-    def _leave_words(self, attempt: Attempt) -> None:
-        """Whatever this connection's agent has not been told yet, of an attempt that runs."""
-        if attempt.pid is None or attempt.over is not None:
-            return
-        for name, text in attempt.words.items():
-            if attempt.left.get(name) != text:
-                attempt.left = attempt.left | {name: text}
-                self.connection.ask(self._left(attempt, name), "leave", attempt.word, name, text)
-
-    @staticmethod
-    def _left(attempt: Attempt, name: str) -> Callable[[list[str]], None]:
-        def left(words: list[str]) -> None:
-            if words[0] != "done":  # no room: again when we next look at it
-                attempt.left = {each: text for each, text in attempt.left.items() if each != name}
-
-        return left
+        self.words.leave(self.attempts.get(key), STOP_AT, str(epoch))
 
     def adopt(
         self,
@@ -489,7 +471,7 @@ class RemoteExecutor:
                     at=time.time(), job=job, attempt=number, pid=pid, boot=boot, part=attempt.part
                 )
             )
-        self._leave_words(attempt)
+        self.words.repeat(attempt)
         if not attempt.ending or attempt.over is not None:
             return
         if not attempt.told:
