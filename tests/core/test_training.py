@@ -698,3 +698,15 @@ def test_a_shared_gpu_counts_as_one_in_the_limits_of_a_queue() -> None:
     story.tell(e.QueueDefined(at=story.now, name="one", max_gpus=1000))
     jobs = [training(story, sharing(20_000), queue="one", name=f"n{n}") for n in range(2)]
     assert story.plan() == jobs[:1]
+
+
+def test_what_was_saved_on_a_machine_that_is_given_up_does_not_count() -> None:
+    story = Afar(gpus=1)
+    story.add("far", gpus=1)
+    low = training(story, Request(gpus=gpus(1).gpus, nodes=("far",)), if_unreachable=60)
+    listens(story, low)
+    counted(story, low, 4)
+    story.silent("far")
+    story.wait(61)
+    assert story.is_(low) == "PENDING"
+    assert progress(story, low).epochs == 0

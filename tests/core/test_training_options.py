@@ -235,6 +235,12 @@ def test_nonsense_is_refused_with_a_sentence(options: dict[str, Any]) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_an_empty_image_is_no_image() -> None:
+    for before in (None, spec(image="img")):
+        with pytest.raises(BadValue, match="--image is empty"):
+            asked(image="") if before is None else edited(before, image="")
+
+
 def test_requeue_lets_it_be_ended_to_make_room() -> None:
     assert asked(requeue=True).fields["restartable"] is True
     assert asked(no_requeue=True).fields["restartable"] is False

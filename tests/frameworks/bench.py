@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.box import FINISHED, Box, until
+from e2e.box import FINISHED, Box
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -16,6 +18,15 @@ EXAMPLES = ROOT / "examples" / "training"
 BIN = ROOT / ".venv-frameworks" / "bin"
 PATIENCE = 120.0
 """Seconds that one step may take: an import of TensorFlow on a machine that does much else."""
+
+
+def until(what: Callable[[], Any]) -> Any:
+    """Look until there is something; not too often, for the scripts need the processors."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.1)
+    return found
 
 
 class Bench:
@@ -85,7 +96,7 @@ class Bench:
         before = job.view["attempt"]
         urgent = self.box.submit("--gpus", gpus, "--priority", "100", "true")
         assert self.box.end_of(urgent, PATIENCE)["state"] == "COMPLETED"
-        view = until(lambda: job.attempt_after(before), PATIENCE)
+        view = until(lambda: job.attempt_after(before))
         assert view["state"] not in FINISHED, f"over before it was asked to stop: {view}"
 
 
@@ -113,7 +124,7 @@ class Job:
 
     def began(self) -> dict[str, str]:
         """The environment of the attempt that runs, once there is one."""
-        until(lambda: self.view["pid"], PATIENCE)
+        until(lambda: self.view["pid"])
         found: dict[str, str] = until(self._environment)
         return found
 
@@ -127,7 +138,7 @@ class Job:
 
     def listens(self) -> None:
         """Wait until the library in this attempt has said hello."""
-        until(lambda: self.view["training"]["listening"], PATIENCE)
+        until(lambda: self.view["training"]["listening"])
 
     def counted(self) -> int:
         """How many epochs count."""
@@ -135,7 +146,7 @@ class Job:
 
     def reaches(self, epochs: int) -> None:
         """Wait until that many count."""
-        until(lambda: self.counted() >= epochs or self.view["state"] in FINISHED, PATIENCE)
+        until(lambda: self.counted() >= epochs or self.view["state"] in FINISHED)
 
     def completed(self) -> dict[str, Any]:
         """Wait for its good end."""

@@ -151,11 +151,12 @@ def test_kub_01_what_is_not_given() -> None:
                 "--est_nhours": ("1", "0.5", "-3", "nan", "inf", "long", "100000"),
                 "--port_mapping": ("80", "80:x", "0:80", "80:65536", "80:81,", "80:81:82"),
                 "--custom_dir": ("/no/such", "", "/dev/null"), "--snapshots_dir": ("/no/such",),
-                "--image_name": ("",),
+                "--image_name": ("", "a b", "-v"),
             }.items()
             for value in values
         ),
         ("--port_mapping", "80:81", "--script_path", "x", "j"),
+        ("--port_mapping", "80:81,080:82", "--image_name", "i", "--script_path", "x", "j"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -192,6 +193,31 @@ def test_kub_04_the_custom_directory(sent: FakeDaemon, dumped: Dumped, home: Pat
     assert Mount(str(code), "/custom") in found.mounts
     assert (found.image, found.here) == ("i", False)
     assert dumped.view["state"] == "COMPLETED"
+
+
+def test_kub_04_a_script_named_by_where_it_is_here_gets_a_hint(
+    sent: FakeDaemon, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = home.parent / "user" / "code"
+    code.mkdir()
+    (code / "x.py").touch()
+    words = ("--image_name", "i", "--custom_dir", code, "--script_path")
+    assert options(sent, *words, code / "x.py", "j")["argv"] == ["python", f"{code}/x.py"]
+    assert f"In the container, {code}/x.py is /custom/x.py." in capsys.readouterr().err
+    options(sent, *words, "/custom/x.py", "j")
+    options(sent, *words, "/home/works/x.py", "j")
+    assert capsys.readouterr().err == ""
+
+
+def test_kub_05_a_colon_in_a_directory_is_refused_only_where_it_matters(tmp_path: Path) -> None:
+    odd = tmp_path / "a:b"
+    odd.mkdir()
+    words = ["--script_path", "/x.py", "--custom_dir", str(odd), "j"]
+    assert typed.read(words).custom == str(odd)
+    with pytest.raises(UsageError, match="has a colon in its name"):
+        typed.read(["--image_name", "i", *words])
+    words[2] = "--snapshots_dir"
+    assert typed.read(["--image_name", "i", *words]).snapshots == str(odd)
 
 
 def test_kub_05_the_snapshots_directory(sent: FakeDaemon, dumped: Dumped, home: Path) -> None:

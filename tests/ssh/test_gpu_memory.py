@@ -20,7 +20,7 @@ def pid(machine: Machine, name: str) -> int:
 
 def test_kub_63_the_processes_of_a_job_far_away_are_summed(field: tuple[Box, Lab]) -> None:
     box, lab = field
-    machine = lab.machine("gpu", gpus=2)
+    machine = lab.machine("memory", gpus=2)
     add(box, machine)
     job = on(box, machine, LINE, "--gpus", "2")
     itself, child = pid(machine, "self"), pid(machine, "child")

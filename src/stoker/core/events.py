@@ -204,6 +204,8 @@ class AttemptLost(Event, frozen=True, kw_only=True):
     attempt: int
     why: str
     part: int | None = None
+    with_files: bool = False
+    """Its machine is gone, and all that it has saved there with it."""
 
 
 class AttemptAbandoned(Event, frozen=True, kw_only=True):

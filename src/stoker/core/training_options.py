@@ -182,6 +182,8 @@ def _container(
     mentioned = {"image", "mount", "ports", "workdir"} & set(options)
     if not mentioned:
         return None
+    if "image" in mentioned and not words.get("image"):
+        raise BadValue("--image is empty; give the name of an image.")
     image = words.get("image") or (before.image if before is not None else "")
     if not image:
         only = "mount" if "mount" in mentioned else "ports"

@@ -162,7 +162,10 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
             assert job.placement is not None
             rank = [part.node for part in job.placement.parts].index(body.name)
             part = rank if job.placement.more else None
-            lost = e.AttemptLost(at=now.at, job=job.id, attempt=job.attempt, why=why, part=part)
+            lost = e.AttemptLost(
+                at=now.at, job=job.id, attempt=job.attempt, why=why, part=part,
+                with_files=not state.rest.remotes[body.name].shared,
+            )  # fmt: skip
             events.append(lost)
         events.append(e.NodeRemoved(at=now.at, name=body.name))
         given_up = [job.id for job in running]

@@ -46,7 +46,8 @@ class Witness:
             return
         progress, retries = self._before
         epochs = job.progress.epochs if job.progress is not None else 0
-        if epochs < progress.epochs and not isinstance(event, (e.JobRetried, e.JobRecalled)):
+        begins_anew = (e.JobRetried, e.JobRecalled, e.AttemptAbandoned, e.AttemptLost)
+        if epochs < progress.epochs and not isinstance(event, begins_anew):
             self._say(f"job {job.id} had {progress.epochs} epochs, and has {epochs} by {event}")
         if isinstance(event, e.ProcessExited) and event.stopped and progress.stop is not None:
             if job.state is JobState.COMPLETED:

@@ -57,7 +57,7 @@ class StokerCallback(_base()):  # type: ignore[misc]
         saved = self._saved() if self._save and self._job.restarted else None
         if saved is None:
             return
-        optimizer = getattr(self.model, "optimizer", None)
+        optimizer: Any = getattr(self.model, "optimizer", None)
         # Keras 2 calls it _built; an optimizer that was not built takes nothing from the file.
         built = getattr(optimizer, "built", getattr(optimizer, "_built", False))
         if not built and hasattr(optimizer, "build"):

@@ -98,6 +98,8 @@ def on_attempt_lost(state: State, event: e.AttemptLost) -> Wishes:
     job = current(state, event.job, event.attempt)
     if job is None:
         return []
+    if event.with_files:
+        lessons.work_lost(job)
     if event.part is not None:
         return part_over(state, job, PartEnd(event.part, lost=event.why), event.at)
     return conclude(state, job, after_loss(job, state.spec(job), event.why), event.at)

@@ -119,3 +119,9 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         preemptions=progress.preemptions + preempted,
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
     )
+
+
+def work_lost(job: Job) -> None:
+    """What this attempt has saved is out of reach: only what was there when it began counts."""
+    if job.progress is not None:
+        job.progress = replace(job.progress, epochs=job.progress.since)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.changes import lessons
 from stoker.core.changes.attempts import conclude, current, ended_on_purpose, part_over
 from stoker.core.instructions import Instruction
 from stoker.core.job import Job, PartEnd
@@ -125,6 +126,9 @@ def on_attempt_abandoned(state: State, event: e.AttemptAbandoned) -> Wishes:
     if stray not in strays:
         state.rest.strays[event.node] = (*strays, stray)
     _changed(state)
+    machine = state.rest.remotes.get(event.node)
+    if machine is None or not machine.shared:
+        lessons.work_lost(job)
     if job.placement.more:
         parts = [part.node for part in job.placement.parts]
         return part_over(state, job, PartEnd(parts.index(event.node), away=True), event.at)

@@ -54,6 +54,8 @@ def main(argv: list[str]) -> int:
     from stoker.client.client import connect
 
     output.wants_json = typed.json
+    if hint := _misplaced(typed):
+        output.say(f"{NAME}: {output.clean(hint)}")
     client = connect()
     reply = client.submit(submission)
     for warning in reply.get("warnings") or ():
@@ -123,6 +125,17 @@ def _command(typed: Typed) -> list[str]:
     if typed.image is not None:
         return ["python", typed.script]
     return [_interpreter(), _here(typed)]
+
+
+def _misplaced(typed: Typed) -> str | None:
+    """Say where a script is in the container, if it was named by where it is here."""
+    path = os.path.abspath(os.path.expanduser(typed.script))
+    if typed.image is None or typed.custom is None or not path.startswith(f"{typed.custom}/"):
+        return None
+    inside = "/custom" + path.removeprefix(typed.custom)
+    if os.path.normpath(typed.script) == inside or not os.path.isfile(path):
+        return None
+    return f"In the container, {path} is {inside}. If you mean that file, give that name."
 
 
 def _interpreter() -> str:

@@ -29,7 +29,7 @@ class Typed:
             return
         given = words.ones
         self.name = _name(words.free)
-        self.image = _filled(given, "--image_name")
+        self.image = _image(given)
         self.script = _filled(given, "--script_path") or ""
         if not self.script:
             raise UsageError("Which script should run? Give --script_path PATH.")
@@ -45,6 +45,11 @@ class Typed:
         self.seconds = _hours(given)
         if self.ports and self.image is None:
             raise UsageError("--port_mapping is for a container; give --image_name too.")
+        if self.image is not None and ":" in (self.custom or ""):
+            shown = clean(self.custom or "")
+            raise UsageError(
+                f"--custom_dir {shown} has a colon in its name, which containers do not take."
+            )
         self.written = _written(given)
 
     def sizes(self) -> dict[str, str]:
@@ -94,6 +99,13 @@ def _filled(given: dict[str, str], name: str) -> str | None:
     return text
 
 
+def _image(given: dict[str, str]) -> str | None:
+    name = _filled(given, "--image_name")
+    if name is not None and (name.startswith("-") or name.split() != [name]):
+        raise UsageError(f"--image_name {clean(name)!r} is not the name of an image.")
+    return name
+
+
 def _directory(given: dict[str, str], name: str, access: int) -> str | None:
     text = _filled(given, name)
     if text is None:
@@ -105,8 +117,6 @@ def _directory(given: dict[str, str], name: str, access: int) -> str | None:
     if not os.access(path, access):
         what = "written to" if access & os.W_OK else "read"
         raise UsageError(f"{name} {shown} cannot be {what} by you.")
-    if ":" in path:
-        raise UsageError(f"{name} {shown} has a colon in its name, which containers do not take.")
     return path
 
 
@@ -148,6 +158,7 @@ def _ports(given: dict[str, str]) -> str | None:
     text = given.get("--port_mapping")
     if text is None:
         return None
+    outside = set()
     for pair in text.split(","):
         ports = pair.strip().split(":")
         whole = all(port.isascii() and port.isdecimal() and len(port) <= 5 for port in ports)
@@ -155,4 +166,7 @@ def _ports(given: dict[str, str]) -> str | None:
             raise UsageError(
                 f"--port_mapping {clean(text)!r} is not understood; write 31346:6006,31347:8888."
             )
+        if int(ports[0]) in outside:
+            raise UsageError(f"--port_mapping {clean(text)!r} has port {ports[0]} twice.")
+        outside.add(int(ports[0]))
     return text
