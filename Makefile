@@ -3,6 +3,7 @@
 #
 #   make demo    a small sweep on declared devices, no GPU needed
 #   make test    all suites          (ARGS='-k name' goes to pytest)
+#   make proofs  the training examples again, preempted ten times each instead of three
 #   make lint    ruff, mypy, import-linter
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
 #   make clean   remove what the above made, except .venv and .venv-frameworks
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test proofs lint bench clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -20,6 +21,9 @@ demo: .venv/.installed
 test: .venv/.dev .venv-frameworks/.installed
 	@.ci/packages test
 	@.ci/test $(BIN)/python $(ARGS)
+
+proofs: .venv/.dev .venv-frameworks/.installed
+	@STOKER_PREEMPTIONS=10 .ci/test $(BIN)/python tests/frameworks/test_guide.py $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -243,14 +243,83 @@ def test_dying_of_the_signal_is_a_way_to_stop(code: int | None, signal: int | No
     low = story.submit(gpus(1), warning=EarlySignal(10, 120))
     story.run(low)
     wishes = story.about(e.StopAsked, low, why="", boot=story.boot)
-    assert wishes == [i.SignalAttempt(low, 0, 10)]
+    assert wishes == [i.SignalAttempt(low, 0, 10, if_caught=True)]
     story.exited(low, code, signal=signal)
+    assert story.is_(low) == "PENDING"
+
+
+def test_one_that_never_heard_the_signal_and_is_done_is_done() -> None:
+    story = Afar(gpus=1)
+    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    story.run(low)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.exited(low, 0, uncaught=True)
+    assert story.is_(low) == "COMPLETED"
+
+
+def test_one_that_ignores_its_signal_is_ended_only_if_it_may_be_begun_anew() -> None:
+    story = Afar(gpus=1)
+    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    story.run(low)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    assert [type(fact) for fact in story.wait(121)] == [e.StopOverdue]
+    assert story.is_(low) == "RUNNING"
+    assert story.wait(10_000) == []
+
+
+def test_nobody_who_says_so_is_ever_asked() -> None:
+    story = Afar(gpus=3)
+    jobs = [
+        training(story, steady=True),
+        story.submit(gpus(1), steady=True, warning=EarlySignal(10, 120)),
+        story.submit(gpus(1), steady=True),
+    ]
+    story.run(*jobs)
+    story.about(e.TrainingBegan, jobs[0])
+    training(story, priority=5)
+    assert story.plan() == []
+
+
+def test_when_one_has_not_stopped_in_time_another_is_asked() -> None:
+    story = Afar(gpus=2)
+    a = training(story)
+    listens(story, a)
+    story.now += 1
+    b = training(story)
+    listens(story, b)
+    training(story, priority=5)
+    assert story.plan() == [b]
+    story.wait(601)
+    assert story.plan() == [a]
+
+
+def test_a_wish_is_taken_back_when_nobody_needs_the_room_any_more() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    high = training(story, priority=5)
+    story.plan()
+    story.fact(e.JobCancelled, high)
+    assert story.plan() == [low]
+    assert progress(story, low).stop is None
+    training(story, priority=5)
+    assert story.plan() == [low]
+    assert progress(story, low).stop is not None
+
+
+def test_whatever_lives_on_of_one_that_has_saved_and_stopped_is_ended() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    assert story.about(e.StopOverdue, low, has_saved=True) == [i.EndAttempt(low, 0)]
+    story.exited(low, None, signal=15, stopped=True)
     assert story.is_(low) == "PENDING"
 
 
 def test_one_that_ignores_its_signal_is_ended_when_the_time_it_named_is_over() -> None:
     story = Afar(gpus=1)
-    low = story.submit(gpus(1), warning=EarlySignal(10, 120))
+    low = story.submit(gpus(1), warning=EarlySignal(10, 120), restartable=True)
     story.run(low)
     story.about(e.StopAsked, low, why="", boot=story.boot)
     assert story.wait(119) == []
@@ -573,6 +642,27 @@ def test_it_shrinks_when_somebody_of_equal_priority_has_nothing() -> None:
     story.exited(a, 75, stopped=True)
     assert story.plan() == [a, b]
     assert len(story.on(a)) == 1
+
+
+def test_it_does_not_grow_onto_gpus_on_which_others_compute() -> None:
+    story = Afar(gpus=2)
+    ask = gpus(1, most=2000, beside=True, memory=1000)
+    a, b = training(story, ask, name="a"), training(story, ask, name="b")
+    listens(story, a, b)
+    assert story.on(a) != story.on(b)
+    counted(story, a, 1, seconds=1000.0)
+    counted(story, b, 1, seconds=1000.0)
+    assert story.plan() == []
+
+
+def test_growing_is_not_counted_as_making_room() -> None:
+    story = Afar(gpus=2)
+    a = training(story, elastic())
+    listens(story, a)
+    counted(story, a, 1, seconds=1000.0)
+    story.plan()
+    story.exited(a, 75, stopped=True)
+    assert progress(story, a).preemptions == 0
 
 
 def test_a_known_kind_starts_with_what_is_best_for_it() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ case $1 in
         ;;
     run)
         echo "$me"
-        for word; do echo "word $word"; done
+        for _each; do echo "word $_each"; done
         env
         exit 3
         ;;
@@ -203,6 +204,22 @@ def told(done: "subprocess.CompletedProcess[str]") -> Told:
         "words": words,
         "environment": {name: value for name, _, value in pairs},
     }
+
+
+def test_no_variable_of_the_job_is_one_of_the_shells(run: Running) -> None:
+    text = container.wrapper()
+    used = set(re.findall(r"\b([a-z_]+)=|for ([a-z_]+) in|\bread -r ([a-z_ ]+);", text))
+    words = {word.lstrip("_") for found in used for word in " ".join(found).split()} - {""}
+    assert {"name", "engine", "key", "each"} <= words
+    mine = dict.fromkeys(words, "mine")
+    environment = told(run(replace(LAUNCH, asked=tuple(words)), "podman", **mine))["environment"]
+    assert {word: environment[word] for word in words} == mine
+    line = replace(LAUNCH, argv=("/bin/zsh", "-c", "echo $shell"), line=True)
+    done = subprocess.run(
+        inner(line), env={"PATH": os.environ["PATH"], "shell": "mine"},
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.stdout == "mine\n"
 
 
 def test_the_engine_that_has_the_image_runs_it(run: Running) -> None:

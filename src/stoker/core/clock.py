@@ -99,16 +99,16 @@ def _too_long(state: State, job: Job) -> float | None:
 
 
 def _patience(state: State, job: Job) -> float | None:
-    """When a job that was asked to stop is ended: if its owner allows that, after a grace."""
+    """When a job that was asked to stop has had time enough for it."""
     progress, spec = job.progress, state.specs[job.spec]
     if progress is None or progress.stop is None or job.state is not JobState.RUNNING:
         return None
     if state.rest.away and _out_of_reach(state, job):
         return None
+    if progress.stop.ignored:
+        return None
     if not progress.listening:
         return progress.stop.boot + spec.warning.seconds if spec.warning is not None else None
-    if not spec.restartable:
-        return None
     at = progress.counted_at or 0.0
     epoch = estimate(state.rest.families, state.cluster, job, spec, at).epoch_seconds
     return progress.stop.boot + (UNMEASURED if epoch is None else 2 * epoch + 60.0)

@@ -142,6 +142,8 @@ class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
     part: int | None = None
     stopped: bool = False
     """It ended at a safe point because it was asked to, whatever its code."""
+    uncaught: bool = False
+    """The signal by which it was asked to make room was caught by none of its processes."""
 
 
 class TrainingBegan(Event, frozen=True, kw_only=True):
@@ -163,6 +165,8 @@ class EpochsCounted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """How long a step took lately, in seconds."""
     warmup: float | None = None
     """Seconds from the start of the attempt to its first epoch."""
+    metrics: dict[str, float] | None = None
+    """What the script has reported last, if that is news."""
 
 
 class MemoryMeasured(Event, frozen=True, kw_only=True):
@@ -184,11 +188,20 @@ class StopAsked(Event, frozen=True, kw_only=True, omit_defaults=True):
     gpus: int | None = None
 
 
-class StopOverdue(Event, frozen=True, kw_only=True):
-    """An attempt that may be ended has not stopped within its grace."""
+class StopWithdrawn(Event, frozen=True, kw_only=True):
+    """Nobody needs the room any more that an attempt was to make."""
 
     job: int
     attempt: int
+
+
+class StopOverdue(Event, frozen=True, kw_only=True):
+    """An attempt has not stopped within its grace, or has, and something of it lives on."""
+
+    job: int
+    attempt: int
+    has_saved: bool = False
+    """It has stopped at a checkpoint: whatever lives on, nothing can be lost any more."""
 
 
 class EstimateExceeded(Event, frozen=True, kw_only=True):
@@ -409,7 +422,8 @@ AnyEvent = (
     | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
-    | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopOverdue | EstimateExceeded
+    | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
+    | EstimateExceeded
     | ForeignUseChanged | QueueDefined | QueueDeleted | RecordsCleared | JobsSeen | JobsForgotten
     | JobRecalled
 )  # fmt: skip

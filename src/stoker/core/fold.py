@@ -58,6 +58,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.EpochsCounted: training.on_epochs_counted,
     e.MemoryMeasured: training.on_memory_measured,
     e.StopAsked: training.on_stop_asked,
+    e.StopWithdrawn: training.on_stop_withdrawn,
     e.StopOverdue: training.on_stop_overdue,
     e.EstimateExceeded: training.on_estimate_exceeded,
     e.TimeLimitReached: time.on_time_limit_reached,

@@ -33,10 +33,19 @@ class SignalAttempt(Instruction, frozen=True):
     job: int
     attempt: int
     signal: int
+    if_caught: bool = False
+    """Only to those that have a handler for it: it must not kill anybody."""
 
 
 class AskToStop(Instruction, frozen=True):
     """Tell the library in an attempt's processes that it is to stop at its next safe point."""
+
+    job: int
+    attempt: int
+
+
+class LetGoOn(Instruction, frozen=True):
+    """Take back the wish that it stop, if nobody has acted on it yet."""
 
     job: int
     attempt: int

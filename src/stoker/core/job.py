@@ -95,6 +95,8 @@ class Stop(Struct, frozen=True, omit_defaults=True):
     """The job that waits for its devices."""
     gpus: int | None = None
     """How many GPUs it is to have when it goes on; None: whatever it asked for."""
+    ignored: bool = False
+    """It had time enough, and cannot be ended: nobody counts on it any more."""
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -126,6 +128,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """Seconds that earlier attempts have run."""
     counted_at: float | None = None
     """When the last epoch began, for all we know."""
+    metrics: dict[str, float] = {}
+    """What the script has reported last."""
 
     def later(self, seconds: float) -> Progress:
         """The same, had it been asked to stop so much later."""
@@ -208,6 +212,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     container: Container | None = None
     restartable: bool = False
     """It may be ended and begun anew to make room (`--requeue`)."""
+    steady: bool = False
+    """It is never asked to make room (`--no-requeue`)."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):

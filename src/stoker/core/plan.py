@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from stoker.core.events import AttemptPlanned, StopAsked
+from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy import elastic
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import Group, Walk
@@ -15,7 +15,9 @@ from stoker.core.request import Request
 from stoker.core.state import State
 
 
-def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned | StopAsked]:
+def plan(
+    state: State, at: float, boot: float
+) -> Iterator[AttemptPlanned | StopAsked | StopWithdrawn]:
     """Yield what starts now, and who is to stop; the caller applies each before the next.
 
     1. Walk the line: priority first, then order of submission, one head per class.

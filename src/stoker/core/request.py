@@ -30,6 +30,8 @@ class GpuAsk(Struct, frozen=True, omit_defaults=True):
     """So much of every device in `only`, all of them together, in that order."""
     beside: bool = False
     """Whether other such jobs may be on the same GPUs, as long as the memory of all fits."""
+    idle: bool = False
+    """Of those, only GPUs on which nobody is: more of them is no gain where others compute."""
     most: int | None = None
     """An elastic job: `amount` is the least, and it may be given up to so much."""
 

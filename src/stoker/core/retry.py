@@ -75,7 +75,10 @@ def made_room(job: Job, spec: Spec, event: ProcessExited) -> bool:
     signal = spec.warning.signal if spec.warning is not None else None
     if signal is None:
         return False
-    return event.signal == signal or event.code in (0, REQUEUE_ME, 128 + signal)
+    if event.code == 0:
+        # It may have saved its work and left. If it never heard the signal, it is simply done.
+        return not event.uncaught
+    return event.signal == signal or event.code in (REQUEUE_ME, 128 + signal)
 
 
 def stopped(job: Job) -> Verdict:

@@ -307,6 +307,8 @@ class Loop:
                     self.fleet.signal(wish)
                 case i.AskToStop():
                     self.trainings.ask_to_stop(wish.job, wish.attempt)
+                case i.LetGoOn():
+                    self.trainings.let_go_on(wish.job, wish.attempt)
                 case i.SuspendAttempt():
                     self.executor.suspend(wish.job, wish.attempt)
                     self.fleet.suspend(wish.job, wish.attempt)

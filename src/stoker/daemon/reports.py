@@ -24,7 +24,7 @@ OUT_OF_MEASURE = 10.0 * 365 * 86400
 """No epoch takes that many seconds."""
 LAST_DAY = 1e11
 """No clock says that."""
-MOST_METRICS, LONGEST_TEXT = 64, 100
+MOST_METRICS, LONGEST_NAME, LONGEST_TEXT = 32, 64, 100
 EXACT = 1 << 53
 """Whole numbers below this one are the same everywhere."""
 REMEMBERED = 4096
@@ -92,7 +92,8 @@ class Report:
         self.finished = 0
         """Epochs that have ended; the last of them may not have been saved."""
         self.stopped = False
-        """Whether its last word is that it stops here, as it was asked to."""
+        """Whether it has said that it stops here, as it was asked to. What is said after that, by
+        a wrapper that begins it again, is not heard: the next attempt does that work."""
         self.stop_at: int | None = None
         self.first: float | None = None
         """When its first epoch began."""
@@ -118,6 +119,8 @@ class Report:
         self.offset, self.rest, self.skipping = offset, b"", offset > 0
 
     def _heed(self, line: Line) -> None:
+        if self.stopped:
+            return
         at, epoch = moment(line.t), line.e
         self.at = at or self.at
         match line.k:
@@ -127,7 +130,7 @@ class Report:
                 self.counted = max(self.counted, epoch)
                 if self.epoch is None:
                     self.first = at
-                self.epoch, self.stopped = epoch, False
+                self.epoch = epoch
             case "end" if epoch is not None:
                 self.finished = max(self.finished, epoch + 1)
                 self.ended[epoch] = (seconds(line.d), seconds(line.s))
@@ -141,6 +144,13 @@ class Report:
                 self.stop_at = epoch
             case "stopped" if epoch is not None:
                 self.counted, self.stopped = max(self.counted, epoch), True
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The last metrics as they are kept: those that are numbers."""
+        return {
+            name: float(value) for name, value in self.metrics.items() if not isinstance(value, str)
+        }
 
     def lately(self, before: int, done: int) -> tuple[float | None, float | None]:
         """How long each of these epochs took, and a step in them; then forget them."""
@@ -161,14 +171,14 @@ def plain(values: dict[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, str) or (isinstance(value, float) and not isfinite(value)):
-            found[_text(name)] = _text(value)
+            found[_text(name, LONGEST_NAME)] = _text(value)
         elif isinstance(value, float) or (isinstance(value, int) and abs(value) < EXACT):
-            found[_text(name)] = value
+            found[_text(name, LONGEST_NAME)] = value
     return found
 
 
-def _text(value: Any) -> str:
-    return str(value)[:LONGEST_TEXT].encode("utf-8", "replace").decode()
+def _text(value: Any, longest: int = LONGEST_TEXT) -> str:
+    return str(value)[:longest].encode("utf-8", "replace").decode()
 
 
 def open_regular(path: str) -> int | None:

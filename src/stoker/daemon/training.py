@@ -8,56 +8,30 @@ daemon: facts come of it only where it says more than what is on record.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core import contract
 from stoker.core import events as e
 from stoker.core.job import Job, Progress
+from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.daemon.ears import Ears
+from stoker.daemon.hearing import Hearing, Key, Messengers, leave_word, take_back
 from stoker.daemon.leftovers import Leftovers
-from stoker.daemon.reports import CHUNK, LEAP, Report, moment, read_on, read_steps, seconds
+from stoker.daemon.reports import CHUNK, LEAP, moment, read_on, read_steps, seconds
 from stoker.executors.local import Poller
 
 PAUSE = 0.25
 """Seconds between two looks at one report, however much is written to it."""
 STOPS = 75
 """How processes exit that stop because they were asked to."""
-
-Key = tuple[int, int]
-
-
-class Messengers(Protocol):
-    """Who reaches attempts on other machines."""
-
-    def ask_to_stop(self, key: Key, why: str) -> None:
-        """Ask the first part of an attempt to stop at its next safe point."""
-
-    def name_stop(self, key: Key, part: int, epoch: int) -> None:
-        """Tell another part before which epoch all of them stop."""
-
-
-class Hearing(Struct):
-    """An attempt that has said something, and what has become of that."""
-
-    key: Key
-    path: str | None
-    """Its directory; None when it is on another machine."""
-    report: Report = field(default_factory=Report)
-    read_at: float = -inf
-    began: bool = False
-    """Whether we have told that it speaks."""
-    told: int = 0
-    """How many epochs we have told."""
-    named: int | None = None
-    """The epoch that was told to its other parts."""
+LINGER = 30.0
+"""Seconds within which an attempt is over that has said that it stops: a wrapper may go on."""
 
 
 class Trainings:
@@ -168,7 +142,28 @@ class Trainings:
                 told += self._news(job, hearing, started.get(hearing.key))
             else:  # it was faster than the word of its start
                 self.dirty.add(id)
+        return told + self._lingering(now)
+
+    def _lingering(self, now: float) -> list[e.Event]:
+        """Attempts that have stopped and saved, of which something runs on nevertheless."""
+        told: list[e.Event] = []
+        for hearing in self.hearings.values():
+            job = self.state().running.get(hearing.key[0])
+            if job is None or hearing.due is None or now < hearing.due:
+                continue
+            if job.attempt == hearing.key[1] and job.state is JobState.RUNNING and self._near(job):
+                hearing.due = inf
+                told.append(
+                    e.StopOverdue(at=time.time(), job=job.id, attempt=job.attempt, has_saved=True)
+                )
+            else:  # paused, or out of reach: it cannot end now
+                hearing.due = now + LINGER
         return told
+
+    def _near(self, job: Job) -> bool:
+        """Whether all of its machines answer."""
+        away, placement = self.state().rest.away, job.placement
+        return placement is not None and not any(part.node in away for part in placement.parts)
 
     def _wait(self, id: int, now: float) -> float:
         hearing = self.hearings.get(id)
@@ -213,9 +208,12 @@ class Trainings:
         report, progress = hearing.report, job.progress or Progress()
         self._pass_on(job, hearing)
         told: list[e.Event] = []
-        if report.hello and not (hearing.began or progress.listening):
+        if report.epoch is not None and not (hearing.began or progress.listening):
+            # Not before: one that never begins an epoch cannot stop at one either.
             hearing.began = True
             told.append(e.TrainingBegan(at=time.time(), job=job.id, attempt=job.attempt))
+        if report.stopped and hearing.due is None:
+            hearing.due = time.monotonic() + LINGER
         done = report.counted
         if isinstance(end, e.ProcessExited) and end.code == 0 and not (end.part or report.stopped):
             done = max(done, report.finished)  # a clean end: its saving code has run
@@ -223,18 +221,23 @@ class Trainings:
         if training is not None and training.epochs is not None:
             done = min(done, training.epochs)
         before = max(progress.epochs, hearing.told)
-        if done <= before:
+        figures = progress.metrics if hearing.figures is None else hearing.figures
+        metrics = report.figures if report.metrics and report.figures != figures else None
+        if done <= before and (metrics is None or end is None):
             return told
+        if metrics is not None:
+            hearing.figures = metrics
+        more, done = done > before, max(done, before)
         hearing.told = done
         epoch, step = report.lately(before, done)
         began = job.started_at if job.started_at is not None else started
         warmup = None
-        if before <= progress.since and began is not None and report.first is not None:
+        if more and before <= progress.since and began is not None and report.first is not None:
             warmup = seconds(report.first - began)
         told.append(
             e.EpochsCounted(
                 at=time.time(), job=job.id, attempt=job.attempt, done=done, seconds=epoch,
-                step=step, warmup=warmup,
+                step=step, warmup=warmup, metrics=metrics,
             )
         )  # fmt: skip
         return told
@@ -243,6 +246,8 @@ class Trainings:
         """Seconds until a report is to be read, unless something happens."""
         now = time.monotonic()
         waits = [max(self._wait(id, now), 0.0) for id in self.dirty]
+        dues = (hearing.due for hearing in self.hearings.values())
+        waits += [max(due - now, 0.0) for due in dues if due is not None and due < inf]
         if self.state().running and (wait := self.ears.wait()) is not None:
             waits.append(wait)
         return min(waits) if waits else None
@@ -278,6 +283,18 @@ class Trainings:
         else:
             self.fleet.ask_to_stop((id, attempt), why)
 
+    def let_go_on(self, id: int, attempt: int) -> None:
+        """Take the wish back, unless its processes have agreed by now where they stop.
+
+        On another machine it stays: what stops there without need goes on at once.
+        """
+        job = self.state().running.get(id)
+        if job is None or job.attempt != attempt or not self._here(job):
+            return
+        hearing = self._hearing(job)
+        if hearing is None or hearing.report.stop_at is None:
+            take_back(contract.reports(self.home, job))
+
     def _pass_on(self, job: Job, hearing: Hearing) -> None:
         """The first part has said before which epoch all stop: tell those on other machines."""
         epoch = hearing.report.stop_at
@@ -292,20 +309,8 @@ class Trainings:
                 self._leave_word(job, "stop_at", str(epoch))
 
     def _leave_word(self, job: Job, name: str, text: str) -> None:
-        """Write a file into an attempt's directory, whole or not at all."""
-        path = contract.reports(self.home, job)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            os.makedirs(path, 0o700, exist_ok=True)
-            self.left.keep((job.id, job.attempt))
-            fd = os.open(f"{path}/{name}.new", flags | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, f"{text}\n".encode())
-            finally:
-                os.close(fd)
-            os.rename(f"{path}/{name}.new", f"{path}/{name}")
-        except OSError as error:
-            print(f"stoker: job {job.label} cannot be told: {error}", file=sys.stderr, flush=True)
+        leave_word(contract.reports(self.home, job), name, text, job.label)
+        self.left.keep((job.id, job.attempt))
 
     # -- what is over -------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ LAST_WORD = 2
 AT_ONCE = signal.SIGPWR
 """Tells who looks after a container that it has no time left."""
 ABSENT = "no podman or docker on this machine; leave --image out to run the command directly"
-_SHELL = 'shell=$1; shift; command -v "$shell" >/dev/null && exec "$shell" "$@"; exec sh "$@"'
+_SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
 """The shell that the job is written for, where the image has it; else the one that all have."""
 
 

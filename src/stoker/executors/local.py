@@ -90,6 +90,8 @@ class Attempt(Struct):
     kill_at: float | None = None
     killed: bool = False
     left_behind: int = 0
+    unheard: bool = False
+    """Nobody there would have caught the signal that was to make it stop."""
 
 
 class LocalExecutor(Executor):
@@ -274,7 +276,13 @@ class LocalExecutor(Executor):
         if attempt is None or attempt.pid is None:
             return
         pids, leader = self._members(attempt), attempt.pid
-        if wish.signal not in DIRECT and self._is_contained(attempt):
+        if wish.if_caught:
+            hearing = [pid for pid in pids if tree.catches(pid, wish.signal)]
+            if not [pid for pid in hearing if pid != leader or not self._is_contained(attempt)]:
+                attempt.unheard = True
+                return
+            pids = [leader] if self._is_contained(attempt) else hearing
+        elif wish.signal not in DIRECT and self._is_contained(attempt):
             pids = [leader] if tree.catches(leader, wish.signal) else []
         elif len(pids) > 1 and wish.signal not in TERMINAL:
             pids = [pid for pid in pids if pid != leader or tree.catches(pid, wish.signal)]
@@ -416,6 +424,7 @@ class LocalExecutor(Executor):
                 signal=-code if code < 0 else None,
                 memory=self._memory_trouble(attempt, code) if code else None,
                 note=self._note(attempt),
+                uncaught=attempt.unheard,
             )
         )
 

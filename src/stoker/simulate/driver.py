@@ -16,6 +16,7 @@ from stoker.core.instructions import (
     AskToStop,
     EndAttempt,
     Instruction,
+    LetGoOn,
     ResumeAttempt,
     SignalAttempt,
     StartProcess,
@@ -222,6 +223,8 @@ class Driver:
                 executor.signal(wish)
             case AskToStop():
                 executor.ask_to_stop(wish.job, wish.attempt)
+            case LetGoOn():
+                executor.let_go_on(wish.job, wish.attempt)
             case SuspendAttempt():
                 executor.suspend(wish.job, wish.attempt)
             case ResumeAttempt():

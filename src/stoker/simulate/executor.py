@@ -169,6 +169,11 @@ class ModelledExecutor:
         if self.listens and (job, attempt) in self.attempts:
             self.machine.ask_to_stop((job, attempt))
 
+    def let_go_on(self, job: int, attempt: int) -> None:
+        """Take that word back."""
+        if self.listens and (job, attempt) in self.attempts:
+            self.machine.let_go_on((job, attempt))
+
     def _send(self, key: Key, number: int) -> None:
         if self.listens:
             self.machine.signal(key, number)

@@ -118,6 +118,11 @@ class Fleet:
         for executor in self.executors.values():
             executor.ask_to_stop(job, attempt)
 
+    def let_go_on(self, job: int, attempt: int) -> None:
+        """Take it back everywhere."""
+        for executor in self.executors.values():
+            executor.let_go_on(job, attempt)
+
     def tick(self, boot: float) -> float | None:
         """Do what is due; seconds until the next time, None when nothing is."""
         waits = [executor.tick(boot) for executor in self.executors.values()]

@@ -189,6 +189,10 @@ class Machine:
         """Leave word that an attempt is to stop at its next safe point."""
         self.desk.stops.add(key)
 
+    def let_go_on(self, key: Key) -> None:
+        """Take that word back."""
+        self.desk.stops.discard(key)
+
     def _epoch_begins(self, process: Process, course: Course) -> None:
         """All before it are saved: go on, stop here, fail, or be done."""
         trainee, first, key = course.trainee, not course.spoke, process.key

@@ -30,6 +30,8 @@ class Witness:
         """A fact that has not changed anything yet."""
         job = state.jobs.get(getattr(event, "job", 0) if not _submits(event) else 0)
         self._before = (job.progress or Progress(), job.retries) if job is not None else None
+        if isinstance(event, e.StopWithdrawn):
+            self.asked[event.job, event.attempt] -= 1
         if isinstance(event, e.StopAsked) and job is not None:
             self._stop_asked(state, event, job)
         if isinstance(event, e.ProcessExited) and event.memory == "cuda" and job is not None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stoker.core import estimate
 from stoker.core import events as e
-from stoker.core.job import Job, Progress
+from stoker.core.job import Job, Progress, Stop
 from stoker.core.request import GPU
 from stoker.core.state import State
 
@@ -116,7 +116,7 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         counted_at=None,
         grew=False,
         peak=None if preempted else progress.peak,
-        preemptions=progress.preemptions + preempted,
+        preemptions=progress.preemptions + (preempted and (stop is None or not _grows(stop))),
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
     )
 
@@ -125,3 +125,8 @@ def work_lost(job: Job) -> None:
     """What this attempt has saved is out of reach: only what was there when it began counts."""
     if job.progress is not None:
         job.progress = replace(job.progress, epochs=job.progress.since)
+
+
+def _grows(stop: Stop) -> bool:
+    """Whether it was stopped for its own good, to have more GPUs."""
+    return stop.gpus is not None and stop.by is None

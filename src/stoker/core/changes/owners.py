@@ -22,6 +22,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
     job = state.jobs[event.job]
     if job.state is JobState.PENDING:
         state.line.remove(job)
+        state.line.stirred |= bool(state.stoppable)  # somebody may have been asked to make room
         job.ended_at, job.cause = event.at, "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
@@ -39,6 +40,7 @@ def on_job_held(state: State, event: e.JobHeld) -> Wishes:
     job.held = True
     state.touched.add(job.id)
     state.line.remove(job)
+    state.line.stirred |= bool(state.stoppable)
     return []
 
 

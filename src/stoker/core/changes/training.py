@@ -7,7 +7,13 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.changes import lessons
 from stoker.core.changes.attempts import current
-from stoker.core.instructions import AskToStop, EndAttempt, Instruction, SignalAttempt
+from stoker.core.instructions import (
+    AskToStop,
+    EndAttempt,
+    Instruction,
+    LetGoOn,
+    SignalAttempt,
+)
 from stoker.core.job import Job, Progress, Stop
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.share import corrected, memory_of
@@ -35,7 +41,8 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
         return []
     before = job.progress or Progress()
     done = max(event.done, before.epochs)
-    job.progress = replace(before, epochs=done, counted_at=event.at)
+    metrics = before.metrics if event.metrics is None else event.metrics
+    job.progress = replace(before, epochs=done, counted_at=event.at, metrics=metrics)
     state.touched.add(job.id)
     lessons.learn(state, job, event)
     _correct(state, job)
@@ -79,18 +86,34 @@ def on_stop_asked(state: State, event: e.StopAsked) -> Wishes:
     if progress.listening:
         return [AskToStop(job.id, job.attempt)]
     if spec.warning is not None:
-        return [SignalAttempt(job.id, job.attempt, spec.warning.signal)]
+        return [SignalAttempt(job.id, job.attempt, spec.warning.signal, if_caught=True)]
     return _end(state, job)
+
+
+def on_stop_withdrawn(state: State, event: e.StopWithdrawn) -> Wishes:
+    """It may go on, if it has not stopped by now."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.progress is None or job.progress.stop is None:
+        return []
+    job.progress = replace(job.progress, stop=None)
+    state.touched.add(job.id)
+    return [LetGoOn(job.id, job.attempt)] if job.progress.listening else []
 
 
 def on_stop_overdue(state: State, event: e.StopOverdue) -> Wishes:
-    """It had its grace, and its owner has said that it may be begun anew."""
+    """It had its grace. If its owner has not said that it may be begun anew, others must do."""
     job = current(state, event.job, event.attempt)
     if job is None or job.state is not JobState.RUNNING:
         return []
-    if job.progress is None or job.progress.stop is None:
+    stop = job.progress.stop if job.progress is not None else None
+    if job.progress is None or stop is None:
         return []
-    return _end(state, job)
+    if state.spec(job).restartable or event.has_saved:
+        return _end(state, job)
+    job.progress = replace(job.progress, stop=replace(stop, ignored=True))
+    state.touched.add(job.id)
+    state.line.stirred = True
+    return []
 
 
 def _end(state: State, job: Job) -> Wishes:

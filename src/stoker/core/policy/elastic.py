@@ -19,7 +19,9 @@ WORTHWHILE = 0.10
 """A change must save this share of the time that is left."""
 MOST = 1 << 20
 """More GPUs than anybody has."""
-EFFICIENT = 0.5
+LEAST_GAIN = 10.0
+"""And so many seconds: nobody wants a restart for less."""
+EFFICIENT = 0.6
 """Each of several GPUs must do at least so much of what one alone does."""
 
 
@@ -29,10 +31,12 @@ def count(request: Request) -> int:
 
 
 def sized(request: Request, gpus: int) -> Request:
-    """The same request for another number of GPUs."""
-    if request.gpus is None or request.gpus.most is None:
+    """The same request for another number of GPUs; more than the least, where nobody is."""
+    ask = request.gpus
+    if ask is None or ask.most is None:
         return request
-    return replace(request, gpus=replace(request.gpus, amount=gpus * THOUSAND))
+    amount = gpus * THOUSAND
+    return replace(request, gpus=replace(ask, amount=amount, idle=amount > ask.amount))
 
 
 def sizes(state: State, job: Job, request: Request) -> list[Request]:
@@ -85,13 +89,13 @@ def _best_known(state: State, job: Job, least: int, most: int) -> int:
     family = estimate.known(state.rest.families, job, spec)
     _, model = estimate.likely_hardware(state.cluster, job, spec, family)
     base, _ = estimate.epoch_on(family, least, model)
-    best = least
+    best, fastest = least, base or 0.0
     for pace in sorted(family.paces, key=lambda pace: pace.gpus):
         if base is None or pace.model != model or not least < pace.gpus <= most:
             continue
         faster = base / pace.epoch if pace.epoch else 0.0
-        if faster * least / pace.gpus >= EFFICIENT:
-            best = pace.gpus
+        if faster * least / pace.gpus >= EFFICIENT and pace.epoch < fastest:
+            best, fastest = pace.gpus, pace.epoch
     return best
 
 
@@ -156,7 +160,7 @@ def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:
         if seconds is None or pace.epoch / max(seconds, 1e-9) * now / gpus < EFFICIENT:
             break
         saved = left * (1 - seconds / pace.epoch) - cost
-        if saved > left * WORTHWHILE and saved > cost and (best is None or saved > best[1]):
+        if saved > max(left * WORTHWHILE, cost, LEAST_GAIN) and (best is None or saved > best[1]):
             best = (gpus, saved)
         if not measured:
             break  # one step at a time into what nobody has measured

@@ -208,7 +208,11 @@ def _a_share_of_each(devices: list[Device], ask: GpuAsk, share: int) -> list[Tak
 def _beside_others(devices: list[Device], ask: GpuAsk) -> list[Take] | None:
     """GPUs on which all say how much memory they need: idle ones, then the least crowded."""
     count = ask.amount // THOUSAND
-    open_ = [device for device in devices if _open_to_sharing(device)]
+    open_ = [
+        device
+        for device in devices
+        if _open_to_sharing(device) and not (ask.idle and device.slivers)
+    ]
     if len(open_) < count:
         return None
     if not (ask.prefer or ask.only):

@@ -8,7 +8,7 @@ from heapq import merge, nsmallest
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement
-from stoker.core.events import StopAsked
+from stoker.core.events import StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
@@ -31,9 +31,10 @@ class Offer(Struct, frozen=True):
     keeps: Request | None = None
 
 
-def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked]:
-    """Yield who is to stop now. The caller applies each decision before asking for the next.
+def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | StopWithdrawn]:
+    """Yield who is to stop now, or no longer; the caller applies each before the next.
 
+    0. Whoever was asked for the sake of one that does not wait any more may go on.
     1. Two who together need more of a GPU's memory than it has: the later one gives way.
     2. For each of those who wait, the first in line first: what would be free once all have
        stopped who were asked before. If that is enough, it has only to wait.
@@ -41,6 +42,8 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked]:
        lower priority, the least urgent and the latest first.
     4. When nobody waits, elastic jobs may grow into what is free.
     """
+    for job in [job for job in state.stoppable.values() if _for_nobody(state, job)]:
+        yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
     able = {id: job for id, job in state.stoppable.items() if _can_be_asked(job)}
     if not able:
         return
@@ -117,6 +120,14 @@ def _ask(
     return StopAsked(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, by=by, gpus=gpus)
 
 
+def _for_nobody(state: State, job: Job) -> bool:
+    """Whether the one for whom it was to make room has started, or has been given up."""
+    stop = job.progress.stop if job.progress is not None else None
+    if stop is None or stop.by is None or job.state is not JobState.RUNNING:
+        return False
+    return stop.by not in state.line and job.progress is not None and job.progress.listening
+
+
 def _can_be_asked(job: Job) -> bool:
     if job.state is not JobState.RUNNING or job.placement is None:
         return False
@@ -127,8 +138,8 @@ def _is_stopping(job: Job) -> bool:
     """Whether what it holds is free before long. One that is paused does not come to its end."""
     if job.state is JobState.COMPLETING:
         return True
-    asked = job.progress is not None and job.progress.stop is not None
-    return asked and job.state is JobState.RUNNING
+    stop = job.progress.stop if job.progress is not None else None
+    return stop is not None and not stop.ignored and job.state is JobState.RUNNING
 
 
 def _once_they_have_stopped(state: State) -> Cluster:

@@ -33,6 +33,8 @@ def reserved(ask: GpuAsk, progress: Progress | None, family: Family) -> GpuAsk:
 
 def can_stop(job: Job, spec: Spec) -> bool:
     """Whether a running job can be made to stop in such a way that it goes on later."""
+    if spec.steady:
+        return False
     listening = job.progress is not None and job.progress.listening
     return listening or spec.restartable or spec.warning is not None
 

@@ -452,6 +452,7 @@ signal() {
         *)
             catching=
             for each in $pids; do catches "$each" "$1" && catching="$catching $each"; done
+            [ -n "$catching" ] || [ "$3" != gently ] || pids=
             pids=${catching:-$pids}
             ;;
     esac

@@ -297,7 +297,7 @@ class RemoteExecutor:
 
     def signal(self, wish: SignalAttempt) -> None:
         """Pass a signal on."""
-        self._signal((wish.job, wish.attempt), wish.signal)
+        self._signal((wish.job, wish.attempt), wish.signal, "gently" if wish.if_caught else "")
 
     def suspend(self, job: int, attempt: int) -> None:
         """Stop the tree in place."""
@@ -307,10 +307,10 @@ class RemoteExecutor:
         """Let the tree go on."""
         self._signal((job, attempt), signal.SIGCONT)
 
-    def _signal(self, key: Key, number: int) -> None:
+    def _signal(self, key: Key, number: int, how: str = "") -> None:
         attempt = self.attempts.get(key)
         if attempt is not None and attempt.ordered:
-            self.connection.ask(None, "signal", str(int(number)), attempt.word)
+            self.connection.ask(None, "signal", str(int(number)), attempt.word, how)
 
     def ask_to_stop(self, key: Key, why: str) -> None:
         """Have an attempt's library find the wish to stop."""
