@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.changes import training as changes
@@ -84,7 +85,8 @@ class Stage:
                 changes.on_training_began(self.state, fact)
             elif isinstance(fact, e.EpochsCounted):
                 progress = self.job.progress or Progress()
-                self.job.progress = Progress(fact.done, progress.since, progress.listening)
+                metrics = progress.metrics if fact.metrics is None else fact.metrics
+                self.job.progress = replace(progress, epochs=fact.done, metrics=metrics)
         self.trainings.after(told)
         return told
 
@@ -127,9 +129,9 @@ def counted(facts: list[e.Event]) -> list[int]:
 
 def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(stage: Stage) -> None:
     stage.write(HELLO)
-    assert kinds(stage.heed()) == ["TrainingBegan"]
+    assert stage.heed() == []  # one that never begins an epoch cannot stop at one
     stage.write(start(0), end(0, 2.0))
-    assert stage.heed() == []
+    assert kinds(stage.heed()) == ["TrainingBegan"]
     stage.write(start(1), end(1, 4.0), start(2))
     (fact,) = stage.heed()
     assert isinstance(fact, e.EpochsCounted)
@@ -181,11 +183,111 @@ def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: Stage) -> N
     assert told[-1].stopped
 
 
-def test_one_that_goes_on_after_all_has_not_stopped(stage: Stage) -> None:
-    stage.write(HELLO, {"k": "stopped", "e": 0, "t": 1.0}, start(0), end(0))
+def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(stage: Stage) -> None:
+    stopped = {"k": "stopped", "e": 1, "t": 1.0}
+    again = {"k": "stopped", "e": 3, "t": 2.0}
+    stage.write(HELLO, start(0), end(0), stopped, HELLO, start(1), end(1), start(2), again)
     told = stage.exit(0)
     assert isinstance(told[-1], e.ProcessExited)
-    assert (told[-1].stopped, counted(told)) == (False, [1])
+    assert (told[-1].stopped, counted(told)) == (True, [1])
+
+
+def lingers(stage: Stage) -> list[e.Event]:
+    """What is told of an attempt whose process lives on."""
+    return [fact for fact in stage.heed() if isinstance(fact, e.StopOverdue)]
+
+
+def test_one_that_has_stopped_and_lives_on_is_told_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
+    assert lingers(stage) == []
+    wait = stage.trainings.tick()
+    assert wait is not None
+    assert 0 < wait <= training.LINGER
+    stage.listen()  # the next daemon hears it anew
+    monkeypatch.setattr(training, "LINGER", 0.0)
+    (fact,) = lingers(stage)
+    assert isinstance(fact, e.StopOverdue)
+    assert (fact.job, fact.attempt, fact.has_saved) == (7, 0, True)
+    assert lingers(stage) == []
+    assert stage.trainings.tick() is None
+
+
+def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LINGER", 0.0)
+    stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
+    stage.job.state = JobState.SUSPENDED
+    assert lingers(stage) == []
+    stage.job.state = JobState.RUNNING
+    stage.state.rest.away["here"] = Away("silent", 1.0)
+    assert lingers(stage) == []
+    del stage.state.rest.away["here"]
+    assert len(lingers(stage)) == 1
+
+
+def test_one_that_is_over_in_time_does_not_linger(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LINGER", 0.0)
+    stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
+    stage.job.state = JobState.COMPLETING
+    assert lingers(stage) == []
+    del stage.state.running[7]
+    assert lingers(stage) == []
+
+
+def metrics(**values: Any) -> dict[str, Any]:
+    return {"k": "metrics", "e": 0, "t": 1.0, "v": values}
+
+
+def told_metrics(facts: list[e.Event]) -> list[dict[str, float] | None]:
+    return [fact.metrics for fact in facts if isinstance(fact, e.EpochsCounted)]
+
+
+def test_metrics_are_told_with_epochs_when_they_have_changed(stage: Stage) -> None:
+    stage.write(HELLO, start(0), metrics(loss=3, note="warm"), end(0))
+    assert told_metrics(stage.heed()) == []
+    stage.write(start(1))
+    assert told_metrics(stage.heed()) == [{"loss": 3.0}]
+    stage.write(end(1), start(2))
+    assert told_metrics(stage.heed()) == [None]
+    stage.write(metrics(loss=2.5, acc=0.5))
+    assert told_metrics(stage.heed()) == []
+    stage.listen()
+    stage.write(end(2), start(3))
+    assert told_metrics(stage.heed()) == [{"loss": 2.5, "acc": 0.5}]
+    told = stage.exit(1)
+    assert kinds(told) == ["ProcessExited"]
+
+
+def test_the_last_metrics_are_told_before_the_end_whether_or_not_an_epoch_counts(
+    stage: Stage,
+) -> None:
+    stage.write(HELLO, metrics(loss=1.0))
+    told = stage.exit(1)
+    assert kinds(told) == ["EpochsCounted", "ProcessExited"]
+    assert (counted(told), told_metrics(told)) == ([0], [{"loss": 1.0}])
+    assert isinstance(told[0], e.EpochsCounted)
+    assert told[0].warmup is None
+
+
+def test_an_attempt_without_metrics_leaves_those_of_the_one_before(stage: Stage) -> None:
+    stage.job.progress = Progress(metrics={"loss": 1.0})
+    stage.write(HELLO, start(0), end(0))
+    assert told_metrics(stage.exit(0)) == [None]
+    assert stage.job.progress is not None
+    assert stage.job.progress.metrics == {"loss": 1.0}
+
+
+def test_only_so_many_metrics_with_names_of_a_length(stage: Stage) -> None:
+    stage.write(HELLO, metrics(**{f"{n:03}" * 40: n for n in range(40)}))
+    (told,) = told_metrics(stage.exit(0))
+    assert told is not None
+    assert (len(told), {len(name) for name in told}) == (32, {64})
+    assert list(told.values()) == [float(n) for n in range(8, 40)]
 
 
 def test_of_a_lost_attempt_counts_what_was_saved(stage: Stage) -> None:
@@ -271,7 +373,7 @@ def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
     monkeypatch.setattr(os, "pread", lambda fd, most, at: asked.append(most) or pread(fd, most, at))
     filler = b'{"k":"metrics","e":0,"t":1.0,"v":{"loss":1.0}}\n' * 200_000
     stage.write(HELLO, start(0), filler, start(1), end(1), {"k": "stopped", "e": 2})
-    assert kinds(stage.heed()) == ["TrainingBegan"]
+    assert kinds(stage.heed()) == ["TrainingBegan"]  # of the first piece
     told = stage.exit(75)
     assert counted(told) == [2]
     assert isinstance(told[-1], e.ProcessExited)
@@ -335,7 +437,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
     stage.trainings.close()
     once = Report()
     once.take(b"".join(lines))
-    assert kinds(told).count("TrainingBegan") == once.hello
+    assert kinds(told).count("TrainingBegan") == (once.epoch is not None)
     assert counted(told) == sorted(set(counted(told)))
     assert max(counted(told), default=0) == once.counted
     assert isinstance(told[-1], e.ProcessExited)
@@ -349,7 +451,7 @@ def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "PAUSE", 3600.0)
-    stage.write(HELLO)
+    stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
     stage.write(start(0), start(1))
     assert stage.heed() == []
@@ -395,7 +497,7 @@ def test_when_the_kernel_has_no_more_watches_it_looks_around(
     assert stage.trainings.ears.inotify is not None
     monkeypatch.setattr(stage.trainings.ears.inotify, "watch_file", refused)
     monkeypatch.setattr(ears_module, "LOOK", 0.0)
-    stage.write(HELLO)
+    stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
     assert stage.trainings.ears.inotify is None
     stage.write(start(1))
@@ -417,6 +519,28 @@ def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: Stage) -> N
     stage.listen()
     assert stop.exists()
     assert [path.name for path in stage.directory.iterdir()] == ["stop"]
+
+
+def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(stage: Stage) -> None:
+    stop = stage.directory / "stop"
+    stage.trainings.ask_to_stop(7, 0)
+    stage.trainings.let_go_on(7, 1)  # another attempt
+    assert stop.exists()
+    stage.trainings.let_go_on(7, 0)
+    stage.trainings.let_go_on(7, 0)
+    assert not stop.exists()
+    stage.trainings.ask_to_stop(7, 0)
+    (stage.directory / "stop_at").write_text("3")
+    stage.trainings.let_go_on(7, 0)
+    assert stop.exists()
+    (stage.directory / "stop_at").unlink()
+    stage.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
+    stage.heed()
+    stage.trainings.let_go_on(7, 0)
+    assert stop.exists()
+    afar(stage, "there")
+    stage.trainings.let_go_on(7, 0)
+    assert stop.exists()
 
 
 def test_one_that_cannot_be_told_is_said_and_hurts_nobody(

@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
-from stoker.core.job import Carry, EarlySignal, Retry  # noqa: E402
+from stoker.core.job import Carry, Container, EarlySignal, Mount, Retry, Training  # noqa: E402
 from stoker.core.request import Request  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
@@ -85,6 +85,7 @@ def life() -> Story:
     story.tell(e.JobRecalled(at=story.now, job=msgspec.structs.replace(job), spec=of))
     story.tell(e.NodeJoined(at=story.now, facts=node(2)))
     machines(story)
+    trainings(story)
     return story
 
 
@@ -137,6 +138,47 @@ def machines(story: Story) -> None:
     story.tell(e.NodeReached(at=story.now, node="ant", ended=((alone, 0),)))
     started = {"term": 2, "boot": "boot-2", "pid": 43, "version": "0.1.0", "clock": 12.5}
     story.tell(e.DaemonStarted(at=story.now, **started))  # type: ignore[arg-type]
+
+
+def trainings(story: Story) -> None:
+    """Training jobs that are measured, stopped, run short of memory, and finish."""
+    story.tell(e.NodeAdded(at=story.now, name="cow", address="ssh://cow"))
+    story.tell(e.NodeJoined(at=story.now, facts=node(4, name="cow")))
+    story.tell(e.NodeReached(at=story.now, node="cow"))
+
+    def train(name: str, **more: object) -> int:
+        ask = msgspec.structs.replace(gpus(1, memory=9000, beside=True, most=2000), nodes=("cow",))
+        mounts = (Mount("/data", "/data", True, True), Mount("/me", "/custom"))
+        said = Training(
+            epochs=9, batch_size=64, set_size=5000, expected=600, snapshots="/s", distributed=True
+        )
+        fields = {
+            "name": name, "training": said, "container": Container("img:1", mounts, ((80, 8080),)),
+            "door": "run-scheduler", **more,
+        }  # fmt: skip
+        return story.submit(ask, priority=50, **fields)  # type: ignore[arg-type]
+
+    stops, short, slow, steady = (
+        train("stops"), train("short"), train("slow"), train("steady", steady=True),
+    )  # fmt: skip
+    story.run(stops, short, slow, steady)
+    for job in (stops, short, slow, steady):
+        story.about(e.TrainingBegan, job)
+        story.about(e.MemoryMeasured, job, memory=4000)
+        story.about(
+            e.EpochsCounted, job, done=2, seconds=30.0, step=0.1, warmup=3.0, metrics={"loss": 0.5}
+        )
+    for why, gpus_ in (("job 9 needs room", None), ("with 2 GPUs it is done sooner", 2)):
+        story.about(e.StopAsked, stops, why=why, boot=story.now, by=None, gpus=gpus_)
+        if gpus_ is None:
+            story.about(e.StopWithdrawn, stops)
+    story.exited(stops, 75, stopped=True)
+    story.exited(short, 1, memory="cuda")
+    story.about(e.StopAsked, slow, why="job 9 needs room", boot=story.now, by=9)
+    story.about(e.StopOverdue, slow)
+    story.wait(1300)
+    story.exited(slow, 0, uncaught=True)
+    story.about(e.AttemptLost, steady, why="cow was removed", with_files=True)
 
 
 def main(name: str) -> None:
