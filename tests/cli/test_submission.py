@@ -6,6 +6,10 @@ import pytest
 from stoker.cli import submission
 from stoker.cli.submission import build
 from stoker.client.errors import UsageError
+from stoker.core import contract
+from stoker.core.cluster import Placement
+from stoker.core.job import Job, Spec, Training
+from stoker.core.request import Request
 
 
 @pytest.fixture
@@ -93,6 +97,44 @@ def test_inside_a_job_its_own_variables_are_not_options(
     assert body["options"] == {}
     assert "STOKER_TOKEN" not in body["environment"]
     assert body["environment"]["STOKER_HOME"] == str(here)
+
+
+def told(distributed: bool, nodes: int = 1) -> set[str]:
+    """The variables that a training job is told, besides those of every job."""
+    training = Training(epochs=3, batch_size=8, set_size=100, distributed=distributed)
+    spec = Spec(
+        kind="line", user="u", directory="/", shell="sh", environment="", request=Request(),
+        name="", training=training,
+    )  # fmt: skip
+    more = tuple(Placement(f"n{number}", ()) for number in range(1, nodes))
+    found = contract.variables(Job(5, "s", "", "u", 1.0), spec, Placement("n0", (), more), "x-5")
+    return {name for name in found if not name.startswith("STOKER_")}
+
+
+def test_a_job_that_a_training_job_submits_is_another_one() -> None:
+    names = told(distributed=True) | told(distributed=False) | told(distributed=True, nodes=2)
+    mine = dict.fromkeys(names, "1") | {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0"}
+    assert submission.environment({**mine, "MINE": "2"}) == {"MINE": "2"}
+    assert names <= submission.TRAINING
+    # Outside of one, they are as good as any other.
+    assert submission.environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
+    outside = {"BATCH_SIZE": "8", "STOKER_JOB_ID": "5"}  # a job that does not train
+    assert submission.environment(outside) == {"BATCH_SIZE": "8"}
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        ("/h/library/1.0-abc:/mine:/h/library", "/mine:/h/library"),
+        ("/h/library/1.0-abc", None),
+        ("/stoker/lib:/mine", "/mine"),
+        ("/mine:/h/library/1.0-abc", "/mine:/h/library/1.0-abc"),
+    ],
+)
+def test_our_copy_of_the_library_is_not_passed_on(path: str, left: str | None) -> None:
+    inside = {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0", "PYTHONPATH": path}
+    assert submission.environment(inside).get("PYTHONPATH") == left
+    assert submission.environment({"PYTHONPATH": path}) == {"PYTHONPATH": path}
 
 
 def test_variables_given_twice_are_all_sent(here: Path) -> None:

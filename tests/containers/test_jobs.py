@@ -114,7 +114,8 @@ def test_its_directory_and_its_variables_are_there_and_no_others(
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     ship.script("tell.py", TELL)
     job = ship.submit(
-        "--image", IMAGE, "--gpus", "2", "--env", "LR=0.1 'of' \"many\"",
+        "--image", IMAGE, "--gpus", "2", "--env", "LR=0.1 'of' \"many\"", "--env", "name=mine",
+        "--env", "TMPDIR=/scratch", "--env", "PATH=/usr/local/bin/.", "--env", "HOME=/scratch",
         "--mount", f"{ship.home}/gone:/data:optional", "--", "python3", "tell.py", "a b", "",
     )  # fmt: skip
     found = told(ship, job)
@@ -127,6 +128,15 @@ def test_its_directory_and_its_variables_are_there_and_no_others(
     assert environment["PYTHONPATH"] == "/stoker/lib:/srv/own"
     assert environment["STOKER_GPU_COUNT"] == "2"
     assert "OF_THE_HOST" not in environment
+    assert (environment["name"], environment["PATH"]) == ("mine", "/usr/local/bin/.")
+    assert (environment["HOME"], environment["TMPDIR"]) == ("/scratch", "/scratch")
+
+
+def test_nothing_of_the_user_s_own_home_goes_in(ship: Box) -> None:
+    ship.script("tell.py", TELL)
+    found = told(ship, ship.submit("--image", IMAGE, "--", "python3", "tell.py"))
+    environment = found["environment"]
+    assert isinstance(environment, dict)
     assert environment["HOME"] != os.environ["HOME"]
 
 

@@ -20,7 +20,7 @@ from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Progress, Spec, Stop, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
-from stoker.core.state import State
+from stoker.core.state import Away, State
 from stoker.daemon import ears as ears_module
 from stoker.daemon import reports, training
 from stoker.daemon.leftovers import GOING, Leftovers, checkpoints, remove
@@ -207,6 +207,7 @@ def test_one_that_has_stopped_and_lives_on_is_told_once(
     assert 0 < wait <= training.LINGER
     stage.listen()  # the next daemon hears it anew
     monkeypatch.setattr(training, "LINGER", 0.0)
+    assert lingers(stage) == []
     (fact,) = lingers(stage)
     assert isinstance(fact, e.StopOverdue)
     assert (fact.job, fact.attempt, fact.has_saved) == (7, 0, True)
@@ -222,7 +223,7 @@ def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
     stage.job.state = JobState.SUSPENDED
     assert lingers(stage) == []
     stage.job.state = JobState.RUNNING
-    stage.state.rest.away["here"] = Away("silent", 1.0)
+    stage.state.rest.away["here"] = Away(1.0, 1.0, "silent")
     assert lingers(stage) == []
     del stage.state.rest.away["here"]
     assert len(lingers(stage)) == 1
@@ -283,7 +284,7 @@ def test_an_attempt_without_metrics_leaves_those_of_the_one_before(stage: Stage)
 
 
 def test_only_so_many_metrics_with_names_of_a_length(stage: Stage) -> None:
-    stage.write(HELLO, metrics(**{f"{n:03}" * 40: n for n in range(40)}))
+    stage.write(HELLO, metrics(**{f"{n:03}" * 22: n for n in range(40)}))
     (told,) = told_metrics(stage.exit(0))
     assert told is not None
     assert (len(told), {len(name) for name in told}) == (32, {64})

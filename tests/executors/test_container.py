@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Callable
@@ -155,6 +156,7 @@ def test_a_machine_without_an_engine_is_known_without_starting_anything(tmp_path
     path = {"PATH": str(tmp_path)}
     assert container.absent(path, "") == container.ABSENT
     assert "nerdctl is not on this machine" in str(container.absent(path, "nerdctl"))
+    assert container.absent(path, "sh", ["PATH"]) is None, "a PATH for the inside is not ours"
     (tmp_path / "docker").write_text("")
     (tmp_path / "docker").chmod(0o755)
     assert container.absent(path, "") is None
@@ -220,6 +222,18 @@ def test_no_variable_of_the_job_is_one_of_the_shells(run: Running) -> None:
         capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert done.stdout == "mine\n"
+
+
+def test_what_the_engine_would_heed_itself_is_for_the_inside_only(run: Running) -> None:
+    mine = {"TMPDIR": "/no such/$x", "HOME": "/home/x", "LD_LIBRARY_PATH": "/l"}
+    found = told(run(replace(LAUNCH, asked=(*mine, "PATH", "LR")), "podman", **mine))
+    assert {f"--env={name}={value}" for name, value in mine.items()} <= set(found["words"])
+    assert "--env=LR" in found["words"]
+    environment = found["environment"]
+    assert environment["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+    assert not {"TMPDIR", "LD_LIBRARY_PATH"} & set(environment)
+    path = next(word for word in found["words"] if word.startswith("--env=PATH="))
+    assert environment["PATH"] == path.removeprefix("--env=PATH=") + f":{container.USUAL_PATH}"
 
 
 def test_the_engine_that_has_the_image_runs_it(run: Running) -> None:

@@ -25,6 +25,13 @@ ODD = "{} is not valid UTF-8, which the directory of a job has to be. Rename it.
 SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
 DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
 """Facts about this terminal and this shell, which are not the job's."""
+TRAINING = frozenset({
+    "JOB_UUID", "JOB_RESTARTED", "EPOCHS_DONE", "HEARTBEAT_FREQ", "RESERVED_MEM", "NODELIST",
+    "NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "NNODES", "TF_CONFIG",
+    "PL_TORCH_DISTRIBUTED_BACKEND",
+})  # fmt: skip
+"""What a training job is told of itself, which is not so of a job that it submits."""
 
 
 def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
@@ -190,10 +197,13 @@ def _merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
 def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
     """Return the environment to give to the job."""
     inside = "STOKER_JOB_ID" in environ
+    trains = inside and "JOB_UUID" in environ
     found = {}
     odd = []
     for name, value in environ.items():
         if name in DROPPED and not (keep_terminal and name == "TERM"):
+            continue
+        if trains and name in TRAINING:
             continue
         # A job submitted by a job must not carry the token of the one that submitted it.
         if inside and name.startswith("STOKER_") and name != "STOKER_HOME":
@@ -204,9 +214,21 @@ def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> d
             odd.append(output.clean(name))
             continue
         found[name] = value
+    if inside and "PYTHONPATH" in found:
+        found["PYTHONPATH"] = _without_library(found["PYTHONPATH"], environ)
+        if not found["PYTHONPATH"]:
+            del found["PYTHONPATH"]
     if odd:
         output.say(f"stoker: not passing on variables that are not UTF-8: {' '.join(odd)}")
     return found
+
+
+def _without_library(path: str, environ: Mapping[str, str]) -> str:
+    """Return where Python looks for modules, without our copy of the training library in front."""
+    first, _, rest = path.partition(os.pathsep)
+    home = os.path.dirname(os.path.dirname(environ.get("STOKER_REPORTS", "")))
+    ours = os.path.dirname(first) == f"{home}/library" if home else False
+    return rest if ours or first == environ.get("STOKER_LIBRARY", "/stoker/lib") else path
 
 
 def absolute(path: str) -> str:

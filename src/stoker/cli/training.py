@@ -22,7 +22,7 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the facts of a training job, in a sensible order."""
     training = view["training"]
     found = [("epochs", _epochs(training)), ("time left", _left(view, training))]
-    found += [("memory", _memory(view, training)), ("stopping", _stopping(training))]
+    found += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
     if training["preemptions"]:
         found.append(("preempted", counted(training["preemptions"], "time")))
     if training["shortages"]:
@@ -31,10 +31,15 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     if training["demoted"]:
         found.append(("late", _demoted(training)))
     if training["metrics"]:
-        pairs = (f"{clean(name)} {value:g}" for name, value in training["metrics"].items())
+        pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
         found.append(("metrics", ", ".join(pairs)))
     found.append(("checkpoints", clean(training["checkpoints"])))
     return [(key, text) for key, text in found if text]
+
+
+def _value(value: object) -> str:
+    """Return a number in few digits; what is none, such as nan, comes as a text."""
+    return clean(value) if isinstance(value, str) else f"{value:.4g}"
 
 
 def _epochs(training: dict[str, Any]) -> str:
@@ -79,12 +84,19 @@ def _memory(view: dict[str, Any], training: dict[str, Any]) -> str:
     return f"{', '.join(parts)}, on each GPU" if parts else ""
 
 
-def _stopping(training: dict[str, Any]) -> str:
+def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
     stop = training["stopping"]
     if stop is None:
         return ""
     for_whom = f" for job {stop['by']}" if stop["by"] else ""
-    when = "at the end of its epoch" if training["listening"] else "as soon as it can"
+    when = "as soon as it can"
+    if stop.get("ignored"):
+        return f"it was asked to{for_whom}, and has not: {clean(stop['why'])}"
+    if view["state"] == "SUSPENDED":
+        when = "when it goes on"
+    elif view["state"] == "RUNNING" and training["listening"]:
+        several = len((view.get("devices") or {}).get("gpu") or ()) > 1 or view.get("parts")
+        when = "at the end of its epoch" + (", or of the next," if several else "")
     return f"{when}{for_whom}: {clean(stop['why'])}"
 
 

@@ -31,8 +31,13 @@ def reports(home: str, job: Job) -> str:
     return f"{home}/training/{job.id}.{job.attempt}"
 
 
-def variables(job: Job, spec: Spec, placement: Placement, unique: str) -> dict[str, str]:
-    """What the training library reads, and scripts of its older namesake."""
+def variables(
+    job: Job, spec: Spec, placement: Placement, unique: str, memory: int = 0
+) -> dict[str, str]:
+    """What the training library reads, and scripts of its older namesake.
+
+    `memory` is that of its smallest GPU: all of it is for a job that shares it with nobody.
+    """
     done = job.progress.epochs if job.progress is not None else 0
     found = {"STOKER_EPOCHS_DONE": str(done)}
     training = spec.training
@@ -45,7 +50,7 @@ def variables(job: Job, spec: Spec, placement: Placement, unique: str) -> dict[s
         "JOB_RESTARTED": "TRUE" if done else "FALSE",
         "EPOCHS_DONE": str(done),
         "HEARTBEAT_FREQ": str(training.heartbeat),
-        "RESERVED_MEM": str(max((t.memory for t in placement.takes if t.type == GPU), default=0)),
+        "RESERVED_MEM": str(_reserved(job, placement) or memory),
         "NODELIST": ",".join(part.node for part in placement.parts),
         "NUM_GPUS": str(len(gpus)),
         "NUM_NODES": str(nodes),
@@ -60,6 +65,13 @@ def variables(job: Job, spec: Spec, placement: Placement, unique: str) -> dict[s
     if training.distributed:
         found |= _distributed(job, spec, nodes)
     return found
+
+
+def _reserved(job: Job, placement: Placement) -> int:
+    """MiB set aside on each GPU; none in particular for one that has them to itself."""
+    if job.progress is not None and job.progress.alone:
+        return 0
+    return max((take.memory for take in placement.takes if take.type == GPU), default=0)
 
 
 def _distributed(job: Job, spec: Spec, nodes: int) -> dict[str, str]:

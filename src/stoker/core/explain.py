@@ -7,9 +7,9 @@ from msgspec import Struct
 from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.dependency import Standing
-from stoker.core.estimate import estimate
+from stoker.core.estimate import estimate, hardware
 from stoker.core.forecast import Expected, forecast
-from stoker.core.job import Job
+from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import could_ever, fit, offered, place, suits, wants
@@ -167,16 +167,29 @@ def _coming(state: State, job: Job, at: float) -> tuple[str, ...]:
         progress = other.progress
         if progress is None or progress.stop is None or progress.stop.by != job.id:
             continue
-        if not progress.listening:
-            told.append(f"job {other.label} was told to make room for it")
-            continue
-        text = f"job {other.label} stops for it at the end of its epoch"
-        likely = estimate(state.rest.families, state.cluster, other, state.spec(other), at)
-        if likely.epoch_seconds is not None and progress.counted_at is not None:
-            left = likely.epoch_seconds - max(at - progress.counted_at, 0.0)
-            text += f", about {_roughly(left)}" if left > 0 else ", any moment"
-        told.append(text)
+        told.append(f"job {other.label} {_making_room(state, other, progress, at)}")
     return tuple(told)
+
+
+def _making_room(state: State, job: Job, progress: Progress, at: float) -> str:
+    """How a job stands that was asked to stop for another."""
+    if job.state is JobState.COMPLETING:
+        return "is being ended"
+    if progress.stop is not None and progress.stop.ignored:
+        return "was asked to make room for it, and has not stopped"
+    if job.state is JobState.SUSPENDED:
+        return "is paused, and stops for it when it goes on"
+    if not progress.listening:
+        return "was told to make room for it"
+    text, when = "stops for it at the end of its epoch", "about"
+    if job.placement is not None and hardware(state.cluster, job.placement)[0] > 1:
+        # Its processes must agree where they stop: too late for this epoch, if few steps are left.
+        text, when = f"{text}, or of the next", "at the earliest in about"
+    likely = estimate(state.rest.families, state.cluster, job, state.spec(job), at)
+    if likely.epoch_seconds is not None and progress.counted_at is not None:
+        left = likely.epoch_seconds - max(at - progress.counted_at, 0.0)
+        text += f", {when} {_roughly(left)}" if left > 0 else ", any moment"
+    return text
 
 
 def _roughly(seconds: float) -> str:

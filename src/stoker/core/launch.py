@@ -75,6 +75,7 @@ def launch(
     uuids = tuple(device.facts.uuid for device in devices if device.facts.uuid)
     vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     gpus = ",".join(ids)
+    memory = min((device.facts.memory or 0 for device in devices), default=0)
     unique = contract.unique_id(token, job.id)
     reports = contract.reports(home, job)
     checkpoints = contract.checkpoints(spec, home, unique)
@@ -90,7 +91,7 @@ def launch(
         "STOKER_NODE_RANK": "0",
         "STOKER_REPORTS": reports,
         "STOKER_CHECKPOINT_DIR": checkpoints,
-        **contract.variables(job, spec, placement, unique),
+        **contract.variables(job, spec, placement, unique, memory),
         **_visible(gpus, vendors),
     }
     for take in placement.takes:

@@ -48,7 +48,8 @@ def fields_of(
     if container is not None:
         found["container"] = container
     if "requeue" in words or "no_requeue" in words:
-        found["restartable"] = on(options, "requeue") and not on(options, "no_requeue")
+        found["steady"] = on(options, "no_requeue")
+        found["restartable"] = on(options, "requeue") and not found["steady"]
     return found
 
 

@@ -7,8 +7,9 @@ from os.path import dirname
 from typing import Any
 
 from stoker.core import contract
-from stoker.core.estimate import Estimate, attained, estimate, family_of
+from stoker.core.estimate import Estimate, attained, estimate, family_of, with_margin
 from stoker.core.job import Container, Job, Progress, Spec, Stop, Training
+from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU, GpuAsk
 from stoker.core.state import State
 from stoker.core.training_options import ALL_OF_A_MACHINE
@@ -39,17 +40,17 @@ def training_view(
         "checkpoints": contract.checkpoints(spec, dirname(logs), unique),
         "listening": progress.listening,
         "preemptions": progress.preemptions,
-        "stopping": _stopping(progress.stop, state),
+        "stopping": _stopping(job, progress.stop, state),
         "demoted": progress.demoted,
         "ran_seconds": _rounded(attained(job, at)),
         **_time(training, known, live, over=job.finished),
         **_memory(job, spec, progress, known, live),
-        **_gpus(spec.request.gpus, progress),
+        **_gpus(spec.request.gpus, progress, over=job.finished),
         "family": known.family,
         "speedups": [[gpus, _rounded(seconds)] for gpus, seconds in known.speedups],
         "epoch": live.get("epoch"),
         "step": live.get("step"),
-        "metrics": live.get("metrics") or {},
+        "metrics": live.get("metrics") or dict(progress.metrics),
     }
 
 
@@ -67,11 +68,13 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _stopping(stop: Stop | None, state: State | None) -> dict[str, Any] | None:
-    if stop is None:
-        return None
+def _stopping(job: Job, stop: Stop | None, state: State | None) -> dict[str, Any] | None:
+    if stop is None or (job.state is JobState.COMPLETING and job.ending != "stop"):
+        return None  # what its owner wants of it comes before what others want
     by = state.jobs.get(stop.by) if state is not None and stop.by is not None else None
-    return {"why": stop.why, "by": by.label if by is not None else None}
+    return {
+        "why": stop.why, "by": by.label if by is not None else None, "ignored": stop.ignored,
+    }  # fmt: skip
 
 
 def _time(training: Training, known: Estimate, live: Live, over: bool) -> dict[str, Any]:
@@ -95,6 +98,8 @@ def _memory(
     if job.placement is not None:
         takes = [take for part in job.placement.parts for take in part.takes if take.type == GPU]
         reserved = max((take.memory for take in takes), default=0) or None
+    elif job.finished and progress.peak is not None and ask is not None and ask.beside:
+        reserved = with_margin(progress.peak)  # what was asked for was corrected by then
     return {
         "memory_reserved": reserved,
         "memory_peak": progress.peak,
@@ -103,14 +108,14 @@ def _memory(
     }
 
 
-def _gpus(ask: GpuAsk | None, progress: Progress) -> dict[str, Any]:
+def _gpus(ask: GpuAsk | None, progress: Progress, over: bool) -> dict[str, Any]:
     elastic = None
     if ask is not None and ask.most is not None:
         most = None if ask.most == ALL_OF_A_MACHINE else ask.most // THOUSAND
         elastic = [ask.amount // THOUSAND, most]
     return {
         "elastic": elastic,
-        "gpus_wanted": progress.gpus,
+        "gpus_wanted": None if over else progress.gpus,
         "shares": ask is not None and ask.beside and not progress.alone,
     }
 

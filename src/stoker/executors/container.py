@@ -21,10 +21,13 @@ MARK = "STOKER_CONTAINER"
 REPORTS, SNAPSHOTS, LIBRARY, SCRIPT = "/stoker/reports", "/snapshots", "/stoker/lib", "/stoker/job"
 MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 """Variables of a job on several machines that are known only when all parts are ready."""
+ENGINES_TOO = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR")
+"""Variables that mean something to the engine itself: a job's own are for the inside only."""
 LAST_WORD = 2
 """Seconds that the engine has to kill a container before all its processes are killed."""
 AT_ONCE = signal.SIGPWR
 """Tells who looks after a container that it has no time left."""
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 ABSENT = "no podman or docker on this machine; leave --image out to run the command directly"
 _SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
 """The shell that the job is written for, where the image has it; else the one that all have."""
@@ -42,12 +45,14 @@ def command(
     assert container is not None
     token = launch.extra["STOKER_TOKEN"]
     name = name_of(token, int(launch.extra.get("STOKER_NODE_RANK", "0")))
-    inside = f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}"
-    extra = {MARK: name, "STOKER_REPORTS": REPORTS, "STOKER_CHECKPOINT_DIR": inside}
+    root = f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}"
+    extra = {MARK: name, "STOKER_REPORTS": REPORTS, "STOKER_CHECKPOINT_DIR": root}
     names = dict.fromkeys((*launch.extra, *extra, "NVIDIA_VISIBLE_DEVICES"))
     if _has_peers(launch):
         names |= dict.fromkeys(MET_LATER)
-    names |= dict.fromkeys(name for name in launch.asked if name.isidentifier())
+    inside = [name for name in ENGINES_TOO if name in launch.asked]
+    asked = (name for name in launch.asked if name.isidentifier() and name not in inside)
+    names |= dict.fromkeys(asked)
     if library is not None:
         names["PYTHONPATH"] = None
     whose = "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
@@ -57,7 +62,7 @@ def command(
     patience = max(int(grace) - LAST_WORD, 1)
     return (
         "/bin/sh", "-c", wrapper(), "stoker-container",
-        engine, name, container.image, str(patience), whose, gpus,
+        engine, name, container.image, str(patience), whose, gpus, " ".join(inside),
         *_places(launch, container, library, script),
         *(f"--env={name}" for name in names),
         *_network(launch, container),
@@ -92,9 +97,11 @@ def looked_after_by(pid: int, token: str) -> bool:
         return False
 
 
-def absent(environment: Mapping[str, str], engine: str) -> str | None:
+def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:
     """Why there can be no container on this machine; None if there may be. Nothing is started."""
     path = environment.get("PATH") or os.defpath
+    if "PATH" in asked:
+        path += os.pathsep + USUAL_PATH  # that one is for the inside
     if not engine:
         return None if any(shutil.which(each, path=path) for each in ENGINES) else ABSENT
     if shutil.which(engine, path=path):

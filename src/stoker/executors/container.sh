@@ -1,10 +1,11 @@
 # The main process of an attempt in a container: finds the engine, runs it, ends what it runs.
 #
-#   sh -c TEXT stoker-container ENGINE NAME IMAGE SECONDS LIBRARY GPUS WORD...
+#   sh -c TEXT stoker-container ENGINE NAME IMAGE SECONDS LIBRARY GPUS INSIDE WORD...
 #
 # ENGINE may be empty: whichever of podman and docker has the image, else the first that answers.
 # SECONDS is how long the container has to end when it is asked to. LIBRARY says whose PYTHONPATH
 # comes after ours: the `image`'s own, or the `job`'s. GPUS are separated by commas, best by UUID.
+# INSIDE names variables that are the job's alone: the engine must not see them, so they are words.
 # The words are options of `run`, then `+run`, the image and its command. Before `+run`,
 #
 #   +make DIRECTORY              makes one that whomever the image runs as can write to
@@ -16,8 +17,8 @@
 # What the job's variables hold comes in by our environment, never by words that others can read.
 # Ours begin with an underline, for an assignment to one of the job's would change it inside.
 
-_engine=$1 _name=$2 _image=$3 _seconds=$4 _library=$5 _gpus=$6
-shift 6
+_engine=$1 _name=$2 _image=$3 _seconds=$4 _library=$5 _gpus=$6 _inside=$7
+shift 7
 _client='' _heard='' _first='' _ended_by=0 _again=no
 
 say() { echo "stoker: $*" >&2; }
@@ -216,6 +217,15 @@ others_write() { case $(ls -ld "$1") in ????????w*) return 0 ;; *) return 1 ;; e
 for _each in HUP INT QUIT TERM USR1 USR2 ALRM VTALRM PROF PWR WINCH URG XCPU; do
     # shellcheck disable=SC2064 # each signal its own name
     trap "hear $_each" $_each
+done
+for _each in $_inside; do
+    eval "_value=\$$_each"
+    set -- "--env=$_each=$_value" "$@"
+    case $_each in
+        PATH) PATH=$PATH:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin ;;
+        HOME) HOME=$(getent passwd "$(id -u)" | cut -d: -f6) ;;
+        *) unset "$_each" ;;
+    esac
 done
 find_engine
 find_image

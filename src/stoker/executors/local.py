@@ -201,7 +201,8 @@ class LocalExecutor(Executor):
         return self.library
 
     def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        missing = container.absent(self._environment(launch.environment), self.engine)
+        environment = self._environment(launch.environment)
+        missing = container.absent(environment, self.engine, launch.asked)
         if missing is not None:
             raise NoContainer(missing)
         script = f"{self.places.scripts}/{launch.script}" if launch.script else None
