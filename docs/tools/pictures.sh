@@ -65,3 +65,26 @@ open_ 40
 keys stoker
 keys 'stoker why big'
 take queue 'stoker'
+stoker cancel -y all >/dev/null 2>&1 || true
+sleep 1
+stoker daemon stop --cancel >/dev/null 2>&1 || true
+rm -rf "$STOKER_HOME"
+
+# a training that is asked to make room
+cat >"$work/train.py" <<'END'
+import time
+from stoker.training import job
+for epoch in job.epochs():
+    for step in job.steps(range(40)):
+        time.sleep(0.1)
+    job.report(loss=1 / (epoch + 2))
+END
+stoker daemon start --gpus 0 2>/dev/null
+stoker submit --name resnet --epochs 20 --single-gpu python3 train.py >/dev/null 2>&1
+sleep 13
+open_ 36
+keys 'stoker submit --gpus 1 --priority 10 --name urgent sleep 60' 1
+keys 'stoker'
+keys 'stoker why urgent'
+keys 'stoker show resnet | head -12'
+take training 'a training makes room'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 
 from stoker.training import attach, checkpoints
 from stoker.training.surroundings import Surroundings
@@ -21,10 +22,10 @@ class KubeProfiler:
         self.RANK = _or(around.number("NODE_RANK"), 0)
         self.LOCAL_RANK = _or(around.number("LOCAL_RANK"), -1)
         self.JOBID = around.name
-        self.RESTARTED = around.restarted
-        self.EPOCHS_DONE = around.epochs_done
+        self.RESTARTED = job.restarted
+        self.EPOCHS_DONE = job.epochs_done
         self.PROFILE_EACH = around.heartbeat
-        self.NODE_LIST = around.environ.get("NODELIST", "")
+        self.NODE_LIST = around.get("NODELIST")
         self.NUM_GPUS = _or(around.number("NUM_GPUS"), 1)
         self.NUM_NODES = _or(around.number("NUM_NODES"), 1)
         self.BATCH_SIZE = _or(around.number("BATCH_SIZE"), 1)
@@ -33,14 +34,21 @@ class KubeProfiler:
         at_once = self.BATCH_SIZE * self.NUM_GPUS * self.NUM_NODES
         self.iterationPerEpoch = self.TRAINING_SET_SIZE // max(1, at_once)
         self.maxIterations = self.iterationPerEpoch * self.EPOCHS
-        self.root_dir = checkpoints.make(checkpoints.directory(around))
-        self.ckpt_path = self._find(tell=self.RESTARTED and not job.quiet)
+        root = checkpoints.directory(around)
+        if job.attached:
+            self.root_dir = checkpoints.make(root)
+        self.ckpt_path = self._find(root, tell=self.RESTARTED and not job.quiet)
 
-    def _find(self, tell: bool) -> str:
+    @cached_property
+    def root_dir(self) -> str:
+        """Where checkpoints go. By hand it is made only when somebody asks for it."""
+        return self._job.checkpoint_dir
+
+    def _find(self, root: str, tell: bool) -> str:
         """The newest checkpoint, or where a script that keeps just one would look for it."""
-        version = checkpoints.last_version(self.root_dir)
-        path = version[1] if version else checkpoints.newest(self.root_dir)
-        path = path or os.path.join(self.root_dir, "tf_ckpts")
+        version = checkpoints.last_version(root)
+        path = version[1] if version else checkpoints.newest(root)
+        path = path or os.path.join(root, "tf_ckpts")
         if tell:
             if version:
                 print("[KUBE_API_LIBRARY] last version found is ", version[0])

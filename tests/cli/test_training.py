@@ -60,6 +60,36 @@ def test_show_has_all_of_a_training_job(fake: FakeDaemon, capsys: Captured) -> N
     assert found["checkpoints"] == "/c/0123abcd-7"
 
 
+WISH = {"why": "job 8 needs room", "by": "8"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stop", "told"),
+    [
+        ({"state": "SUSPENDED"}, WISH, "as soon as it goes on for job 8: job 8 needs room"),
+        (
+            {"devices": {"gpu": ["0", "1"]}}, WISH,
+            "at the end of its epoch or of the next for job 8: job 8 needs room",
+        ),
+        ({}, {**WISH, "ignored": True}, "it was asked to for job 8, and has not: job 8 needs room"),
+        ({"state": "COMPLETING"}, WISH, "as soon as it can for job 8: job 8 needs room"),
+    ],
+    ids=["paused", "several", "ignored", "ending"],
+)  # fmt: skip
+def test_show_says_when_it_stops(
+    fake: FakeDaemon, capsys: Captured, changes: dict[str, Any], stop: dict[str, Any], told: str
+) -> None:
+    answer(fake, {**trains(stopping=stop), **changes})
+    assert main(["show", "7"]) == 0
+    assert facts(capsys.readouterr().out)["stopping"] == told
+
+
+def test_show_has_metrics_that_are_no_numbers(fake: FakeDaemon, capsys: Captured) -> None:
+    answer(fake, trains(metrics={"loss": "nan", "acc": 0.125}))
+    assert main(["show", "7"]) == 0
+    assert facts(capsys.readouterr().out)["metrics"] == "loss nan, acc 0.125"
+
+
 def test_show_says_why_its_priority_was_lowered(fake: FakeDaemon, capsys: Captured) -> None:
     answer(fake, trains())
     assert main(["show", "7"]) == 0

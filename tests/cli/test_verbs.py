@@ -266,6 +266,48 @@ def test_the_log_of_an_attempt_that_never_was(fake: FakeDaemon, capsys: Captured
     assert main(["logs", "--attempt", "0", "5"]) == 0
 
 
+def earlier(number: int, **changes: Any) -> dict[str, Any]:
+    """A job in its second attempt."""
+    past = [{"attempt": 0, "started_at": None, "ended_at": None, "cause": "stopped"}]
+    return view(number, **{"attempt": 1, "past": past, "log": f"/l/{number}.1.out", **changes})
+
+
+def test_a_log_of_a_later_attempt_says_where_the_earlier_one_is(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
+    fake.answers["GET /v1/jobs/18/log"] = chunked(b"second\n")
+    fake.answers["GET /v1/jobs"] = listing(earlier(18, **RUNNING))
+    assert main(["logs", "18"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "second\n"
+    assert told.err == (
+        "stoker: attempt 1 of job 18; what it printed before: stoker logs --attempt 0 18\n"
+    )
+    fake.answers["GET /v1/jobs"] = listing(earlier(18))
+    assert main(["logs", "18"]) == 0
+    assert "attempt 1 of job 18 has not begun; what it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--attempt", "0"], ["--json"], ["--path"]])
+def test_who_asks_for_something_else_is_not_told_of_earlier_attempts(
+    fake: FakeDaemon, capsys: Captured, words: list[str]
+) -> None:
+    fake.answers["GET /v1/jobs/18/log"] = chunked(b"x\n")
+    fake.answers["GET /v1/jobs"] = listing(earlier(18, **RUNNING))
+    assert main(["logs", *words, "18"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("changes", [{"log": "/x/mine.out"}, {"past": []}])
+def test_where_there_is_no_other_log_none_is_mentioned(
+    fake: FakeDaemon, capsys: Captured, changes: dict[str, Any]
+) -> None:
+    fake.answers["GET /v1/jobs/18/log"] = chunked(b"x\n")
+    fake.answers["GET /v1/jobs"] = listing(earlier(18, **RUNNING, **changes))
+    assert main(["logs", "18"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
     assert main(["wait", "99"]) == 3
 

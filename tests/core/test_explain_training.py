@@ -1,7 +1,12 @@
 """Why a job waits where others train: who makes room for it, whose memory is in the way."""
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from core.story import Afar, gpus
 from core.test_training import counted, listens, sharing, training
+from stoker.core import events as e
 from stoker.core.explain import Why, why
 from stoker.core.job import EarlySignal
 
@@ -50,6 +55,55 @@ def test_a_job_that_only_knows_signals_makes_room() -> None:
     high = training(story, priority=5)
     story.plan()
     assert told(story, high).coming == (f"job {low} was told to make room for it",)
+
+
+def test_processes_that_must_agree_may_need_another_epoch() -> None:
+    story = Afar(gpus=2)
+    low = training(story, gpus(2))
+    listens(story, low)
+    high = training(story, priority=5)
+    story.plan()
+    text = f"job {low} stops for it at the end of its epoch, or of the next"
+    assert told(story, high).coming == (text,)
+    counted(story, low, 3, seconds=300.0)
+    assert told(story, high).coming == (f"{text}, at the earliest in about 5 min",)
+
+
+def asked(story: Afar, **changes: Any) -> tuple[int, int]:
+    """A job that was asked to stop, in whatever state, and the one that waits for it."""
+    low = training(story)
+    listens(story, low)
+    high = training(story, priority=5)
+    story.plan()
+    progress = story.job(low).progress
+    assert progress is not None
+    assert progress.stop is not None
+    story.job(low).progress = replace(progress, stop=replace(progress.stop, **changes))
+    return low, high
+
+
+def test_one_that_is_paused_stops_when_it_goes_on() -> None:
+    story = Afar(gpus=1)
+    low, high = asked(story)
+    story.tell(e.JobPaused(at=story.now, job=low, boot=story.boot))
+    assert told(story, high).coming == (
+        f"job {low} is paused, and stops for it when it goes on",
+    )  # fmt: skip
+
+
+def test_one_that_did_not_stop_is_not_counted_on() -> None:
+    story = Afar(gpus=1)
+    low, high = asked(story, ignored=True)
+    assert told(story, high).coming == (
+        f"job {low} was asked to make room for it, and has not stopped",
+    )
+
+
+def test_one_that_is_cancelled_does_not_wait_for_its_epoch() -> None:
+    story = Afar(gpus=1)
+    low, high = asked(story)
+    story.tell(e.JobCancelled(at=story.now, job=low))
+    assert told(story, high).coming == (f"job {low} is being ended",)
 
 
 def test_memory_that_others_have_set_aside() -> None:

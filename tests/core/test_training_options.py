@@ -245,3 +245,28 @@ def test_requeue_lets_it_be_ended_to_make_room() -> None:
     assert asked(requeue=True).fields["restartable"] is True
     assert asked(no_requeue=True).fields["restartable"] is False
     assert "restartable" not in asked(retries="2").fields
+
+
+# ------------------------------------------------------------------------- making room
+
+
+@pytest.mark.parametrize(
+    ("options", "restartable", "steady"),
+    [
+        ({}, False, False),
+        ({"requeue": True}, True, False),
+        ({"no_requeue": True}, False, True),
+        ({"requeue": True, "no_requeue": True}, False, True),
+    ],
+)
+def test_who_may_be_asked_to_make_room(
+    options: dict[str, Any], restartable: bool, steady: bool
+) -> None:
+    found = spec(**options)
+    assert (found.restartable, found.steady) == (restartable, steady)
+
+
+def test_an_edit_changes_who_may_be_asked() -> None:
+    fields = edited(spec(no_requeue=True), requeue=True).fields
+    assert (fields["restartable"], fields["steady"]) == (True, False)
+    assert "steady" not in edited(spec(no_requeue=True), gpus="2").fields

@@ -8,11 +8,17 @@ import pytest
 
 from core.story import Story
 from stoker.core.events import NodeAdded, QueueDefined
-from stoker.core.job import Container, Mount, Spec, Training
+from stoker.core.job import Container, Job, Mount, Progress, Spec, Training
 from stoker.core.options import Context, read
 from stoker.core.request import GpuAsk, Request
 from stoker.core.units import BadValue
-from stoker.daemon.training_intake import check_directories, prefer_own, within_queue, without_gpus
+from stoker.daemon.training_intake import (
+    check_directories,
+    check_epochs,
+    prefer_own,
+    within_queue,
+    without_gpus,
+)
 
 CONTEXT = Context(1000.0, lambda _: [], lambda _: [])
 
@@ -84,3 +90,15 @@ def test_a_directory_must_be_ours_to_write_to(
     monkeypatch.setattr(os, "access", lambda path, mode: mode & os.W_OK == 0)  # root may write all
     with pytest.raises(BadValue, match="cannot be written to"):
         check_directories({"training": Training(snapshots=str(tmp_path))})
+
+
+def test_there_are_no_fewer_epochs_than_are_done() -> None:
+    job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
+    with pytest.raises(BadValue, match="--epochs 4 is less than the 5 that are done"):
+        check_epochs(job, {"training": Training(epochs=4)})
+    allowed: list[dict[str, Any]] = [
+        {}, {"training": Training()}, {"training": Training(epochs=5)}
+    ]  # fmt: skip
+    for fields in allowed:
+        check_epochs(job, fields)
+    check_epochs(Job(7, "s", "t", "u", 1.0), {"training": Training(epochs=1)})

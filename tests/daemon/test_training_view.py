@@ -71,6 +71,18 @@ def test_for_whom_it_stops(logs: str) -> None:
     assert view(story, high, logs)["training"]["stopping"] is None
 
 
+def test_one_that_its_owner_has_cancelled_stops_for_nobody(logs: str) -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    training(story, priority=5)
+    story.plan()
+    assert view(story, low, logs)["training"]["stopping"]["ignored"] is False
+    story.tell(e.JobCancelled(at=story.now, job=low))
+    found = view(story, low, logs)
+    assert (found["state"], found["training"]["stopping"]) == ("COMPLETING", None)
+
+
 @pytest.mark.parametrize(
     ("ask", "elastic"),
     [
@@ -97,6 +109,25 @@ def test_what_is_over_takes_no_more_time(logs: str) -> None:
     now = Moment(story.now, story.boot)
     spec = story.state.spec(story.job(job))
     assert job_view(story.job(job), spec, None, now, logs)["training"]["epochs_done"] == 10
+
+
+def test_what_is_over_keeps_its_metrics_and_what_it_had(logs: str) -> None:
+    story = Afar(gpus=4)
+    ask = gpus(1, beside=True, memory=9000, most=4000)
+    job = training(story, ask)
+    listens(story, job)
+    story.about(e.MemoryMeasured, job, memory=2000)
+    counted(story, job, 10, seconds=5.0, metrics={"loss": 0.5})
+    assert view(story, job, logs)["training"]["metrics"] == {"loss": 0.5}
+    live = view(story, job, logs, metrics={"loss": 0.25})
+    assert live["training"]["metrics"] == {"loss": 0.25}
+    reserved = live["training"]["memory_reserved"]
+    assert reserved == 2200
+    story.exited(job)
+    found = view(story, job, logs)["training"]
+    assert found["metrics"] == {"loss": 0.5}
+    assert (found["memory_reserved"], found["memory_peak"]) == (reserved, 2000)
+    assert found["gpus_wanted"] is None
 
 
 def test_a_gpu_that_is_shared_by_memory(logs: str) -> None:

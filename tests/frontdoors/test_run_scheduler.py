@@ -19,7 +19,7 @@ from stoker.client.errors import UsageError
 from stoker.core.job import Container, Mount
 from stoker.core.options import Context, read
 from stoker.frontdoors import run_scheduler
-from stoker.frontdoors.run_scheduler import typed
+from stoker.frontdoors.run_scheduler import table, typed
 from stoker.frontdoors.run_scheduler.jobs import unique
 from stoker.main import main
 
@@ -342,6 +342,18 @@ def test_kub_15_extended_shows_all_options(large: Lab, dumped: Dumped) -> None:
     assert found["estimated_memory"] == "3000"
 
 
+def test_kub_15_a_very_long_name_does_not_make_the_table_wide(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    training = {"uuid": "0123abcd-1", "stopping": None, "preemptions": 0, "epochs_done": 0,
+                "epochs": 3, "memory_reserved": None, "memory_peak": None,
+                "remaining_seconds": None, "ran_seconds": 0.0}  # fmt: skip
+    table.write([view(1, name="n" * 200, training=training)])
+    heading, line = capsys.readouterr().out.splitlines()
+    assert line.split()[1] == "n" * 39 + "…"
+    assert len(heading) < 130
+
+
 def test_kub_15_nothing_was_ever_submitted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["door", "scheduler-state"]) == 0
     assert "there are no jobs" in capsys.readouterr().err
@@ -361,6 +373,19 @@ def test_kub_16_a_job_is_ended(large: Lab) -> None:
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
 
 
+def test_kub_16_several_are_ended_or_none(large: Lab) -> None:
+    mine = [large.train("--max_epochs", 1, name) for name in ("a", "b")]
+    assert "There is no job 99999" in large.no(mine[0], 99999, door="scheduler-cancel-job", code=3)
+    done = large.door("scheduler-cancel-job", *mine, mine[0].rpartition("-")[2])
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [
+        f"scheduler-cancel-job: {id} ({name}) is cancelled"
+        for id, name in zip(mine, ("a", "b"), strict=True)
+    ]
+    for id in mine:
+        large.becomes(id, "CANCELLED")
+
+
 def test_kub_16_only_jobs_of_this_door_are_touched(large: Lab, dumped: Dumped) -> None:
     other = large.stoker("submit", "--epochs", "1", "sleep 300").stdout.strip()
     prefix = dumped.id.partition("-")[0]
@@ -370,8 +395,8 @@ def test_kub_16_only_jobs_of_this_door_are_touched(large: Lab, dumped: Dumped) -
             assert "There is no job" in large.no(word, door=door, code=3)
     assert large.view(other)["state"] in {"PENDING", "CONFIGURING", "RUNNING"}
     for door in ("scheduler-cancel-job", "scheduler-get-logs"):
-        large.no(door=door)
-        large.no("1", "2", door=door)
+        assert "Which job?" in large.no(door=door)
+    assert "One job at a time" in large.no("1", "2", door="scheduler-get-logs")
     large.stoker("cancel", other)
 
 
@@ -522,7 +547,7 @@ def test_a_command_imports_nothing_heavy(sent: FakeDaemon) -> None:
     heavy = {"argparse", "asyncio", "dataclasses", "datetime", "json", "msgspec", "subprocess"}
     for words in (("run-scheduler", "--image_name", "i", "--script_path", "x", "j"),
                   ("scheduler-cancel-job", "4")):  # fmt: skip
-        sent.answers["POST /v1/cancel"] = (200, {"done": [{"label": "4"}], "skipped": []})
+        sent.answers["POST /v1/cancel"] = (200, {"done": [{"id": 4}], "skipped": []})
         command = [sys.executable, "-c", code, *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert not set(done.stderr.split()) & heavy

@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,76 @@ def test_epochs_go_on_where_the_last_attempt_ended(desk: Desk) -> None:
 
 def test_what_was_asked_for_at_submission_wins_over_what_the_script_says(desk: Desk) -> None:
     assert list(desk.job(EPOCHS_TO_BE_DONE=2).epochs(7)) == [0, 1]
-    assert list(desk.job().epochs(3)) == [0, 1, 2]
-    assert list(desk.job().epochs()) == [0]
+    assert list(Job({}).epochs(3)) == [0, 1, 2]
+    assert list(Job({}).epochs()) == [0]
 
 
 def test_a_job_that_is_no_training_job_knows_its_epochs_too(desk: Desk) -> None:
     job = desk.job(STOKER_EPOCHS_DONE=2)
     assert (job.epochs_done, job.restarted, list(job.epochs(4))) == (2, True, [2, 3])
+
+
+def test_under_stoker_its_own_word_counts_and_not_what_was_inherited(desk: Desk) -> None:
+    job = desk.job(STOKER_EPOCHS_DONE=0, EPOCHS_DONE=3, JOB_RESTARTED="TRUE")
+    assert (job.epochs_done, job.restarted) == (0, False)
+    job = desk.job(STOKER_EPOCHS_DONE=2, EPOCHS_DONE=0, JOB_RESTARTED="FALSE")
+    assert (job.epochs_done, job.restarted) == (2, True)
+
+
+def test_what_was_said_to_the_training_that_submitted_this_job_is_not_for_us(desk: Desk) -> None:
+    inherited = {"JOB_UUID": "a-1", "EPOCHS_TO_BE_DONE": 9, "EPOCHS_DONE": 8}
+    assert list(desk.job(STOKER_JOB_ID=2, **inherited).epochs(2)) == [0, 1]
+
+
+def test_by_hand_the_older_names_are_heard() -> None:
+    job = Job({"EPOCHS_DONE": "2", "JOB_RESTARTED": "TRUE", "EPOCHS_TO_BE_DONE": "3"})
+    assert (job.restarted, list(job.epochs(9))) == (True, [2])
+    assert not Job({"EPOCHS_DONE": "2", "JOB_RESTARTED": "FALSE"}).restarted
+
+
+@pytest.mark.parametrize("odd", ["3", 3.0, Path("3"), "three", -1, math.nan, math.inf, [], object])
+def test_odd_arguments_raise_nothing(desk: Desk, odd: object) -> None:
+    job = desk.job()
+    job.start_epoch(odd)  # type: ignore[arg-type]
+    job.measure()
+    job.end_epoch()
+    assert desk.epochs("end") == [3 if odd in ("3", 3.0) else 0]
+    assert isinstance(list(Job({}).epochs(odd)), list)  # type: ignore[arg-type]
+
+
+def test_a_loop_that_is_left_early_has_ended_its_last_epoch(desk: Desk) -> None:
+    job = desk.job()
+    for epoch in job.epochs(5):
+        if epoch == 2:
+            break
+    assert desk.epochs("end") == [0, 1, 2]
+    assert not job.should_stop()
+
+
+def test_so_has_one_behind_a_progress_bar(desk: Desk) -> None:
+    def bar(epochs: Iterator[int]) -> Iterator[int]:
+        yield from epochs
+
+    def train() -> int:
+        for number, _ in enumerate(bar(desk.job().epochs(5))):
+            if number == 1:
+                return number
+        return -1
+
+    assert train() == 1
+    assert desk.epochs("end") == [0, 1]
+
+
+def test_an_epoch_that_ended_with_an_error_has_not_ended(desk: Desk) -> None:
+    def train() -> None:
+        for epoch in desk.job().epochs(5):
+            if epoch == 1:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert desk.epochs("start") == [0, 1]
+    assert desk.epochs("end") == [0]
 
 
 def test_steps_have_the_length_of_their_loader(desk: Desk) -> None:
@@ -153,6 +217,36 @@ def test_the_checkpoint_is_the_newest_finished_file(desk: Desk) -> None:
         (root / name).write_text("")
         os.utime(root / name, (1000 - age, 1000 - age))
     assert job.checkpoint == str(root / "new/model.pt")
+
+
+def test_notes_and_half_written_files_are_no_checkpoints(desk: Desk) -> None:
+    job = desk.job()
+    root = Path(job.checkpoint_dir)
+    names = [
+        "unfinished.new/model.pt",
+        "model.pt~",
+        "x.part",
+        "log.csv",
+        "unknown",
+        "model.safetensors",
+    ]
+    best = []
+    for age, name in enumerate(reversed(names)):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("")
+        os.utime(root / name, (1000 + age, 1000 + age))
+    for name in reversed(names):
+        best.append(os.path.basename(job.checkpoint or ""))
+        (root / name).unlink()
+    assert best == ["model.safetensors", "unknown", "log.csv", "", "", ""]
+
+
+def test_by_hand_a_directory_is_made_when_a_script_asks_for_it(tmp_path: Path) -> None:
+    job = Job({})
+    assert job.checkpoint is None
+    assert list(tmp_path.iterdir()) == []
+    assert Path(job.checkpoint_dir) == tmp_path / "snapshots" / "job"
+    assert (tmp_path / "snapshots" / "job").is_dir()
 
 
 def test_one_process_has_one_job(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:

@@ -43,8 +43,16 @@ def test_kub_34_the_job_has_its_whole_name(profiler) -> None:
     [("TRUE", True), ("true", True), ("1", True), ("yes", True)]
     + [(value, False) for value in ("FALSE", "false", "0", "", "no", "2", "None")],
 )
-def test_kub_35_restarted_is_read_strictly(profiler, value: str, restarted: bool) -> None:
-    assert profiler(JOB_RESTARTED=value).RESTARTED is restarted
+def test_kub_35_by_hand_restarted_is_read_strictly(
+    monkeypatch: pytest.MonkeyPatch, value: str, restarted: bool
+) -> None:
+    monkeypatch.setenv("JOB_RESTARTED", value)
+    assert KubeProfiler().RESTARTED is restarted
+
+
+def test_kub_35_under_stoker_it_is_whether_epochs_count(profiler) -> None:
+    api = profiler(STOKER_EPOCHS_DONE=2, EPOCHS_DONE=7, JOB_RESTARTED="FALSE")
+    assert (api.RESTARTED, api.EPOCHS_DONE) == (True, 2)
 
 
 def test_kub_35_unset_means_a_fresh_start(profiler) -> None:
@@ -111,7 +119,8 @@ def test_kub_51_without_a_scheduler_it_is_there_and_does_nothing(
     assert found == (0, "", False, 0, 1, 1)
     assert (api.BATCH_SIZE, api.EPOCHS, api.TRAINING_SET_SIZE, api.NODE_LIST) == (1, 1, 1, "")
     assert api.has_to_stop is False
-    assert Path(api.root_dir).is_dir()
+    assert list(tmp_path.iterdir()) == []
+    assert Path(api.root_dir).is_dir()  # made when it is asked for
     assert capfd.readouterr() == ("", "")
 
 
@@ -204,9 +213,10 @@ def test_kub_57_time_between_epochs_is_no_step(
 ) -> None:
     clock = iter(range(0, 10_000, 1))
     late = [0.0]
-    monkeypatch.setattr(
-        "stoker.training.process.perf_counter", lambda: next(clock) / 1000 + late[0]
-    )
+    for room in ("process", "clock"):
+        monkeypatch.setattr(
+            f"stoker.training.{room}.perf_counter", lambda: next(clock) / 1000 + late[0]
+        )
     api = profiler()
     for _ in range(2):
         api.start_epoch()

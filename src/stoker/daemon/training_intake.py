@@ -62,6 +62,14 @@ def check_directories(fields: dict[str, Any]) -> None:
             raise BadValue(f"--mount {mount.source}: there is no such directory.")
 
 
+def check_epochs(job: Job, fields: dict[str, Any]) -> None:
+    """Refuse to have fewer epochs than are done."""
+    training = fields.get("training")
+    done = job.progress.epochs if job.progress is not None else 0
+    if training is not None and training.epochs is not None and training.epochs < done:
+        raise BadValue(f"--epochs {training.epochs} is less than the {done} that are done.")
+
+
 def within_queue(state: State, spec: Spec) -> Spec:
     """An elastic job takes no more than its queue gives to one job."""
     queue, ask = state.rest.queues.get(spec.queue), spec.request.gpus

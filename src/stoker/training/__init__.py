@@ -25,6 +25,10 @@ def attach() -> Job:
         from stoker.training.process import Job
 
         _attached = Job()
+        if _attached.attached:
+            import atexit
+
+            atexit.register(_attached.script_over)
     return _attached
 
 

@@ -26,6 +26,7 @@ def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
     if not job.attached:
         yield from job.epochs(total)
         return
+    job.enter_loop()
     directory = job.checkpoint_dir
     saved = checkpoints.numbered(directory, PREFIX) if job.restarted else []
     if saved:
@@ -34,7 +35,8 @@ def epochs(accelerator: Any, total: int | None = None) -> Iterator[int]:
     for epoch in job.epochs(total):
         yield epoch
         job.end_epoch()
-        _keep(accelerator, directory, epoch + 1)
+        if not job.apart:
+            _keep(accelerator, directory, epoch + 1)
 
 
 def _keep(accelerator: Any, directory: str, done: int) -> None:

@@ -13,6 +13,26 @@ if TYPE_CHECKING:
 LIGHTNING = "lightning_logs"
 UNFINISHED = (".new", ".tmp", ".part", "~")
 LOGS = "events.out.tfevents"
+SAVED = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".hdf5", ".keras"),
+    *(".npz", ".npy", ".pkl", ".pickle", ".joblib", ".msgpack", ".index"),
+)
+"""How checkpoints are called, as a rule; what is called otherwise may be one."""
+NOTES = (
+    *(".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".yaml", ".yml", ".toml", ".md"),
+    *(".html", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".out", ".err", ".py"),
+)
+"""What is called so hardly ever is one."""
+SAVED = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".hdf5", ".keras"),
+    *(".npz", ".npy", ".pkl", ".pickle", ".joblib", ".msgpack", ".index"),
+)
+"""How checkpoints are called, as a rule; what is called otherwise may be one."""
+NOTES = (
+    *(".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".yaml", ".yml", ".toml", ".md"),
+    *(".html", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".out", ".err", ".py"),
+)
+"""What is called so hardly ever is one."""
 
 
 def directory(surroundings: Surroundings) -> str:
@@ -43,7 +63,7 @@ def last_version(root: str) -> tuple[int, str] | None:
 
 
 def newest(root: str) -> str | None:
-    """The file to go on from: Lightning's last version, else the newest file of all."""
+    """The file to go on from: Lightning's last version, else the newest of all."""
     version = last_version(root)
     return version[1] if version is not None else _newest(_files(root))
 
@@ -71,23 +91,30 @@ def remove(path: str) -> None:
 
 def _files(root: str) -> Iterator[str]:
     for where, names, files in os.walk(root):
-        names[:] = [name for name in names if not name.startswith(".") and name != LIGHTNING]
+        names[:] = [name for name in names if _finished(name) and name != LIGHTNING]
         for name in files:
-            if name.startswith((".", LOGS)) or name.endswith(UNFINISHED):
-                continue
-            yield f"{where}/{name}"
+            if _finished(name) and not name.startswith(LOGS):
+                yield f"{where}/{name}"
+
+
+def _finished(name: str) -> bool:
+    """Whether this is no name for something that is still being written."""
+    return not name.startswith(".") and not name.endswith(UNFINISHED)
 
 
 def _newest(paths: Iterator[str]) -> str | None:
+    """The newest of those that look most like checkpoints."""
     best = None
     for path in paths:
+        ending = os.path.splitext(path)[1].lower()
+        looks = (ending in SAVED) - (ending in NOTES)
         try:
-            found = (os.stat(path).st_mtime_ns, path)
+            found = (looks, os.stat(path).st_mtime_ns, path)
         except OSError:
             continue
         if os.path.isfile(path) and (best is None or found > best):
             best = found
-    return best[1] if best is not None else None
+    return best[2] if best is not None else None
 
 
 def _entries(root: str) -> list[os.DirEntry[str]]:

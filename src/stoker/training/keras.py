@@ -39,11 +39,12 @@ class StokerCallback(_base()):  # type: ignore[misc]
         self._job = attach()
         self._save = save and self._job.attached
         self._ended: int | None = None
+        self._trained: object = None
 
     @property
     def initial_epoch(self) -> int:
         """The epoch to go on with; 0 on a fresh start."""
-        if not self._job.restarted:
+        if not self._job.restarted or self._job.underway:
             return 0
         saved = self._saved() if self._save else None
         return saved[0] if saved else self._job.epochs_done
@@ -54,8 +55,10 @@ class StokerCallback(_base()):  # type: ignore[misc]
 
     def on_train_begin(self, logs: object = None) -> None:
         """Load what the last attempt has saved, the optimizer's state too."""
+        if self._trained is not self.model:
+            self._ended = None  # what another model has learned is not in this one
         saved = self._saved() if self._save and self._job.restarted else None
-        if saved is None:
+        if saved is None or self._job.underway:
             return
         optimizer: Any = getattr(self.model, "optimizer", None)
         # Keras 2 calls it _built; an optimizer that was not built takes nothing from the file.
@@ -78,11 +81,11 @@ class StokerCallback(_base()):  # type: ignore[misc]
         """Validation is over, too."""
         self._job.report(**(logs or {}))
         self._job.end_epoch()
-        self._ended = epoch
+        self._ended, self._trained = epoch, self.model
 
     def _keep(self, done: int) -> None:
         """Keep one checkpoint; one of several workers writes it."""
-        if self._job.quiet:
+        if self._job.quiet or self._job.apart:
             return
         directory = self._job.checkpoint_dir
         path = f"{directory}/{PREFIX}{done}{SUFFIX}"

@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from stoker.training.process import Job
+
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 PREFIX, SUFFIX = "stoker-", ".ckpt"
 
@@ -46,7 +48,7 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
     @property
     def ckpt_path(self) -> str | None:
         """The checkpoint to go on from; None on a fresh start."""
-        if not self._job.restarted:
+        if not self._job.restarted or self._job.underway:
             return None
         directory = self._job.checkpoint_dir
         ours = checkpoints.numbered(directory, PREFIX, SUFFIX)
@@ -57,7 +59,7 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
         if stage != "fit" or not self._save:
             return
         if not any(isinstance(callback, _Saver) for callback in trainer.callbacks):
-            trainer.callbacks.append(_Saver(self._job.checkpoint_dir))
+            trainer.callbacks.append(_Saver(self._job))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """All savers of the epoch before have run."""
@@ -75,12 +77,15 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
 class _Saver(*_bases("Checkpoint")):  # type: ignore[misc]
     """Keeps one checkpoint: that of the last epoch."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__()
-        self._directory = directory
+        self._job = job
+        self._directory = job.checkpoint_dir
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Every process takes part in saving; the first puts the result in place."""
+        if self._job.apart:
+            return
         done = trainer.current_epoch + 1
         path = f"{self._directory}/{PREFIX}{done}{SUFFIX}"
         trainer.save_checkpoint(f"{path}.new")

@@ -7,7 +7,10 @@ import sys
 from time import perf_counter, time
 
 from stoker.training import checkpoints
+from stoker.training.arguments import number, whole
+from stoker.training.clock import Clock
 from stoker.training.files import Files
+from stoker.training.past import Past, program, read
 from stoker.training.stopping import Stopping
 from stoker.training.surroundings import Surroundings, child_process, helper_process
 
@@ -26,33 +29,37 @@ SELDOM = 1.0
 """Seconds between two lines of metrics."""
 
 
-class Job:
+class Job(Clock):
     """One process of a training job. Nothing here blocks or raises but the stop asked for."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self._around = around = Surroundings(environ)
         self.epochs_done = around.epochs_done
-        """How many epochs counted when this attempt began."""
+        """How many epochs counted when this attempt, or this process of it, began."""
         self.restarted = around.restarted
         """Whether earlier epochs count, so that there is a checkpoint to go on from."""
-        self.epoch = self.epochs_done
-        """The number of the epoch that runs, or comes next; the first of all is 0."""
         self._every = around.heartbeat
         self._files = Files(around.reports) if around.reports else None
         self._stopping = Stopping(self._files, around.epochs)
         self._owner = os.getpid()
+        self._rank = around.rank
         self._look_around()
+        self._past = self._look_back()
+        self._stopped = self._past.stopped is not None
+        self.apart = self._past.apart
+        """Whether this is another training than the one that stoker counts and may stop."""
+        self.epoch = self.epochs_done
+        """The number of the epoch that runs, or comes next; the first of all is 0."""
         self._open = False
-        self._said_hello = False
+        self._over = False
+        """Whether a loop over epochs has come to its end."""
+        self._begun = 0
+        self._greeted = 0
+        """The process that has said hello: a forked one is another."""
         self._began = 0.0
         self._metrics: dict[str, float] = {}
         self._told_metrics = 0.0
-        # The steps of this epoch, the clock of its first and last; then those of earlier epochs.
-        self._steps = 0
-        self._clock = self._started = 0.0
-        self._earlier = 0
-        self._earlier_seconds = 0.0
-        self._due = 1
         if not child_process():
             self._hello()
 
@@ -60,12 +67,32 @@ class Job:
 
     def epochs(self, total: int | None = None) -> Iterator[int]:
         """The epochs still to be done, by their numbers; `total` if none was asked for."""
+        self.enter_loop()
+        given = whole(total)
         asked = self._around.epochs
-        end = asked if asked is not None else 1 if total is None else total
+        end = asked if asked is not None else 1 if given is None else given
+        self._stopping.ends_at(end)
         for epoch in range(self.epochs_done, end):
             self.start_epoch(epoch)
-            yield epoch
+            try:
+                yield epoch
+            except GeneratorExit:
+                from stoker.training.loops import by_choice
+
+                if by_choice():  # the script has had enough: this was its last epoch
+                    self.end_epoch()
+                    self._over = True
+                raise
             self.end_epoch()
+        self._over = True
+
+    def enter_loop(self) -> None:
+        """A loop over epochs begins: after the first one, that of another training."""
+        if self._over:
+            self.apart = True
+            self.epochs_done, self.restarted = 0, False
+        elif self._begun and self.epoch > self.epochs_done:
+            self.apart = True  # an error ended the first one, and this one begins where that did
 
     def steps(self, loader: Iterable[Batch]) -> Steps[Batch]:
         """The batches of a loader, each measured when the next is asked for."""
@@ -73,25 +100,27 @@ class Job:
 
         return Steps(self, loader)
 
-    def measure(self) -> None:
-        """A training step is over. The first call in an epoch only starts the clock."""
-        self._steps = steps = self._steps + 1
-        self._clock = perf_counter()
-        if steps >= self._due:
-            self._beat(steps)
-
     def start_epoch(self, epoch: int | None = None) -> None:
         """An epoch begins, so all before it count; here the job stops if it was asked to."""
+        if self._stopped and self._takes_part():
+            self._leave()
+        given = whole(epoch)
+        if given is not None and self._begun and given < self.epoch:
+            self.apart = True  # they begin anew: another fit, another fold
         if self._open:
             self.end_epoch()
-        if epoch is not None:
-            self.epoch = epoch
+        self.epoch = self.epoch if given is None else given
+        asked = self._around.epochs
+        if asked is not None and self.epoch >= asked:
+            self.apart = True
         if self._speaks():
             self._look_around()
-            if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes):
+            begun = self._begun > 0 or self._past.ended
+            if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes, begun):
                 self._stop()
             self._hello()
             self._say(f'{{"k":"start","e":{self.epoch},"t":{time():.3f}}}')
+        self._begun += 1
         self._close_steps()
         self._open = True
         self._began = perf_counter()
@@ -116,9 +145,9 @@ class Job:
     def report(self, /, **metrics: object) -> None:
         """Figures to show: `job.report(loss=loss, accuracy=0.9)`. Once a second they are told."""
         for name, value in metrics.items():
-            number = _number(value)
-            if number is not None:
-                self._metrics[name] = number
+            figure = number(value)
+            if figure is not None:
+                self._metrics[name] = figure
         if not self._told_metrics or perf_counter() - self._told_metrics >= SELDOM:
             self._flush()
 
@@ -131,7 +160,18 @@ class Job:
             return False
         after = self.epoch + 1 if self._open else self.epoch
         steps = self._steps if self._open else None
-        return self._stopping.coming(after, steps, self._first, self._peers)
+        begun = self._begun > 0 or self._past.ended
+        return self._stopping.coming(after, steps, self._first, self._peers, begun)
+
+    def script_over(self) -> None:
+        """At the end of the process: if it is a good one, the training is over, too."""
+        failed = hasattr(sys, "last_type") or self._open or self._stopped
+        trained = self._over or (self._begun and self._greeted == os.getpid())
+        if failed or not trained or self._past.apart or not self._takes_part():
+            return
+        self._hello()
+        if self._first and self._files is not None:
+            self._files.say(f'{{"k":"done","e":{self.epoch},"t":{time():.3f}}}')
 
     # ------------------------------------------------------------------------- checkpoints
 
@@ -142,7 +182,7 @@ class Job:
 
     @property
     def checkpoint(self) -> str | None:
-        """The newest file in there."""
+        """The newest file in there that looks like one."""
         return checkpoints.newest(checkpoints.directory(self._around))
 
     @property
@@ -151,33 +191,14 @@ class Job:
         return self._files is not None
 
     @property
+    def underway(self) -> bool:
+        """Whether this process has begun to train; a checkpoint is for the first to begin."""
+        return self._begun > 0
+
+    @property
     def quiet(self) -> bool:
         """Whether another process speaks for the job."""
         return not self._first or child_process()
-
-    # -------------------------------------------------------------------------- measured
-
-    @property
-    def iterations(self) -> int:
-        """Steps measured so far, in all epochs."""
-        return self._earlier + max(0, self._steps - 1)
-
-    @property
-    def mean_iteration_duration(self) -> float:
-        """Mean seconds of those."""
-        seconds = self._earlier_seconds + (self._clock - self._started)
-        return seconds / self.iterations if self.iterations else 0.0
-
-    def _mean(self) -> float:
-        """Mean seconds of a step in this epoch; 0: not known."""
-        return (self._clock - self._started) / (self._steps - 1) if self._steps > 1 else 0.0
-
-    def _close_steps(self) -> None:
-        self._earlier_seconds += self._clock - self._started
-        self._earlier = self.iterations
-        self._steps = 0
-        self._clock = self._started = 0.0
-        self._due = 1
 
     def _beat(self, steps: int) -> None:
         """What measure() does once in a while."""
@@ -204,21 +225,48 @@ class Job:
         self._peers = self._around.peers
         self._nodes = self._around.nodes
 
-    def _speaks(self) -> bool:
+    def _look_back(self) -> Past:
+        """Whether an earlier process of this attempt has trained, and what that means for us."""
+        if self._files is None:
+            return Past()
+        child = child_process()
+        past = read(f"{self._files.directory}/report")
+        if self._nodes > 1:
+            # The processes on other machines cannot read it, and all must begin alike.
+            past.speakers.clear()
+        past.judge(program(child), alone=self._first and not self._peers and not child)
+        if past.apart:
+            self.epochs_done, self.restarted = 0, False
+        elif past.counted:
+            self.epochs_done = max(self.epochs_done, past.counted)
+            self.restarted = self.epochs_done > 0
+        return past
+
+    def _takes_part(self) -> bool:
         """Whether this process is a rank of the job, not a copy that loads its data."""
         if self._files is None or helper_process():
             return False
-        # A forked process is a rank only if it has joined the others as one.
-        return os.getpid() == self._owner or self._around.grouped
+        if os.getpid() == self._owner:
+            return True
+        # A forked process is a rank only if it has joined the others as one, or was called one.
+        return self._around.grouped or self._around.rank not in (None, self._rank)
+
+    def _speaks(self) -> bool:
+        """Whether it is part of the training that stoker counts."""
+        return not self.apart and self._takes_part()
 
     def _say(self, line: str) -> None:
         if self._first and self._files is not None and self._speaks():
             self._files.say(line)
 
     def _hello(self) -> None:
-        if not self._said_hello:
-            self._said_hello = True
-            self._say(f'{{"k":"hello","t":{time():.3f},"pid":{os.getpid()},"v":1}}')
+        pid = os.getpid()
+        if self._greeted == pid or self._files is None or not self._takes_part():
+            return
+        self._greeted = pid
+        if self._first and not self._stopped:
+            who = program(child_process())
+            self._files.say(f'{{"k":"hello","t":{time():.3f},"pid":{pid},"v":1,"w":"{who}"}}')
 
     def _flush(self) -> None:
         """Tell the metrics that were not told yet."""
@@ -239,14 +287,25 @@ class Job:
     def _stop(self) -> None:
         """All that was done counts; leave, to be started again."""
         self._flush()
-        if self._first:
-            self._say(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
-            told = f"stoker: stopping before epoch {self.epoch} as asked; it will go on later"
-            try:
-                print(told, file=sys.stderr, flush=True)
-            except (OSError, ValueError, AttributeError):
-                pass  # nobody reads stderr, or it is closed
+        self._say(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
+        self._stopped = True
+        self._explain(f"stopping before epoch {self.epoch} as asked; it will go on later")
         raise SystemExit(STOPPED)
+
+    def _leave(self) -> None:
+        """It was stopped before: in this process, which went on all the same, or in another."""
+        stopped = self._past.stopped
+        if stopped is not None:
+            self._explain(f"stopped before epoch {stopped} as asked; it will go on later")
+        raise SystemExit(STOPPED)
+
+    def _explain(self, text: str) -> None:
+        if not self._first:
+            return
+        try:
+            print(f"stoker: {text}", file=sys.stderr, flush=True)
+        except (OSError, ValueError, AttributeError):
+            pass  # nobody reads stderr, or it is closed
 
     def __deepcopy__(self, memo: object) -> Job:
         return self  # a model that holds it may be copied; the process remains one
@@ -255,15 +314,3 @@ class Job:
         from stoker.training import attach
 
         return attach, ()
-
-
-def _number(value: object) -> float | None:
-    """A finite number, if this is one or holds one."""
-    if isinstance(value, (str, bytes)):
-        return None
-    try:
-        item = getattr(value, "item", None)
-        number = float(item() if callable(item) else value)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - what a tensor may raise is not ours to know
-        return None
-    return number if number - number == 0 else None  # neither infinite nor NaN: JSON has none

@@ -39,8 +39,17 @@ class Stopping:
         self._steps = steps if self._steps is None else min(steps, self._steps)
         self._seconds = seconds if self._seconds is None else min(seconds, self._seconds)
 
-    def due_at(self, epoch: int, first: bool, peers: bool, nodes: int) -> bool:
-        """Whether to stop before this epoch; if not, the first process names one that comes."""
+    def ends_at(self, total: int) -> None:
+        """So many epochs are trained in all, unless another number was asked for."""
+        if self._total is None:
+            self._total = total
+
+    def due_at(self, epoch: int, first: bool, peers: bool, nodes: int, begun: bool) -> bool:
+        """Whether to stop before this epoch; if not, the first process names one that comes.
+
+        Not before the attempt has `begun`: one that makes room each time before its first epoch
+        would never be done. With peers that goes without saying, as the named epoch is to come.
+        """
         if self._files is None:
             return False
         named = self._named_epoch()
@@ -49,7 +58,7 @@ class Stopping:
         if not first or not self._files.asked():
             return False
         if not peers:
-            return True
+            return begun
         if named is None:
             self._name(epoch, nodes)
         return False
@@ -64,7 +73,7 @@ class Stopping:
         if nodes > 1 or (known is not None and steps < known - 1 - min(known // 4, MARGIN)):
             self._name(epoch, nodes)
 
-    def coming(self, epoch: int, steps: int | None, first: bool, peers: bool) -> bool:
+    def coming(self, epoch: int, steps: int | None, first: bool, peers: bool, begun: bool) -> bool:
         """Whether this process will stop before this epoch, which comes next.
 
         `steps` of the current epoch were done; None: all. Before its last steps the processes
@@ -73,7 +82,7 @@ class Stopping:
         if self._files is None or (self._total is not None and epoch >= self._total):
             return False
         if not peers:
-            return (first and self._files.asked()) or self._reached(epoch)
+            return (first and begun and self._files.asked()) or self._reached(epoch)
         if steps is not None and steps < (self._steps or 0) - 1:
             return False
         return self._reached(epoch)

@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 YES = ("true", "1", "yes")
+OF_A_TRAINING = (
+    *("JOB_UUID", "JOB_RESTARTED", "EPOCHS_DONE", "HEARTBEAT_FREQ", "RESERVED_MEM", "NODELIST"),
+    *("NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE"),
+)
+"""What stoker tells a training job, and a job that such a one has submitted may inherit."""
+OF_A_TRAINING = (
+    *("JOB_UUID", "JOB_RESTARTED", "EPOCHS_DONE", "HEARTBEAT_FREQ", "RESERVED_MEM", "NODELIST"),
+    *("NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE"),
+)
+"""What stoker tells a training job, and a job that such a one has submitted may inherit."""
 
 
 class Surroundings:
@@ -17,11 +27,20 @@ class Surroundings:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ: Mapping[str, str] = os.environ if environ is None else environ
+        name, job = self.environ.get("JOB_UUID", ""), self.environ.get("STOKER_JOB_ID", "")
+        told = bool(self.reports and name and job)
+        self._inherited = told and name.rpartition("-")[2] != job
+
+    def get(self, name: str) -> str:
+        """A variable, unless it was meant for another job; empty where there is none."""
+        if self._inherited and name in OF_A_TRAINING:
+            return ""
+        return self.environ.get(name, "")
 
     def number(self, *names: str) -> int | None:
         """The first of these variables that holds a whole number."""
         for name in names:
-            text = self.environ.get(name)
+            text = self.get(name)
             if text:
                 try:
                     return int(text)
@@ -37,12 +56,13 @@ class Surroundings:
     @property
     def name(self) -> str:
         """The job's name in the world."""
-        return self.environ.get("JOB_UUID", "")
+        return self.get("JOB_UUID")
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs of the job count already."""
-        return max(0, self.number("EPOCHS_DONE", "STOKER_EPOCHS_DONE") or 0)
+        """How many epochs of the job count already. Under stoker its own word is what counts."""
+        names = ("STOKER_EPOCHS_DONE", "EPOCHS_DONE")
+        return max(0, self.number(*(names if self.reports else reversed(names))) or 0)
 
     @property
     def epochs(self) -> int | None:
@@ -52,7 +72,7 @@ class Surroundings:
     @property
     def restarted(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        told = self.environ.get("JOB_RESTARTED")
+        told = None if self.reports else self.environ.get("JOB_RESTARTED")
         return self.epochs_done > 0 if told is None else told.strip().lower() in YES
 
     @property
@@ -79,6 +99,16 @@ class Surroundings:
             if rank is not None:
                 return rank == 0 and (bool(group) or not local or local < 0)
         return local is None or local <= 0
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that this process was given by its environment."""
+        return self.number("RANK", "LOCAL_RANK")
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that this process was given by its environment."""
+        return self.number("RANK", "LOCAL_RANK")
 
     @property
     def grouped(self) -> bool:

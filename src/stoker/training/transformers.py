@@ -36,7 +36,7 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def checkpoint(self) -> str | None:
         """The checkpoint to go on from; None on a fresh start."""
-        if not self._job.restarted:
+        if not self._job.restarted or self._job.underway:
             return None
         for _, path in reversed(checkpoints.numbered(self._directory, PREFIX)):
             if os.path.exists(f"{path}/trainer_state.json"):  # the trainer writes it last

@@ -27,7 +27,9 @@ def no_such(word: str) -> StokerError:
 
 def only_word(words: list[str], program: str) -> str:
     """Return the one id that a command is about."""
-    if len(words) != 1:
+    if len(words) > 1:
+        raise UsageError(f"One job at a time: {program} {clean(words[0])}")
+    if not words:
         raise UsageError(f"Which job? Type: {program} JOB_ID. To list them: scheduler-state")
     return words[0]
 

@@ -7,7 +7,7 @@ import time
 from stoker.cli import colour, times
 from stoker.cli.joblist import epochs
 from stoker.cli.output import clean
-from stoker.cli.table import Cell, Column, terminal_width
+from stoker.cli.table import Cell, Column, shorten, terminal_width
 from stoker.cli.table import write as write_table
 from stoker.frontdoors.run_scheduler.jobs import unique
 
@@ -35,6 +35,9 @@ COLUMNS = (
     Column("LEFT", right=True),
 )
 
+LONGEST_NAME = 40
+"""A name may have 200 letters; a line should not."""
+
 
 def write(views: list[dict[str, Any]]) -> None:
     """Print a table, one line for each job."""
@@ -56,7 +59,7 @@ def _row(view: dict[str, Any], brief: bool) -> list[str]:
     left = view["training"]["remaining_seconds"] if view.get("result") is None else None
     return [
         unique(view),
-        str(view["name"]),
+        shorten(clean(view["name"]), LONGEST_NAME),
         Cell(word, COLOURS.get(word, "")),
         epochs(view["training"]),
         ",".join((view.get("devices") or {}).get("gpu") or ()) or "-",
