@@ -86,5 +86,5 @@ open_ 36
 keys 'stoker submit --gpus 1 --priority 10 --name urgent sleep 60' 1
 keys 'stoker'
 keys 'stoker why urgent'
-keys 'stoker show resnet | head -12'
+keys 'stoker show resnet | head -8'
 take training 'a training makes room'

@@ -98,6 +98,10 @@ def test_show_says_why_its_priority_was_lowered(fake: FakeDaemon, capsys: Captur
         "it takes far longer than was said (2 h said, about 10 h measured), so its priority is "
         "lower now"
     )
+    answer(fake, trains(expected_seconds=None))
+    assert main(["show", "7"]) == 0
+    late = facts(capsys.readouterr().out)["late"]
+    assert late == "it takes far longer than its epochs let expect, so its priority is lower now"
 
 
 def test_show_leaves_out_what_nobody_knows(fake: FakeDaemon, capsys: Captured) -> None:

@@ -152,6 +152,26 @@ def test_one_that_is_asked_to_stop_does_so_at_its_next_epoch_and_goes_on_later(
     assert counted(box)[-1] == 3
 
 
+def test_what_was_reported_last_is_there_when_the_job_is_over(box: Box) -> None:
+    line = "from stoker.training import job; job.report(loss=0.5, acc=1); job.report(loss=0.25)"
+    job = box.submit("--gpus", "0", sys.executable, "-c", line)  # no epoch, and none asked for
+    assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
+    assert box.job(job)["training"]["metrics"] == {"loss": 0.25, "acc": 1.0}
+    box.crash()
+    box.up()
+    assert box.job(job)["training"]["metrics"] == {"loss": 0.25, "acc": 1.0}
+
+
+def test_what_a_training_job_submits_does_not_train_with_it(box: Box) -> None:
+    line = f"{sys.executable} -m stoker submit --gpus 0 --name inner 'env >told'; env >mine"
+    assert box.end_of(box.submit("--gpus", "0", "--epochs", 3, line))["state"] == "COMPLETED"
+    assert box.end_of("inner")["state"] == "COMPLETED"
+    mine, told = ((box.user / name).read_text().splitlines() for name in ("mine", "told"))
+    ours = ("JOB_UUID=", "EPOCHS_TO_BE_DONE=", f"PYTHONPATH={box.state}/library/")
+    assert sum(each.startswith(ours) for each in mine) == 3
+    assert not any(each.startswith(ours) for each in told)
+
+
 def test_a_feed_counts_epochs_like_a_daemon(idle: Box) -> None:
     trainer = idle.script("train.py", SCRIPT)
     go(idle, "go0", "leave")

@@ -425,6 +425,9 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: Lab) -> No
     small.go(low, 1)
     small.becomes(high, "RUNNING")
     assert "preempted" in small.door("scheduler-state").stdout
+    fewer = small.stoker("edit", number, "--epochs", 1)
+    assert (fewer.returncode, fewer.stdout) == (2, "")
+    assert "--epochs 1 is less than the 2 that are done." in fewer.stderr
     gate.open()
     small.go(low, 2)
     view = small.becomes(low, "COMPLETED")

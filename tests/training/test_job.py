@@ -106,18 +106,6 @@ def test_so_has_one_behind_a_progress_bar(desk: Desk) -> None:
     assert desk.epochs("end") == [0, 1]
 
 
-def test_an_epoch_that_ended_with_an_error_has_not_ended(desk: Desk) -> None:
-    def train() -> None:
-        for epoch in desk.job().epochs(5):
-            if epoch == 1:
-                raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train()
-    assert desk.epochs("start") == [0, 1]
-    assert desk.epochs("end") == [0]
-
-
 def test_steps_have_the_length_of_their_loader(desk: Desk) -> None:
     assert len(desk.job().steps([1, 2, 3])) == 3
 

@@ -38,6 +38,18 @@ def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: 
         assert desk.epochs("stopped") == [attempt + 1]
 
 
+def test_an_epoch_that_failed_and_is_tried_again_is_none_that_was_trained(desk: Desk) -> None:
+    desk.ask_to_stop()
+    job = desk.job()
+    for _ in range(3):
+        job.start_epoch(0)
+    assert (desk.epochs("start"), desk.epochs("end")) == ([0, 0, 0], [])
+    assert job.should_stop()  # once this one is done
+    with pytest.raises(SystemExit):
+        job.start_epoch(1)
+    assert desk.epochs("stopped") == [1]
+
+
 def test_all_ranks_of_an_attempt_train_one_epoch(desk: Desk) -> None:
     desk.ask_to_stop()
     jobs = [desk.job(RANK=i, LOCAL_RANK=i, WORLD_SIZE=2, STOKER_EPOCHS_DONE=4) for i in (0, 1)]

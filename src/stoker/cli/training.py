@@ -28,7 +28,7 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     if training["shortages"]:
         found.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
     found += [("may have", _elastic(training)), ("speed", _speeds(training))]
-    if training["demoted"]:
+    if training["demoted"] and view.get("result") is None:
         found.append(("late", _demoted(training)))
     if training["metrics"]:
         pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
@@ -130,4 +130,5 @@ def _demoted(training: dict[str, Any]) -> str:
     figures = ""
     if expected and estimate:
         figures = f" ({rough(expected)} said, about {rough(estimate)} measured)"
-    return f"it takes far longer than was said{figures}, so its priority is lower now"
+    than = "was said" if expected else "its epochs let expect"
+    return f"it takes far longer than {than}{figures}, so its priority is lower now"

@@ -23,16 +23,6 @@ NOTES = (
     *(".html", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".out", ".err", ".py"),
 )
 """What is called so hardly ever is one."""
-SAVED = (
-    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".hdf5", ".keras"),
-    *(".npz", ".npy", ".pkl", ".pickle", ".joblib", ".msgpack", ".index"),
-)
-"""How checkpoints are called, as a rule; what is called otherwise may be one."""
-NOTES = (
-    *(".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".yaml", ".yml", ".toml", ".md"),
-    *(".html", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".out", ".err", ".py"),
-)
-"""What is called so hardly ever is one."""
 
 
 def directory(surroundings: Surroundings) -> str:

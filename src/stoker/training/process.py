@@ -55,6 +55,8 @@ class Job(Clock):
         self._over = False
         """Whether a loop over epochs has come to its end."""
         self._begun = 0
+        self._trained = False
+        """Whether one has come to its end."""
         self._greeted = 0
         """The process that has said hello: a forked one is another."""
         self._began = 0.0
@@ -77,11 +79,9 @@ class Job(Clock):
             try:
                 yield epoch
             except GeneratorExit:
-                from stoker.training.loops import by_choice
-
-                if by_choice():  # the script has had enough: this was its last epoch
-                    self.end_epoch()
-                    self._over = True
+                # The script has had enough, or failed; if it ends well, this epoch counts.
+                self.end_epoch()
+                self._over = True
                 raise
             self.end_epoch()
         self._over = True
@@ -107,7 +107,9 @@ class Job(Clock):
         given = whole(epoch)
         if given is not None and self._begun and given < self.epoch:
             self.apart = True  # they begin anew: another fit, another fold
-        if self._open:
+        if self._open and given == self.epoch:
+            self._open = False  # an error ended it, and it is tried again
+        elif self._open:
             self.end_epoch()
         self.epoch = self.epoch if given is None else given
         asked = self._around.epochs
@@ -115,7 +117,7 @@ class Job(Clock):
             self.apart = True
         if self._speaks():
             self._look_around()
-            begun = self._begun > 0 or self._past.ended
+            begun = self._trained or self._past.ended
             if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes, begun):
                 self._stop()
             self._hello()
@@ -134,6 +136,7 @@ class Job(Clock):
         self._stopping.epoch_over(seconds, steps)
         self._flush()
         self._open = False
+        self._trained = True
         self._say(
             f'{{"k":"end","e":{self.epoch},"d":{seconds:.6f},"n":{steps},'
             f'"s":{self._mean():.6g},"t":{time():.3f}}}'
@@ -160,7 +163,7 @@ class Job(Clock):
             return False
         after = self.epoch + 1 if self._open else self.epoch
         steps = self._steps if self._open else None
-        begun = self._begun > 0 or self._past.ended
+        begun = self._open or self._trained or self._past.ended
         return self._stopping.coming(after, steps, self._first, self._peers, begun)
 
     def script_over(self) -> None:

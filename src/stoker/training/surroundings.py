@@ -15,11 +15,6 @@ OF_A_TRAINING = (
     *("NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE"),
 )
 """What stoker tells a training job, and a job that such a one has submitted may inherit."""
-OF_A_TRAINING = (
-    *("JOB_UUID", "JOB_RESTARTED", "EPOCHS_DONE", "HEARTBEAT_FREQ", "RESERVED_MEM", "NODELIST"),
-    *("NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE"),
-)
-"""What stoker tells a training job, and a job that such a one has submitted may inherit."""
 
 
 class Surroundings:
@@ -99,11 +94,6 @@ class Surroundings:
             if rank is not None:
                 return rank == 0 and (bool(group) or not local or local < 0)
         return local is None or local <= 0
-
-    @property
-    def rank(self) -> int | None:
-        """The rank that this process was given by its environment."""
-        return self.number("RANK", "LOCAL_RANK")
 
     @property
     def rank(self) -> int | None:
