@@ -317,6 +317,17 @@ def test_whatever_lives_on_of_one_that_has_saved_and_stopped_is_ended() -> None:
     assert story.is_(low) == "PENDING"
 
 
+def test_so_it_is_if_the_wish_was_taken_back_too_late() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    story.about(e.StopAsked, low, why="", boot=story.boot)
+    story.about(e.StopWithdrawn, low)
+    story.about(e.StopOverdue, low, has_saved=True)
+    story.exited(low, None, signal=15, stopped=True)
+    assert story.is_(low) == "PENDING"
+
+
 def test_one_that_ignores_its_signal_is_ended_when_the_time_it_named_is_over() -> None:
     story = Afar(gpus=1)
     low = story.submit(gpus(1), warning=EarlySignal(10, 120), restartable=True)

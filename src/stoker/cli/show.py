@@ -119,7 +119,8 @@ def _held(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
         )
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""
-            found.append(("used" if over else "holds", f"{held}{on}"))
+            word = "used" if over else "had" if view["state"] == "PENDING" else "holds"
+            found.append((word, f"{held}{on}"))
     return found
 
 

@@ -65,12 +65,13 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
 
 def made_room(job: Job, spec: Spec, event: ProcessExited) -> bool:
     """Whether an attempt ended because it was asked to. Code 0 is then no sign of completion."""
-    stop = job.progress.stop if job.progress is not None else None
-    if stop is None:
-        return False
-    if job.ending == "stop" or event.stopped:
+    if job.ending == "stop":
         return True
-    if job.progress is not None and job.progress.listening:
+    if job.progress is None or job.progress.stop is None:
+        return False
+    if event.stopped:
+        return True
+    if job.progress.listening:
         return False
     signal = spec.warning.signal if spec.warning is not None else None
     if signal is None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from stoker import __version__
@@ -23,9 +24,8 @@ def provide(home: str, source: Path = _SOURCE) -> str:
         digest.update(f"{file.relative_to(source)}\0".encode() + file.read_bytes() + b"\0")
     there = f"{home}/library/{__version__}-{digest.hexdigest()[:12]}"
     if not os.path.isdir(there):
-        part = f"{there}.{os.getpid()}"
-        shutil.rmtree(part, ignore_errors=True)
-        os.makedirs(part)
+        os.makedirs(f"{home}/library", exist_ok=True)
+        part = tempfile.mkdtemp(prefix="part-", dir=f"{home}/library")  # threads come here, too
         for file in files:
             copy = Path(part, file.relative_to(source))
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -106,10 +106,10 @@ def on_stop_overdue(state: State, event: e.StopOverdue) -> Wishes:
     if job is None or job.state is not JobState.RUNNING:
         return []
     stop = job.progress.stop if job.progress is not None else None
+    if event.has_saved or (stop is not None and state.spec(job).restartable):
+        return _end(state, job)
     if job.progress is None or stop is None:
         return []
-    if state.spec(job).restartable or event.has_saved:
-        return _end(state, job)
     job.progress = replace(job.progress, stop=replace(stop, ignored=True))
     state.touched.add(job.id)
     state.line.stirred = True
