@@ -564,6 +564,34 @@ def test_the_victim_of_a_neighbour_goes_on_alone() -> None:
     assert story.plan() == []
 
 
+def test_where_all_others_kept_to_their_own_its_family_needs_more() -> None:
+    """It never had what it wanted, so that nobody could see it use that."""
+    story = Afar(gpus=1)
+    a, b = training(story, sharing(4000), name="a"), training(story, sharing(4000), name="b")
+    listens(story, a, b)
+    story.about(e.MemoryMeasured, a, memory=3000)
+    story.about(e.MemoryMeasured, b, memory=3000)
+    story.exited(b, 1, memory="cuda")
+    assert progress(story, b).alone
+    story.exited(a, 0)
+    later = training(story, sharing(4000), name="b", priority=1)
+    story.plan()
+    assert story.placed(later).takes[0].memory >= 5900
+
+
+def test_the_fault_of_a_neighbour_teaches_nothing_about_its_victim() -> None:
+    story = Afar(gpus=1)
+    a, b = training(story, sharing(4000), name="a"), training(story, sharing(4000), name="b")
+    listens(story, a, b)
+    story.about(e.MemoryMeasured, b, memory=3000)
+    story.about(e.MemoryMeasured, a, memory=20_000)
+    story.exited(b, 1, memory="cuda")
+    story.exited(a, 0)
+    later = training(story, sharing(4000), name="b", priority=1)
+    story.plan()
+    assert story.placed(later).takes[0].memory == 4000
+
+
 def test_out_of_memory_with_a_whole_gpu_is_the_end() -> None:
     story = Afar(gpus=1)
     a = training(story, sharing(None), name="a")

@@ -118,6 +118,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """How often that happened."""
     grew: bool = False
     """In this attempt it used more than was set aside for it."""
+    shared: bool = False
+    """In this attempt others were on its GPUs."""
     alone: bool = False
     """It shares no GPU any more: others have cost it an attempt."""
     gpus: int | None = None

@@ -37,6 +37,8 @@ def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Wishes:
     job.code = job.signal = job.cause = job.note = job.ended_at = None
     job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
+    if any(take.shares for take in event.placement.takes):
+        lessons.moved_in(state, job)
     return [StartProcess(job.id, event.attempt, event.placement)]
 
 
@@ -84,7 +86,8 @@ def _exited(state: State, job: Job, event: e.ProcessExited) -> Wishes:
 
 def _more_memory(state: State, job: Job, at: float) -> Verdict | None:
     """A job that shares a GPU by memory and ran out of it goes on otherwise, if there is a way."""
-    shortage = after_shortage(job, state.spec(job), state.cluster)
+    beside = lessons.neighbours(state, job)
+    shortage = after_shortage(job, state.spec(job), state.cluster, beside)
     if shortage is None:
         return None
     job.progress = shortage.progress

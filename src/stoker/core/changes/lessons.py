@@ -115,6 +115,7 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         ran=progress.ran + ran,
         counted_at=None,
         grew=False,
+        shared=False,
         peak=None if preempted else progress.peak,
         preemptions=progress.preemptions + (preempted and (stop is None or not _grows(stop))),
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
@@ -130,3 +131,27 @@ def work_lost(job: Job) -> None:
 def _grows(stop: Stop) -> bool:
     """Whether it was stopped for its own good, to have more GPUs."""
     return stop.gpus is not None and stop.by is None
+
+
+def neighbours(state: State, job: Job) -> list[Job]:
+    """Those who share a GPU with it."""
+    mine = _gpus(job)
+    return [
+        other
+        for other in state.running.values()
+        if other is not job and not mine.isdisjoint(_gpus(other))
+    ]
+
+
+def _gpus(job: Job) -> set[tuple[str, str]]:
+    parts = job.placement.parts if job.placement is not None else ()
+    return {(part.node, name) for part in parts for name in part.names(GPU)}
+
+
+def moved_in(state: State, job: Job) -> None:
+    """It shares its GPUs with others from now on, and they with it."""
+    others = neighbours(state, job)
+    for each in (job, *others) if others else ():
+        if each.progress is None or not each.progress.shared:
+            each.progress = replace(each.progress or Progress(), shared=True)
+            state.touched.add(each.id)

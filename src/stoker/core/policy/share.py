@@ -84,8 +84,11 @@ class Shortage(Struct, frozen=True):
     """What its whole family is now known to need."""
 
 
-def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
-    """More memory the next time, or no neighbours; None: it had all there is."""
+def after_shortage(job: Job, spec: Spec, cluster: Cluster, beside: list[Job]) -> Shortage | None:
+    """More memory the next time, or no neighbours; None: it had all there is.
+
+    `beside` are those who share its GPUs now.
+    """
     ask, placement = spec.request.gpus, job.placement
     if ask is None or not ask.beside or placement is None:
         return None
@@ -100,22 +103,15 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
         words = "CUDA out of memory; it goes on alone"
         return None if progress.alone else Shortage(replace(progress, alone=True), words)
     total = min((device.facts.memory or 0 for device in devices), default=0)
-    shared = any(device.slivers > 1 for device in devices)
     whole = not any(device.slivers for device in devices)
     held, peak = total if whole else memory_of(placement), progress.peak or 0
-    if shared and peak <= held and not progress.grew:
-        # It kept to what it had, so that another took what was not its own.
-        words = "CUDA out of memory beside others; it goes on alone"
-        return Shortage(replace(progress, alone=True), words)
     more = min(max(int(held * MORE), with_margin(peak)), total)
-    if 0 < peak <= held < total and not progress.grew and not progress.alone:
-        # So did this one, but the other was the first to fail, and is there no longer.
-        words = "CUDA out of memory, though it kept to what it had; it goes on alone"
-        return Shortage(replace(progress, reserve=more, alone=True), words)
-    if progress.shortages > 1 and not progress.alone and shared:
+    if progress.shared and not progress.alone and not (progress.grew or peak > held):
+        return _beside_others(progress, beside, more)
+    if progress.shared and not progress.alone and progress.shortages > 1:
         words = "CUDA out of memory again; it goes on alone"
         return Shortage(replace(progress, alone=True), words, learned=more)
-    if more > held and (shared or held < total):
+    if more > held:
         words = f"CUDA out of memory; it goes on with {more} MiB"
         return Shortage(replace(progress, reserve=more), words, learned=more)
     larger = [
@@ -128,3 +124,15 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster) -> Shortage | None:
         words = f"CUDA out of memory; it goes on where there is more than {total} MiB"
         return Shortage(replace(progress, reserve=total + 1), words, learned=total + 1)
     return None
+
+
+def _beside_others(progress: Progress, beside: list[Job], more: int) -> Shortage:
+    """It was not seen to use more than its own. It is never to suffer from others again.
+
+    If they have kept to theirs, it must have wanted more than it had, and so will its like.
+    """
+    words = "CUDA out of memory beside others; it goes on alone"
+    over = any(job.progress is not None and job.progress.grew for job in beside)
+    if over or not beside:
+        return Shortage(replace(progress, alone=True), words)
+    return Shortage(replace(progress, alone=True, reserve=more), words, learned=more)
