@@ -307,6 +307,32 @@ def test_a_wish_is_taken_back_when_nobody_needs_the_room_any_more() -> None:
     assert progress(story, low).stop is not None
 
 
+def test_so_it_is_when_that_one_is_less_urgent_now_or_waits_for_another_time() -> None:
+    for changed in ({"priority": -5}, {"priority": 5, "begin_at": 99_999.0}):
+        story = Afar(gpus=1)
+        low = training(story)
+        listens(story, low)
+        high = training(story, priority=5)
+        story.plan()
+        story.fact(e.JobEdited, high, spec=story.job(high).spec, name="job", **changed)
+        assert story.plan() == [low]
+        assert progress(story, low).stop is None
+
+
+def test_so_it_is_when_the_victim_was_paused_meanwhile() -> None:
+    story = Afar(gpus=1)
+    low = training(story)
+    listens(story, low)
+    high = training(story, priority=5)
+    story.plan()
+    story.fact(e.JobPaused, low, boot=story.boot)
+    story.fact(e.JobCancelled, high)
+    assert story.plan() == []
+    story.fact(e.JobResumed, low, boot=story.boot)
+    assert story.state.line.stirred
+    assert story.plan() == [low]
+
+
 def test_whatever_lives_on_of_one_that_has_saved_and_stopped_is_ended() -> None:
     story = Afar(gpus=1)
     low = training(story)

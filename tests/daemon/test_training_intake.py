@@ -102,3 +102,11 @@ def test_there_are_no_fewer_epochs_than_are_done() -> None:
     for fields in allowed:
         check_epochs(job, fields)
     check_epochs(Job(7, "s", "t", "u", 1.0), {"training": Training(epochs=1)})
+
+
+def test_checkpoints_are_not_left_behind() -> None:
+    job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
+    with pytest.raises(BadValue, match="its checkpoints lie where they are"):
+        check_epochs(job, {"training": Training(snapshots="/new")}, Training(snapshots="/old"))
+    check_epochs(job, {"training": Training(snapshots="/old")}, Training(snapshots="/old"))
+    check_epochs(Job(7, "s", "t", "u", 1.0), {"training": Training(snapshots="/new")})

@@ -462,6 +462,19 @@ def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
     assert counted(stage.exit(1)) == [1]
 
 
+def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(stage: Stage) -> None:
+    """It may give us the number of the watch that is just about to end, and then end that."""
+    stage.write(HELLO, start(0))
+    assert kinds(stage.heed()) == ["TrainingBegan"]
+    ears = stage.trainings.ears
+    assert ears.inotify is not None
+    for watch in [watch for watch, job in ears.jobs.items() if job]:
+        ears.inotify.unwatch(watch)  # behind the back of whoever has just renewed it
+    stage.heed()
+    stage.write(start(1))
+    assert counted(stage.heed()) == [1]
+
+
 def test_who_says_nothing_needs_no_looks(stage: Stage) -> None:
     assert stage.heed() == []
     assert stage.trainings.tick() is None

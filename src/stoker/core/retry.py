@@ -50,7 +50,8 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
         return _again(job, spec.retry, verdict, ("signal", "fail"), ran)
     if event.stopped and job.requeues < MOST_REQUEUES:
         # It was asked to, by somebody whose word is not on record: a power cut came between.
-        return Verdict(JobState.FAILED, "stopped", again=True, requeued=True)
+        delay = _backoff(job.requeues, ran)
+        return Verdict(JobState.FAILED, "stopped", again=True, delay=delay, requeued=True)
     if event.code == 0:
         return Verdict(JobState.COMPLETED, "done")
     if event.code == SKIPPED:

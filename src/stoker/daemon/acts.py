@@ -231,7 +231,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         check_possible(state, state.effective(job, changed))
         check_sent(changed.directory, fields.get("carry"))
         check_directories(fields)
-        check_epochs(job, fields)
+        check_epochs(job, fields, spec.training)
         hash = digest(encode(changed))
         facts: list[e.Event] = []
         if hash not in state.specs:

@@ -66,7 +66,11 @@ class Ears:
     def _changed(self) -> None:
         for change in self.inotify.changes() if self.inotify is not None else []:
             if change.over:
-                self.jobs.pop(change.watch, None)
+                # Of a file, each change ends its watch; and one that was renewed in the very
+                # moment in which the kernel ended it has ended as well. So look, and renew it.
+                ended = self.jobs.pop(change.watch, ROOT)
+                if ended != ROOT:
+                    self.listener.grew(ended)
                 continue
             job, name = self.jobs.get(change.watch), change.name.partition(".")[0]
             if change.lost:

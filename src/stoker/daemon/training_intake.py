@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.core.contract import BACKEND
-from stoker.core.job import Job, Spec
+from stoker.core.job import Job, Spec, Training
 from stoker.core.options import Wanted
 from stoker.core.policy.place import could_ever
 from stoker.core.request import Request
@@ -62,12 +62,15 @@ def check_directories(fields: dict[str, Any]) -> None:
             raise BadValue(f"--mount {mount.source}: there is no such directory.")
 
 
-def check_epochs(job: Job, fields: dict[str, Any]) -> None:
-    """Refuse to have fewer epochs than are done."""
+def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = None) -> None:
+    """Refuse to have fewer epochs than are done, or to leave their checkpoints behind."""
+    snapshots = before.snapshots if before is not None else None
     training = fields.get("training")
     done = job.progress.epochs if job.progress is not None else 0
     if training is not None and training.epochs is not None and training.epochs < done:
         raise BadValue(f"--epochs {training.epochs} is less than the {done} that are done.")
+    if training is not None and done and training.snapshots != snapshots:
+        raise BadValue("--snapshots-dir cannot change: its checkpoints lie where they are.")
 
 
 def within_queue(state: State, spec: Spec) -> Spec:

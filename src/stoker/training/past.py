@@ -62,6 +62,7 @@ class Past:
             self.apart = True
             return
         self.counted = max(epoch for speaker in begun for epoch in speaker.starts)
+        self.counted = max(self.counted, self.stopped or 0)
         self.ended = any(speaker.ended for speaker in begun)
 
 
@@ -94,7 +95,7 @@ def _take(past: Past, data: bytes) -> None:
         epoch = int(line["e"])
     except (ValueError, LookupError, TypeError):
         return  # torn, or not one of ours
-    if kind == "stopped":
+    if kind == "stopped" and past.stopped is None:
         past.stopped = epoch
     if not past.speakers:
         return

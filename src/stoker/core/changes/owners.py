@@ -69,6 +69,7 @@ def on_job_resumed(state: State, event: e.JobResumed) -> Wishes:
     job.slack += pause
     if job.progress is not None:
         job.progress = job.progress.later(pause)  # nobody comes to a checkpoint meanwhile
+    state.line.stirred |= bool(state.stoppable)
     job.paused_boot = None
     return [ResumeAttempt(job.id, job.attempt)]
 
@@ -113,6 +114,7 @@ def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
     job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
     state.touched.add(job.id)
     state.admit(job, event.at)
+    state.line.stirred |= bool(state.stoppable)
     return []
 
 
@@ -123,4 +125,5 @@ def on_job_moved(state: State, event: e.JobMoved) -> Wishes:
     job.priority, job.rank = event.priority, event.rank
     state.touched.add(job.id)
     state.admit(job, event.at)
+    state.line.stirred |= bool(state.stoppable)
     return []

@@ -121,11 +121,16 @@ def _ask(
 
 
 def _for_nobody(state: State, job: Job) -> bool:
-    """Whether the one for whom it was to make room has started, or has been given up."""
+    """Whether the one for whom it was to make room has started, or is not that urgent any more."""
     stop = job.progress.stop if job.progress is not None else None
     if stop is None or stop.by is None or job.state is not JobState.RUNNING:
         return False
-    return stop.by not in state.line and job.progress is not None and job.progress.listening
+    if job.progress is None or not job.progress.listening:
+        return False
+    if stop.by not in state.line:
+        return True
+    ahead = state.priority(state.jobs[stop.by]) - state.priority(job)
+    return ahead < 0 or (ahead == 0 and stop.gpus is None)
 
 
 def _can_be_asked(job: Job) -> bool:
