@@ -3,8 +3,8 @@
 #
 #   make demo    a small sweep on declared devices, no GPU needed
 #   make test    all suites          (ARGS='-k name' goes to pytest)
-#   make proofs  what takes minutes: every framework's callback, and the training examples
-#                preempted ten times each instead of three
+#   make proofs  what takes minutes: all frameworks, and the training examples preempted ten
+#                times each
 #   make lint    ruff, mypy, import-linter
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
 #   make clean   remove what the above made, except .venv and .venv-frameworks

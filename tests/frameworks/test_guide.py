@@ -1,5 +1,5 @@
-"""The three examples of the submission guide, preempted at random moments: three times each, or
-as often as STOKER_PREEMPTIONS says (`make proofs`: ten).
+"""The three examples of the submission guide, preempted at random moments: ten times each in
+`make proofs`, which sets STOKER_PREEMPTIONS; in `make test` the plain one, three times.
 
 The scripts are those of the guide (their heads list every change), so how far they are is seen
 from outside: by what they save, or by what the framework prints.
@@ -33,6 +33,7 @@ def test_the_pytorch_example(bench: Bench, seed: int) -> None:
         saves.close()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [2])
 def test_the_lightning_example(bench: Bench, seed: int) -> None:
     epochs, batches = 24, 2  # fewer, for they are long
@@ -49,6 +50,7 @@ def test_the_lightning_example(bench: Bench, seed: int) -> None:
     survives(bench, job, epochs, saved, random.Random(seed))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", [3])
 def test_the_tensorflow_example(bench: Bench, seed: int) -> None:
     epochs = 40
