@@ -555,6 +555,7 @@ def test_out_of_memory_by_its_own_fault_it_goes_on_with_more() -> None:
     story.exited(a, 1, memory="cuda")
     assert story.is_(a) == "PENDING"
     assert story.job(a).begin_at is None
+    assert (progress(story, a).preemptions, progress(story, a).shortages) == (0, 1)
     story.plan()
     assert story.placed(a).takes[0].memory >= 6000
     assert told(story, a)["EPOCHS_DONE"] == "2"

@@ -278,11 +278,14 @@ class LocalExecutor(Executor):
             return
         pids, leader = self._members(attempt), attempt.pid
         if wish.if_caught:
-            hearing = [pid for pid in pids if tree.catches(pid, wish.signal)]
-            if not [pid for pid in hearing if pid != leader or not self._is_contained(attempt)]:
-                attempt.unheard = True
-                return
-            pids = [leader] if self._is_contained(attempt) else hearing
+            contained = self._is_contained(attempt)  # whose looker-after catches everything
+            hearing = [
+                pid
+                for pid in pids
+                if tree.catches(pid, wish.signal) and not (contained and pid == leader)
+            ]
+            attempt.unheard = not hearing
+            pids = [leader] if contained and hearing else hearing
         elif wish.signal not in DIRECT and self._is_contained(attempt):
             pids = [leader] if tree.catches(leader, wish.signal) else []
         elif len(pids) > 1 and wish.signal not in TERMINAL:

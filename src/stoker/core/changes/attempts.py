@@ -229,7 +229,7 @@ def _give_back(state: State, job: Job) -> None:
 
 def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     """End an attempt: devices back, then another go or the end of the job."""
-    if job.progress is not None or verdict.preempted:
+    if job.progress is not None:
         lessons.ended(state, job, at, verdict.preempted)
     _give_back(state, job)
     job.ended_at, job.cause, job.pid = at, verdict.cause, None

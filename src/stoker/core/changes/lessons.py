@@ -95,8 +95,6 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
     """An attempt is over: what it has taught is kept, what it was asked is not."""
     progress = job.progress
     if progress is None:
-        if preempted:
-            job.progress = Progress(preemptions=1)
         return
     name = estimate.family_of(job, state.spec(job))
     family = state.rest.families.get(name)
@@ -117,7 +115,7 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         grew=False,
         shared=False,
         peak=None if preempted else progress.peak,
-        preemptions=progress.preemptions + (preempted and (stop is None or not _grows(stop))),
+        preemptions=progress.preemptions + (stop is not None and preempted and not _grows(stop)),
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
     )
 
