@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from e2e.box import LEFT
 
 ROOT = Path(__file__).parents[1]
 ON_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -50,6 +52,16 @@ def needs() -> Callable[..., None]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         require(*mark.args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The run directory lies outside the home; it goes when the last process has gone."""
+    try:
+        return (yield)
+    finally:
+        if LEFT in item.stash:
+            shutil.rmtree(item.stash[LEFT], ignore_errors=True)
 
 
 def skipped_suites(config: pytest.Config) -> Counter[tuple[str, str]]:

@@ -6,9 +6,9 @@ import pytest
 
 from containers.image import Podman, podman
 from e2e.box import Box
-from e2e.conftest import idle, pytest_runtest_teardown
+from e2e.conftest import idle
 
-__all__ = ["idle", "podman", "pytest_runtest_teardown"]
+__all__ = ["idle", "podman"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

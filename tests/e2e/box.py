@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stoker import places
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable
@@ -21,6 +23,8 @@ FINISHED = {
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE",
 }  # fmt: skip
 PATIENCE = 30.0
+LEFT = pytest.StashKey[Path]()
+"""What a test leaves outside of its home, to be removed after it."""
 
 
 def until(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:

@@ -1,17 +1,13 @@
 """Fixtures of the end-to-end tests: a box with a real daemon."""
 
-import shutil
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, Run
+from e2e.box import LEFT, Box, Run
 from fakes.nvml import nvml
 
 __all__ = ["nvml"]
-
-LEFT = pytest.StashKey[Path]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,16 +15,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """The run directory lies outside the home; it goes when the last process has gone."""
-    try:
-        return (yield)
-    finally:
-        if LEFT in item.stash:
-            shutil.rmtree(item.stash[LEFT], ignore_errors=True)
 
 
 @pytest.fixture

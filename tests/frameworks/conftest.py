@@ -1,15 +1,11 @@
 """Fixtures of the framework suites: one home, one daemon, and an environment with everything."""
 
-import shutil
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, Run
+from e2e.box import LEFT, Box, Run
 from frameworks.bench import Bench
-
-LEFT = pytest.StashKey[Path]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,16 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs(".venv-frameworks/.installed"))
             # An attempt begins with seconds of imports, and on a busy machine with many of them.
             item.add_marker(pytest.mark.timeout(600))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """The run directory lies outside the home; it goes when the last process has gone."""
-    try:
-        return (yield)
-    finally:
-        if LEFT in item.stash:
-            shutil.rmtree(item.stash[LEFT], ignore_errors=True)
 
 
 @pytest.fixture

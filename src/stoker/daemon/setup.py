@@ -34,7 +34,8 @@ from stoker.daemon.machine import Declaration, offer, probe
 from stoker.daemon.watch import GpuWatch
 from stoker.executors.adoption import KEPT
 from stoker.executors.cgroup import Cgroups
-from stoker.executors.local import LocalExecutor, Places
+from stoker.executors.commands import Places
+from stoker.executors.local import LocalExecutor
 from stoker.probes import host
 from stoker.store import choose
 from stoker.store.port import Store

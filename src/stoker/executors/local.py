@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core import contract
 from stoker.core.events import (
     AttemptLost,
     Event,
@@ -24,10 +22,11 @@ from stoker.core.events import (
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
-from stoker.core.launch import Launch, filled_in
-from stoker.executors import cgroup, container, library, symptoms, tree
+from stoker.core.launch import Launch
+from stoker.executors import cgroup, container, symptoms, tree
 from stoker.executors.adoption import KEPT, Adoption
 from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
+from stoker.executors.commands import Commands, NoContainer, Places
 from stoker.executors.holds import Holds
 from stoker.executors.keeper import BOOT, spawn_keeper
 from stoker.executors.keepers import Link
@@ -43,20 +42,6 @@ DIRECT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
 """Signals that nobody can pass on."""
 
 Key = tuple[int, int]
-
-
-class NoContainer(Exception):
-    """This machine cannot run containers."""
-
-
-class Places(Struct, frozen=True):
-    """The directories an executor works with."""
-
-    run: str
-    exits: str
-    scripts: str
-    terminals: str
-    """Where the sockets of jobs with a terminal are, by `job.attempt`."""
 
 
 class Poller(Protocol):
@@ -111,10 +96,9 @@ class LocalExecutor(Executor):
         engine: str = "",
     ) -> None:
         self.places, self.install, self.grace = places, install, grace
-        self.engine = os.environ.get(container.CHOICE) or engine
         self.keepers = keepers
-        self.library: str | None = None
         self.poller, self.secret, self.blob = poller, secret, blob
+        self.commands = Commands(places, secret, blob, grace, engine)
         self.cgroups = cgroups or cgroup.Cgroups(None)
         self.holds = holds or Holds()
         self.oom = symptoms.OomCounter()
@@ -146,9 +130,8 @@ class LocalExecutor(Executor):
             return
         link = min(self.keepers, key=lambda each: each.starting)
         try:
-            link.provide(launch.environment, self._environment)
-            self._provide_script(launch)
-            argv, extra = self._command(launch)
+            link.provide(launch.environment, self.commands.environment)
+            argv, extra = self.commands.compose(launch)
         except (OSError, KeyError, NoContainer) as error:
             self.holds.drop(key)
             why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
@@ -175,41 +158,6 @@ class LocalExecutor(Executor):
             attempt.group,
         )
 
-    def _command(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        """What is executed in the end, and the variables beside the job's own environment."""
-        argv = launch.argv
-        extra = launch.extra | self._filled(launch) if launch.fill else launch.extra
-        if launch.container is not None:
-            argv, more = self._contained(launch)
-            extra = extra | more
-        elif contract.TRAINS in extra:
-            extra = extra | self._with_library(launch)
-        if launch.terminal:
-            path = terminal_path(self.places.terminals, launch.job, launch.attempt)
-            argv = (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *argv)
-        return argv, extra
-
-    def _with_library(self, launch: Launch) -> dict[str, str]:
-        """A training script finds the library first, whatever its interpreter has installed."""
-        own = self._environment(launch.environment).get("PYTHONPATH")
-        return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
-
-    def _library(self, launch: Launch) -> str:
-        home = os.path.dirname(os.path.dirname(launch.reports))
-        if self.library is None or not os.path.isdir(self.library):
-            self.library = library.provide(home)
-        return self.library
-
-    def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        environment = self._environment(launch.environment)
-        missing = container.absent(environment, self.engine, launch.asked)
-        if missing is not None:
-            raise NoContainer(missing)
-        script = f"{self.places.scripts}/{launch.script}" if launch.script else None
-        if script is not None:
-            os.chmod(script, 0o755)  # noqa: S103 - an image may run as anybody; its directory is ours
-        return container.command(launch, self._library(launch), self.grace, self.engine, script)
-
     def _call_off(self, wish: StartProcess, why: str) -> None:
         now = time.time()
         self.facts.append(StartCalledOff(at=now, job=wish.job, attempt=wish.attempt, why=why))
@@ -217,29 +165,6 @@ class LocalExecutor(Executor):
             ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=why)
             for name in wish.placement.names("gpu")
         ]
-
-    def _filled(self, launch: Launch) -> dict[str, str]:
-        """The variables that name devices in braces, with the devices in their place."""
-        values = self._environment(launch.environment)
-        filled = {name: filled_in(text, launch.fill) for name, text in values.items()}
-        return {name: text for name, text in filled.items() if text != values[name]}
-
-    def _environment(self, hash: str) -> dict[str, str]:
-        values = self.secret(hash)
-        if values is None:
-            raise KeyError("its environment is no longer stored; submit it again")
-        pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
-        return {name: value for name, _, value in pairs}
-
-    def _provide_script(self, launch: Launch) -> None:
-        """See that the disk has the script."""
-        if launch.script is not None:
-            path = f"{self.places.scripts}/{launch.script}"
-            if not os.path.exists(path):
-                text = self.blob(launch.script)
-                if text is None:
-                    raise KeyError("its script is no longer stored")
-                write_script(path, text)
 
     def end(self, wish: EndAttempt) -> None:
         """Begin to end a tree: TERM now, KILL after the grace."""
@@ -514,16 +439,3 @@ class LocalExecutor(Executor):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self.settled = []
-
-
-def terminal_path(directory: str, job: int, attempt: int) -> str:
-    """The socket on which a job's own terminal is offered."""
-    return f"{directory}/tty-{job}.{attempt}"
-
-
-def write_script(path: str, text: bytes) -> None:
-    """Put a script where it can be executed, whole or not at all."""
-    part = f"{path}.{os.getpid()}"
-    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
-        file.write(text)
-    os.rename(part, path)

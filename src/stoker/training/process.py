@@ -205,12 +205,10 @@ class Job(Clock):
 
     def _beat(self, steps: int) -> None:
         """What measure() does once in a while."""
-        if steps == 1:
-            self._started = self._clock
-        done = self.iterations
+        super()._beat(steps)
         if self._files is None or not self._first:
-            self._due = sys.maxsize
             return
+        done = self.iterations
         self._due = steps + self._every - done % self._every
         if steps == 1 or done % self._every or not self._speaks():
             return
