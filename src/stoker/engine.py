@@ -12,11 +12,19 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from stoker.core.clock import due
-from stoker.core.events import Event, JobsForgotten, JobsSubmitted, SpecRecorded
+from stoker.core.events import (
+    Event,
+    JobsForgotten,
+    JobsSubmitted,
+    SpecRecorded,
+    SweepDefined,
+    TrialsForgotten,
+)
 from stoker.core.fold import apply
 from stoker.core.instructions import Instruction
 from stoker.core.job import Spec
 from stoker.core.plan import plan
+from stoker.core.policy.early import judged
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.store.port import Batch, Store, StoreError, StoreFull
@@ -89,7 +97,9 @@ class Engine:
         """Forget memory and read the state back from the store."""
         snapshot = self.store.load()
         self.seq = snapshot.seq
-        self.state = restore(snapshot.rest, snapshot.specs, snapshot.jobs)
+        self.state = restore(
+            snapshot.rest, snapshot.specs, snapshot.jobs, snapshot.sweeps, snapshot.members
+        )
 
     def cycle(self, facts: Iterable[Event] = (), asks: Sequence[Ask] = ()) -> None:
         """Turn once. Nothing is acknowledged or carried out before it is on record."""
@@ -146,6 +156,8 @@ class Engine:
             turn.apply(fact)
         for fact in due(state, now.at, now.boot):  # what ended in time did, however late we hear
             turn.apply(fact)
+        for decided in judged(state, now.at) if state.judging or state.touched_sweeps else ():
+            turn.apply(decided)
         for ask in asks:
             try:
                 decision = ask.decide(state, now)
@@ -161,6 +173,8 @@ class Engine:
             state.line.stirred = False
             for planned in plan(state, now.at, now.boot):
                 turn.apply(planned)
+        for sweep in state.forgettable_boards():
+            turn.apply(TrialsForgotten(at=now.at, sweep=sweep))
         old = state.forgettable()
         if old:
             turn.apply(JobsForgotten(at=now.at, jobs=old))
@@ -227,7 +241,8 @@ class _Turn:
         for event in decision.events:
             self.apply(event)
             # Acknowledged work is on disk before the answer goes out.
-            self.force = self.force or (decision.durable and type(event) is JobsSubmitted)
+            acknowledged = type(event) is JobsSubmitted or type(event) is SweepDefined
+            self.force = self.force or (decision.durable and acknowledged)
         self.blobs.update(decision.blobs)
         self.secrets.update(decision.secrets)
         if decision.key is not None:
@@ -245,6 +260,8 @@ class _Turn:
             secrets=self.secrets,
             keys=list(self.keys.values()),
             specs=self.specs,
+            sweeps=[state.sweeps[id] for id in state.touched_sweeps],
         )
         state.touched, state.dropped, state.rest_changed = set(), [], False
+        state.touched_sweeps = set()
         return batch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts, Placement
-from stoker.core.job import Job, Spec
+from stoker.core.job import Command, Job, Spec
+from stoker.core.sweep import Sweep, Trial
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=True):
@@ -100,6 +101,61 @@ class JobsSubmitted(Event, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     held: bool = False
     begin_at: float | None = None
+    sweep: int | None = None
+    """The sweep whose trials these are."""
+    trials: tuple[tuple[str, Command], ...] = ()
+    """Of each its parameters, as canonical JSON, and its command."""
+
+
+class SweepDefined(Event, frozen=True, kw_only=True):
+    """A sweep was asked for: a new one, or more of one that is known."""
+
+    sweep: Sweep
+
+
+class SweepChanged(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The owner, or what has come of it, changed how a sweep goes on; None: as it was."""
+
+    sweep: int
+    held: bool | None = None
+    ended: bool | None = None
+    max_running: int | None = None
+    """0: any number of them."""
+    priority: int | None = None
+    note: str | None = None
+    """Empty: nothing is in its way any more."""
+
+
+class TrialMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A trial has got so far, where it is compared with others, or has come to its end."""
+
+    job: int
+    attempt: int
+    value: float | None
+    """None: it is no number, or there is none."""
+    step: float | None = None
+    rung: int | None = None
+    final: bool = False
+
+
+class TrialStopped(Event, frozen=True, kw_only=True):
+    """A trial is ended early, since others do better."""
+
+    job: int
+    attempt: int
+
+
+class TrialsForgotten(Event, frozen=True, kw_only=True):
+    """The board of a sweep that is over left memory; the store still has its trials."""
+
+    sweep: int
+
+
+class TrialsRecalled(Event, frozen=True, kw_only=True):
+    """The board of a sweep came back to memory, because more is wanted of it."""
+
+    sweep: int
+    trials: tuple[Trial, ...]
 
 
 class IdsReserved(Event, frozen=True, kw_only=True):
@@ -423,7 +479,8 @@ AnyEvent = (
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
     | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
-    | EstimateExceeded
+    | EstimateExceeded | SweepDefined | SweepChanged | TrialMeasured | TrialStopped
+    | TrialsForgotten | TrialsRecalled
     | ForeignUseChanged | QueueDefined | QueueDeleted | RecordsCleared | JobsSeen | JobsForgotten
     | JobRecalled
 )  # fmt: skip

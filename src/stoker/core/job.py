@@ -85,6 +85,31 @@ class Container(Struct, frozen=True, omit_defaults=True):
     """Whether the job's directory is there under its own name, and it starts in it."""
 
 
+class Source(Struct, frozen=True, omit_defaults=True):
+    """Where a job's figures are found that does not report them itself."""
+
+    kind: str
+    """`log`: a pattern over its output; `file`: a JSON or CSV file that it writes."""
+    text: str
+    """The pattern, or the path in its directory."""
+    name: str = ""
+    """What the figure is called, where the pattern does not say."""
+
+
+class Score(Struct, frozen=True, omit_defaults=True):
+    """How good a trial of a sweep is, as far as that is known."""
+
+    value: float | None = None
+    step: float | None = None
+    """Where it was measured."""
+    rungs: tuple[float, ...] = ()
+    """What it had at each of the moments at which trials are compared."""
+    stopped: bool = False
+    """It was ended early, since others do better."""
+    final: bool = False
+    """It has come to its end, and this is what it came to."""
+
+
 class Stop(Struct, frozen=True, omit_defaults=True):
     """A running attempt has been asked to stop at its next safe point."""
 
@@ -216,6 +241,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """It may be ended and begun anew to make room (`--requeue`)."""
     steady: bool = False
     """It is never asked to make room (`--no-requeue`)."""
+    source: Source | None = None
+    """Where its figures are found, if it does not report them."""
 
 
 class Past(Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -278,6 +305,9 @@ class Job(Struct, omit_defaults=True, gc=False):
     seen: bool = False
     past: tuple[Past, ...] = ()
     progress: Progress | None = None
+    params: str | None = None
+    """What makes this trial of a sweep another one than the rest: canonical JSON."""
+    score: Score | None = None
 
     @property
     def order(self) -> int:

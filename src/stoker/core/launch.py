@@ -106,6 +106,10 @@ def launch(
         extra["STOKER_ARRAY_JOB_ID"] = str(job.array)
         extra["STOKER_ARRAY_INDEX"] = str(job.index)
         extra["STOKER_ARRAY_COUNT"] = str(spec.array_size)
+    if job.params is not None:
+        extra["STOKER_SWEEP_ID"] = str(job.array)
+        extra["STOKER_TRIAL"] = str(job.index)
+        extra["STOKER_PARAMS"] = job.params
     if spec.slurm:
         extra.update(_slurm(job, spec, node, at))
     out, err = log_paths(job, spec, node.name, logs, rank)

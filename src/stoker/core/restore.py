@@ -8,9 +8,13 @@ from heapq import heappush
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY
 from stoker.core.state import Rest, State
+from stoker.core.sweep import Board, Sweep
 
 
-def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
+def restore(
+    rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job], sweeps: Iterable[Sweep] = (),
+    members: Iterable[Job] = (),
+) -> State:  # fmt: skip
     """Build the state, with its ledger and indexes, from what a snapshot holds."""
     state = State()
     state.rest = rest
@@ -25,6 +29,10 @@ def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
         ]
         state.join(facts, held)
     state.mark_devices()
+    state.sweeps = {sweep.id: sweep for sweep in sweeps}
+    state.boards = {sweep.id: Board() for sweep in state.sweeps.values() if sweep.resident}
+    for job in sorted([*members, *known], key=lambda job: job.id):
+        state.note_trial(job)
     for job in known:
         state.enter(job)
         deadline = state.deadline(job)
@@ -41,6 +49,7 @@ def restore(rest: Rest, specs: dict[str, Spec], jobs: Iterable[Job]) -> State:
     for job in known:
         state.admit(job, 0.0)  # at no time: a delay that is over is told by the next cycle
     state.touched.clear()
+    state.touched_sweeps.clear()
     return state
 
 

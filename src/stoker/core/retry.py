@@ -39,6 +39,8 @@ def after_exit(job: Job, spec: Spec, event: ProcessExited, ran: float) -> Verdic
         return Verdict(JobState.DEADLINE, "deadline")
     if job.ending == "time":
         return _again(job, spec.retry, Verdict(JobState.TIMEOUT, "time limit"), ("timeout",), ran)
+    if job.ending == "early":
+        return stopped_early(job)
     if made_room(job, spec, event):
         return stopped(job)
     if event.memory:
@@ -90,10 +92,19 @@ def stopped(job: Job) -> Verdict:
     return Verdict(JobState.FAILED, cause, again=True, preempted=True)
 
 
+def stopped_early(job: Job) -> Verdict:
+    """Others of its sweep did better: nothing has gone wrong."""
+    step = job.score.step if job.score is not None else None
+    where = f" at step {step:g}" if step is not None else ""
+    return Verdict(JobState.COMPLETED, f"stopped early{where}: others did better")
+
+
 def after_loss(job: Job, spec: Spec, why: str) -> Verdict:
     """Judge an attempt that vanished."""
     if job.ending == "stop":
         return stopped(job)
+    if job.ending == "early":
+        return stopped_early(job)
     if job.ending == "cancel":
         return Verdict(JobState.CANCELLED, "cancelled")
     if job.ending == "deadline":

@@ -19,15 +19,40 @@ class NotFound(LookupError):
 Recall = Callable[[int], Job | None]
 """Reads a job that is no longer in memory."""
 ByName = Callable[[str], list[int]]
+Members = Callable[[int], list[int]]
+"""The jobs of an array or a sweep, also those that are no longer in memory."""
 
 
-def select(words: list[str], state: State, recall: Recall, by_name: ByName) -> list[int]:
+def select(
+    words: list[str], state: State, recall: Recall, by_name: ByName,
+    members: Members = lambda _: [],
+) -> list[int]:  # fmt: skip
     """The ids meant by several selectors, in order, without repeats."""
     found: dict[int, None] = {}
     for word in words:
         for part in _parts(word):
-            found.update(dict.fromkeys(_one(part, state, recall, by_name)))
+            sweep = sweep_meant(part, state)
+            if sweep is not None:
+                found.update(dict.fromkeys(trials(sweep, state, members)))
+            else:
+                found.update(dict.fromkeys(_one(part, state, recall, by_name, members)))
     return list(found)
+
+
+def sweep_meant(word: str, state: State) -> int | None:
+    """The sweep that a selector means as a whole: by its number, its name, or as the last thing."""
+    if word in ("last", "-1"):
+        return state.rest.last_first if state.rest.last_first in state.sweeps else None
+    if word.isdecimal():
+        return int(word) if int(word) in state.sweeps else None
+    named = [sweep.id for sweep in state.sweeps.values() if sweep.name == word]
+    return named[-1] if named else None
+
+
+def trials(sweep: int, state: State, members: Members) -> list[int]:
+    """The jobs of a sweep."""
+    board = state.boards.get(sweep)
+    return list(board.trials) if board is not None else members(sweep)
 
 
 def _parts(word: str) -> list[str]:
@@ -40,7 +65,9 @@ def _parts(word: str) -> list[str]:
     return [word]
 
 
-def _one(word: str, state: State, recall: Recall, by_name: ByName) -> list[int]:
+def _one(
+    word: str, state: State, recall: Recall, by_name: ByName, members: Members
+) -> list[int]:
     if word == "all":
         return [id for id, job in state.jobs.items() if not job.finished]
     if word in ("last", "-1"):
@@ -55,7 +82,7 @@ def _one(word: str, state: State, recall: Recall, by_name: ByName) -> list[int]:
         return _numbers(match, word, state, recall)
     match = re.fullmatch(r"(\d{1,15})_(\d{1,7})", word)
     if match:
-        return [_member(int(match[1]), int(match[2]), state, recall)]
+        return [_member(int(match[1]), int(match[2]), state, recall, members)]
     return _named(word, state, by_name)
 
 
@@ -71,7 +98,7 @@ def _numbers(match: re.Match[str], word: str, state: State, recall: Recall) -> l
         raise BadValue(f"'{word}' runs nowhere; write the smaller id first.")
     if last - first > MOST:
         raise BadValue(f"'{word}' is too large a range.")
-    ids = [id for id in range(first, last + 1, step) if id in known]
+    ids = [id for id in range(first, last + 1, step) if id in known and id not in state.sweeps]
     if first not in known:
         raise NotFound(f"There is no job {first}.")
     if last not in known and step == 1:
@@ -93,8 +120,9 @@ def _array(first: int, state: State, recall: Recall) -> list[int] | None:
     return ids
 
 
-def _member(array: int, index: int, state: State, recall: Recall) -> int:
-    for id in _array(array, state, recall) or ():
+def _member(array: int, index: int, state: State, recall: Recall, members: Members) -> int:
+    whole = trials(array, state, members) if array in state.sweeps else None
+    for id in whole if whole is not None else _array(array, state, recall) or ():
         job = state.jobs.get(id) or recall(id)
         if job is not None and job.index == index:
             return id

@@ -20,12 +20,15 @@ from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
 from stoker.core.policy.share import can_stop, reserved
 from stoker.core.request import CPU, GPU, MEMORY, Request
+from stoker.core.sweep import Board, Sweep, trial_of, word_of
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
 KEEP_UNSEEN = 1024
 """Unseen failures are kept longer, since the listing shows them, but not without bound."""
 FORGET_BATCH = 64
+KEEP_BOARDS = 8
+"""Boards of sweeps that are over; the others are read from the store when more is wanted."""
 DEMOTION = 1000
 """What a job loses of its priority when it takes far longer than it said."""
 LATE = 1.2
@@ -104,6 +107,13 @@ class State:
         self.queue_running: dict[str, int] = {}
         self.queue_gpus: dict[str, int] = {}
         self.array_running: dict[int, int] = {}
+        self.sweeps: dict[int, Sweep] = {}
+        self.boards: dict[int, Board] = {}
+        """Their trials, of those that go on or ended lately."""
+        self.judging: dict[int, int] = {}
+        """Trials that have just come to a rung."""
+        self.touched_sweeps: set[int] = set()
+        """Sweeps changed since the last commit."""
         self.touched: set[int] = set()
         """Jobs changed since the last commit."""
         self.dropped: list[int] = []
@@ -125,7 +135,8 @@ class State:
     def key(self, job: Job) -> Key:
         """The class a ready job belongs to."""
         spec = self.specs[job.spec]
-        throttled = (job.array or job.id) if spec.array_limit is not None else 0
+        together = spec.array_limit is not None or job.params is not None
+        throttled = (job.array or job.id) if together else 0
         queue = self.rest.queues.get(spec.queue)
         priority = self.priority(job)
         if queue is not None and queue.strict:
@@ -182,10 +193,13 @@ class State:
     def limit_reached(self, found: JobClass) -> str | None:
         """The limit that keeps a whole class from starting, in words, or None."""
         if found.array:
-            job = self.line.head(found, self.jobs)
+            job, sweep = self.line.head(found, self.jobs), self.sweeps.get(found.array)
             limit = self.specs[job.spec].array_limit if job else None
+            if sweep is not None:
+                limit = sweep.max_running
             if limit is not None and self.array_running.get(found.array, 0) >= limit:
-                return f"array {found.array} runs {limit} at a time"
+                what = "array" if sweep is None else "sweep"
+                return f"{what} {found.array} runs {limit} at a time"
         queue = self.rest.queues.get(found.queue)
         if queue is None:
             return None
@@ -272,6 +286,10 @@ class State:
         same = tuple(each.id for each in known if each.index == job.index)
         return same or others
 
+    def sweep_of(self, job: Job) -> Sweep | None:
+        """The sweep that a job is a trial of."""
+        return self.sweeps.get(job.array or 0) if job.params is not None else None
+
     # -- changing (called by the fold only) ---------------------------------------------
 
     def enter(self, job: Job) -> None:
@@ -300,6 +318,7 @@ class State:
     def move(self, job: Job, to: JobState) -> None:
         """Take one step of the lifecycle."""
         check(job.state, to)
+        before = word_of(job.state, job.score) if job.params is not None else ""
         if job.state is JobState.PENDING:
             self.unlink(job)
             self.doomed.discard(job.id)
@@ -312,6 +331,27 @@ class State:
             if to in UNHAPPY and not job.seen:
                 self.unseen[job.id] = None
         self.touched.add(job.id)
+        if before:
+            self._recount(job, before)
+
+    def _recount(self, job: Job, before: str) -> None:
+        """A trial stands somewhere else now."""
+        sweep = self.sweep_of(job)
+        if sweep is None:
+            return
+        now = word_of(job.state, job.score)
+        if now != before:
+            sweep.count(before, -1)
+            sweep.count(now, +1)
+            self.touched_sweeps.add(sweep.id)
+        self.note_trial(job)
+
+    def note_trial(self, job: Job) -> None:
+        """Keep a sweep's board up to date."""
+        sweep = self.sweep_of(job)
+        if sweep is not None and sweep.id in self.boards:
+            self.boards[sweep.id].enter(trial_of(job), sweep)
+            self.touched_sweeps.add(sweep.id)
 
     def admit(self, job: Job, now: float) -> None:
         """Decide whether a waiting job is ready, and if not, what will wake it."""
@@ -429,8 +469,16 @@ class State:
         self.line.look_again()
         _add(self.queue_running, spec.queue, step)
         _add(self.queue_gpus, spec.queue, step * placement.gpu_amount)
-        if spec.array_limit is not None:
+        if spec.array_limit is not None or job.params is not None:
             _add(self.array_running, job.array or job.id, step)
+
+    def forgettable_boards(self) -> list[int]:
+        """Sweeps that are over and whose trials may leave memory, the oldest first."""
+        if len(self.boards) <= KEEP_BOARDS:
+            return []
+        over = [id for id in self.boards if not self.sweeps[id].open]
+        over.sort(key=lambda id: self.sweeps[id].ended_at or 0.0)
+        return over[: max(len(over) - KEEP_BOARDS, 0)]
 
     def forgettable(self) -> tuple[int, ...]:
         """Finished jobs that may leave memory, once there are enough of them."""

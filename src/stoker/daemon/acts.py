@@ -15,6 +15,7 @@ from stoker.core.explain import silent_since
 from stoker.core.job import RANK_STEP, Job
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal, read
+from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
@@ -26,17 +27,33 @@ from stoker.store.port import Filter
 
 Step = Callable[[State, Job, Moment], list[e.Event] | str]
 """The facts for one job, or the sentence why not."""
+Whole = Callable[[int, float], e.Event]
+"""What it means for a sweep if all of it is meant."""
 
 
-def _each(desk: Desk, words: list[str], step: Step, recall: bool = False) -> Decide:
+def _each(
+    desk: Desk, words: list[str], step: Step, recall: bool = False, whole: Whole | None = None
+) -> Decide:
     """Do something to each selected job; those it makes no sense for are said, not failed."""
 
     def decide(state: State, now: Moment) -> Decision:
         if not words:
             raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
-        return _act(desk, desk.ids(words, state), step, state, now, recall)
+        decision = _act(desk, desk.ids(words, state), step, state, now, recall)
+        if whole is not None:
+            decision.events += [whole(sweep, now.at) for sweep in _sweeps(words, state)]
+        return decision
 
     return decide
+
+
+def _sweeps(words: list[str], state: State) -> list[int]:
+    """The sweeps that are meant as a whole, also with the trials they do not have yet."""
+    if "all" in words:
+        return [sweep.id for sweep in state.sweeps.values() if sweep.open]
+    parts = [part.strip() for word in words for part in word.split(",")]
+    meant = (sweep_meant(part, state) for part in [*words, *parts])
+    return list(dict.fromkeys(id for id in meant if id is not None))
 
 
 def _act(
@@ -45,6 +62,8 @@ def _act(
     facts: list[e.Event] = []
     done: list[int] = []
     skipped: list[dict[str, Any]] = []
+    boards: dict[int | None, None] = {}
+    """Sweeps whose trials come back to memory."""
     for id in ids:
         job, spec = desk.either(id, state)
         found = step(state, job, now)
@@ -56,8 +75,10 @@ def _act(
                 skipped.append({"id": id, "label": job.label, "why": "it is over"})
                 continue
             facts.append(e.JobRecalled(at=now.at, job=job, spec=spec))
+            boards |= {job.array: None} if job.params is not None else {}
         facts += found
         done.append(id)
+    facts = [*desk.boards(list(boards), state, now.at), *facts]
 
     def reply(after: State) -> dict[str, Any]:
         jobs = [after.jobs[id] for id in done]
@@ -95,7 +116,11 @@ def cancel(desk: Desk, body: r.Cancel) -> Decide:
             return f"it is already over ({job.cause or job.state.value.lower()})"
         return [e.JobCancelled(at=now.at, job=job.id)]
 
-    return _each(desk, body.select, step)
+    def whole(sweep: int, at: float) -> e.Event:
+        return e.SweepChanged(at=at, sweep=sweep, ended=True)
+
+    narrowed = body.only is not None or body.door is not None
+    return _each(desk, body.select, step, whole=None if narrowed else whole)
 
 
 def kill(desk: Desk, body: r.Kill) -> Decide:
@@ -149,7 +174,10 @@ def hold(desk: Desk, body: r.Hold) -> Decide:
             return f"it is not waiting ({job.state.value.lower()})"
         return [] if job.held else [e.JobHeld(at=now.at, job=job.id)]
 
-    return _each(desk, body.select, step)
+    def whole(sweep: int, at: float) -> e.Event:
+        return e.SweepChanged(at=at, sweep=sweep, held=True)
+
+    return _each(desk, body.select, step, whole=whole)
 
 
 def release(desk: Desk, body: r.Release) -> Decide:
@@ -160,7 +188,10 @@ def release(desk: Desk, body: r.Release) -> Decide:
             return "it is not held"
         return [e.JobReleased(at=now.at, job=job.id)]
 
-    return _each(desk, body.select, step)
+    def whole(sweep: int, at: float) -> e.Event:
+        return e.SweepChanged(at=at, sweep=sweep, held=False, note="")
+
+    return _each(desk, body.select, step, whole=whole)
 
 
 def retry(desk: Desk, body: r.Retry) -> Decide:

@@ -28,6 +28,8 @@ from stoker.daemon import (
     queues,
     requests,
     settings,
+    sweep_intake,
+    sweep_view,
 )
 from stoker.daemon.auth import entrance_of
 from stoker.daemon.desk import Decide, answered
@@ -117,6 +119,7 @@ class Api:
             door=query.get("door", ""),
             limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
             tail=min(number(query.get("tail"), "tail"), 100),
+            fold=query.get("fold") in ("1", "true"),
         )
         found = await self.ask(looks.choose(self.desk, query.getlist("select"), wanted))
         ids, jobs = found.pop("ids"), []
@@ -132,6 +135,28 @@ class Api:
         loop = self.loop
         more = [text for text in (loop.engine.trouble, loop.watch.note) if text]
         return [*loop.store.warnings(), *more]
+
+    async def sweep(self, request: Request) -> Response:
+        """A sweep, new or again."""
+        body = await read_body(request, requests.Sweep)
+        if body.own_environment:
+            body.environment = {**os.environ, **body.environment}
+        return reply(await self.ask(sweep_intake.submit(self.desk, body)))
+
+    async def sweeps(self, request: Request) -> Response:
+        """Sweeps that go on, or all of them."""
+        all = request.query_params.get("all") in ("1", "true")
+        return reply(await self.ask(sweep_view.listed(self.desk, all)))
+
+    async def one_sweep(self, request: Request) -> Response:
+        """A sweep with all its trials."""
+        return reply(await self.ask(sweep_view.whole(self.desk, request.path_params["sweep"])))
+
+    async def change_sweep(self, request: Request) -> Response:
+        """Change how a sweep goes on."""
+        body = await read_body(request, requests.ChangeSweep)
+        word = request.path_params["sweep"]
+        return reply(await self.ask(sweep_view.change(self.desk, word, body)))
 
     async def why(self, request: Request) -> Response:
         """Why a job is where it is."""
@@ -445,6 +470,8 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
         ("/jobs", api.jobs),
         ("/jobs/{selector}/why", api.why),
         ("/jobs/{selector}/log", api.log),
+        ("/sweeps", api.sweeps),
+        ("/sweeps/{sweep}", api.one_sweep),
         ("/gpus", api.gpus),
         ("/nodes", api.nodes),
         ("/queues", api.queues),
@@ -455,6 +482,8 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
     ]
     post: list[tuple[str, Any]] = [
         ("/jobs", api.submit),
+        ("/sweeps", api.sweep),
+        ("/sweeps/{sweep}", api.change_sweep),
         ("/wait", api.wait),
         ("/daemon/stop", api.stop),
         ("/backup", api.backup),

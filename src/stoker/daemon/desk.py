@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.events import Event, JobRecalled
+from stoker.core.events import Event, JobRecalled, TrialsRecalled
 from stoker.core.job import Job, Spec
 from stoker.core.selectors import NotFound, select
 from stoker.core.state import State
+from stoker.core.sweep import trial_of
 from stoker.core.units import BadValue
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter, Store
@@ -60,7 +61,7 @@ class Desk(Struct):
         """The ids that selectors mean; refuses what means nothing."""
         self.remembered.clear()
         try:
-            return select(words, state, self.recall, self.by_name)
+            return select(words, state, self.recall, self.by_name, self.store.members)
         except NotFound as error:
             raise Refusal(str(error), "not_found") from None
         except BadValue as error:
@@ -75,6 +76,16 @@ class Desk(Struct):
         if found is None:
             raise Refusal(f"There is no job {id}.", "not_found")
         return found
+
+    def boards(self, sweeps: Iterable[int | None], state: State, at: float) -> list[Event]:
+        """The facts that bring the trials of these sweeps back to memory."""
+        events: list[Event] = []
+        for id in sweeps:
+            if id is not None and id in state.sweeps and id not in state.boards:
+                rows = self.store.past(Filter(array=id, limit=max(state.sweeps[id].issued, 1)))
+                trials = tuple(trial_of(row.job) for row in rows)
+                events.append(TrialsRecalled(at=at, sweep=id, trials=trials))
+        return events
 
     def recalled(self, ids: list[int], state: State, at: float) -> list[Event]:
         """The facts that bring finished jobs back to memory."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from stoker.daemon.reports import Report
+from stoker.daemon.reports import Report, read_on
 
 Key = tuple[int, int]
 
@@ -32,6 +32,10 @@ class Hearing(Struct):
     path: str | None
     """Its directory; None when it is on another machine."""
     report: Report = field(default_factory=Report)
+    beside: str | None = None
+    """For one on another machine: where the figures are that were found in its output here."""
+    aside: Report = field(default_factory=Report)
+    """What stands there."""
     read_at: float = -inf
     began: bool = False
     """Whether we have told that it trains."""
@@ -43,6 +47,14 @@ class Hearing(Struct):
     """The epoch that was told to its other parts."""
     due: float | None = None
     """When it must be over, having said that it stops; infinity once that was told."""
+
+    def read(self) -> bool:
+        """Take a piece of what is in files here; whether there is more."""
+        if self.path is not None:
+            return bool(read_on(f"{self.path}/report", self.report))
+        if self.beside is not None:
+            return bool(read_on(f"{self.beside}/report", self.aside))
+        return False
 
 
 def leave_word(path: str, name: str, text: str, label: str) -> None:

@@ -6,6 +6,7 @@ import os
 from _blake2 import blake2b
 from typing import Any
 
+from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
@@ -91,7 +92,20 @@ def _check_text(what: r.What) -> None:
         raise Refusal("A command is empty.", "usage")
 
 
-def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
+class Prepared(Struct):
+    """A submission that was read and checked, and is not on record yet."""
+
+    spec: Spec
+    hash: str
+    wanted: Wanted
+    priority: int
+    events: list[Event]
+    blobs: dict[str, bytes]
+    secrets: dict[str, bytes]
+
+
+def prepare(desk: Desk, body: r.Submit, state: State, now: Moment) -> Prepared:
+    """Read and check what is asked for, and for whom; raises what is wrong with it."""
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
     prefer_own(wanted, environment)
@@ -116,6 +130,20 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
             wanted.warnings += reach_warnings(state, effective)
     check_limits(state, spec)
     spec = within_queue(state, spec)
+    hash = digest(encode(spec))
+    if spec.queue != "default" and spec.queue not in state.rest.queues:
+        wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
+    queue = state.rest.queues.get(spec.queue)
+    priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
+    events: list[Event] = [*taken_on_trust, *_needed(desk, spec, state, now)]
+    if hash not in state.specs:
+        events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
+    return Prepared(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
+
+
+def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
+    ready = prepare(desk, body, state, now)
+    wanted = ready.wanted
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
         if indexes is not None:
@@ -127,30 +155,23 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
         count = len(indexes)
         if lines is not None:
             lines = lines * count
-    hash = digest(encode(spec))
-    if spec.queue != "default" and spec.queue not in state.rest.queues:
-        wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
-    queue = state.rest.queues.get(spec.queue)
-    priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
     first = state.rest.next_id
     if body.dry_run:
-        return Decision(reply=lambda state: _dry(state, spec, now, wanted.warnings, count))
-    events: list[Event] = [*taken_on_trust, *_needed(desk, spec, state, now)]
-    if hash not in state.specs:
-        events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
-    events.append(
+        return Decision(reply=lambda state: _dry(state, ready.spec, now, wanted.warnings, count))
+    events = [
+        *ready.events,
         JobsSubmitted(
-            at=now.at, first=first, count=count, spec=hash, key=body.key, lines=lines,
+            at=now.at, first=first, count=count, spec=ready.hash, key=body.key, lines=lines,
             argv=tuple(body.what.argv) if body.what.argv is not None else None,
-            indexes=indexes, priority=priority, held=wanted.held, begin_at=wanted.begin_at,
-        )
-    )  # fmt: skip
+            indexes=indexes, priority=ready.priority, held=wanted.held, begin_at=wanted.begin_at,
+        ),
+    ]  # fmt: skip
     alerts, desk.alerts = desk.alerts, []
     wanted.warnings += alerts
     return Decision(
         events=events,
-        blobs=blobs,
-        secrets={env_hash: environment},
+        blobs=ready.blobs,
+        secrets=ready.secrets,
         key=(body.key, first, count) if body.key else None,
         reply=lambda _: _receipt(first, count, indexes is not None, wanted.warnings, None),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stoker.core.contract import unique_id
 from stoker.core.job import Job
@@ -45,6 +45,8 @@ class Leftovers:
         """The attempts of each job that have one."""
         self.over: list[str] = []
         """Those that nobody needs once what is on record is on disk."""
+        self.needed: Callable[[tuple[int, int]], bool] = lambda _: False
+        """Whether what an attempt has left is still to be read, though it is over."""
 
     def keep(self, key: tuple[int, int]) -> None:
         """This attempt has one."""
@@ -55,7 +57,11 @@ class Leftovers:
         kept = self.kept.get(id)
         if kept is None:
             return
-        over = {attempt for attempt in kept if not wanted(job, attempt)}
+        over = {
+            attempt
+            for attempt in kept
+            if not wanted(job, attempt) and not self.needed((id, attempt))
+        }
         self.over += [f"{self.root}/{id}.{attempt}" for attempt in sorted(over)]
         kept -= over
         if not kept:
@@ -63,7 +69,7 @@ class Leftovers:
 
     def look_at_all(self, state: State) -> None:
         """Find out what earlier daemons have left."""
-        for name in _names(self.root):
+        for name in names_in(self.root):
             key = attempt_of(name)
             if key is not None and key[0] < state.rest.next_id:
                 self.keep(key)  # later ones are of jobs that a damaged journal has lost
@@ -86,7 +92,7 @@ def checkpoints(root: str, install: str, state: State, store: Store, now: float)
     prefix = unique_id(install, 0).removesuffix("0")
     old: dict[int, str] = {}
     over = []
-    for name in _names(root):
+    for name in names_in(root):
         path, number = f"{root}/{name}", name.removeprefix(prefix)
         if name.startswith(GOING):
             over.append(path)
@@ -119,7 +125,8 @@ def _untouched(path: str, now: float) -> bool:
         return False
 
 
-def _names(root: str) -> list[str]:
+def names_in(root: str) -> list[str]:
+    """What lies in a directory; nothing if there is none."""
     try:
         return os.listdir(root)
     except OSError:

@@ -14,6 +14,7 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
+from stoker.daemon.sweep_view import sweep_view
 from stoker.daemon.views import gpu_view, iso, job_view, queue_view
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
@@ -37,6 +38,8 @@ class Wanted(Struct, frozen=True):
     door: str
     limit: int
     tail: int
+    fold: bool = False
+    """Sweeps stand for their trials."""
 
 
 def known_states(states: list[str]) -> list[str]:
@@ -53,18 +56,25 @@ def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
     def decide(state: State, now: Moment) -> Decision:
         narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
         most = MOST if narrowed else wanted.limit
-        chosen = desk.ids(words, state) if words else _current(state, most)
+        fold = wanted.fold and not words
+        chosen = desk.ids(words, state) if words else _current(state, most, fold)
         total = len(chosen)
         if narrowed:
             chosen = [id for id in chosen if _matches(*desk.either(id, state), wanted)]
             total = len(chosen)
         elif not words:
-            total = state.live + len(state.unseen)
+            hidden = _folded(state) if fold else 0
+            total = state.live + len(state.unseen) - hidden
         ids = chosen[: wanted.limit]
         if not words:
             ids += [id for id in chosen[wanted.limit :] if id in state.unseen]
         more = max(total - len(ids), 0)
-        return answered({"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at)})
+        sweeps = [sweep_view(desk, state, state.sweeps[id], now) for id in state.boards
+                  if fold and state.sweeps[id].open]  # fmt: skip
+        return answered(
+            {"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at),
+             "sweeps": sweeps}
+        )  # fmt: skip
 
     return decide
 
@@ -94,18 +104,32 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
     return decide
 
 
-def _current(state: State, limit: int) -> list[int]:
+def _folded(state: State) -> int:
+    """How many jobs of the listing are shown as part of their sweeps."""
+    sweeps = (state.sweeps[id] for id in state.boards)
+    unseen = sum(state.jobs[id].params is not None for id in state.unseen)
+    return sum(sweep.unfinished for sweep in sweeps) + unseen
+
+
+def _current(state: State, limit: int, fold: bool = False) -> list[int]:
     """Running first, then waiting in the order they would start, then unseen failures."""
-    running = sorted(state.running)
-    ready = [job.id for job in in_order(state.line, state.jobs, limit)]
+    if fold and state.sweeps:
+        hidden = state.sweeps
+        running = sorted(id for id, job in state.running.items() if job.params is None)
+        unseen = [id for id in state.unseen if state.jobs[id].params is None]
+    else:
+        hidden, running, unseen = {}, sorted(state.running), list(state.unseen)
+    ready = [job.id for job in in_order(state.line, state.jobs, limit, hidden)]
     waiting: list[int] = []
     if len(ready) < limit:
         for id, job in state.jobs.items():
+            if hidden and job.params is not None:
+                continue
             if job.state is JobState.PENDING and id not in state.line:
                 waiting.append(id)
                 if len(waiting) >= limit:
                     break
-    return [*running, *ready, *waiting, *state.unseen]
+    return [*running, *ready, *waiting, *unseen]
 
 
 def counts(state: State) -> dict[str, int]:

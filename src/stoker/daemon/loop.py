@@ -13,7 +13,7 @@ import sys
 import time
 from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import run_hook
 from stoker.daemon.leftovers import remove
+from stoker.daemon.scores import Scores
 from stoker.daemon.settings import Settings
 from stoker.daemon.training import Trainings
 from stoker.daemon.views import job_view
@@ -36,6 +37,9 @@ from stoker.daemon.watch import GpuWatch
 from stoker.engine import Ask, Decision, Engine, Moment, Refusal
 from stoker.executors.local import LocalExecutor
 from stoker.store.port import Store, StoreError, StoreFenced
+
+if TYPE_CHECKING:
+    from stoker.daemon.sweeps import Sweeps
 
 FORCE_AFTER = 0.05
 """Starts and exits are on disk within this time; submissions before they are acknowledged."""
@@ -130,6 +134,8 @@ class Loop:
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
         self.trainings = Trainings(self.home, poller, fleet, fleet.state)
         fleet.heard = self.trainings.heard
+        self.trainings.scores = Scores(fleet.state)
+        self._sweeps: Sweeps | None = None
         self.inbox: SimpleQueue[Ask] = SimpleQueue()
         self.waits = Waits()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
@@ -222,10 +228,22 @@ class Loop:
             raise
         except StoreError as error:
             print(f"stoker: {error}", file=sys.stderr, flush=True)
+        if self.engine.state.boards and may_start:
+            self.sweeps.after(self.engine.state)
         self.waits.check(self.engine.state, self.desk, self._last)
         self.feeder.after(self._last)
         if (self.engine.unforced or self.trainings.left.over) and self.force_at is None:
             self.force_at = time.monotonic() + FORCE_AFTER
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """Loaded when there is one."""
+        if self._sweeps is None:
+            from stoker.daemon.sampler import Sampler
+            from stoker.daemon.sweeps import Sweeps
+
+            self._sweeps = Sweeps(self.desk, self.ask, Sampler(self.poller))
+        return self._sweeps
 
     def _facts(self) -> list[Event]:
         facts, self.executor.facts = self.executor.facts, []
@@ -485,6 +503,8 @@ class Loop:
             time.sleep(0.001)
         self.watch.close()
         self.trainings.close()
+        if self._sweeps is not None:
+            self._sweeps.close()
         self.fleet.close()
         self.store.close()
         self.executor.close()

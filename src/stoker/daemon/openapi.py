@@ -9,7 +9,6 @@ import msgspec
 from stoker import __version__, wire
 from stoker.daemon import requests as r
 
-SELECTOR = {"name": "selector", "in": "path", "required": True, "schema": {"type": "string"}}
 ERROR = {
     "type": "object",
     "required": ["error"],
@@ -28,7 +27,9 @@ ERROR = {
 
 GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/jobs": ("The queue, or selected jobs",
-        ("select", "state", "user", "queue", "door", "limit", "tail")),
+        ("select", "state", "user", "queue", "door", "limit", "tail", "fold")),
+    "/sweeps": ("Sweeps that go on, or all of them", ("all",)),
+    "/sweeps/{sweep}": ("A sweep with all its trials", ()),
     "/jobs/{selector}/why": ("Why a job is where it is", ()),
     "/jobs/{selector}/log": (
         "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt", "part"),
@@ -47,6 +48,8 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 POSTS: dict[str, tuple[str, type]] = {
     "/jobs": ("Submit jobs", r.Submit),
+    "/sweeps": ("Begin a sweep, or go on with one", r.Sweep),
+    "/sweeps/{sweep}": ("Change how a sweep goes on", r.ChangeSweep),
     "/nodes": ("Add a machine over SSH, or change how it is reached", r.AddNode),
     "/nodes/remove": ("Remove a machine over SSH", r.RemoveNode),
     "/nodes/look": ("Every machine, as it is now", r.LookAtNodes),
@@ -88,11 +91,10 @@ def document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for path, (text, query) in GETS.items():
         parameters: list[dict[str, Any]] = [_query(path, name) for name in query]
-        if "{selector}" in path:
-            parameters.append(SELECTOR)
+        parameters += _in(path)
         paths.setdefault(wire.PREFIX + path, {})["get"] = _operation(path, text, parameters)
     for (path, (text, _)), schema in zip(POSTS.items(), schemas, strict=True):
-        operation = _operation(path, text, [])
+        operation = _operation(path, text, _in(path))
         operation["requestBody"] = {
             "required": True, "content": {"application/json": {"schema": schema}},
         }  # fmt: skip
@@ -109,6 +111,15 @@ def document() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _in(path: str) -> list[dict[str, Any]]:
+    """What stands in braces in a path."""
+    return [
+        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
+        for part in path.split("/")
+        if part.startswith("{")
+    ]
 
 
 def _query(path: str, name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, convert
 from msgspec.json import Decoder
@@ -72,6 +72,42 @@ def seconds(value: float | None) -> float | None:
 def moment(value: float | None) -> float | None:
     """A time of day that can be believed, by the wall clock."""
     return value if value is not None and 0 < value < LAST_DAY else None
+
+
+class Point(NamedTuple):
+    """What was measured at one moment of a training."""
+
+    step: float | None
+    """Where in it, if that was said."""
+    at: float | None
+    values: dict[str, float]
+    """Numbers, of which some may be infinite or none at all (NaN)."""
+
+
+def points_of(lines: list[bytes]) -> list[Point]:
+    """The figures in these lines; what is nothing of that kind is passed over."""
+    found = []
+    for data in lines:
+        if b'"metrics"' not in data:
+            continue
+        # A report that was fetched in pieces may have a hole, which reads as zeros.
+        line = parse(data.lstrip(b"\0")) if len(data) <= LONGEST else None
+        if line is None or line.k != "metrics" or not isinstance(line.v, dict):
+            continue
+        values = numbers(line.v)
+        if values:
+            step = line.s if line.s is not None and isfinite(line.s) else None
+            found.append(Point(step, moment(line.t), values))
+    return found
+
+
+def numbers(values: dict[Any, Any]) -> dict[str, float]:
+    """Those of these figures that are numbers."""
+    return {
+        str(name): float(value)
+        for name, value in values.items()
+        if type(value) is float or (type(value) is int and abs(value) < EXACT)
+    }
 
 
 class Report:

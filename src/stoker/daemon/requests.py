@@ -42,6 +42,30 @@ class Submit(Body):
     dry_run: bool = False
 
 
+class Sweep(Body):
+    """A sweep, new or again."""
+
+    definition: dict[str, Any]
+    directory: Path
+    shell: Path = "/bin/sh"
+    key: Annotated[str, Meta(max_length=200)] = ""
+    options: dict[str, Any] = {}
+    environment: dict[str, Line] = {}
+    own_environment: bool = False
+    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
+    new: bool = False
+    """A sweep of its own, even if there is one that is the same."""
+    dry_run: bool = False
+
+
+class ChangeSweep(Body):
+    """How a sweep goes on."""
+
+    max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    """0: any number of them."""
+    priority: Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)] | None = None
+
+
 class Select(Body):
     """Jobs to act on."""
 

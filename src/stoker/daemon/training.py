@@ -23,7 +23,9 @@ from stoker.core.state import State
 from stoker.daemon.ears import Ears
 from stoker.daemon.hearing import Hearing, Key, Messengers, leave_word, take_back
 from stoker.daemon.leftovers import Leftovers
-from stoker.daemon.reports import CHUNK, LEAP, moment, read_on, read_steps, seconds
+from stoker.daemon.reports import CHUNK, LEAP, moment, read_steps, seconds
+from stoker.daemon.series import mirror
+from stoker.daemon.trails import Scores, Trails
 from stoker.executors.local import Poller
 
 PAUSE = 0.25
@@ -48,12 +50,29 @@ class Trainings:
         """Jobs whose reports may have grown."""
         self.ears = Ears(self.root, poller, self)
         self.left = Leftovers(self.root)
+        self.trails = Trails(home, state, self._all_told)
+        self.left.needed = self.trails.keeps
+
+    @property
+    def scores(self) -> Scores | None:
+        """Who wants to know the figures of trials."""
+        return self.trails.scores
+
+    @scores.setter
+    def scores(self, scores: Scores | None) -> None:
+        self.trails.scores = scores
+
+    @property
+    def busy(self) -> bool:
+        """Whether attempts that are over are still being read."""
+        return any(trail.ended for trail in self.trails.trails.values())
 
     # -- listening ----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Listen from now on, also to what an earlier daemon started."""
         self.ears.begin()
+        self.trails.begin()
         for job in self.state().running.values():
             self._find(job)
             progress = job.progress
@@ -78,14 +97,20 @@ class Trainings:
     def _find(self, job: Job) -> Hearing | None:
         """Listen to a job's current attempt, if that has anything to say."""
         hearing = self._hearing(job)
-        if hearing is None and self._here(job):
+        if hearing is None or (hearing.beside is None and self._searched(job)):
             path = contract.reports(self.home, job)
-            if not os.path.isdir(path):
-                return None
-            hearing = self._listen_to(job, path)
-        if hearing is not None and hearing.path is not None:
+            here = self._here(job)
+            if os.path.isdir(path) and (here or self._searched(job)):
+                hearing = hearing or self._listen_to(job, path if here else None)
+                hearing.beside = None if here else path
+                self.left.keep(hearing.key)
+        if hearing is not None and (hearing.path or hearing.beside) is not None:
             self.dirty.add(job.id)
         return hearing
+
+    def _searched(self, job: Job) -> bool:
+        """Whether its figures are searched for, so that there are some here in any case."""
+        return self.state().spec(job).source is not None
 
     def _hearing(self, job: Job) -> Hearing | None:
         hearing = self.hearings.get(job.id)
@@ -93,8 +118,7 @@ class Trainings:
 
     def _listen_to(self, job: Job, path: str | None) -> Hearing:
         hearing = self.hearings[job.id] = Hearing((job.id, job.attempt), path)
-        if path is not None:
-            self.left.keep(hearing.key)
+        self.left.keep(hearing.key)
         return hearing
 
     def _here(self, job: Job) -> bool:
@@ -108,6 +132,7 @@ class Trainings:
             return
         hearing = self._hearing(job) or self._listen_to(job, None)
         report = hearing.report
+        mirror(self.home, key, data, report.offset if offset is None else offset)
         if offset is not None and offset < report.offset:
             data = data[report.offset - offset :]
         elif offset is not None and offset > report.offset:
@@ -125,6 +150,7 @@ class Trainings:
             match fact:
                 case e.ProcessStarted():
                     started.setdefault((fact.job, fact.attempt), fact.at)
+                    self._search(fact)
                 case e.ProcessExited() | e.AttemptLost():
                     told += self._last_words(fact, started.get((fact.job, fact.attempt)))
                     continue
@@ -137,12 +163,21 @@ class Trainings:
             hearing = self._hearing(job) if job is not None else None
             if job is None or hearing is None:
                 continue
-            self._read(hearing, now)
-            if job.started_at is not None or hearing.key in started:
-                told += self._news(job, hearing, started.get(hearing.key))
-            else:  # it was faster than the word of its start
+            if job.started_at is None and hearing.key not in started:
+                hearing.read_at = now  # it was faster than the word of its start
                 self.dirty.add(id)
-        return told + self._lingering(now)
+                continue
+            self._read(hearing, now)
+            told += self.trails.hear(job)
+            told += self._news(job, hearing, started.get(hearing.key))
+        return told + self.trails.turn() + self._lingering(now)
+
+    def _search(self, fact: e.ProcessStarted) -> None:
+        """An attempt has begun: if its figures are to be searched for, that begins, too."""
+        job = self.state().running.get(fact.job)
+        if job is not None and job.attempt == fact.attempt and self._searched(job):
+            self.left.keep((job.id, job.attempt))
+            self.trails.started(job)
 
     def _lingering(self, now: float) -> list[e.Event]:
         """Attempts that have stopped and saved, of which something runs on nevertheless."""
@@ -172,9 +207,10 @@ class Trainings:
     def _read(self, hearing: Hearing, now: float) -> None:
         """Take a piece of its report."""
         hearing.read_at = now
-        if hearing.path is not None:
-            self.ears.attend(hearing.key[0], hearing.path)
-            if read_on(f"{hearing.path}/report", hearing.report):
+        path = hearing.path or hearing.beside
+        if path is not None:
+            self.ears.attend(hearing.key[0], path)
+            if hearing.read():
                 self.dirty.add(hearing.key[0])
 
     def _last_words(
@@ -185,13 +221,13 @@ class Trainings:
         if job is None or job.attempt != fact.attempt:
             return [fact]
         hearing = self._find(job)
+        points = self.trails.end(job) if not fact.part else []
         if hearing is None:
-            return [fact]
+            return [*points, fact]
         report = hearing.report
-        if hearing.path is not None:
-            for _ in range(LEAP // CHUNK + 2):
-                if not read_on(f"{hearing.path}/report", report):
-                    break
+        for _ in range(LEAP // CHUNK + 2):
+            if not hearing.read():
+                break
         if fact.part is None:
             self.dirty.discard(job.id)
         told = self._news(job, hearing, started, fact)
@@ -199,7 +235,7 @@ class Trainings:
             named = report.stopped or report.stop_at is not None
             stopped = (named and fact.code == STOPS) if fact.part else report.stopped
             fact = replace(fact, stopped=stopped) if stopped else fact
-        return [*told, fact]
+        return [*told, *points, fact]
 
     def _news(
         self, job: Job, hearing: Hearing, started: float | None, end: e.Event | None = None
@@ -222,7 +258,8 @@ class Trainings:
             done = min(done, training.epochs)
         before = max(progress.epochs, hearing.told)
         figures = progress.metrics if hearing.figures is None else hearing.figures
-        metrics = report.figures if report.metrics and report.figures != figures else None
+        latest = hearing.aside.figures | report.figures
+        metrics = latest if latest and latest != figures else None
         if done <= before and (metrics is None or end is None):
             return told
         if metrics is not None:
@@ -250,17 +287,22 @@ class Trainings:
         waits += [max(due - now, 0.0) for due in dues if due is not None and due < inf]
         if self.state().running and (wait := self.ears.wait()) is not None:
             waits.append(wait)
+        if (wait := self.trails.wait()) is not None:
+            waits.append(wait)
         return min(waits) if waits else None
 
     def live(self, job: int) -> dict[str, Any]:
         """How far an attempt is at this moment; nothing when it has said nothing."""
         hearing = self.hearings.get(job)
-        if hearing is None or not hearing.report.hello:
+        if hearing is None:
             return {}
         report = hearing.report
+        metrics = hearing.aside.metrics | report.metrics
+        if not report.hello and not metrics:
+            return {}
         found: dict[str, Any] = {
             "epoch": report.epoch, "step": None, "step_seconds": None,
-            "metrics": dict(report.metrics), "at": report.at,
+            "metrics": metrics, "at": report.at or hearing.aside.at,
         }  # fmt: skip
         steps = read_steps(f"{hearing.path}/steps") if hearing.path is not None else None
         if steps is not None and steps.e is not None and steps.e >= (report.epoch or 0):
@@ -326,7 +368,12 @@ class Trainings:
                 del self.hearings[id]
                 self.dirty.discard(id)
                 self.ears.forget(id)
+            self.trails.gone(id)
             self.left.look_at(id, job)
+
+    def _all_told(self, key: Key) -> None:
+        """All points of an attempt that is over were told."""
+        self.left.look_at(key[0], self.state().jobs.get(key[0]))
 
     def close(self) -> None:
         """Stop listening; the files stay for the next daemon."""

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.json import decode
+
 from stoker import places
 from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.events import QueueDefined
 from stoker.core.explain import reason, silent_since
-from stoker.core.job import Job, Spec
+from stoker.core.job import Job, Score, Spec
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
@@ -84,6 +86,9 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "shell": spec.shell,
         "request": request_view(spec.request),
         "array": {"id": job.array, "index": job.index} if job.array is not None else None,
+        "sweep": job.array if job.params is not None else None,
+        "params": decode(job.params) if job.params is not None else None,
+        "objective": _objective(job.score),
         "depends": _depends(spec),
         "retry": f"{retry.limit} on {','.join(retry.on)}" if retry.limit else None,
         "if_unreachable": (
@@ -97,6 +102,13 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
         "container": container_view(spec.container),
         "restartable": spec.restartable,
     }
+
+
+def _objective(score: Score | None) -> dict[str, Any] | None:
+    """What a trial is worth to its sweep."""
+    if score is None:
+        return None
+    return {"value": score.value, "step": score.step, "stopped": score.stopped}
 
 
 def _given(job: Job, spec: Spec, state: State | None, logs: str) -> dict[str, Any]:

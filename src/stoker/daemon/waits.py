@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.core.dependency import Standing
-from stoker.core.events import Event
+from stoker.core.events import Event, JobsSubmitted
 from stoker.core.explain import reason
 from stoker.core.lifecycle import JobState
+from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.views import job_view
@@ -31,6 +32,8 @@ class Wait:
         self.done = done
         self.ids: list[int] = []
         self.left: set[int] = set()
+        self.sweeps: list[int] = []
+        """Sweeps meant as a whole, also with the trials that they do not have yet."""
         self.gone = False
 
     def decide(self, state: State, now: Moment) -> Decision:
@@ -39,7 +42,18 @@ class Wait:
             raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
         self.ids = self.desk.ids(self.words, state)
         self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
+        meant = (sweep_meant(word, state) for word in self.words)
+        self.sweeps = [id for id in meant if id is not None and state.sweeps[id].asks]
         return Decision()
+
+    def look_for_more(self, state: State, events: Sequence[Event]) -> bool:
+        """Trials that were thought of meanwhile; whether there may be more of them."""
+        for event in events:
+            if isinstance(event, JobsSubmitted) and event.sweep in self.sweeps:
+                fresh = range(event.first, event.first + event.count)
+                self.ids += fresh
+                self.left |= {id for id in fresh if not state.jobs[id].finished}
+        return any(state.sweeps[id].wanting for id in self.sweeps)
 
     def answer(self, reply: Any) -> None:
         """From here on the list of waits looks after it."""
@@ -78,13 +92,14 @@ class Waits:
         }
         now = time.monotonic()
         for wait in self.waiting[:]:
+            more = wait.look_for_more(state, events) if wait.sweeps else False
             wait.left -= {
                 id
                 for id in (wait.left if wait in fresh else wait.left & touched)
                 if id not in state.jobs or state.jobs[id].finished
             }
             stuck = self._stuck(wait, state, wait in fresh or bool(failed))
-            over = not wait.left or (wait.any and len(wait.left) < len(wait.ids))
+            over = not (wait.left or more) or (wait.any and len(wait.left) < len(wait.ids))
             timed_out = wait.until is not None and now >= wait.until
             if over or timed_out or wait.gone or (stuck and len(stuck) == len(wait.left)):
                 self.waiting.remove(wait)

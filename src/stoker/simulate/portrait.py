@@ -22,6 +22,11 @@ def portrait(state: State) -> dict[str, Any]:
         "users": {hash: users for hash, users in state.spec_users.items() if users},
         "rest": to_builtins(state.rest),
         "ready": {id: to_builtins(found.key) for id, found in state.line.where.items()},
+        "sweeps": {id: to_builtins(sweep) for id, sweep in state.sweeps.items()},
+        "boards": {
+            id: (board.rungs, {each.job: to_builtins(each) for each in board.trials.values()})
+            for id, board in state.boards.items()
+        },
         "running": sorted(state.running),
         "finished": sorted(state.finished),
         "unseen": sorted(state.unseen),

@@ -10,6 +10,7 @@ import msgspec
 from stoker.core.events import AnyEvent, Event
 from stoker.core.job import Job, Spec
 from stoker.core.state import Rest
+from stoker.core.sweep import Sweep
 
 VERSION = 1
 """Written beside every event; an upcaster lifts each older version by one."""
@@ -23,6 +24,7 @@ encode = _encoder.encode
 _events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEvent)
 decode_job = msgspec.json.Decoder(Job).decode
 decode_spec = msgspec.json.Decoder(Spec).decode
+decode_sweep = msgspec.json.Decoder(Sweep).decode
 decode_rest = msgspec.json.Decoder(Rest).decode
 
 

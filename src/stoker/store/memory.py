@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from math import nan
 
 from stoker.core.events import Event
 from stoker.core.job import Job, Spec
@@ -22,6 +23,7 @@ class Rows:
         self.blobs: dict[str, bytes] = {}
         self.secrets: dict[str, bytes] = {}
         self.keys: dict[str, tuple[int, int]] = {}
+        self.sweeps: dict[int, bytes] = {}
         self.rest = codec.encode(Rest())
 
     def copy(self) -> Rows:
@@ -52,13 +54,22 @@ class MemoryStore:
     def load(self) -> Snapshot:
         """The state as of the last commit."""
         jobs = [codec.decode_job(data) for data, resident in self.rows.jobs.values() if resident]
+        sweeps = [codec.decode_sweep(data) for _, data in sorted(self.rows.sweeps.items())]
+        boards = {sweep.id for sweep in sweeps if sweep.resident}
         wanted = {job.spec for job in jobs}
         return Snapshot(
             seq=len(self.rows.events),
             rest=codec.decode_rest(self.rows.rest),
             jobs=jobs,
             specs={hash: codec.decode_spec(self.rows.specs[hash]) for hash in wanted},
+            sweeps=sweeps,
+            members=self._forgotten(boards) if boards else [],
         )
+
+    def _forgotten(self, boards: set[int]) -> list[Job]:
+        rows = sorted(self.rows.jobs.items())
+        jobs = (codec.decode_job(data) for _, (data, resident) in rows if not resident)
+        return [job for job in jobs if job.array in boards]
 
     def commit(self, batch: Batch, force: bool) -> int:
         """Write a batch."""
@@ -74,6 +85,7 @@ class MemoryStore:
         self.rows.jobs.update((job.id, (codec.encode(job), True)) for job in batch.jobs)
         for id in batch.dropped:
             self.rows.jobs[id] = (self.rows.jobs[id][0], False)
+        self.rows.sweeps.update((each.id, codec.encode(each)) for each in batch.sweeps)
         if batch.rest is not None:
             self.rows.rest = codec.encode(batch.rest)
         return len(self.rows.events)
@@ -106,7 +118,8 @@ class MemoryStore:
             spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
             if _matches(job, spec, wanted):
                 found.append(Found(job, spec))
-        found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
+        if wanted.array is None:
+            found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
         return found[-max(wanted.limit, len(wanted.ids or ())) :]
 
     def count_past(self, wanted: Filter) -> int:
@@ -114,6 +127,10 @@ class MemoryStore:
         jobs = (codec.decode_job(data) for data, _ in self.rows.jobs.values())
         specs = self.rows.specs
         return sum(_matches(job, codec.decode_spec(specs[job.spec]), wanted) for job in jobs)
+
+    def members(self, array: int) -> list[int]:
+        """The ids of all jobs of an array or a sweep."""
+        return [each.job.id for each in self.past(Filter(array=array, limit=len(self.rows.jobs)))]
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
@@ -133,14 +150,14 @@ class MemoryStore:
         with open(path, "wb") as out:
             return out.write(b"\n".join(data for _, data in self.rows.events))
 
-    def purge(self, before: float) -> None:
+    def purge(self, before: float, kept: Collection[str] = ()) -> None:
         """Drop environments that only old jobs used."""
-        kept = {
+        used = set(kept) | {
             codec.decode_spec(self.rows.specs[job.spec]).environment
             for job in (codec.decode_job(data) for data, _ in self.rows.jobs.values())
             if job.ended_at is None or not job.finished or job.ended_at >= before
         }
-        self.rows.secrets = {hash: data for hash, data in self.rows.secrets.items() if hash in kept}
+        self.rows.secrets = {hash: data for hash, data in self.rows.secrets.items() if hash in used}
 
     def close(self) -> None:
         """Stays readable, so that a test can look at it."""
@@ -149,11 +166,12 @@ class MemoryStore:
 def _matches(job: Job, spec: Spec, wanted: Filter) -> bool:
     if wanted.ids is not None:
         return job.id in wanted.ids
-    if not job.finished:
+    if wanted.array is None and not job.finished:
         return False
-    ended = job.ended_at or 0.0
+    ended = nan if job.ended_at is None else job.ended_at  # neither before nor after anything
     return (
-        (wanted.states is None or job.state.value in wanted.states)
+        (wanted.array is None or job.array == wanted.array)
+        and (wanted.states is None or job.state.value in wanted.states)
         and (wanted.user is None or job.user == wanted.user)
         and (wanted.name is None or job.name == wanted.name)
         and (wanted.queue is None or spec.queue == wanted.queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from stoker.core.events import Event
 from stoker.core.job import Job, Spec
 from stoker.core.state import Rest
+from stoker.core.sweep import Sweep
 
 
 class StoreError(Exception):
@@ -35,6 +36,7 @@ class Batch(Struct):
     secrets: dict[str, bytes]
     keys: list[tuple[str, int, int]]
     specs: dict[str, Spec]
+    sweeps: list[Sweep] = []
 
 
 class Snapshot(Struct):
@@ -44,6 +46,9 @@ class Snapshot(Struct):
     rest: Rest
     jobs: list[Job]
     specs: dict[str, Spec]
+    sweeps: list[Sweep] = []
+    members: list[Job] = []
+    """Jobs that have left memory, of sweeps whose boards are still there."""
 
 
 class Found(Struct):
@@ -62,6 +67,8 @@ class Filter(Struct, kw_only=True):
     name: str | None = None
     queue: str | None = None
     door: str | None = None
+    array: int | None = None
+    """All members of an array or a sweep, finished or not."""
     since: float | None = None
     until: float | None = None
     limit: int = 100
@@ -112,6 +119,9 @@ class Store(Protocol):
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
 
+    def members(self, array: int) -> list[int]:
+        """The ids of all jobs of an array or a sweep, in order."""
+
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
 
@@ -121,8 +131,8 @@ class Store(Protocol):
     def backup(self, path: str) -> int:
         """Write a consistent copy; returns its size in bytes."""
 
-    def purge(self, before: float) -> None:
-        """Drop secrets of jobs that ended before this time."""
+    def purge(self, before: float, kept: Collection[str] = ()) -> None:
+        """Drop secrets that only jobs used that ended before this time, but for those `kept`."""
 
     def close(self) -> None:
         """Let go of it."""

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -25,22 +25,22 @@ from stoker.core.events import (
     JobsForgotten,
     ProcessExited,
     ProcessStarted,
+    TrialsForgotten,
 )
-from stoker.store import codec, server
+from stoker.store import codec, layouts, server
 from stoker.store.choose import Choice
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
 from stoker.store.statements import ENDED, conditions, statements, storable
 
-_HERE = os.path.dirname(__file__)
-FOUND_AGAIN = frozenset({ProcessStarted, ProcessExited, ForeignUseChanged, JobsForgotten})
+FOUND_AGAIN = frozenset(
+    {ProcessStarted, ProcessExited, ForeignUseChanged, JobsForgotten, TrialsForgotten}
+)
 """Facts that the next daemon would find out by itself: claims tell starts and ends again.
 
 Everything else waits for the server's disk. If server and daemon crash together, a start that
 only the server's memory knew of would be made a second time.
 """
-MIGRATIONS: dict[int, str] = {}
-"""By layout: what makes the next one of it."""
 
 _FLUSH = """
     UPDATE meta SET number = (SELECT coalesce(max(seq), 0) FROM events)
@@ -48,6 +48,10 @@ _FLUSH = """
     RETURNING number
 """
 """A write that waits for the disk: with it, everything is there that was committed before."""
+_MEMBERS = """
+    SELECT jobs.data FROM sweeps JOIN jobs ON jobs.member_of = sweeps.id
+    WHERE sweeps.resident AND NOT jobs.resident ORDER BY jobs.id
+"""
 _LAST = "SELECT coalesce(max(seq), 0) FROM events"
 
 
@@ -106,13 +110,12 @@ class PostgresStore:
                 0
             ]:
                 steps.append(f"CREATE SCHEMA {self.choice.schema}")
-            with open(os.path.join(_HERE, "sql", "postgres.sql")) as script:
-                steps.append(script.read())
+            steps.append(layouts.script("postgres.sql"))
             identity = os.urandom(6).hex()
             steps.append(f"INSERT INTO meta (key, data) VALUES ('identity', '{identity}')")
             steps.append(f"INSERT INTO meta (key, number) VALUES ('layout', {server.LAYOUT})")
         elif layout < server.LAYOUT:
-            steps += [MIGRATIONS[old] for old in range(layout, server.LAYOUT)]
+            steps += [layouts.POSTGRES[old] for old in range(layout, server.LAYOUT)]
             steps.append(f"UPDATE meta SET number = {server.LAYOUT} WHERE key = 'layout'")
         if steps:
             self._db.execute(";\n".join(["BEGIN", *steps, "COMMIT"]).encode())
@@ -228,6 +231,8 @@ class PostgresStore:
             specs = self._read(
                 "SELECT hash, data FROM specs WHERE hash IN (SELECT spec FROM jobs WHERE resident)"
             )
+            sweeps = self._read("SELECT data FROM sweeps ORDER BY id")
+            members = self._read(_MEMBERS) if sweeps else []
             self._seq = max(self._seq, self._last_seq())
         try:
             return Snapshot(
@@ -235,6 +240,8 @@ class PostgresStore:
                 rest=codec.decode_rest(rest[0][0] if rest else b"{}"),
                 jobs=[codec.decode_job(data) for (data,) in jobs],
                 specs={hash: codec.decode_spec(data) for hash, data in specs},
+                sweeps=[codec.decode_sweep(data) for (data,) in sweeps],
+                members=[codec.decode_job(data) for (data,) in members],
             )
         except msgspec.MsgspecError as error:
             raise StoreError(
@@ -354,11 +361,12 @@ class PostgresStore:
         return (rows[0][0], rows[0][1]) if rows else None
 
     def past(self, wanted: Filter) -> list[Found]:
-        """Jobs by id, or finished ones by what became of them, oldest first."""
+        """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
         where, values = conditions(wanted)
+        order = "ended_at DESC NULLS LAST, id DESC" if wanted.array is None else "id DESC"
         rows = self._read(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
-            f" WHERE {where} ORDER BY ended_at DESC NULLS LAST, id DESC LIMIT %s",
+            f" WHERE {where} ORDER BY {order} LIMIT %s",
             (*values, max(wanted.limit, len(wanted.ids or ()))),
         )
         return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
@@ -368,6 +376,11 @@ class PostgresStore:
         where, values = conditions(wanted)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
         return int(self._read(sql, tuple(values))[0][0])
+
+    def members(self, array: int) -> list[int]:
+        """The ids of all jobs of an array or a sweep, in order."""
+        rows = self._read("SELECT id FROM jobs WHERE member_of = %s ORDER BY id", (array,))
+        return [row[0] for row in rows]
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
@@ -388,14 +401,14 @@ class PostgresStore:
 
         return dump(self.choice, path)
 
-    def purge(self, before: float) -> None:
+    def purge(self, before: float, kept: Collection[str] = ()) -> None:
         """Drop environments that only jobs ended before this time used."""
         self._read(
-            "WITH gone AS (DELETE FROM secrets WHERE hash NOT IN ("
+            "WITH gone AS (DELETE FROM secrets WHERE hash <> ALL (%s) AND hash NOT IN ("
             "SELECT environment FROM specs WHERE hash IN ("
             "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= %s"
             " OR state <> ALL (%s))) RETURNING 1) SELECT count(*) FROM gone",
-            (before, ENDED),
+            (list(kept), before, ENDED),
         )
 
     def close(self) -> None:

@@ -6,20 +6,23 @@ import contextlib
 import os
 import sqlite3
 import time
+from collections import Counter
 from typing import Any
 
 import msgspec
 
-from stoker.core.events import JobsForgotten, SpecRecorded
+from stoker.core.events import JobsForgotten, SpecRecorded, SweepDefined
 from stoker.core.fold import apply
 from stoker.core.job import Job, Spec
 from stoker.core.state import Rest, State
+from stoker.core.sweep import Sweep, word_of
 from stoker.store import codec
+from stoker.store.layouts import create
 
 Row = tuple[Any, ...]
 _TABLES = {
     "events": "seq", "jobs": "id", "specs": "hash", "blobs": "hash", "secrets": "hash",
-    "submissions": "key", "meta": "key",
+    "submissions": "key", "meta": "key", "sweeps": "id",
 }  # fmt: skip
 """Every table and the key by which it can be read from both ends."""
 
@@ -66,7 +69,7 @@ class _Remains:
                 continue
 
     def _drop_garbage(self) -> None:
-        checks = {"events": _event, "jobs": _job, "specs": _spec}
+        checks = {"events": _event, "jobs": _job, "specs": _spec, "sweeps": _sweep}
         for name, read in checks.items():
             rows = self.tables[name]
             for key in [key for key, row in rows.items() if read(row) is None]:
@@ -101,10 +104,20 @@ def _spec(row: Row) -> Spec | None:
         return None
 
 
-def _with_new_first_page(path: str) -> _Remains | None:
-    """The first page says only where the tables lie, which is the same in every journal."""
-    from stoker.store.sqlite import create
+def _sweep(row: Row) -> Sweep | None:
+    try:
+        sweep = codec.decode_sweep(row[3])
+    except (msgspec.MsgspecError, TypeError):
+        return None
+    return sweep if sweep.id == row[0] else None
 
+
+def _with_new_first_page(path: str) -> _Remains | None:
+    """The first page says only where the tables lie, which is the same in every journal.
+
+    Not so the last of them, where the file was begun in an older layout: what is found in their
+    place is no row of theirs, and the events tell what there was.
+    """
     with contextlib.suppress(OSError, sqlite3.DatabaseError):
         fresh, copy = path + ".fresh", path + ".copy"
         try:
@@ -144,8 +157,6 @@ def _replayed(found: _Remains) -> tuple[State, dict[int, Job], bool]:
 
 def _write(path: str, found: _Remains) -> str:
     """Lay out a new file: rows as they stood where readable, else as the events tell."""
-    from stoker.store.sqlite import create
-
     state, forgotten, complete = _replayed(found)
     jobs = {**{id: (job, 0) for id, job in forgotten.items()},
             **{id: (job, 1) for id, job in state.jobs.items()}}  # fmt: skip
@@ -170,8 +181,9 @@ def _write(path: str, found: _Remains) -> str:
         if spec is not None:
             specs[hash] = spec
     jobs = {id: each for id, each in jobs.items() if each[0].spec in specs}
-    rest = _rest(found, state, jobs)
-    missing = set(range(1, rest.next_id)) - jobs.keys()
+    sweeps = _sweeps(found, state, [job for job, _ in jobs.values()])
+    rest = _rest(found, state, [*jobs, *sweeps])
+    missing = set(range(1, rest.next_id)) - jobs.keys() - sweeps.keys()
     db = sqlite3.connect(path)
     with contextlib.closing(db), db:
         create(db)
@@ -187,23 +199,45 @@ def _write(path: str, found: _Remains) -> str:
         )
         for job, resident in jobs.values():
             db.execute(
-                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
-                    job.ended_at, job.code, resident, job.spec, codec.encode(job),
+                    job.ended_at, job.code, resident, job.spec, codec.encode(job), job.array,
                 ),
             )  # fmt: skip
+        db.executemany(
+            "INSERT INTO sweeps VALUES (?, ?, ?, ?)",
+            [(each.id, each.name, each.resident, codec.encode(each)) for each in sweeps.values()],
+        )
         db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(rest),))
         db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (rest.term,))
     return _story(len(found.tables["events"]), len(jobs), missing, doubtful & jobs.keys())
 
 
-def _rest(found: _Remains, state: State, jobs: dict[int, tuple[Job, int]]) -> Rest:
+def _sweeps(found: _Remains, state: State, jobs: list[Job]) -> dict[int, Sweep]:
+    """Sweeps as they stood, counted anew by the trials that are left of them."""
+    events = map(_event, found.tables["events"].values())
+    sweeps = {event.sweep.id: event.sweep for event in events if isinstance(event, SweepDefined)}
+    sweeps |= state.sweeps
+    rows = map(_sweep, found.tables["sweeps"].values())
+    sweeps |= {sweep.id: sweep for sweep in rows if sweep is not None}
+    trials: dict[int, list[Job]] = {id: [] for id in sweeps}
+    for job in jobs:
+        if job.params is not None and job.array in trials:
+            trials[job.array].append(job)
+    for id, sweep in sweeps.items():
+        sweep.counts = dict(Counter(word_of(job.state, job.score) for job in trials[id]))
+        sweep.issued = max([sweep.issued, *(1 + (job.index or 0) for job in trials[id])])
+        sweep.look_whether_over(max([sweep.created_at, *(job.ended_at or 0 for job in trials[id])]))
+    return sweeps
+
+
+def _rest(found: _Remains, state: State, ids: list[int]) -> Rest:
     rest = state.rest
     with contextlib.suppress(msgspec.MsgspecError, TypeError):
         rest = codec.decode_rest(found.meta("rest"))
     given = [row[1] + row[2] for row in found.tables["submissions"].values()]
-    rest.next_id = max(rest.next_id, max(jobs, default=0) + 1, *given, 1)
+    rest.next_id = max(rest.next_id, max(ids, default=0) + 1, *given, 1)
     term = found.meta("term")
     rest.term = max(rest.term, term if isinstance(term, int) else 0)
     return rest

@@ -18,7 +18,7 @@ from stoker.core.units import BadValue
 from stoker.store.choose import Choice
 from stoker.store.port import StoreError, StoreFenced, StoreFull
 
-LAYOUT = 1
+LAYOUT = 2
 """The layout of the tables; an older schema is migrated, a newer one is refused."""
 FENCED = "STK01"
 """What the server says when the term is no longer ours; see check_term in postgres.sql."""

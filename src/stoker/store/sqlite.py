@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -14,31 +14,24 @@ import msgspec
 from stoker.core.events import Event
 from stoker.core.lifecycle import FINISHED
 from stoker.store import codec
+from stoker.store.layouts import SCHEMA, create, migrate
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 
-SCHEMA = 2
-"""The layout of the tables; an older file is migrated, a newer one is refused."""
-MIGRATIONS = {
-    1: """
-        ALTER TABLE specs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
-        ALTER TABLE specs ADD COLUMN door TEXT;
-        UPDATE specs SET queue = coalesce(CAST(data AS TEXT) ->> '$.queue', 'default'),
-                         door = CAST(data AS TEXT) ->> '$.door';
-    """,
-}
-"""By layout: what makes the next one of it."""
 BALLAST = 4 << 20
 """Bytes set aside, given up when the disk is full so that exits can still be recorded."""
 
-_HERE = os.path.dirname(__file__)
 _WRITE_JOB = """
-    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         name = excluded.name, state = excluded.state, started_at = excluded.started_at,
         ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
         spec = excluded.spec, data = excluded.data
 """
 """Updated in place, so that only the indexes are touched whose columns change."""
+_MEMBERS = """
+    SELECT jobs.data FROM sweeps JOIN jobs ON jobs.member_of = sweeps.id
+    WHERE sweeps.resident = 1 AND jobs.resident = 0 ORDER BY jobs.id
+"""
 _ENDED = [state.value for state in FINISHED]
 
 
@@ -86,7 +79,7 @@ class SqliteStore:
                     )
                 else:
                     _check(db)
-                    _migrate(db, version)
+                    migrate(db, version)
                 return db
             except BaseException:
                 db.close()
@@ -174,6 +167,8 @@ class SqliteStore:
             codec.decode_job(data)
             for (data,) in self._db.execute("SELECT data FROM jobs WHERE resident = 1 ORDER BY id")
         ]
+        sweeps = self._db.execute("SELECT data FROM sweeps ORDER BY id").fetchall()
+        members = self._db.execute(_MEMBERS).fetchall() if sweeps else []
         wanted = {job.spec for job in jobs}
         specs = {}
         for hash in wanted:
@@ -182,7 +177,14 @@ class SqliteStore:
                 raise sqlite3.DatabaseError(f"what was submitted is gone ({hash})")
             specs[hash] = codec.decode_spec(row[0])
         self._seq = max(self._seq, self._last_seq())
-        return Snapshot(seq=self._seq, rest=rest, jobs=jobs, specs=specs)
+        return Snapshot(
+            seq=self._seq,
+            rest=rest,
+            jobs=jobs,
+            specs=specs,
+            sweeps=[codec.decode_sweep(data) for (data,) in sweeps],
+            members=[codec.decode_job(data) for (data,) in members],
+        )
 
     def commit(self, batch: Batch, force: bool) -> int:
         """One transaction: journal, projections, and the check that we still may write."""
@@ -219,6 +221,8 @@ class SqliteStore:
                 db.executemany(
                     "UPDATE jobs SET resident = 0 WHERE id = ?", [(id,) for id in batch.dropped]
                 )
+            if batch.sweeps:
+                self._write_sweeps(batch)
             if batch.rest is not None:
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('rest', ?)", (encode(batch.rest),))
         self._seq = seq + len(batch.events)
@@ -233,11 +237,17 @@ class SqliteStore:
             [
                 (
                     job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
-                    job.ended_at, job.code, 1, job.spec, encode(job),
+                    job.ended_at, job.code, 1, job.spec, encode(job), job.array,
                 )
                 for job in batch.jobs
             ],
         )  # fmt: skip
+
+    def _write_sweeps(self, batch: Batch) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
+            [(each.id, each.name, each.resident, codec.encode(each)) for each in batch.sweeps],
+        )
 
     @contextlib.contextmanager
     def _transaction(self, force: bool = False) -> Iterator[None]:
@@ -304,11 +314,12 @@ class SqliteStore:
         return (row[0], row[1]) if row else None
 
     def past(self, wanted: Filter) -> list[Found]:
-        """Jobs by id, or finished ones by what became of them, oldest first."""
+        """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
         where, values = _conditions(wanted)
+        order = "ended_at DESC, id DESC" if wanted.array is None else "id DESC"
         rows = self._db.execute(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
-            f" WHERE {where} ORDER BY ended_at DESC, id DESC LIMIT ?",
+            f" WHERE {where} ORDER BY {order} LIMIT ?",
             (*values, max(wanted.limit, len(wanted.ids or ()))),
         ).fetchall()
         return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
@@ -320,6 +331,11 @@ class SqliteStore:
             f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}", values
         ).fetchone()
         return int(row[0])
+
+    def members(self, array: int) -> list[int]:
+        """The ids of all jobs of an array or a sweep, in order."""
+        rows = self._db.execute("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
+        return [row[0] for row in rows]
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
@@ -350,15 +366,15 @@ class SqliteStore:
             copy.close()
         return os.stat(path).st_size
 
-    def purge(self, before: float) -> None:
+    def purge(self, before: float, kept: Collection[str] = ()) -> None:
         """Drop environments that only jobs ended before this time used."""
         with self._transaction():
             self._db.execute(
-                "DELETE FROM secrets WHERE hash NOT IN ("
+                "DELETE FROM secrets WHERE hash NOT IN (SELECT value FROM json_each(?) UNION "
                 "SELECT CAST(specs.data AS TEXT) ->> '$.environment' FROM specs WHERE hash IN ("
                 "SELECT spec FROM jobs WHERE ended_at IS NULL OR ended_at >= ?"
                 " OR state NOT IN (SELECT value FROM json_each(?))))",
-                (before, codec.encode(_ENDED).decode()),
+                (codec.encode(list(kept)).decode(), before, codec.encode(_ENDED).decode()),
             )
 
     def close(self) -> None:
@@ -369,21 +385,6 @@ class SqliteStore:
             os.close(self._wal)
         os.close(self._forced)
         self._db.close()
-
-
-def create(db: sqlite3.Connection) -> None:
-    """Lay the tables out, all or nothing."""
-    with open(os.path.join(_HERE, "sql", "schema.sql")) as script:
-        # The version too: tables without one could not be told from somebody else's.
-        db.executescript(f"BEGIN;\n{script.read()}\nPRAGMA user_version = {SCHEMA};\nCOMMIT;")
-
-
-def _migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring an older layout up to date, one step after the other, each whole or not at all."""
-    for number in range(version, SCHEMA):
-        db.executescript(
-            f"BEGIN;\n{MIGRATIONS[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;"
-        )
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
@@ -403,9 +404,14 @@ def _check(db: sqlite3.Connection) -> None:
 def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.ids is not None:
         return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(wanted.ids).decode()]
-    states = [state for state in _ENDED if wanted.states is None or state in wanted.states]
-    parts: list[str] = [f"ended_at IS NOT NULL AND state IN ({', '.join('?' * len(states))})"]
-    values: list[Any] = [*states]
+    parts, states = ["member_of = ?"], wanted.states
+    values: list[Any] = [wanted.array]
+    if wanted.array is None:
+        parts, values = ["ended_at IS NOT NULL"], []
+        states = [state for state in _ENDED if states is None or state in states]
+    if states is not None:
+        parts.append(f"state IN ({', '.join('?' * len(states))})")
+        values += states
     for column, test, value in wanted.tests("user"):
         parts.append(f"{column} {test} ?")
         values.append(value)

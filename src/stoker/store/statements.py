@@ -25,15 +25,24 @@ _EVENTS = """
 """
 _JOBS = """
     INSERT INTO jobs
-    SELECT id, name, owner, state, submitted_at, started_at, ended_at, code, true, spec, data
+    SELECT id, name, owner, state, submitted_at, started_at, ended_at, code, true, spec, data,
+        member_of
     FROM unnest(
         %s::bigint[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::float8[],
-        %s::float8[], %s::bigint[], %s::text[], %b::bytea[]
-    ) AS new (id, name, owner, state, submitted_at, started_at, ended_at, code, spec, data)
+        %s::float8[], %s::bigint[], %s::text[], %b::bytea[], %s::bigint[]
+    ) AS new (
+        id, name, owner, state, submitted_at, started_at, ended_at, code, spec, data, member_of
+    )
     ON CONFLICT (id) DO UPDATE SET
         name = excluded.name, state = excluded.state, started_at = excluded.started_at,
         ended_at = excluded.ended_at, code = excluded.code, resident = excluded.resident,
         spec = excluded.spec, data = excluded.data
+"""
+_SWEEPS = """
+    INSERT INTO sweeps
+    SELECT * FROM unnest(%s::bigint[], %s::text[], %s::boolean[], %b::bytea[])
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, resident = excluded.resident, data = excluded.data
 """
 _REST = """
     INSERT INTO meta (key, data) VALUES ('rest', %s)
@@ -74,11 +83,12 @@ def statements(batch: Batch, first: int) -> list[tuple[str, tuple[Any, ...]]]:
         [
             (
                 job.id, job.name, job.user, job.state.value, job.submitted_at, job.started_at,
-                job.ended_at, job.code, job.spec, encode(job),
+                job.ended_at, job.code, job.spec, encode(job), job.array,
             )
             for job in batch.jobs
         ],
     )  # fmt: skip
+    add(_SWEEPS, [(each.id, each.name, each.resident, encode(each)) for each in batch.sweeps])
     if batch.dropped:
         found.append(("UPDATE jobs SET resident = false WHERE id = ANY(%s)", (batch.dropped,)))
     if batch.rest is not None:
@@ -95,9 +105,14 @@ def conditions(wanted: Filter) -> tuple[str, list[Any]]:
     """What is asked of the past, for a WHERE."""
     if wanted.ids is not None:
         return "jobs.id = ANY(%s::bigint[])", [wanted.ids]
-    states = [state for state in ENDED if wanted.states is None or state in wanted.states]
-    parts = ["ended_at IS NOT NULL AND state = ANY(%s)"]
-    values: list[Any] = [states]
+    parts, states = ["member_of = %s"], wanted.states
+    values: list[Any] = [wanted.array]
+    if wanted.array is None:
+        parts, values = ["ended_at IS NOT NULL"], []
+        states = [state for state in ENDED if states is None or state in states]
+    if states is not None:
+        parts.append("state = ANY(%s)")
+        values.append(states)
     for column, test, value in wanted.tests("owner"):
         parts.append(f"{column} {test} %s")
         values.append(storable(value))

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stoker.training.current import Current
     from stoker.training.process import Job
 
     job: Job
 
-__all__ = ["Job", "attach", "job"]
+__all__ = ["Current", "Job", "attach", "current", "job", "report"]
 
 _attached: Job | None = None
 
@@ -32,9 +35,28 @@ def attach() -> Job:
     return _attached
 
 
+def report(
+    metrics: Mapping[str, object] | None = None, /, step: object = None, **more: object
+) -> None:
+    """Figures to keep: `report(loss=0.3, step=10)`, or `report({"val/loss": 0.3}, step=10)`."""
+    attach().report(metrics, step, **more)
+
+
+def current() -> Current:
+    """All that the job knows about itself: its GPUs, its attempt, its parameters."""
+    from stoker.training.current import read
+    from stoker.training.surroundings import Surroundings
+
+    return read(Surroundings(), _attached)
+
+
 def __getattr__(name: str) -> object:
     if name == "job":
         return attach()
+    if name == "Current":
+        from stoker.training.current import Current
+
+        return Current
     if name == "Job":
         from stoker.training.process import Job
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 
 def number(value: object) -> float | None:
-    """A finite number, if this is one or holds one."""
+    """A number, if this is one or holds one; it may be infinite, or NaN."""
+    if isinstance(value, float):
+        return float(value)
     if isinstance(value, (str, bytes)):
         return None
     try:
         item = getattr(value, "item", None)
-        found = float(item() if callable(item) else value)  # type: ignore[arg-type]
+        return float(item() if callable(item) else value)  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - what a tensor may raise is not ours to know
         return None
-    return found if found - found == 0 else None  # neither infinite nor NaN: JSON has none
 
 
 def whole(value: object) -> int | None:

@@ -10,14 +10,40 @@ LINE = 4096
 """A line below this many bytes is appended in one piece."""
 
 
+class Held:
+    """A file that stays open, as long as it is the one that we have opened."""
+
+    def __init__(self, directory: str, name: str, flags: int = 0) -> None:
+        self._directory, self._name, self._flags = directory, name, flags
+        self._fd = -1
+        self._device = self._inode = 0
+
+    def fd(self) -> int:
+        """Its descriptor; raises OSError when it cannot be opened."""
+        if self._fd >= 0:
+            try:
+                now = os.fstat(self._fd)
+                # A script that closes all files may have given our number to another one.
+                if now.st_ino == self._inode and now.st_dev == self._device and now.st_nlink:
+                    return self._fd
+            except OSError:
+                pass
+        self._fd = -1
+        fd = _above_standard(open_in(self._directory, self._name, self._flags))
+        found = os.fstat(fd)
+        self._device, self._inode = found.st_dev, found.st_ino
+        self._fd = fd
+        return fd
+
+
 class Files:
     """The directory of one attempt: `stop` is stoker's, `report` and `steps` are ours."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._torn = False
-        self._steps = -1
-        self._inode = (0, 0)
+        self._report = Held(directory, "report", os.O_APPEND)
+        self._steps = Held(directory, "steps")
 
     def say(self, line: str) -> bool:
         """Append one line to the report, all of it or (on a full disk) nothing that counts."""
@@ -27,17 +53,11 @@ class Files:
         if len(data) >= LINE:
             return False
         try:
-            file = self._open("report", os.O_APPEND)
-        except OSError:
+            written = os.write(self._report.fd(), data)
+        except (OSError, ValueError):
             return False
-        try:
-            written = os.write(file, data)
-            self._torn = 0 < written < len(data) or (self._torn and not written)
-            return written == len(data)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
+        self._torn = 0 < written < len(data) or (self._torn and not written)
+        return written == len(data)
 
     def tell_steps(self, line: str) -> None:
         """Overwrite the last word about steps."""
@@ -45,23 +65,9 @@ class Files:
         if len(data) != RECORD:
             return
         try:
-            if not self._still_ours():
-                self._steps = self._open("steps")
-                found = os.fstat(self._steps)
-                self._inode = (found.st_dev, found.st_ino)
-            os.pwrite(self._steps, data, 0)
-        except OSError:
-            self._steps = -1
-
-    def _still_ours(self) -> bool:
-        """A script that closes all files may have given our number to another one."""
-        if self._steps < 0:
-            return False
-        try:
-            found = os.fstat(self._steps)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._inode
+            os.pwrite(self._steps.fd(), data, 0)
+        except (OSError, ValueError):
+            pass
 
     def asked(self) -> bool:
         """Whether stoker wants the job to stop."""
@@ -83,7 +89,7 @@ class Files:
         """Tell the peers on this machine where all stop; False: they were not told."""
         data = b"%d\n" % epoch
         try:
-            file = self._open("stop_at.new", os.O_TRUNC)
+            file = open_in(self.directory, "stop_at.new", os.O_TRUNC)
             try:
                 whole = os.write(file, data) == len(data)
             finally:
@@ -94,11 +100,25 @@ class Files:
             return False
         return whole
 
-    def _open(self, name: str, flags: int = 0) -> int:
-        path = f"{self.directory}/{name}"
-        flags |= os.O_WRONLY | os.O_CREAT
-        try:
-            return os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
-            return os.open(path, flags, 0o600)
+
+def open_in(directory: str, name: str, flags: int = 0) -> int:
+    """Open a file for writing; whoever speaks first makes the directory."""
+    path = f"{directory}/{name}"
+    flags |= os.O_WRONLY | os.O_CREAT
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)
+
+
+def _above_standard(fd: int) -> int:
+    """Where stdout is closed, what is printed must not go into our file."""
+    if fd > 2:
+        return fd
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)

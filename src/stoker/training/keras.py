@@ -79,7 +79,7 @@ class StokerCallback(_base()):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Validation is over, too."""
-        self._job.report(**(logs or {}))
+        self._job.report(logs, step=epoch)
         self._job.end_epoch()
         self._ended, self._trained = epoch, self.model
 

@@ -70,7 +70,8 @@ class StokerCallback(*_bases("Callback")):  # type: ignore[misc]
         self._job.measure()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Validation is over, too."""
+        """Validation is over, too, and what the model has logged is ours."""
+        self._job.report(trainer.callback_metrics, step=trainer.global_step)
         self._job.end_epoch()
 
 

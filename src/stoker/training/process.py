@@ -7,9 +7,10 @@ import sys
 from time import perf_counter, time
 
 from stoker.training import checkpoints
-from stoker.training.arguments import number, whole
+from stoker.training.arguments import whole
 from stoker.training.clock import Clock
 from stoker.training.files import Files
+from stoker.training.metrics import lines
 from stoker.training.past import Past, program, read
 from stoker.training.stopping import Stopping
 from stoker.training.surroundings import Surroundings, child_process, helper_process
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 STOPPED = 75
 """The exit code of a process that stops because it was asked to (EX_TEMPFAIL: try again later)."""
 SELDOM = 1.0
-"""Seconds between two lines of metrics."""
+"""Seconds between two looks at who speaks for the job, however often it reports."""
 
 
 class Job(Clock):
@@ -60,8 +61,7 @@ class Job(Clock):
         self._greeted = 0
         """The process that has said hello: a forked one is another."""
         self._began = 0.0
-        self._metrics: dict[str, float] = {}
-        self._told_metrics = 0.0
+        self._looked = 0.0
         if not child_process():
             self._hello()
 
@@ -134,7 +134,6 @@ class Job(Clock):
         seconds = perf_counter() - self._began
         steps = self._steps
         self._stopping.epoch_over(seconds, steps)
-        self._flush()
         self._open = False
         self._trained = True
         self._say(
@@ -145,14 +144,27 @@ class Job(Clock):
 
     # --------------------------------------------------------------------- what it can say
 
-    def report(self, /, **metrics: object) -> None:
-        """Figures to show: `job.report(loss=loss, accuracy=0.9)`. Once a second they are told."""
-        for name, value in metrics.items():
-            figure = number(value)
-            if figure is not None:
-                self._metrics[name] = figure
-        if not self._told_metrics or perf_counter() - self._told_metrics >= SELDOM:
-            self._flush()
+    def report(
+        self, metrics: Mapping[str, object] | None = None, /, step: object = None, **more: object
+    ) -> None:
+        """Figures to keep: `job.report(loss=loss, step=step)`, or a mapping of names to figures.
+
+        Every call is a line of the job's record, written at once; nothing else is done then.
+        """
+        if self._files is None:
+            return
+        at = time()
+        if not SELDOM > at - self._looked >= 0:
+            self._looked = at
+            self._look_around()
+            self._hello()
+        if not self._first or not self._speaks():
+            return
+        figures = _together(metrics, more)
+        # After the end of an epoch its figures still belong to it.
+        epoch = self.epoch if self._open else max(0, self.epoch - 1)
+        for line in lines(epoch, at, step, figures):
+            self._files.say(line)
 
     def should_stop(self) -> bool:
         """Whether this process will stop at the next start of an epoch.
@@ -269,25 +281,8 @@ class Job(Clock):
             who = program(child_process())
             self._files.say(f'{{"k":"hello","t":{time():.3f},"pid":{pid},"v":1,"w":"{who}"}}')
 
-    def _flush(self) -> None:
-        """Tell the metrics that were not told yet."""
-        if not self._metrics:
-            return
-        if not self._told_metrics:
-            import atexit
-
-            atexit.register(self._flush)
-        self._told_metrics = perf_counter()
-        from stoker.training.metrics import line
-
-        # After the end of an epoch its figures still belong to it.
-        epoch = self.epoch if self._open else max(0, self.epoch - 1)
-        self._say(line(epoch, time(), self._metrics))
-        self._metrics = {}
-
     def _stop(self) -> None:
         """All that was done counts; leave, to be started again."""
-        self._flush()
         self._say(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
         self._stopped = True
         self._explain(f"stopping before epoch {self.epoch} as asked; it will go on later")
@@ -315,3 +310,13 @@ class Job(Clock):
         from stoker.training import attach
 
         return attach, ()
+
+
+def _together(metrics: object, more: dict[str, object]) -> dict[str, object]:
+    """All figures of one report, by name; what is no mapping is none."""
+    if metrics is None:
+        return more
+    try:
+        return {**dict(metrics), **more}  # type: ignore[call-overload]
+    except Exception:  # noqa: BLE001 - whatever it is, the training goes on
+        return more

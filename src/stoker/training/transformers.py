@@ -62,7 +62,7 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer's figures are ours."""
-        self._job.report(**(kwargs.get("logs") or {}))
+        self._job.report(kwargs.get("logs"), step=state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """What is set here the trainer does next: evaluate, save, leave."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from heapq import heappush
 
+from msgspec.structs import replace
+
 from stoker.core import events as e
 from stoker.core.changes import lessons
 from stoker.core.dependency import Standing
@@ -17,7 +19,7 @@ from stoker.core.instructions import (
 from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.policy.share import after_shortage
-from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped
+from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped, stopped_early
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -193,6 +195,8 @@ def ended_on_purpose(job: Job) -> Verdict | None:
             return Verdict(JobState.TIMEOUT, "time limit")
         case "stop":
             return stopped(job)
+        case "early":
+            return stopped_early(job)
     return None
 
 
@@ -242,6 +246,8 @@ def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
         job.retries += not (verdict.requeued or verdict.preempted)
         job.begin_at = at + verdict.delay if verdict.delay else None
         job.ending = None
+        if job.score is not None:
+            job.score = replace(job.score, final=False)
         set_deadline(state, job)  # it may have passed while the attempt was being ended
         state.admit(job, at)
         return []
@@ -251,6 +257,10 @@ def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
 def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
     """End a job for good, and tell whoever waits for it."""
     state.move(job, to)
+    sweep = state.sweep_of(job)
+    if sweep is not None:
+        sweep.look_whether_best(job)
+        sweep.look_whether_over(at)
     wake_dependents(state, job, at)
     wishes: Wishes = [AnnounceEnd(job.id)]
     if not state.live:

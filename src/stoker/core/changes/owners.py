@@ -85,6 +85,9 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     job = state.jobs[event.job]
     again_from_the_start = job.state is JobState.COMPLETED
     state.move(job, JobState.PENDING)
+    sweep = state.sweep_of(job)
+    if sweep is not None:
+        sweep.look_whether_over(event.at)
     job.attempt += 1
     job.retries = job.requeues = 0
     job.begin_at, job.ended_at, job.cause = None, None, None
@@ -93,6 +96,7 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     job.same_devices = event.same_devices
     if again_from_the_start:
         job.progress = None
+    job.score = None
     deadline = state.deadline(job)
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)

@@ -8,6 +8,7 @@ from stoker.core.instructions import Instruction
 from stoker.core.job import Job
 from stoker.core.naming import name_of
 from stoker.core.state import State
+from stoker.core.sweep import WAITING
 
 Wishes = list[Instruction]
 
@@ -31,6 +32,8 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
     spec = state.specs[event.spec]
     lines, indexes = event.lines, event.indexes
     array = event.first if indexes is not None else None
+    if event.sweep is not None:
+        return _on_trials(state, event)
     for offset in range(event.count):
         command = lines[offset] if lines is not None else event.argv
         job = Job(
@@ -52,5 +55,37 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
     rest = state.rest
     rest.next_id = event.first + event.count
     rest.last_first, rest.last_count = event.first, event.count
+    state.rest_changed = True
+    return []
+
+
+def _on_trials(state: State, event: e.JobsSubmitted) -> Wishes:
+    """More trials of a sweep, with its next numbers."""
+    assert event.sweep is not None
+    sweep, spec = state.sweeps[event.sweep], state.specs[event.spec]
+    for offset, (params, command) in enumerate(event.trials):
+        job = Job(
+            id=event.first + offset,
+            spec=event.spec,
+            name=spec.name or sweep.name,
+            user=spec.user,
+            submitted_at=event.at,
+            command=command,
+            array=sweep.id,
+            index=sweep.issued,
+            priority=event.priority,
+            held=event.held,
+            begin_at=event.begin_at,
+            params=params,
+        )
+        sweep.issued += 1
+        sweep.count(WAITING, +1)
+        state.enter(job)
+        state.note_trial(job)
+        set_deadline(state, job)
+        state.admit(job, event.at)
+    sweep.ended_at = None
+    state.touched_sweeps.add(sweep.id)
+    state.rest.next_id = event.first + event.count
     state.rest_changed = True
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -283,10 +283,14 @@ def _enter(turns: list[Turn], turn: Turn | None) -> None:
         heappush(turns, turn)
 
 
-def in_order(line: ReadyLine, jobs: dict[int, Job], most: int) -> list[Job]:
-    """The first ready jobs in the order in which they are considered."""
+def in_order(
+    line: ReadyLine, jobs: dict[int, Job], most: int, but: Container[int] = ()
+) -> list[Job]:
+    """The first ready jobs in the order in which they are considered, but for these arrays."""
     first: list[tuple[int, int, int]] = []
     for found in line.classes.values():
+        if found.array and found.array in but:
+            continue
         heap, taken = found.heap.copy(), 0
         while heap and taken < most:
             entry = heappop(heap)

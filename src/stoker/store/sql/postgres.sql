@@ -30,11 +30,21 @@ CREATE TABLE jobs (
     code         bigint,
     resident     boolean          NOT NULL,  -- while the engine keeps it in memory
     spec         text             NOT NULL REFERENCES specs (hash),
-    data         bytea            NOT NULL
+    data         bytea            NOT NULL,
+    member_of    bigint                      -- the array or the sweep that it is a part of, if any
 );
 CREATE INDEX jobs_resident ON jobs (id) WHERE resident;
 CREATE INDEX jobs_ended ON jobs (ended_at DESC NULLS LAST, id DESC) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_done_by_name ON jobs (name, ended_at) WHERE state = 'COMPLETED';
+CREATE INDEX jobs_members ON jobs (member_of, id) WHERE member_of IS NOT NULL;
+
+-- How each sweep stands now; its trials are jobs.
+CREATE TABLE sweeps (
+    id       bigint  PRIMARY KEY,
+    name     text    NOT NULL,
+    resident boolean NOT NULL,  -- while the engine keeps in memory how its trials stand
+    data     bytea   NOT NULL
+);
 
 -- Scripts by content.
 CREATE TABLE blobs (hash text PRIMARY KEY, data bytea NOT NULL);

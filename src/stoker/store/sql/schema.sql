@@ -19,7 +19,8 @@ CREATE TABLE jobs (
     code         INTEGER,
     resident     INTEGER NOT NULL,  -- 1 while the engine keeps it in memory
     spec         TEXT    NOT NULL REFERENCES specs (hash),
-    data         BLOB    NOT NULL
+    data         BLOB    NOT NULL,
+    member_of    INTEGER            -- the array or the sweep that it is a part of, if any
 );
 CREATE INDEX jobs_resident ON jobs (id) WHERE resident = 1;
 CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
@@ -49,3 +50,14 @@ CREATE TABLE submissions (
 -- term: who may write. rest: the small remainder of the state.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('term', 0);
+
+-- What is new comes last: a file without its first page is read by where the tables lie.
+
+-- How each sweep stands now; its trials are jobs.
+CREATE TABLE sweeps (
+    id       INTEGER PRIMARY KEY,
+    name     TEXT    NOT NULL,
+    resident INTEGER NOT NULL,  -- 1 while the engine keeps in memory how its trials stand
+    data     BLOB    NOT NULL
+);
+CREATE INDEX jobs_members ON jobs (member_of, id) WHERE member_of IS NOT NULL;

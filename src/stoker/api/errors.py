@@ -1,0 +1,120 @@
+"""What can go wrong: the server's sentence, as an exception of its own kind."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from stoker import wire
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "Full",
+    "Impossible",
+    "JobFailed",
+    "NotFound",
+    "NotPicklable",
+    "PermissionDenied",
+    "StokerError",
+    "UnknownOption",
+    "Unreachable",
+    "UsageError",
+    "of_kind",
+]
+
+Unreachable = DaemonUnreachable
+"""No daemon listens, or it cannot be spoken to."""
+
+
+class NotFound(StokerError):
+    """There is no such job, queue, machine or device."""
+
+
+class PermissionDenied(StokerError):
+    """It belongs to another user."""
+
+
+class Impossible(StokerError):
+    """No machine could ever give what was asked for."""
+
+
+class Full(StokerError):
+    """The queue takes no more jobs for now."""
+
+
+class UnknownOption(UsageError, TypeError):
+    """A keyword that means nothing; the message lists those that do, the nearest first."""
+
+    def __init__(self, name: str, known: Iterable[str], what: str = "option") -> None:
+        listed = sorted(known, key=lambda each: (-_likeness(name, each), each))
+        guess = ""
+        if listed and _likeness(name, listed[0]) >= 0.6:
+            guess = f" Did you mean {listed[0]}?"
+        super().__init__(f"There is no {what} '{name}'.{guess} There are: {', '.join(listed)}.")
+        self.name = name
+        self.valid = listed
+
+
+class NotPicklable(StokerError):
+    """A call, or what came of it, cannot travel between processes."""
+
+
+class JobFailed(StokerError):
+    """A job ended without leaving a result: killed, out of memory or time, lost."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str = "",
+        state: str = "",
+        cause: str | None = None,
+        job_exit_code: int | None = None,
+        lines: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.state = state
+        self.cause = cause
+        self.exit_code = job_exit_code if job_exit_code is not None else wire.EXIT_FAILED
+        self.lines = lines
+        """The last lines of its log."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_again, (self.message, self.__dict__))
+
+
+def _again(message: str, values: dict[str, object]) -> JobFailed:
+    error = JobFailed(message)
+    error.__dict__.update(values)
+    return error
+
+
+_KINDS = {
+    "not_found": NotFound,
+    "permission": PermissionDenied,
+    "impossible": Impossible,
+    "full": Full,
+}
+
+
+def of_kind(error: StokerError) -> StokerError:
+    """Return an error as the exception that is named after its code."""
+    if type(error) is not StokerError:
+        return error
+    if error.code == "usage":
+        return UsageError(error.message)
+    if error.exit_code == wire.EXIT_UNREACHABLE:
+        away = DaemonUnreachable(error.message)
+        away.code = error.code
+        return away
+    kind = _KINDS.get(error.code)
+    return kind(error.message, error.exit_code, error.code) if kind is not None else error
+
+
+def _likeness(one: str, other: str) -> float:
+    starts = other.startswith(one) or one.startswith(other)
+    return SequenceMatcher(None, one, other).ratio() + (0.2 if starts else 0.0)

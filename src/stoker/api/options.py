@@ -1,0 +1,188 @@
+"""The keywords of a submission, named like the flags of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from stoker.api.errors import UnknownOption
+
+Amount = int | float | str
+Time = int | str | timedelta
+"""Minutes, a text such as `90m` or `1-12`, or a timedelta."""
+Moment = str | datetime | timedelta
+Names = str | Sequence[str]
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of a job; see `stoker help submit`."""
+
+    gpus: Amount
+    gpu_memory: Amount
+    gpus_min_vram: Amount
+    min_vram: Amount
+    gpu_model: str
+    use_gpus: Names
+    prefer_gpus: Names
+    avoid_gpus: Names
+    gpus_per_node: Amount
+    gpus_per_task: Amount
+    gres: str
+    cpus: Amount
+    cpus_per_task: Amount
+    mem: Amount
+    memory: Amount
+    mem_per_cpu: Amount
+    mem_per_gpu: Amount
+    resources: Mapping[str, Amount] | str
+    exclusive: bool
+    time: Time
+    time_request: Time
+    name: str
+    job_name: str
+    label: Names
+    group: str
+    comment: str
+    output: str | os.PathLike[str]
+    error: str | os.PathLike[str]
+    chdir: str | os.PathLike[str]
+    env: Mapping[str, str] | Sequence[str]
+    export: Names
+    slurm_compat: bool
+    priority: int
+    nice: int
+    queue: str
+    partition: str
+    qos: str
+    account: str
+    dependency: Any
+    begin: Moment
+    delay: Moment
+    deadline: Moment
+    hold: bool
+    retries: int
+    retry_on: Names
+    requeue: bool
+    no_requeue: bool
+    signal: str
+    on_end: str
+    nodes: int | str
+    ntasks: int
+    ntasks_per_node: int
+    constraint: str
+    nodelist: Names
+    exclude: Names
+    send: Names
+    no_send: bool
+    bring: Names
+    no_bring: bool
+    bring_into: str | os.PathLike[str]
+    leave_out: Names
+    if_unreachable: str
+    epochs: int
+    batch_size: int
+    training_set_size: int
+    expect: Time
+    snapshots_dir: str | os.PathLike[str]
+    single_gpu: bool
+    exclusive_gpu: bool
+    image: str
+    mount: Names
+    ports: Names
+    mail_type: str
+    mail_user: str
+
+
+ALIASES = {
+    "min_vram": "gpus_min_vram",
+    "cpus_per_task": "cpus",
+    "memory": "mem",
+    "job_name": "name",
+    "partition": "queue",
+}
+"""Second spellings, as the command line has them."""
+NAMES = frozenset(JobOptions.__annotations__)
+LISTS = frozenset({"label", "env", "send", "bring", "leave_out", "mount"})
+PATHS = frozenset({"output", "error"})
+HERE = frozenset({"chdir", "bring_into", "snapshots_dir"})
+"""Directories that mean what they mean here and now."""
+
+
+def as_options(given: Mapping[str, object], what: str = "option") -> dict[str, object]:
+    """Return options as the API takes them; None and False are as if they were not there."""
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in NAMES and name != "array":
+            raise UnknownOption(name, NAMES | {"array"}, what)
+        if value is None or value is False:
+            continue
+        key = ALIASES.get(name, name)
+        found[key] = _listed(value) if key in LISTS else _value(key, value)
+    return found
+
+
+def _value(key: str, value: object) -> object:
+    if value is True or (key == "resources" and isinstance(value, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): str(amount) for name, amount in value.items()}
+    if key == "dependency":
+        return _dependency(value)
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds())}s"
+    if isinstance(value, datetime):
+        return value.astimezone().isoformat()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return ",".join(map(str, value))
+    text = str(value)
+    if key in HERE:
+        return _absolute(text, filled_in=key == "bring_into")
+    return os.path.expanduser(text) if key in PATHS else text
+
+
+def _absolute(text: str, *, filled_in: bool) -> str:
+    here = os.getcwd()
+    if filled_in:
+        here = here.replace("%", "%%")  # what is filled in is what was typed
+    return os.path.normpath(os.path.join(here, os.path.expanduser(text)))
+
+
+def _listed(value: object) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{name}={text}" for name, text in value.items()]
+    if isinstance(value, str | os.PathLike):
+        return [os.fspath(value)]
+    assert isinstance(value, Iterable)
+    return [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value]
+
+
+def _dependency(value: object) -> str:
+    """Write `afterok:5:6` for jobs, futures and ids; texts are as they are."""
+    if isinstance(value, str):
+        return value
+    each = value if isinstance(value, Iterable) else [value]
+    return "afterok:" + ":".join(selector(job) for job in each)
+
+
+def selector(job: object) -> str:
+    """Return the text that means a job: its label, or whatever was given."""
+    for name in ("label", "job_id"):
+        text = getattr(job, name, None)
+        if isinstance(text, str):
+            return text
+    return str(job)
+
+
+def selectors(jobs: Iterable[object]) -> list[str]:
+    """Return what means these jobs; lists of them are taken apart."""
+    found: list[str] = []
+    for job in jobs:
+        if isinstance(job, list | tuple | set | frozenset | range):
+            found += selectors(job)
+        else:
+            found.append(selector(job))
+    return found

@@ -1,0 +1,268 @@
+"""Sweeps that are asked for: which trials they still need."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import decode, encode
+from msgspec.structs import replace
+
+from stoker.core.events import (
+    Event,
+    JobRetried,
+    JobsSubmitted,
+    SpecRecorded,
+    SweepDefined,
+    TrialsRecalled,
+)
+from stoker.core.job import Command, Source, Spec
+from stoker.core.state import State
+from stoker.core.sweep import CANCELLED, FAILED, Rule, Sweep, Trial, trial_of, word_of
+from stoker.core.units import BadValue
+from stoker.daemon import requests as r
+from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.intake import Prepared, digest, prepare
+from stoker.engine import Decision, Moment, Refusal
+from stoker.store.port import Filter
+from stoker.sweep import samplers
+from stoker.sweep.definition import BadSweep, check
+from stoker.sweep.rungs import rungs
+from stoker.sweep.template import command_of
+from stoker.sweep.values import canonical
+
+MOST_TRIALS = 100_000
+"""Trials that are all submitted at the beginning; whoever has more says how many are wanted."""
+TRIES = 1000
+"""How often in a row a random sequence may repeat itself before it counts as exhausted."""
+THINKING = ("tpe", "gp")
+"""Methods that look at the results so far."""
+
+
+class Kept(Struct):
+    """What a sweep was asked to be, as it is kept beside the journal."""
+
+    definition: dict[str, Any]
+    spec: Spec
+    hash: str
+    """Under which that spec is on record."""
+
+
+def submit(desk: Desk, body: r.Sweep) -> Decide:
+    """Begin a sweep, or go on with one that is known: only what is missing or failed runs."""
+    try:
+        definition = check(body.definition)
+    except BadSweep as error:
+        raise Refusal(str(error), "usage") from None
+
+    def decide(state: State, now: Moment) -> Decision:
+        again = desk.store.find_key(body.key) if body.key else None
+        if again is not None:
+            return Decision(reply=lambda after: receipt(after.sweeps[again[0]], 0, 0, []))
+        try:
+            return _Intake(desk, body, definition, state, now).decision()
+        except (BadValue, BadSweep) as error:
+            raise Refusal(str(error), "usage") from None
+
+    return decide
+
+
+class _Intake:
+    """One request, held against what is known."""
+
+    def __init__(
+        self, desk: Desk, body: r.Sweep, definition: dict[str, Any], state: State, now: Moment
+    ) -> None:
+        self.desk, self.body, self.definition = desk, body, definition
+        self.state, self.now = state, now
+        self.ready = prepare(desk, self._like_a_job(), state, now)
+        self.identity = _identity(self.ready.spec, definition)
+        self.known = None if body.new else _known(state, self.identity)
+        self.trials = trials_of(desk, state, self.known) if self.known is not None else []
+
+    def _like_a_job(self) -> r.Submit:
+        """Its trials are submitted like any other job: so is what they have in common."""
+        body, definition = self.body, self.definition
+        first = command_of(definition, self._example())
+        what = r.What(line=first) if isinstance(first, str) else r.What(argv=first)
+        options = {"name": definition["name"], **body.options}
+        if "array" in options:
+            raise BadValue("--array and a sweep do not go together.")
+        return r.Submit(
+            what=what, directory=body.directory, shell=body.shell, options=options,
+            environment=body.environment, umask=body.umask,
+        )  # fmt: skip
+
+    def _example(self) -> dict[str, Any]:
+        found = next(samplers.sequence(self.definition, 0), None)
+        if found is None:
+            raise BadValue("The sweep has no trials: its parameters have no values.")
+        return found
+
+    def decision(self) -> Decision:
+        """All that follows, as facts."""
+        ready, known, state, now = self.ready, self.known, self.state, self.now
+        spec = _with_source(ready, self.definition)
+        have = {trial.params: trial for trial in self.trials}
+        asks = self.definition["method"] in THINKING or _endless(self.definition)
+        wanted = [] if asks else _wanted(self.definition)
+        keys = {canonical(params) for params in wanted}
+        missing = [params for params in wanted if canonical(params) not in have]
+        again = [
+            trial
+            for trial in self.trials
+            if word_of(trial.state, trial.score) in (FAILED, CANCELLED)
+            and (asks or trial.params in keys)
+        ]
+        kept = Kept(self.definition, spec, digest(encode(spec)))
+        sweep = self._sweep(kept, asks, have, len(missing))
+        if self.body.dry_run:
+            shown = [_text(command_of(self.definition, params)) for params in missing[:10]]
+            plan = receipt(sweep, len(missing), len(again), ready.wanted.warnings)
+            return Decision(reply=lambda _: {**plan, "sweep": None, "commands": shown})
+        events = [event for event in ready.events if type(event) is not SpecRecorded]
+        if kept.hash not in state.specs and (missing or again):
+            events.append(SpecRecorded(at=now.at, hash=kept.hash, spec=spec))
+        if known is not None and known.id not in state.boards:
+            events.append(TrialsRecalled(at=now.at, sweep=known.id, trials=tuple(self.trials)))
+        events.append(SweepDefined(at=now.at, sweep=sweep))
+        first = state.rest.next_id + (known is None)
+        if missing:
+            events.append(self._submitted(sweep.id, first, kept.hash, missing))
+        events += self._retried(again)
+        return Decision(
+            events=events,
+            blobs={**ready.blobs, sweep.definition: encode(kept)},
+            secrets=ready.secrets,
+            key=(self.body.key, sweep.id, 1) if self.body.key else None,
+            reply=lambda after: receipt(
+                after.sweeps[sweep.id], len(missing), len(again), ready.wanted.warnings
+            ),
+        )
+
+    def _sweep(self, kept: Kept, asks: bool, have: dict[str, Trial], missing: int) -> Sweep:
+        definition, metric = self.definition, self.definition["metric"]
+        total = definition["samples"] if asks else len(have) + missing
+        return Sweep(
+            id=self.known.id if self.known is not None else self.state.rest.next_id,
+            name=definition["name"], user=self.desk.user, identity=self.identity,
+            definition=digest(encode(kept)), method=definition["method"],
+            created_at=self.now.at, metric=metric["name"] if metric else None,
+            maximize=metric is not None and metric["goal"] == "maximize",
+            best_of=metric is not None and metric["summary"] == "best",
+            target=metric["target"] if metric else None, rule=rule_of(definition["stop"]),
+            total=total, asks=asks, max_running=definition["max_running"],
+            priority=self.ready.priority, held=self.ready.wanted.held,
+        )  # fmt: skip
+
+    def _submitted(self, sweep: int, first: int, spec: str, points: list[dict[str, Any]]) -> Event:
+        wanted = self.ready.wanted
+        return JobsSubmitted(
+            at=self.now.at, first=first, count=len(points), spec=spec, key=self.body.key,
+            priority=self.ready.priority, held=wanted.held, begin_at=wanted.begin_at,
+            sweep=sweep, trials=tuple(as_trial(self.definition, params) for params in points),
+        )  # fmt: skip
+
+    def _retried(self, again: list[Trial]) -> list[Event]:
+        events = self.desk.recalled([trial.job for trial in again], self.state, self.now.at)
+        return events + [JobRetried(at=self.now.at, job=trial.job) for trial in again]
+
+
+def as_trial(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, Command]:
+    """A point of the space as the journal has it."""
+    command = command_of(definition, params)
+    return canonical(params), command if isinstance(command, str) else tuple(command)
+
+
+def trials_of(desk: Desk, state: State, sweep: Sweep) -> list[Trial]:
+    """All trials of a sweep, also when they have left memory."""
+    board = state.boards.get(sweep.id)
+    if board is not None:
+        return list(board.trials.values())
+    rows = desk.store.past(Filter(array=sweep.id, limit=MOST_TRIALS * 100))
+    return [trial_of(row.job) for row in rows]
+
+
+def kept(desk: Desk, sweep: Sweep) -> Kept:
+    """What it was asked to be."""
+    data = desk.store.blob(sweep.definition)
+    if data is None:
+        raise Refusal(f"What sweep {sweep.id} was asked to be is lost.", "failed")
+    return decode(data, type=Kept)
+
+
+def receipt(sweep: Sweep, added: int, retried: int, warnings: list[str]) -> dict[str, Any]:
+    """What whoever asked for it is told."""
+    return {
+        "sweep": sweep.id, "label": str(sweep.id), "name": sweep.name, "added": added,
+        "retried": retried, "total": sweep.total, "counts": dict(sweep.counts),
+        "warnings": warnings,
+    }  # fmt: skip
+
+
+def rule_of(stop: dict[str, Any] | None) -> Rule | None:
+    """When trials are compared, as the core has it."""
+    if stop is None:
+        return None
+    steps = tuple(rungs(stop))
+    if stop["kind"] == "median":
+        return Rule("median", steps, trials=stop["trials"])
+    brackets = min(stop["brackets"], len(steps))
+    return Rule("halving", steps, eta=float(stop["eta"]), brackets=max(brackets, 1))
+
+
+def _identity(spec: Spec, definition: dict[str, Any]) -> str:
+    """What two requests have in common that mean the same sweep: all but values and amounts."""
+    metric = definition["metric"] or {}
+    names = sorted(definition["parameters"]) or sorted(definition["points"][0])
+    told = [
+        spec.user, spec.directory, definition["name"], definition.get("command"),
+        definition.get("line"), names, metric.get("name"), metric.get("goal"), definition["stop"],
+    ]  # fmt: skip
+    return digest(encode(told))
+
+
+def _known(state: State, identity: str) -> Sweep | None:
+    found = [sweep for sweep in state.sweeps.values() if sweep.identity == identity]
+    return found[-1] if found else None
+
+
+def _endless(definition: dict[str, Any]) -> bool:
+    return definition["method"] in ("random", "sobol") and definition["samples"] is None
+
+
+def _wanted(definition: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every trial that is asked for, each once, in order."""
+    samples, found, repeats = definition["samples"], {}, 0
+    most = MOST_TRIALS + 1 if samples is None else min(samples, MOST_TRIALS + 1)
+    if samples is not None and samples > MOST_TRIALS:
+        raise BadValue(f"{samples} trials are too many at a time; ask for {MOST_TRIALS} at most.")
+    for params in islice(samplers.sequence(definition, 0), most * 10 + TRIES):
+        before = len(found)
+        found.setdefault(canonical(params), params)
+        repeats = 0 if len(found) > before else repeats + 1
+        if len(found) >= most or repeats >= TRIES:
+            break
+    if len(found) > MOST_TRIALS:
+        raise BadValue(
+            f"These are more than {MOST_TRIALS} combinations; say how many to try, as in"
+            " --samples 1000 --method random."
+        )
+    return list(found.values())
+
+
+def _with_source(ready: Prepared, definition: dict[str, Any]) -> Spec:
+    """Where the trials' figures are found belongs to what is submitted."""
+    metric = definition["metric"]
+    source = metric["source"] if metric else {"kind": "report"}
+    if source["kind"] == "report":
+        return ready.spec
+    text = source["pattern"] if source["kind"] == "log" else source["path"]
+    return replace(ready.spec, source=Source(source["kind"], text, metric["name"]))
+
+
+def _text(command: list[str] | str) -> str:
+    from shlex import join
+
+    return command if isinstance(command, str) else join(command)

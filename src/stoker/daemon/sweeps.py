@@ -1,0 +1,163 @@
+"""Sweeps that go on: trials are thought of as devices come free, while nobody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from msgspec.json import decode
+
+from stoker.core import events as e
+from stoker.core.lifecycle import FINISHED
+from stoker.core.state import State
+from stoker.core.sweep import WAITING, Sweep, Trial
+from stoker.daemon.desk import Desk
+from stoker.daemon.sampler import Sampler
+from stoker.daemon.sweep_intake import THINKING, TRIES, Kept, as_trial, kept
+from stoker.engine import Ask, Decision, Moment, Refusal
+from stoker.sweep import samplers
+from stoker.sweep.values import canonical
+
+AT_ONCE = 64
+"""Trials of an endless sequence that are added at a time."""
+DUPLICATES = 3
+"""How often a method may propose what is known before it counts as having no more ideas."""
+
+
+class Sweeps:
+    """Keeps one trial ready in every sweep that wants more: a free device never waits for one."""
+
+    def __init__(self, desk: Desk, ask: Callable[[Ask], None], sampler: Sampler) -> None:
+        self.desk, self.ask, self.sampler = desk, ask, sampler
+        self.asking: set[int] = set()
+        """Sweeps for which a trial is being thought of."""
+        self.definitions: dict[str, Kept] = {}
+        """What those were asked to be, by hash."""
+        self.drawn: dict[int, int] = {}
+        """How far the endless sequence of a sweep has been used."""
+
+    def after(self, state: State) -> None:
+        """Something has happened: see who has no trial ready."""
+        for id in state.boards:
+            sweep = state.sweeps[id]
+            if sweep.wanting and id not in self.asking and self._idle(sweep):
+                self.asking.add(id)
+                self._think(state, sweep)
+
+    @staticmethod
+    def _idle(sweep: Sweep) -> bool:
+        return not (sweep.held or sweep.note or sweep.counts.get(WAITING))
+
+    def _think(self, state: State, sweep: Sweep) -> None:
+        if sweep.method not in THINKING:
+            self.ask(_More(self, sweep.id, None))
+            return
+        try:
+            definition = self.kept(sweep).definition
+        except Refusal as refusal:
+            self.ask(_More(self, sweep.id, [], trouble=refusal.message))
+            return
+
+        def answer(points: list[dict[str, Any]], trouble: str | None, done: bool) -> None:
+            self.ask(_More(self, sweep.id, points, trouble=trouble, done=done))
+
+        trials = [told(trial) for trial in state.boards[sweep.id].trials.values()]
+        self.sampler.ask(sweep.id, definition, trials, 1, answer)
+
+    def kept(self, sweep: Sweep) -> Kept:
+        """What it was asked to be."""
+        found = self.definitions.get(sweep.definition)
+        if found is None:
+            if len(self.definitions) > 64:
+                self.definitions.clear()
+            found = self.definitions[sweep.definition] = kept(self.desk, sweep)
+        return found
+
+    def close(self) -> None:
+        """Nothing more is thought of here."""
+        self.sampler.close()
+
+
+class _More:
+    """A trial was thought of: the engine takes it, unless things have changed meanwhile."""
+
+    def __init__(
+        self, sweeps: Sweeps, sweep: int, points: list[dict[str, Any]] | None,
+        trouble: str | None = None, done: bool = False,
+    ) -> None:  # fmt: skip
+        self.sweeps, self.sweep, self.points = sweeps, sweep, points
+        self.trouble, self.done = trouble, done
+
+    def decide(self, state: State, now: Moment) -> Decision:
+        """More trials, or the end of it, or why it cannot go on."""
+        sweep = state.sweeps.get(self.sweep)
+        if sweep is None or not sweep.wanting or sweep.id not in state.boards:
+            return Decision()
+        change = e.SweepChanged(at=now.at, sweep=sweep.id)
+        if self.trouble is not None:
+            change = e.SweepChanged(at=now.at, sweep=sweep.id, note=self.trouble)
+            return Decision(events=[change])
+        asked = self.sweeps.kept(sweep)
+        points = self._next(state, sweep, asked.definition)
+        if not points:
+            return self._no_more(sweep, now)
+        events: list[e.Event] = []
+        if asked.hash not in state.specs:
+            events.append(e.SpecRecorded(at=now.at, hash=asked.hash, spec=asked.spec))
+        trials = tuple(as_trial(asked.definition, params) for params in points)
+        events.append(
+            e.JobsSubmitted(
+                at=now.at, first=state.rest.next_id, count=len(trials), spec=asked.hash,
+                priority=sweep.priority, sweep=sweep.id, trials=trials,
+            )
+        )  # fmt: skip
+        # Nobody was promised these: should they be lost, others are thought of.
+        return Decision(events=events, durable=False)
+
+    def _next(self, state: State, sweep: Sweep, definition: dict[str, Any]) -> list[dict[str, Any]]:
+        known = state.boards[sweep.id].keys
+        left = AT_ONCE if sweep.total is None else sweep.total - sweep.issued
+        if self.points is not None:
+            fresh = {canonical(params): params for params in self.points}
+            return [params for key, params in fresh.items() if key not in known][:left]
+        most = min(left, max(sweep.unfinished, 1), AT_ONCE)
+        start = self.sweeps.drawn.get(sweep.id, 0)
+        fresh = {}
+        for params in islice(samplers.sequence(definition, start), TRIES + most):
+            start += 1
+            key = canonical(params)
+            if key not in known:
+                fresh.setdefault(key, params)
+            if len(fresh) >= most:
+                break
+        self.sweeps.drawn[sweep.id] = start
+        return list(fresh.values())
+
+    def _no_more(self, sweep: Sweep, now: Moment) -> Decision:
+        """Everything that there is was tried, or nobody has an idea what else."""
+        return Decision(events=[e.SweepChanged(at=now.at, sweep=sweep.id, ended=True)])
+
+    def answer(self, reply: Any) -> None:
+        """It is on record."""
+        self.sweeps.asking.discard(self.sweep)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """It is not: another one will be thought of when something happens."""
+        self.sweeps.asking.discard(self.sweep)
+
+
+def told(trial: Trial) -> dict[str, Any]:
+    """A trial as a method that thinks hears of it."""
+    score = trial.score
+    state = "running"
+    if trial.state in FINISHED:
+        state = "fail"
+        if score is not None and score.value is not None:
+            state = "pruned" if score.stopped else "complete"
+    return {
+        "trial": trial.number,
+        "params": decode(trial.params),
+        "value": score.value if score is not None and state != "running" else None,
+        "state": state,
+    }

@@ -1,0 +1,124 @@
+"""The process that is asked for points: `python -m stoker.sweep.asktell`, JSON lines both ways.
+
+    {"sweep": 17, "generation": 1, "definition": {…}}     begins a sweep, or begins it anew
+    {"sweep": 17, "tell": [{"trial": 3, "params": {…}, "value": 0.3, "state": "complete"}]}
+    {"sweep": 17, "ask": 1, "id": "r1"}
+    {"sweep": 17, "forget": true}
+
+Only a question is answered: `{"sweep": 17, "id": "r1", "points": [{…}], "done": false}`, or with
+`"error"` and one sentence. `done`: there are no more points in the space than these. A line that
+makes no sense is answered with an `"error"` alone. The end of the input is the end of it all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoker.sweep.optuna_study import Study
+
+MISSING = "optuna is not installed; pip install 'stoker[optuna]'"
+
+
+class Desk:
+    """Knows the sweeps by their numbers."""
+
+    def __init__(self) -> None:
+        self.studies: dict[int, Study] = {}
+        self.broken: dict[int, str] = {}
+        """Sweeps that could not be begun, and why."""
+
+    def answer(self, line: bytes | str) -> dict[str, Any] | None:
+        """What is to be said to a line, if anything."""
+        try:
+            message = json.loads(line)
+            sweep = int(message["sweep"])
+        except (ValueError, TypeError, KeyError) as error:
+            return {"error": f"a line that makes no sense: {type(error).__name__}: {error}"}
+        try:
+            return self._heard(sweep, message)
+        except Exception as error:  # noqa: BLE001 - one sweep's trouble is not another's
+            traceback.print_exc()
+            reply = {"sweep": sweep, "error": f"the sampler failed: {_sentence(error)}"}
+            return {**reply, "id": message["id"]} if "id" in message else reply
+
+    def _heard(self, sweep: int, message: dict[str, Any]) -> dict[str, Any] | None:
+        if "definition" in message:
+            self._define(sweep, message["definition"])
+        elif "tell" in message:
+            if sweep in self.studies:
+                for entry in message["tell"]:
+                    self.studies[sweep].tell(entry)
+        elif "ask" in message:
+            return {"sweep": sweep, "id": message.get("id"), **self._asked(sweep, message["ask"])}
+        elif message.get("forget"):
+            self._forget(sweep)
+        else:
+            return {"sweep": sweep, "error": "a line without definition, tell, ask or forget"}
+        return None
+
+    def _define(self, sweep: int, definition: dict[str, Any]) -> None:
+        self._forget(sweep)
+        try:
+            import optuna
+        except ImportError as error:
+            self.broken[sweep] = MISSING if error.name == "optuna" else f"optuna: {error}"
+            return
+        from stoker.sweep.optuna_study import Study
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            self.studies[sweep] = Study(definition)
+        except (ValueError, TypeError, KeyError) as error:
+            self.broken[sweep] = f"the sweep cannot be sampled: {_sentence(error)}"
+
+    def _asked(self, sweep: int, count: int) -> dict[str, Any]:
+        from_before = self.broken.get(sweep)
+        if from_before is not None:
+            return {"error": from_before}
+        if sweep not in self.studies:
+            return {"error": f"sweep {sweep} has not been defined"}
+        from stoker.sweep.optuna_study import Unable
+
+        try:
+            points, done = self.studies[sweep].ask(count)
+        except (Unable, ImportError) as error:
+            return {"error": _sentence(error)}
+        return {"points": points, "done": done}
+
+    def _forget(self, sweep: int) -> None:
+        self.studies.pop(sweep, None)
+        self.broken.pop(sweep, None)
+
+
+def serve(lines: IO[bytes], out: IO[str]) -> None:
+    """Answer until the input ends, or nobody reads what is said."""
+    desk = Desk()
+    for line in lines:
+        reply = desk.answer(line)
+        if reply is not None:
+            try:
+                out.write(json.dumps(reply) + "\n")
+                out.flush()
+            except BrokenPipeError:
+                os._exit(0)  # a buffer that cannot be emptied would complain at the end
+
+
+def main() -> None:
+    """Keep the output to ourselves: whatever prints prints to stderr."""
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, out)
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else text
+
+
+if __name__ == "__main__":
+    main()

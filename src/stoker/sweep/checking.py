@@ -1,0 +1,137 @@
+"""What is said when a sweep is not understood, and the small checks that say it."""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
+
+MOST_VALUES = 100_000
+"""Values that a sweep may list, and rows that a table may have."""
+DEEPEST = 20
+"""How deep lists and tables may stand in each other."""
+LONGEST_TEXT = 10_000
+"""A trial's parameters travel in its environment, where a variable has 128 KiB at most."""
+
+
+class BadSweep(ValueError):  # noqa: N818
+    """A sweep that cannot be: one sentence with the file, the key and what was expected."""
+
+
+def bad(where: str, path: str, value: object, expected: str) -> BadSweep:
+    """The sentence for a value that is not what was expected."""
+    return BadSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
+
+
+def seen(value: object) -> str:
+    """A value of any kind in a few characters."""
+    if isinstance(value, dict):
+        return "a table of keys"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return "empty"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def table(where: str, path: str, value: object, expected: str = "a table of keys") -> Any:
+    """A value that must be a table whose keys are texts."""
+    if not isinstance(value, dict):
+        raise bad(where, path, value, expected)
+    for key in value:
+        if not isinstance(key, str):
+            raise BadSweep(f"{where}: {path} has the key {seen(key)}; a text was expected.")
+    return value
+
+
+def known_keys(where: str, path: str, found: Iterable[str], known: Collection[str]) -> None:
+    """Refuse the first key that nobody knows, and guess which one was meant."""
+    for key in found:
+        if key not in known:
+            place = f"{path}.{key}" if path else key
+            raise BadSweep(f"{where}: {place} is not known; {guess(key, known)}")
+
+
+def guess(word: str, known: Collection[str]) -> str:
+    """How to go on behind a word that is not known."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+
+
+def one_of(where: str, path: str, value: object, choices: Collection[str]) -> str:
+    """A value that must be one of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise bad(where, path, value, f"one of {', '.join(choices)}")
+    return value
+
+
+def number_in(where: str, path: str, value: object, expected: str = "a number") -> int | float:
+    """A value that must be a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise bad(where, path, value, expected)
+    return value
+
+
+def whole(where: str, path: str, value: object, least: int) -> int:
+    """A value that must be a whole number, and no smaller than `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise bad(where, path, value, f"a whole number from {least} on")
+    return value
+
+
+def text(where: str, path: str, value: object, expected: str = "a text") -> str:
+    """A value that must be a text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise bad(where, path, value, expected)
+    return sound(where, path, value)
+
+
+def sound(where: str, path: str, value: str) -> str:
+    """A text that can be part of a command and of JSON."""
+    if "\0" in value:
+        raise BadSweep(f"{where}: {path} has a zero byte in it, which no command can take.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadSweep(f"{where}: {path} is not UTF-8: {seen(value)}.") from None
+    return value
+
+
+class Values:
+    """Checks values that are listed, and counts them: aliases make long lists of short files."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.count = where, 0
+
+    def one(self, path: str, value: object, depth: int = 0) -> Any:
+        """A value that a parameter can have: what JSON can say."""
+        self.count += 1
+        if self.count > MOST_VALUES:
+            raise BadSweep(
+                f"{self.where}: {path} is one value too many; {MOST_VALUES:,} are allowed."
+            )
+        if depth > DEEPEST:
+            raise BadSweep(f"{self.where}: {path} is nested more than {DEEPEST} deep.")
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, float):
+            return number_in(self.where, path, value, "a finite number")
+        if isinstance(value, str):
+            if len(value) > LONGEST_TEXT:
+                raise BadSweep(
+                    f"{self.where}: {path} has {len(value):,} characters; "
+                    f"{LONGEST_TEXT:,} are allowed."
+                )
+            return sound(self.where, path, value)
+        if isinstance(value, list | tuple):
+            return [self.one(f"{path}[{i}]", item, depth + 1) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            pairs: Mapping[str, object] = table(self.where, path, value)
+            return {key: self.one(f"{path}.{key}", item, depth + 1) for key, item in pairs.items()}
+        raise bad(self.where, path, value, "a text, a number, true, false, null or a list")

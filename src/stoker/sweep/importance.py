@@ -1,0 +1,73 @@
+"""Which parameters matter: the share of the objective's variance that each explains alone."""
+
+from __future__ import annotations
+
+import math
+
+from stoker.sweep.values import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Any
+
+FEWEST = 4
+"""With fewer trials there is nothing to be said."""
+MOST_BINS = 8
+
+
+def importance(rows: list[tuple[dict[str, Any], float]]) -> dict[str, float]:
+    """For each parameter a share between 0 and 1, corrected for what chance would explain.
+
+    A row is the parameters of a trial and what it came to.
+    """
+    rows = [(params, value) for params, value in rows if math.isfinite(value)]
+    if len(rows) < FEWEST:
+        return {}
+    # Squares of large numbers are no numbers; shares are the same at any scale.
+    scale = max(abs(value) for _, value in rows) or 1.0
+    values = [value / scale for _, value in rows]
+    names = dict.fromkeys(name for params, _ in rows for name in params)
+    return {
+        name: _share(_groups([params.get(name) for params, _ in rows]), values) for name in names
+    }
+
+
+def _share(groups: list[Hashable], values: list[float]) -> float:
+    """Epsilon squared: the part of the variance between groups, less what groups of noise have."""
+    count = len(values)
+    members: dict[Hashable, list[float]] = {}
+    for group, value in zip(groups, values, strict=True):
+        members.setdefault(group, []).append(value)
+    if not 1 < len(members) < count:
+        return 0.0
+    mean = math.fsum(values) / count
+    total = math.fsum((value - mean) ** 2 for value in values)
+    if total <= 0:
+        return 0.0
+    within = math.fsum(_spread(group) for group in members.values())
+    by_chance = (len(members) - 1) * within / (count - len(members))
+    return min(max((total - within - by_chance) / total, 0.0), 1.0)
+
+
+def _spread(values: list[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def _groups(column: list[Any]) -> list[Hashable]:
+    """Which group each trial belongs to: by its value, or where these are many, by quantile."""
+    if not all(_is_number(value) for value in column):
+        return [canonical({"": value}) for value in column]
+    bins = min(max(math.isqrt(len(column)), 2), MOST_BINS)
+    if len(set(column)) <= bins:
+        return list(column)
+    # Equal values have the rank of the first of them, hence the same bin.
+    ranks: dict[float, int] = {}
+    for rank, value in enumerate(sorted(column)):
+        ranks.setdefault(value, rank)
+    return [ranks[value] * bins // len(column) for value in column]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,115 @@
+"""A parameter as Optuna sees it: a distribution of its own kind, and the way there and back.
+
+Where Optuna has no such distribution it sees something equivalent: a choice is the place in its
+list (values may be of any kind, 1 and true among them), a multiple of q is how many times q, a
+normal number is the share of numbers below it.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from stoker.sweep.space import at, bounds, choices, grid_values, in_whole_numbers, multiple, tidy
+from stoker.sweep.values import canonical
+
+
+class Misfit(Exception):
+    """A value that the parameter, as it is now, cannot have."""
+
+
+class Axis:
+    """One parameter that varies."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.kind: str = spec.get("distribution", "choice")
+        self.choices = choices(spec) if "values" in spec else []
+        self.places = {_text(value): place for place, value in enumerate(self.choices)}
+        self.distribution = self._distribution()
+
+    def _distribution(self) -> BaseDistribution:
+        spec, kind = self.spec, self.kind
+        if kind == "choice":
+            return CategoricalDistribution(range(len(self.choices)))
+        if kind in {"uniform", "log_uniform"}:
+            return FloatDistribution(spec["min"], spec["max"], log=kind == "log_uniform")
+        if kind in {"int_uniform", "int_log_uniform"}:
+            return IntDistribution(spec["min"], spec["max"], log=kind == "int_log_uniform")
+        if kind in {"q_uniform", "q_log_uniform"}:
+            return IntDistribution(*bounds(spec), log=kind == "q_log_uniform")
+        return FloatDistribution(0.0, 1.0)
+
+    def value(self, inside: Any) -> Any:
+        """What Optuna's number means."""
+        spec, kind = self.spec, self.kind
+        if kind == "choice":
+            return self.choices[inside]
+        if kind in {"uniform", "log_uniform"}:
+            return tidy(spec, inside)
+        if kind in {"int_uniform", "int_log_uniform"}:
+            return inside
+        if kind in {"q_uniform", "q_log_uniform"}:
+            return multiple(inside, spec["q"], in_whole_numbers(spec))
+        return at(spec, inside)
+
+    def inside(self, value: Any) -> Any:
+        """Optuna's number for a value; Misfit when it has none."""
+        if self.kind == "choice":
+            place = self.places.get(_text(value))
+            if place is None:
+                raise Misfit
+            return place
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Misfit
+        found = self._number(value)
+        if "min" in self.spec and not self.spec["min"] <= value <= self.spec["max"]:
+            raise Misfit
+        return found
+
+    def _number(self, value: float) -> float:
+        spec, kind = self.spec, self.kind
+        if kind in {"uniform", "log_uniform"}:
+            return float(value)
+        if kind in {"int_uniform", "int_log_uniform"}:
+            if value != int(value):
+                raise Misfit
+            return int(value)
+        if kind in {"q_uniform", "q_log_uniform"}:
+            return round(value / float(spec["q"]))
+        if kind.endswith("log_normal"):
+            value = math.log(value) if value > 0 else -math.inf
+        spread = spec["sigma"]
+        return NormalDist(spec["mu"], spread).cdf(value) if spread > 0 else 0.5
+
+
+def axes(parameters: dict[str, Any]) -> dict[str, Axis]:
+    """Those parameters that have more than one value."""
+    found = {}
+    for name, spec in parameters.items():
+        values = grid_values(spec)
+        if values is None or len(values) > 1:
+            found[name] = Axis(spec)
+    return found
+
+
+def constants(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The values of those that have one only."""
+    found = {}
+    for name, spec in parameters.items():
+        values = grid_values(spec)
+        if values is not None and len(values) == 1:
+            found[name] = values[0]
+    return found
+
+
+def _text(value: Any) -> str:
+    return canonical({"": value})

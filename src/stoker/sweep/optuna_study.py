@@ -1,0 +1,215 @@
+"""A sweep as Optuna sees it: a study in memory, made again from what it is told.
+
+The storage of a sweep is our database. What has been suggested counts only once it comes back
+as a trial; by the next question whatever did not is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from hashlib import blake2b
+from importlib.util import find_spec
+from typing import Any
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from stoker.sweep.optuna_space import Misfit, axes, constants
+from stoker.sweep.samplers import fresh
+from stoker.sweep.values import canonical
+
+STARTUP = 10
+"""So many results are wanted before a model is asked; until then the points are spread evenly."""
+TRIES = 8
+"""So often a model is asked again that suggests what is known."""
+STATES = {
+    "running": TrialState.RUNNING,
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "fail": TrialState.FAIL,
+}
+
+
+class Unable(Exception):
+    """What is missing, in one sentence."""
+
+
+class Study:
+    """Remembers the trials of one sweep and suggests others."""
+
+    def __init__(self, definition: dict[str, Any]) -> None:
+        self.definition = definition
+        self.method: str = definition["method"]
+        self.seed: int = definition.get("seed") or 0
+        if self.method not in {"tpe", "gp"}:
+            raise ValueError(f"a sweep with method {self.method} needs no model")
+        goal = (definition.get("metric") or {}).get("goal") or "minimize"
+        self.direction = StudyDirection[goal.upper()]
+        self.axes = axes(definition["parameters"])
+        self.constants = constants(definition["parameters"])
+        self.distributions = {name: axis.distribution for name, axis in self.axes.items()}
+        self.told: dict[int, dict[str, Any]] = {}
+        self.known: set[str] = set()
+        """The canonical text of the parameters of all trials."""
+        self._changed: set[int] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._storage = optuna.storages.InMemoryStorage()
+        self._study = optuna.create_study(storage=self._storage, direction=self.direction)
+        self._study_id = self._storage.get_study_id_from_name(self._study.study_name)
+        self._inside: dict[int, tuple[int, TrialState]] = {}
+        """Which of Optuna's trials each of ours is, and what it was told of it."""
+        self._gp: optuna.samplers.BaseSampler | None = None
+
+    # -- told ---------------------------------------------------------------------------
+
+    def tell(self, entry: dict[str, Any]) -> None:
+        """A trial is new, or has changed."""
+        if entry["state"] not in STATES:
+            raise ValueError(f"{entry['state']!r} is no state of a trial")
+        self.known.add(canonical(entry["params"]))
+        self.told[int(entry["trial"])] = entry
+        self._changed.add(int(entry["trial"]))
+
+    def _catch_up(self) -> None:
+        """Bring Optuna's trials up to date."""
+        over = {trial for trial, (_, state) in self._inside.items() if state.is_finished()}
+        if over & self._changed:  # Optuna does not take back what it has written down as finished
+            self._begin()
+            self._changed = set(self.told)
+        for trial in sorted(self._changed):
+            frozen = self._frozen(self.told[trial])
+            if frozen is None:
+                continue
+            if trial not in self._inside:
+                id = self._storage.create_new_trial(self._study_id, frozen)
+            else:
+                id, _ = self._inside[trial]
+                self._finish(id, frozen)
+            self._inside[trial] = (id, frozen.state)
+        self._changed.clear()
+
+    def _finish(self, id: int, frozen: FrozenTrial) -> None:
+        if not frozen.state.is_finished():
+            return
+        for step, value in frozen.intermediate_values.items():
+            self._storage.set_trial_intermediate_value(id, step, value)
+        self._storage.set_trial_state_values(id, frozen.state, frozen.values)
+
+    def _frozen(self, entry: dict[str, Any]) -> FrozenTrial | None:
+        """A trial in Optuna's words; None when its parameters are not of this sweep any more."""
+        try:
+            params = {name: axis.inside(entry["params"][name]) for name, axis in self.axes.items()}
+        except (Misfit, KeyError):
+            return None
+        state, value = STATES[entry["state"]], entry.get("value")
+        if value is not None and not math.isfinite(value):
+            value = None
+        if state is TrialState.COMPLETE and value is None:
+            state = TrialState.FAIL  # it ended well and said nothing: there is nothing to learn
+        # Of a trial that was stopped, how far it came and with what is all that counts.
+        steps = [
+            (int(step), seen) for step, seen in entry.get("steps") or () if math.isfinite(seen)
+        ]
+        if state is TrialState.PRUNED and not steps and value is not None:
+            steps = [(0, value)]
+        return create_trial(
+            state=state,
+            value=value if state is TrialState.COMPLETE else None,
+            params=params,
+            distributions=self.distributions,
+            intermediate_values=dict([max(steps)]) if state is TrialState.PRUNED and steps else {},
+        )
+
+    # -- asked --------------------------------------------------------------------------
+
+    def ask(self, count: int) -> tuple[list[dict[str, Any]], bool]:
+        """Suggest so many points that no trial has; True when there are no more in the space."""
+        self._require()
+        self._catch_up()
+        taken: set[str] = set()
+        spread = fresh(
+            {**self.definition, "method": "sobol", "samples": None},
+            len(self.known),
+            lambda key: key in self.known or key in taken,
+        )
+        model = self._model()
+        points: list[dict[str, Any]] = []
+        for _ in range(count):
+            point = self._new(model, taken) if model is not None else None
+            point = point or next(spread, None)
+            if point is None:
+                break
+            taken.add(canonical(point))
+            points.append(point)
+        if model is not None:
+            model.close()
+        return points, len(points) < count
+
+    def _require(self) -> None:
+        if self.method != "gp":
+            return
+        missing = [name for name in ("scipy", "torch") if find_spec(name) is None]
+        if missing:
+            names = " ".join(missing)
+            raise Unable(f"method gp needs {' and '.join(missing)}; pip install {names}")
+
+    def _new(
+        self, model: Generator[dict[str, Any], None, None], taken: set[str]
+    ) -> dict[str, Any] | None:
+        """What the model suggests, unless it knows nothing but what is known."""
+        for _ in range(TRIES):
+            point = next(model)
+            key = canonical(point)
+            if key not in self.known and key not in taken:
+                return point
+        return None
+
+    def _model(self) -> Generator[dict[str, Any], None, None] | None:
+        """Suggestions; None while too little is known for any."""
+        wanted = (
+            {TrialState.COMPLETE}
+            if self.method == "gp"
+            else {
+                TrialState.COMPLETE,
+                TrialState.PRUNED,
+            }
+        )
+        results = sum(state in wanted for _, state in self._inside.values())
+        if results < STARTUP or not self.axes:
+            return None
+        self._study.sampler = self._sampler(results)
+        return self._suggestions()
+
+    def _suggestions(self) -> Generator[dict[str, Any], None, None]:
+        asked = []
+        try:
+            while True:
+                # It stays open while more is asked for: thus the next will be another.
+                trial = self._study.ask(self.distributions)
+                asked.append(trial.number)
+                yield self._point(trial.params)
+        finally:
+            for number in asked:
+                self._study.tell(number, state=TrialState.FAIL)
+
+    def _point(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: self.axes[name].value(params[name]) if name in self.axes else self.constants[name]
+            for name in self.definition["parameters"]
+        }
+
+    def _sampler(self, results: int) -> optuna.samplers.BaseSampler:
+        """What it suggests depends on what is known, not on how long this process has lived."""
+        text = f"{self.seed} {len(self.told)} {results}"
+        seed = int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big")
+        if self.method == "tpe":
+            return optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+            )
+        if self._gp is None:  # its fit begins where the last one ended
+            self._gp = optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
+        return self._gp

@@ -1,0 +1,70 @@
+"""Sobol's sequence: points that fill a space evenly, each of them known without those before it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from stoker.sweep.directions import ROWS
+
+BITS = 32
+DIMENSIONS = len(ROWS) + 1
+LENGTH = 1 << BITS
+"""So many points differ; nobody gets there."""
+_ALL = LENGTH - 1
+
+
+def number(dimension: int, index: int) -> int:
+    """The coordinate of a point, in steps of 2⁻³², before it is scrambled."""
+    return _mirrored(_plain(dimension, index))
+
+
+def unit(dimension: int, index: int, key: int) -> float:
+    """The coordinate of a point in (0, 1), scrambled by a key of 32 bits.
+
+    Which half an interval's points are put into is drawn anew for each interval (Owen's nested
+    scrambling, by the hash of Laine and Karras with Burley's constants). Intervals of 2⁻ᵏ keep
+    having one each of 2ᵏ points; dimensions that run in step without it no longer do.
+    """
+    # Seen in the mirror every step moves bits upwards only: what decides about a bit of the
+    # coordinate is the bits above it, as it must be.
+    bits = (_plain(dimension, index) + key) & _ALL
+    for factor in (0x6C50B47C, 0xB82F1E52, 0xC7AFE638, 0x8D22F6E6):
+        bits ^= (bits * factor) & _ALL
+    return (_mirrored(bits) + 0.5) / LENGTH
+
+
+def _plain(dimension: int, index: int) -> int:
+    """The coordinate with its bits mirrored: the first half is the lowest bit."""
+    found, place = 0, 0
+    directions = _directions(dimension)
+    while index:
+        if index & 1:
+            found ^= directions[place]
+        index >>= 1
+        place += 1
+    return found
+
+
+@lru_cache(maxsize=DIMENSIONS)
+def _directions(dimension: int) -> tuple[int, ...]:
+    """The 32 direction numbers of a dimension, mirrored."""
+    if dimension == 0:
+        return tuple(1 << place for place in range(BITS))
+    polynomial, *first = ROWS[dimension - 1]
+    degree = len(first)
+    found = list(first)
+    for place in range(degree, BITS):
+        new = found[place - degree] ^ found[place - degree] << degree
+        for back in range(1, degree):
+            if polynomial >> (degree - back) & 1:
+                new ^= found[place - back] << back
+        found.append(new)
+    return tuple(_mirrored(value << (BITS - 1 - place)) for place, value in enumerate(found))
+
+
+def _mirrored(bits: int) -> int:
+    bits = (bits & 0x55555555) << 1 | bits >> 1 & 0x55555555
+    bits = (bits & 0x33333333) << 2 | bits >> 2 & 0x33333333
+    bits = (bits & 0x0F0F0F0F) << 4 | bits >> 4 & 0x0F0F0F0F
+    bits = (bits & 0x00FF00FF) << 8 | bits >> 8 & 0x00FF00FF
+    return bits << 16 & _ALL | bits >> 16

@@ -1,0 +1,188 @@
+"""Spaces of parameters: how many points there are, and which value a number in [0, 1) stands for.
+
+A spec is one entry of a sweep's `parameters`: `{"value": 1}`, `{"values": [16, 32]}` or
+`{"distribution": "log_uniform", "min": 1e-5, "max": 0.1}`.
+"""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+DIGITS = 10
+"""So many digits of a sampled number are kept: it can be read, and is the same on every machine,
+although logarithms are not, in their last bit."""
+FAR = 2.0**-33
+"""How near to 0 and 1 the tails of a normal distribution are looked at."""
+
+
+class Multiples:
+    """The multiples of q from `first` to `last` times q, made when they are looked at."""
+
+    def __init__(self, q: float, first: int, last: int) -> None:
+        self.q, self.first, self.last = q, first, last
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __getitem__(self, index: int) -> float:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return multiple(self.first + index, self.q, whole=False)
+
+
+def size(parameters: dict[str, Any]) -> int | None:
+    """How many different points there are; None when without end."""
+    count = 1
+    for spec in parameters.values():
+        values = grid_values(spec)
+        if values is None:
+            return None
+        count *= len(values)
+    return count
+
+
+def grid_values(spec: dict[str, Any]) -> Sequence[Any] | None:
+    """All values of a parameter in their order; None when they are without end."""
+    if "value" in spec:
+        return [spec["value"]]
+    if "values" in spec:
+        return choices(spec)
+    kind = spec["distribution"]
+    if kind in {"int_uniform", "int_log_uniform"}:
+        return range(spec["min"], spec["max"] + 1)
+    if kind in {"q_uniform", "q_log_uniform"}:
+        first, last = bounds(spec)
+        if in_whole_numbers(spec):
+            return range(first * spec["q"], last * spec["q"] + 1, spec["q"])
+        return Multiples(spec["q"], first, last)  # type: ignore[return-value] # enough of one
+    if kind in {"uniform", "log_uniform"} and spec["min"] == spec["max"]:
+        return [float(spec["min"])]
+    return None
+
+
+def choices(spec: dict[str, Any]) -> list[Any]:
+    """The values of a list that have any chance at all."""
+    values: list[Any] = spec["values"]
+    shares = spec.get("probabilities")
+    if not shares:
+        return values
+    return [value for value, share in zip(values, shares, strict=True) if share > 0]
+
+
+def at(spec: dict[str, Any], u: float) -> Any:
+    """The value below which a share `u` of all others lie: the inverse of the distribution."""
+    if "value" in spec:
+        return spec["value"]
+    if "values" in spec:
+        return _choice(spec, u)
+    kind = spec["distribution"]
+    if kind == "int_uniform":
+        count = spec["max"] - spec["min"] + 1
+        return spec["min"] + min(int(u * count), count - 1)
+    if kind == "int_log_uniform":
+        # From half below the first to half above the last: these two get their share as well.
+        value = _log_between(spec["min"] - 0.5, spec["max"] + 0.5, u)
+        return min(max(round(value), spec["min"]), spec["max"])
+    if kind == "uniform":
+        return tidy(spec, spec["min"] + u * (spec["max"] - spec["min"]))
+    if kind == "log_uniform":
+        return tidy(spec, _log_between(spec["min"], spec["max"], u))
+    if kind == "q_uniform":
+        return nearest(spec, spec["min"] + u * (spec["max"] - spec["min"]))
+    if kind == "q_log_uniform":
+        return nearest(spec, _log_between(spec["min"], spec["max"], u))
+    if kind == "normal":
+        return tidy(spec, _normal(spec, u))
+    if kind == "log_normal":
+        return tidy(spec, _exp(_normal(spec, u)))
+    if kind == "q_normal":
+        return nearest(spec, _normal(spec, u))
+    if kind == "q_log_normal":
+        return nearest(spec, _exp(_normal(spec, u)))
+    raise ValueError(f"{kind!r} is no distribution")
+
+
+def tidy(spec: dict[str, Any], value: float) -> float:
+    """A number of a continuous distribution, within its limits and no longer than it need be."""
+    kind = spec["distribution"]
+    if kind in {"log_uniform", "log_normal"}:
+        value = float(f"{value:.{DIGITS}g}")
+    else:
+        width = spec["sigma"] if kind == "normal" else spec["max"] - spec["min"]
+        if width > 0:
+            value = round(value, DIGITS - math.floor(math.log10(width)))
+    if "min" in spec:
+        value = min(max(value, spec["min"]), spec["max"])
+    return float(value)
+
+
+def nearest(spec: dict[str, Any], value: float) -> float:
+    """The multiple of q next to a number, within the limits."""
+    count = round(_exact(value) / _exact(spec["q"]))
+    if "min" in spec:
+        first, last = bounds(spec)
+        count = min(max(count, first), last)
+    return multiple(count, spec["q"], in_whole_numbers(spec))
+
+
+def bounds(spec: dict[str, Any]) -> tuple[int, int]:
+    """The first and the last multiple of q within the limits, as how many times q."""
+    q = _exact(spec["q"])
+    first = math.ceil(_exact(spec["min"]) / q)
+    last = math.floor(_exact(spec["max"]) / q)
+    # Where there is none between them, the limits give way, not q.
+    return (first, last) if first <= last else (last, last)
+
+
+def multiple(count: int, q: float, whole: bool) -> float:
+    """So many times q; 3 × 0.1 is 0.3 here."""
+    return count * int(q) if whole else float(count * _exact(q))
+
+
+def in_whole_numbers(spec: dict[str, Any]) -> bool:
+    """Whether values that are multiples of q are integers."""
+    limits = (spec[key] for key in ("q", "min", "max") if key in spec)
+    return all(isinstance(limit, int) for limit in limits)
+
+
+def _choice(spec: dict[str, Any], u: float) -> Any:
+    values, shares = spec["values"], spec.get("probabilities")
+    if not shares:
+        return values[min(int(u * len(values)), len(values) - 1)]
+    left = u * sum(shares)
+    for value, share in zip(values, shares, strict=True):
+        left -= share
+        if left < 0:
+            return value
+    return choices(spec)[-1]  # rounding has left a crumb
+
+
+def _log_between(low: float, high: float, u: float) -> float:
+    if u <= 0 or low == high:
+        return low
+    if u >= 1:
+        return high
+    return math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
+
+
+def _normal(spec: dict[str, Any], u: float) -> float:
+    from statistics import NormalDist
+
+    deviation = NormalDist().inv_cdf(min(max(u, FAR), 1 - FAR))
+    return float(spec["mu"] + spec["sigma"] * deviation)
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))  # beyond that there is nothing but infinity
+
+
+def _exact(value: float) -> Any:
+    """As people mean it: 0.1 is a tenth."""
+    from decimal import Decimal
+
+    return Decimal(repr(value))

@@ -1,0 +1,152 @@
+"""One parameter of a sweep: a value, a list of values, or a distribution."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.checking import BadSweep, Values, bad, known_keys, number_in, one_of, table
+from stoker.sweep.values import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+UNIFORM = ("uniform", "log_uniform", "int_uniform", "int_log_uniform")
+NORMAL = ("normal", "log_normal")
+KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(UNIFORM, ("min", "max")),
+    **dict.fromkeys(("q_uniform", "q_log_uniform"), ("min", "max", "q")),
+    **dict.fromkeys(NORMAL, ("mu", "sigma")),
+    **dict.fromkeys(("q_normal", "q_log_normal"), ("mu", "sigma", "q")),
+}
+"""Distribution -> the numbers that describe it."""
+DEFAULTS = {"mu": 0, "sigma": 1, "q": 1}
+COUNTABLE = ("int_uniform", "int_log_uniform", "q_uniform", "q_log_uniform")
+"""Distributions that have a next value, so that a grid can walk through them."""
+IMPLIED = {"constant": "value", "categorical": "values", "categorical_w_probabilities": "values"}
+"""Distributions that are only a name for a key."""
+LOOSE = 1e-3
+"""How far from 1 probabilities may add up: three times 0.333 is meant to be one."""
+_NAME = re.compile(r"[\w.@/$][\w.@/$-]{0,199}")
+
+
+def name_of(where: str, path: str, name: str) -> str:
+    """The name of a parameter, as it can stand in a command, a template and a log."""
+    if not _NAME.fullmatch(name):
+        raise BadSweep(
+            f"{where}: {path} has the name {name[:60]!r}; a name of letters, digits and "
+            "_ . - / @ $ was expected, without - at its beginning."
+        )
+    return name
+
+
+def spec(raw: object, path: str, values: Values) -> dict[str, Any]:
+    """Check one parameter and return it in its shortest form."""
+    where = values.where
+    found = table(where, path, raw, "a table with value, values, or min and max")
+    kind = _kind(where, path, found)
+    if kind == "value":
+        known_keys(where, path, found, ("value", "distribution"))
+        return {"value": values.one(f"{path}.value", found["value"])}
+    if kind == "values":
+        return _listed(path, found, values)
+    known_keys(where, path, found, ("distribution", *KEYS[kind]))
+    checked: dict[str, Any] = {"distribution": kind}
+    for key in KEYS[kind]:
+        if key not in found and key not in DEFAULTS:
+            raise BadSweep(f"{where}: {path} has no {key}; {kind} needs {_and(KEYS[kind])}.")
+        checked[key] = number_in(where, f"{path}.{key}", found.get(key, DEFAULTS.get(key)))
+    _check_numbers(where, path, checked)
+    return checked
+
+
+def _kind(where: str, path: str, found: dict[str, Any]) -> str:
+    """What describes the parameter: "value", "values" or a distribution."""
+    given = found.get("distribution")
+    if given is not None:
+        kind = one_of(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
+        kind = IMPLIED.get(kind, kind)
+        if kind in {"value", "values"} and kind not in found:
+            raise BadSweep(f"{where}: {path} has no {kind}; {given} needs it.")
+        return kind
+    ways = [key for key in ("value", "values") if key in found]
+    if "min" in found or "max" in found:
+        ways.append("min and max")
+    if len(ways) > 1:
+        raise BadSweep(f"{where}: {path} has {' as well as '.join(ways)}; one of them is enough.")
+    if not ways:
+        keys = ("value", "values", "min", "max", "distribution")
+        known_keys(where, path, found, (*keys, "mu", "sigma", "q", "probabilities"))
+        raise BadSweep(f"{where}: {path} has no value, values, min and max, or distribution.")
+    if ways[0] != "min and max":
+        return ways[0]
+    limits = (found.get("min"), found.get("max"))
+    return "int_uniform" if all(type(limit) is int for limit in limits) else "uniform"
+
+
+def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
+    where, listed = values.where, found["values"]
+    known_keys(where, path, found, ("values", "probabilities", "distribution"))
+    if not isinstance(listed, list | tuple) or not listed:
+        raise bad(where, f"{path}.values", listed, "a list of values")
+    checked: dict[str, Any] = {
+        "values": [values.one(f"{path}.values[{i}]", value) for i, value in enumerate(listed)]
+    }
+    shares = found.get("probabilities")
+    if shares is None:
+        if found.get("distribution") == "categorical_w_probabilities":
+            raise BadSweep(f"{where}: {path} has no probabilities; its distribution needs them.")
+        return checked
+    if not isinstance(shares, list | tuple) or len(shares) != len(listed):
+        raise bad(where, f"{path}.probabilities", shares, f"a list of {len(listed)} numbers")
+    numbers = [
+        number_in(where, f"{path}.probabilities[{i}]", share) for i, share in enumerate(shares)
+    ]
+    if any(share < 0 for share in numbers) or abs(sum(numbers) - 1) > LOOSE:
+        raise BadSweep(
+            f"{where}: {path}.probabilities add up to {sum(numbers):.6g}; "
+            "numbers from 0 on that add up to 1 were expected."
+        )
+    return {**checked, "probabilities": numbers}
+
+
+def _check_numbers(where: str, path: str, spec: dict[str, Any]) -> None:
+    kind = spec["distribution"]
+    if "max" in spec and spec["min"] > spec["max"]:
+        raise bad(where, f"{path}.min", spec["min"], f"at most its max, {spec['max']},")
+    if kind.startswith("int_"):
+        for key in ("min", "max"):
+            if not isinstance(spec[key], int):
+                raise bad(where, f"{path}.{key}", spec[key], "a whole number")
+    if "min" in spec and "log" in kind and spec["min"] <= 0:
+        raise bad(where, f"{path}.min", spec["min"], "a number above 0, since it is logarithmic,")
+    for key in ("sigma", "q"):
+        if key in spec and spec[key] <= 0:
+            raise bad(where, f"{path}.{key}", spec[key], "a number above 0")
+
+
+def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
+    """A parameter of a grid: it has an end of values, and none of them twice."""
+    kind = spec.get("distribution")
+    if kind is not None and kind not in COUNTABLE and spec.get("min", 0) != spec.get("max", 1):
+        raise BadSweep(
+            f"{where}: {path} is {kind}, which has no end of values for method grid; "
+            "give values, or a step q with q_uniform, or take method random or sobol."
+        )
+    if "values" not in spec:
+        return spec
+    first: dict[str, int] = {}
+    places = [first.setdefault(canonical({"": v}), i) for i, v in enumerate(spec["values"])]
+    if len(first) == len(places):
+        return spec
+    found: dict[str, Any] = {"values": [spec["values"][i] for i in first.values()]}
+    if "probabilities" in spec:
+        shares = dict.fromkeys(first.values(), 0.0)
+        for place, share in zip(places, spec["probabilities"], strict=True):
+            shares[place] += share
+        found["probabilities"] = list(shares.values())
+    return found
+
+
+def _and(words: tuple[str, ...]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1]
