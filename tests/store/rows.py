@@ -7,6 +7,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import Rest
+from stoker.core.sweep import Sweep
 from stoker.store.port import Batch
 
 
@@ -25,6 +26,18 @@ def job(id: int, state: str = "PENDING", **fields: Any) -> Job:
 
 def done(id: int, ended_at: float, state: str = "COMPLETED", **fields: Any) -> Job:
     return job(id, state, started_at=ended_at - 5, ended_at=ended_at, **fields)
+
+
+def trial(sweep: int, id: int, number: int, **fields: Any) -> Job:
+    return job(id, array=sweep, index=number, params=f'{{"lr":{number}}}', **fields)
+
+
+def sweep(id: int, **fields: Any) -> Sweep:
+    common = {
+        "name": "tune", "user": "ada", "identity": "i", "definition": "d", "method": "grid",
+        "created_at": 1.0,
+    }  # fmt: skip
+    return Sweep(id=id, **{**common, **fields})
 
 
 def batch(*jobs: Job, **fields: Any) -> Batch:

@@ -10,7 +10,7 @@ from stoker.store.memory import MemoryStore
 from stoker.store.port import Filter, Store, StoreError, StoreFenced
 from stoker.store.postgres import PostgresStore
 from stoker.store.sqlite import SqliteStore
-from store.rows import batch, done, job, rest, spec
+from store.rows import batch, done, job, rest, spec, sweep, trial
 
 Open = Callable[[], Store]
 
@@ -189,6 +189,79 @@ def test_how_long_jobs_of_a_name_took(store: Store):
     assert store.durations("ada", "nothing", 10) == []
 
 
+def test_a_sweep_is_read_back_as_it_was_last_written(store: Store, reopen: Open):
+    assert store.load().sweeps == []
+    store.commit(batch(sweeps=[sweep(9), sweep(2, total=4)]), force=False)
+    store.commit(batch(sweeps=[sweep(2, total=4, counts={"done": 1})]), force=False)
+    store.commit(batch(job(10)), force=True)
+    expected = [sweep(2, total=4, counts={"done": 1}), sweep(9)]
+    assert store.load().sweeps == expected
+    assert reopen().load().sweeps == expected
+
+
+def test_a_sweep_of_a_refused_batch_is_not_written(store: Store):
+    store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1)]), force=False)
+    with pytest.raises(StoreError):
+        store.commit(batch(keys=[("k", 1, 1)], sweeps=[sweep(1, held=True), sweep(2)]), force=False)
+    assert store.load().sweeps == [sweep(1)]
+
+
+FAMILIES = [
+    trial(1, 2, 0, state="COMPLETED", started_at=1.0, ended_at=90.0),
+    trial(1, 3, 1, state="FAILED", started_at=1.0, ended_at=50.0, code=1),
+    trial(1, 4, 2, state="RUNNING", started_at=1.0),
+    trial(5, 6, 0, state="COMPLETED", started_at=1.0, ended_at=70.0),
+    job(7, array=7, index=0, state="COMPLETED", started_at=1.0, ended_at=60.0),
+    job(8, array=7, index=1),
+    trial(1, 9, 3), job(10),
+]  # fmt: skip
+
+
+def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: Store):
+    sweeps = [sweep(1), sweep(5, resident=False)]
+    store.commit(batch(*FAMILIES, sweeps=sweeps), force=False)
+    assert store.load().members == []
+    store.commit(batch(dropped=[3, 2, 6, 7]), force=False)
+    found = store.load()
+    assert found.members == [FAMILIES[0], FAMILIES[1]]
+    assert [each.id for each in found.jobs] == [4, 8, 9, 10]
+    store.commit(batch(sweeps=[sweep(1, resident=False), sweep(5)]), force=False)
+    assert [each.id for each in store.load().members] == [6]
+    store.commit(batch(FAMILIES[3]), force=False)
+    assert store.load().members == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids", "count"),
+    [
+        (Filter(array=1), [2, 3, 4, 9], 4),
+        (Filter(array=1, limit=2), [4, 9], 4),
+        (Filter(array=1, states=["FAILED", "RUNNING"]), [3, 4], 2),
+        (Filter(array=1, states=[]), [], 0),
+        (Filter(array=1, until=80.0), [3], 1),
+        (Filter(array=1, since=10.0), [2, 3], 2),
+        (Filter(array=1, user="bob"), [], 0),
+        (Filter(array=7), [7, 8], 2),
+        (Filter(array=10), [], 0),
+    ],
+)
+def test_the_members_of_an_array_or_a_sweep(
+    store: Store, wanted: Filter, ids: list[int], count: int
+):
+    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), force=False)
+    store.commit(batch(dropped=[2, 7]), force=False)
+    found = store.past(wanted)
+    assert [each.job.id for each in found] == ids
+    assert all(each.spec == spec() for each in found)
+    assert store.count_past(wanted) == count
+
+
+def test_the_ids_of_the_members_of_an_array_or_a_sweep(store: Store):
+    store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), force=False)
+    store.commit(batch(dropped=[2, 7]), force=False)
+    assert [store.members(array) for array in (1, 5, 7, 10)] == [[2, 3, 4, 9], [6], [7, 8], []]
+
+
 def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
     specs = {f"s{n}": spec(environment=f"env-{n}") for n in range(1, 5)}
     secrets = {f"env-{n}": b"SECRET=1" for n in range(1, 5)}
@@ -200,6 +273,15 @@ def test_environments_of_old_jobs_are_dropped_and_others_are_not(store: Store):
     store.purge(before=500.0)
     kept = [n for n in range(1, 5) if store.secret(f"env-{n}") is not None]
     assert kept == [2, 3, 4]
+
+
+def test_environments_that_somebody_still_needs_are_kept(store: Store):
+    specs = {f"s{n}": spec(environment=f"env-{n}") for n in (1, 2)}
+    secrets = {f"env-{n}": b"SECRET=1" for n in (1, 2, 3)}
+    rows = [done(1, 100.0), done(2, 100.0, spec="s2")]
+    store.commit(batch(*rows, specs=specs, secrets=secrets), force=False)
+    store.purge(500.0, {"env-2", "env-3", "unknown"})
+    assert [n for n in (1, 2, 3) if store.secret(f"env-{n}") is not None] == [2, 3]
 
 
 def test_a_backup_is_a_copy(store: Store, tmp_path: Path):

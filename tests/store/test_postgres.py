@@ -20,13 +20,15 @@ import pytest
 
 from postgres import PASSWORD, Server, program
 from stoker.core.events import JobHeld, ProcessExited
+from stoker.core.job import Job, Progress
 from stoker.core.units import BadValue
-from stoker.store import postgres as module
+from stoker.store import codec
 from stoker.store import server as sessions
 from stoker.store.choose import Choice, parse
-from stoker.store.port import Batch, StoreError, StoreFenced, StoreFull
+from stoker.store.layouts import POSTGRES
+from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
 from stoker.store.postgres import PostgresStore
-from store.rows import batch, done, job, rest
+from store.rows import batch, done, job, rest, spec, sweep, trial
 
 Open = Callable[..., PostgresStore]
 
@@ -482,20 +484,79 @@ def test_a_newer_layout_is_refused_politely_and_left_alone(postgres: Server, ope
     assert schema_sql(postgres, choice, "SELECT * FROM meta ORDER BY key") == before
 
 
-def test_an_older_layout_is_migrated(
+def test_older_layouts_are_migrated_one_after_the_other(
     postgres: Server, opened: Open, monkeypatch: pytest.MonkeyPatch
 ):
     choice = postgres.choice()
     store = opened(choice)
     store.commit(batch(job(1)), force=True)
     store.close()
-    monkeypatch.setattr(sessions, "LAYOUT", 3)
-    monkeypatch.setitem(module.MIGRATIONS, 1, "ALTER TABLE jobs ADD COLUMN colour text")
-    monkeypatch.setitem(module.MIGRATIONS, 2, "UPDATE jobs SET colour = 'green'")
+    now = sessions.LAYOUT
+    monkeypatch.setattr(sessions, "LAYOUT", now + 2)
+    monkeypatch.setitem(POSTGRES, now, "ALTER TABLE jobs ADD COLUMN colour text")
+    monkeypatch.setitem(POSTGRES, now + 1, "UPDATE jobs SET colour = 'green'")
     again = opened(choice)
     assert [each.id for each in again.load().jobs] == [1]
     assert schema_sql(postgres, choice, "SELECT colour FROM jobs") == [("green",)]
-    assert schema_sql(postgres, choice, "SELECT number FROM meta WHERE key = 'layout'") == [(3,)]
+    layout = schema_sql(postgres, choice, "SELECT number FROM meta WHERE key = 'layout'")
+    assert layout == [(now + 2,)]
+
+
+def of_layout_1(server: Server, choice: Choice, *jobs: Job) -> None:
+    """A schema as an earlier release has left it, finished jobs being forgotten."""
+    postgres_1 = (Path(__file__).parent / "layouts" / "postgres-1.sql").read_text()
+    server.sql(f"CREATE SCHEMA {choice.schema}", "stoker")
+    told = codec.encode(spec()).hex()
+    rows = [
+        f"({each.id}, 'n', 'ada', '{each.state.value}', 1.0, NULL, {each.ended_at or 'NULL'}, NULL,"
+        f" {not each.finished}, 's1', '\\x{codec.encode(each).hex()}')"
+        for each in jobs
+    ]
+    schema_sql(
+        server, choice,
+        f"{postgres_1}; INSERT INTO meta (key, number) VALUES ('layout', 1);"
+        "INSERT INTO meta (key, data) VALUES ('identity', 'abc');"
+        f"INSERT INTO specs VALUES ('s1', 'default', NULL, 'env-1', '\\x{told}');"
+        f"INSERT INTO jobs VALUES {', '.join(rows)}",
+    )  # fmt: skip
+
+
+def shape(server: Server, choice: Choice) -> list[tuple[object, ...]]:
+    """The columns of every table, and what is indexed."""
+    columns = schema_sql(
+        server, choice,
+        "SELECT table_name, ordinal_position, column_name, data_type, is_nullable"
+        " FROM information_schema.columns WHERE table_schema = current_schema ORDER BY 1, 2",
+    )  # fmt: skip
+    return columns + schema_sql(
+        server, choice,
+        "SELECT replace(indexdef, schemaname, '') FROM pg_indexes"
+        " WHERE schemaname = current_schema ORDER BY 1",
+    )  # fmt: skip
+
+
+def test_a_schema_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(
+    postgres: Server, opened: Open
+):
+    choice, new = postgres.choice(), postgres.choice()
+    jobs = [
+        done(1, 20.0, array=1, index=0), job(2, array=1, index=1, name='a\0"array":7 \\u0000'),
+        job(3, progress=Progress(metrics={"array": 3.0})), done(4, 21.0),
+        job(5, array=5, index=0),
+    ]  # fmt: skip
+    of_layout_1(postgres, choice, *jobs)
+    store = opened(choice)
+    found = store.load()
+    assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
+    assert (found.sweeps, found.members) == ([], [])
+    assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
+    assert [each.job for each in store.past(Filter(array=1))] == jobs[:2]
+    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
+    store.close()
+    again = opened(choice)
+    assert (again.load().sweeps, again.members(9), again.identity) == ([sweep(9)], [10], "abc")
+    opened(new)
+    assert shape(postgres, choice) == shape(postgres, new)
 
 
 @pytest.mark.parametrize("table", ["meta (word text)", "meta (key text, number bigint)", "jobs ()"])
@@ -580,8 +641,12 @@ def test_a_copy_restores_into_another_database(
     choice = guarded(postgres, PASSWORD.replace("/", "%2F"))
     store = opened(choice)
     store.commit(
-        batch(job(1), job(2), rest=rest(next_id=3), secrets={"e": b"A=\xff\0"}), force=True
-    )
+        batch(
+            job(1), job(2), trial(3, 4, 0), rest=rest(next_id=5), secrets={"e": b"A=\xff\0"},
+            sweeps=[sweep(3)], dropped=[4],
+        ),
+        force=True,
+    )  # fmt: skip
     path = tmp_path / "copy.sql"
     assert store.backup(str(path)) == path.stat().st_size > 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -592,8 +657,9 @@ def test_a_copy_restores_into_another_database(
     url = f"postgresql://stoker@/{other}?host={postgres.directory}&schema={choice.schema}"
     copy = opened(parse(url, "test"))
     assert copy.load() == store.load()
+    assert (copy.load().sweeps, copy.load().members) == ([sweep(3)], [trial(3, 4, 0)])
     assert copy.secret("e") == b"A=\xff\0"
-    assert copy.commit(batch(job(3)), force=True) == 3
+    assert copy.commit(batch(job(5)), force=True) == 4
 
 
 def test_a_copy_overwrites_nothing(
@@ -626,8 +692,10 @@ def test_a_copy_that_fails_leaves_no_file(
 
 def test_text_with_a_zero_byte_is_kept_whole(postgres: Server, opened: Open):
     store = opened(postgres.choice())
-    store.commit(batch(job(1, name="a\0b"), keys=[("k\0", 1, 1)]), force=True)
+    rows = {"keys": [("k\0", 1, 1)], "sweeps": [sweep(2, name="c\0d")]}
+    store.commit(batch(job(1, name="a\0b"), **rows), force=True)
     assert store.load().jobs[0].name == "a\0b"
+    assert store.load().sweeps[0].name == "c\0d"
     assert store.find_key("k\0") == (1, 1)
 
 

@@ -16,12 +16,23 @@ from pathlib import Path
 import pytest
 
 from simulate.box import Box
-from stoker.simulate.portrait import portrait, replayed
+from stoker.core import events as e
+from stoker.core.job import Job, Progress, Spec
+from stoker.core.state import State
+from stoker.simulate.portrait import fold, portrait, replayed
 from stoker.simulate.processes import Model
+from stoker.store import codec
+from stoker.store.layouts import SCHEMA
 from stoker.store.port import Filter, StoreError, StoreFull
 from stoker.store.salvage import salvage
-from stoker.store.sqlite import BALLAST, SCHEMA, SqliteStore
-from store.rows import batch, done, job, rest, spec
+from stoker.store.sqlite import BALLAST, SqliteStore
+from store.rows import batch, done, job, rest, spec, sweep, trial
+
+LAYOUTS = Path(__file__).parent / "layouts"
+"""Tables as earlier releases made them."""
+HELD = codec.encode(e.JobHeld(at=1.0, job=1))
+
+Open = Callable[[Path], SqliteStore]
 
 
 @pytest.fixture
@@ -77,14 +88,39 @@ def test_opening_changes_nobody_elses_mask(path: Path, opened):
         os.umask(before)
 
 
-def test_an_older_layout_is_brought_up_to_date_with_all_that_is_in_it(
-    path: Path, opened: Callable[[Path], SqliteStore]
-):
-    first = SqliteStore(str(path))
-    first.claim()
+def of_layout_2(path: Path, *jobs: Job, **specs: Spec) -> None:
+    """A file as an earlier release has left it, finished jobs being forgotten."""
+    with sqlite3.connect(path) as db:
+        db.executescript((LAYOUTS / "sqlite-2.sql").read_text())
+        db.execute("PRAGMA user_version = 2")
+        for hash, each in specs.items():
+            row = (hash, codec.encode(each), each.queue, each.door)
+            db.execute("INSERT INTO specs VALUES (?, ?, ?, ?)", row)
+        for each in jobs:
+            values = (
+                each.id, each.name, each.user, each.state.value, each.submitted_at,
+                each.started_at, each.ended_at, each.code, int(not each.finished), each.spec,
+                codec.encode(each),
+            )  # fmt: skip
+            db.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 11)})", values)
+        db.execute("INSERT INTO events VALUES (1, 1.0, 'JobHeld', 1, ?)", (HELD,))
+        db.execute("INSERT INTO meta VALUES ('rest', ?)", (codec.encode(rest(next_id=9)),))
+    db.close()
+
+
+def shape(path: Path) -> list[tuple[object, ...]]:
+    """The columns of every table, and what is indexed."""
+    db = sqlite3.connect(path)
+    names = db.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
+    found = [(name, *db.execute(f"PRAGMA {kind}_info({name})").fetchall()) for kind, name in names]
+    found += db.execute("PRAGMA user_version").fetchall()
+    db.close()
+    return found
+
+
+def test_a_file_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(path: Path, opened: Open):
     specs = {"s1": spec(queue="night", door="auto"), "s2": spec()}
-    first.commit(batch(done(1, 20.0), done(2, 21.0, spec="s2"), specs=specs), force=True)
-    first.close()
+    of_layout_2(path, done(1, 20.0), done(2, 21.0, spec="s2"), **specs)
     with sqlite3.connect(path) as db:
         for column in ("queue", "door"):
             db.execute(f"ALTER TABLE specs DROP COLUMN {column}")
@@ -94,6 +130,42 @@ def test_an_older_layout_is_brought_up_to_date_with_all_that_is_in_it(
     assert [each.job.id for each in store.past(Filter(queue="night"))] == [1]
     assert [each.job.id for each in store.past(Filter(queue="default"))] == [2]
     assert [each.job.id for each in store.past(Filter(door="auto"))] == [1]
+
+
+def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
+    path: Path, tmp_path: Path, opened: Open
+):
+    misleading = Progress(metrics={"array": 3.0})
+    jobs = [
+        done(1, 20.0, array=1, index=0), job(2, array=1, index=1, name='a\0"array":7'),
+        job(3, progress=misleading), done(4, 21.0), job(5, array=5, index=0),
+    ]  # fmt: skip
+    of_layout_2(path, *jobs, s1=spec())
+    store = opened(path)
+    assert store.warnings() == []
+    found = store.load()
+    assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
+    assert (found.rest, found.sweeps, found.members) == (rest(next_id=9), [], [])
+    assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
+    assert [each.job for each in store.past(Filter(array=1))] == jobs[:2]
+    store.claim()
+    store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
+    again = opened(path)
+    assert (again.load().sweeps, again.members(9)) == ([sweep(9)], [10])
+    opened(tmp_path / "new.db")
+    assert shape(path) == shape(tmp_path / "new.db")
+
+
+def test_a_row_that_cannot_be_read_does_not_keep_an_older_layout_from_being_mended(
+    path: Path, opened: Open
+):
+    of_layout_2(path, job(1), job(2), s1=spec())
+    with sqlite3.connect(path) as db:
+        db.execute("""UPDATE jobs SET data = '{"array":' WHERE id = 2""")
+    db.close()
+    store = opened(path)
+    assert ids(store) == [1]
+    assert "the journal was damaged" in store.warnings()[0]
 
 
 def test_a_newer_layout_is_refused_politely_and_left_alone(path: Path):
@@ -115,10 +187,13 @@ def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path):
 def test_a_backup_opens_as_a_store(path: Path, opened):
     store = opened(path)
     store.claim()
-    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=True)
+    rows = {"rest": rest(next_id=5), "sweeps": [sweep(3)], "dropped": [4]}
+    store.commit(batch(job(1), job(2), trial(3, 4, 0), **rows), force=True)
     store.backup(str(path) + ".copy")
     copy = opened(Path(str(path) + ".copy"))
-    assert (ids(copy), copy.load().rest.next_id) == ([1, 2], 3)
+    assert (ids(copy), copy.load().rest.next_id) == ([1, 2], 5)
+    assert (copy.load().sweeps, copy.load().members) == ([sweep(3)], [trial(3, 4, 0)])
+    assert copy.members(3) == [4]
 
 
 def test_a_backup_overwrites_nothing(path: Path, opened):
@@ -276,6 +351,92 @@ def test_a_database_whose_first_page_is_gone_loses_nothing(path: Path):
     assert set(ids(store)) == set(before["jobs"])  # type: ignore[call-overload]
     assert portrait(replayed(store)) == before
     store.close()
+
+
+def swept(path: Path) -> State:
+    """A file with a sweep in it, of which one trial has ended and left memory."""
+    points = tuple((f'{{"lr":{n}}}', f"train {n}") for n in range(4))
+    facts = [
+        e.SpecRecorded(at=1.0, hash="s1", spec=spec()),
+        e.SweepDefined(at=1.0, sweep=sweep(1, total=4)),
+        e.JobsSubmitted(at=1.0, first=2, count=4, spec="s1", sweep=1, trials=points),
+        e.JobCancelled(at=2.0, job=3),
+    ]
+    state = fold(facts)
+    store = SqliteStore(str(path))
+    store.claim()
+    rows = {
+        "events": facts, "rest": state.rest, "specs": state.specs,
+        "sweeps": list(state.sweeps.values()),
+    }  # fmt: skip
+    store.commit(batch(*state.jobs.values(), **rows), force=True)
+    forgotten = e.JobsForgotten(at=3.0, jobs=(3,))
+    store.commit(batch(events=[forgotten], dropped=[3]), force=True)
+    store.close()
+    return state
+
+
+def change(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as db:
+        for each in statements:
+            db.execute(each)
+    db.close()
+
+
+def without_first_page(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(bytes(4096))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        without_first_page,
+        lambda path: change(path, "UPDATE sweeps SET data = '{'"),
+        lambda path: change(path, "UPDATE jobs SET data = '{' WHERE id = 2"),
+        lambda path: change(
+            path, "UPDATE jobs SET data = '{' WHERE id = 2", "UPDATE sweeps SET data = '{'"
+        ),
+    ],
+    ids=["first page", "sweep", "trial", "both"],
+)
+@pytest.mark.parametrize("begun_in", [2, SCHEMA])
+def test_sweeps_outlive_damage(
+    path: Path, opened: Open, begun_in: int, harm: Callable[[Path], None]
+):
+    if begun_in == 2:
+        of_layout_2(path)
+        change(path, "DELETE FROM events", "DELETE FROM meta WHERE key = 'rest'")
+    state = swept(path)
+    harm(path)
+    store = opened(path)
+    found = store.load()
+    [warning] = store.warnings()
+    assert "the journal was damaged" in warning
+    assert "lost" not in warning
+    assert found.sweeps == list(state.sweeps.values())
+    assert found.sweeps[0].counts == {"waiting": 3, "cancelled": 1}
+    assert [each.id for each in found.members] == [3]
+    assert store.members(1) == [2, 3, 4, 5]
+    assert found.rest.next_id == 6
+
+
+def test_a_sweep_whose_events_are_lost_is_known_by_its_row(path: Path, opened: Open):
+    state = swept(path)
+    change(path, "UPDATE events SET data = '{' WHERE seq = 2")
+    salvage(str(path), ValueError("test"))
+    found = opened(path).load()
+    assert found.sweeps == list(state.sweeps.values())
+
+
+def test_a_sweep_that_lost_trials_counts_those_that_are_left(path: Path, opened: Open):
+    swept(path)
+    change(
+        path, "UPDATE events SET data = '{' WHERE seq = 3", "DELETE FROM jobs WHERE id IN (2, 4, 5)"
+    )
+    assert "3 jobs are lost (2 to 5)" in salvage(str(path), ValueError("test"))
+    [found] = opened(path).load().sweeps
+    assert (found.counts, found.issued, found.ended_at) == ({"cancelled": 1}, 4, 2.0)
 
 
 def test_a_file_of_garbage_is_set_aside_and_a_new_one_begun(path: Path):

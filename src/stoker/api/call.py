@@ -6,6 +6,7 @@ need be installed there: standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 GO_ON_LATER = 75
 """The exit code that means: I saved my work, run me again."""
 TIME_IS_UP = 124
-SLACK = 10.0
+SLACK = 2.0
 """Seconds by which the warning before a time limit may be late."""
 
 
@@ -105,7 +106,7 @@ class Call:
             pickle.loads(_packed(error))  # noqa: S301 - many exceptions can be written, not read
             _write(self.result, _head("error", "", text), error)
         except Exception:  # noqa: BLE001
-            what = f"It raised {_name(type(error))}: {error}"
+            what = f"It raised an exception that cannot be pickled. {_name(type(error))}: {error}"
             _write(self.result, _head("unpicklable", what, text))
         return 1
 
@@ -184,8 +185,8 @@ class Stop:
         if self.call.one_more_timeout() <= most:
             return False
         _say(
-            f"its time was up {most + 1} times, and max_num_timeout is {most}; `stoker retry` goes on from "
-            "what it saved"
+            f"its time was up {most + 1} times, and max_num_timeout is {most}; "
+            "`stoker retry` goes on from what it saved"
         )
         return True
 
@@ -246,10 +247,8 @@ def _packed(value: object) -> bytes:
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def _name(kind: type) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Protocol, Unpack, overload
 
 from stoker.api import link, stream
 from stoker.api.errors import StokerError, UsageError
@@ -13,10 +13,16 @@ from stoker.api.options import JobOptions, as_options, selector, selectors
 from stoker.api.sweeps import Sweeps
 from stoker.client import surroundings
 
-if TYPE_CHECKING:
-    from stoker.api.futures import Future
 
-Which = int | str | Job | "Future[Any]" | Iterable[Any]
+class HasJob(Protocol):
+    """Something that stands for a job, such as a future."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's label."""
+
+
+Which = int | str | Job | HasJob | Iterable[Any]
 """A job: its id, its label, a name, a range, `last`, what `submit` returned; or several."""
 MOST = 1_000_000
 
@@ -58,9 +64,7 @@ class Client(Sweeps):
         jobs = self._found(reply)
         return jobs if array is not None else jobs[0]
 
-    def submit_lines(
-        self, lines: Iterable[str], **options: Unpack[JobOptions]
-    ) -> list[Job]:
+    def submit_lines(self, lines: Iterable[str], **options: Unpack[JobOptions]) -> list[Job]:
         """Queue one job for each shell line; all of them or none."""
         return self._found(self.send({"lines": list(lines)}, options))
 
@@ -121,9 +125,7 @@ class Client(Sweeps):
         part: int | None = None,
     ) -> str:
         """Return what a job has written so far; `stream="err"` is a stderr of its own."""
-        data = self.link.log(
-            selector(which), stream=stream, tail=tail, attempt=attempt, part=part
-        )
+        data = self.link.log(selector(which), stream=stream, tail=tail, attempt=attempt, part=part)
         return b"".join(data).decode("utf-8", "replace")
 
     def follow(self, which: Which, *, stream: str = "out") -> Iterator[str]:
@@ -136,9 +138,7 @@ class Client(Sweeps):
         if rest:
             yield rest.decode("utf-8", "replace")
 
-    def wait(
-        self, *which: Which, any: bool = False, timeout: float | None = None
-    ) -> list[Job]:
+    def wait(self, *which: Which, any: bool = False, timeout: float | None = None) -> list[Job]:
         """Wait until jobs have ended, or one of them with `any`; TimeoutError when time is up."""
         reply = self.link.wait_long(selectors(which), any_of=any, timeout=timeout)
         for stuck in reply.get("stuck") or ():

@@ -3,36 +3,65 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
-from stoker.api.errors import Unreachable
 from stoker.api.jobs import Event
-from stoker.api.link import AWAY, PAUSE, Link
+from stoker.api.link import Link
 from stoker.client.events import EventStream
 
 QUIET = 60.0
 """Seconds without a word, not even that it is still there, before a daemon counts as gone."""
 
 
+class Stream(EventStream):
+    """The daemon's events, each with its number."""
+
+    def __init__(self, link: Link, after: int | None = None) -> None:
+        self.client, self.last = link, after
+        self.reopen()
+
+    def _read(self, block: bytes) -> None:
+        super()._read(block)
+        if self._events:
+            self._events[-1][1].setdefault("seq", self.last)
+
+    def next_ones(self, beside: int | None = None, seconds: float = QUIET) -> bool | None:
+        """Wait for something, or for another descriptor; False when the daemon hung up."""
+        watched: list[Any] = [self] if beside is None else [self, beside]
+        ready = select.select(watched, [], [], seconds)[0]
+        if self in ready:
+            return self.receive()
+        return None
+
+
 def events(link: Link, after: int | None) -> Iterator[Event]:
-    """Yield events behind a sequence number, over connections that come and go."""
-    stream = EventStream.__new__(EventStream)
-    stream.client, stream.last = link, after
-    link.patiently(stream.reopen)
+    """Yield events behind a sequence number, else from now on, over connections that break."""
+    begin = after if after is not None else int(link.jobs(limit=1)["seq"])
+    return _endless(link, begin)
+
+
+def _endless(link: Link, after: int) -> Iterator[Event]:
+    stream = link.patiently(lambda: Stream(link, after))
     try:
         while True:
             for kind, content in stream.take():
                 yield read(kind, content)
-            ready = select.select([stream], [], [], QUIET)[0]
-            if not ready or not stream.receive():
+            if not stream.next_ones():
                 stream.close()
-                reopen(stream, link)
+                link.patiently(stream.reopen)
     finally:
         stream.close()
 
 
-def read(kind: str, content: dict[str, object]) -> Event:
+def read(kind: str, content: dict[str, Any]) -> Event:
     """Return an event as a value."""
-    raise NotImplementedError
+    job = content.get("job")
+    return Event(
+        seq=int(content["seq"]),
+        kind=kind,
+        at=datetime.fromtimestamp(content["at"], UTC),
+        job=job if isinstance(job, int) else None,
+        raw=content,
+    )

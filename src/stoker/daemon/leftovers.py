@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from stoker.core.contract import unique_id
 from stoker.core.job import Job
 from stoker.core.state import State
+from stoker.daemon import series
 from stoker.store.port import Filter, Store
 
 KEEP_CHECKPOINTS = 14 * 86400.0
@@ -25,10 +26,11 @@ def attempt_of(name: str) -> tuple[int, int] | None:
 
 
 def remove(paths: Iterable[str]) -> None:
-    """Remove directories, whatever is in them."""
+    """Remove directories, whatever is in them, but for the figures that stand in reports."""
     from shutil import rmtree
 
     for path in paths:
+        series.keep(path)
         if os.path.islink(path) or not os.path.isdir(path):
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -62,6 +62,17 @@ def parse(data: bytes) -> Line | None:
         return None
 
 
+def parse_all(data: bytes) -> list[Line]:
+    """Those of these lines that are ours: all at once, or one by one if one of them is odd."""
+    try:
+        return _LINE.decode_lines(data)
+    except (MsgspecError, UnicodeError, RecursionError):
+        pass
+    # A report that was fetched in pieces may have a hole, which reads as zeros.
+    lines = (parse(line.lstrip(b"\0")) for line in data.split(b"\n") if len(line) <= LONGEST)
+    return [line for line in lines if line is not None]
+
+
 def seconds(value: float | None) -> float | None:
     """A duration that can be believed."""
     if value is None or not isfinite(value) or not 0 <= value < OUT_OF_MEASURE:
@@ -84,18 +95,11 @@ class Point(NamedTuple):
     """Numbers, of which some may be infinite or none at all (NaN)."""
 
 
-def points_of(lines: list[bytes]) -> list[Point]:
+def points_of(data: bytes) -> list[Point]:
     """The figures in these lines; what is nothing of that kind is passed over."""
     found = []
-    for data in lines:
-        if b'"metrics"' not in data:
-            continue
-        # A report that was fetched in pieces may have a hole, which reads as zeros.
-        line = parse(data.lstrip(b"\0")) if len(data) <= LONGEST else None
-        if line is None or line.k != "metrics" or not isinstance(line.v, dict):
-            continue
-        values = numbers(line.v)
-        if values:
+    for line in parse_all(data):
+        if line.k == "metrics" and isinstance(line.v, dict) and (values := numbers(line.v)):
             step = line.s if line.s is not None and isfinite(line.s) else None
             found.append(Point(step, moment(line.t), values))
     return found

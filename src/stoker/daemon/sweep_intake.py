@@ -95,7 +95,10 @@ class _Intake:
         )  # fmt: skip
 
     def _example(self) -> dict[str, Any]:
-        found = next(samplers.sequence(self.definition, 0), None)
+        definition = self.definition
+        if definition["method"] in THINKING:
+            definition = {**definition, "method": "random"}
+        found = next(samplers.sequence(definition, 0), None)
         if found is None:
             raise BadValue("The sweep has no trials: its parameters have no values.")
         return found
@@ -234,7 +237,8 @@ def _endless(definition: dict[str, Any]) -> bool:
 
 def _wanted(definition: dict[str, Any]) -> list[dict[str, Any]]:
     """Every trial that is asked for, each once, in order."""
-    samples, found, repeats = definition["samples"], {}, 0
+    samples, repeats = definition["samples"], 0
+    found: dict[str, dict[str, Any]] = {}
     most = MOST_TRIALS + 1 if samples is None else min(samples, MOST_TRIALS + 1)
     if samples is not None and samples > MOST_TRIALS:
         raise BadValue(f"{samples} trials are too many at a time; ask for {MOST_TRIALS} at most.")

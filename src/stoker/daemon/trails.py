@@ -20,6 +20,7 @@ from stoker.core.state import State
 from stoker.daemon.hearing import Key
 from stoker.daemon.leftovers import attempt_of, names_in
 from stoker.daemon.reports import LONGEST, Point, open_regular, points_of
+from stoker.daemon.series import kept
 
 PIECE = 128 * 1024
 """Bytes of one report that are read at a time."""
@@ -42,10 +43,10 @@ class Scores(Protocol):
 class Scrapes(Protocol):
     """Who finds the figures of jobs that do not report them."""
 
-    def watch(self, job: Job) -> None:
+    def watch(self, job: Job, attempt: int) -> None:
         """Look for those of this attempt from now on."""
 
-    def finish(self, key: Key) -> None:
+    def finish(self, job: Job, attempt: int) -> None:
         """It has ended: look at the rest, then say so."""
 
     def take_finished(self) -> list[Key]:
@@ -86,10 +87,10 @@ class Place(Struct):
         finally:
             os.close(fd)
         self.offset += len(data)
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        whole, _, self.rest = (self.rest + data).rpartition(b"\n")
         if len(self.rest) > LONGEST:  # its end will be no line of ours either
             self.rest = self.rest[: LONGEST + 1]
-        return points_of(lines), bool(data) and self.offset < size
+        return points_of(whole), bool(data) and self.offset < size
 
 
 class Trail(Struct):
@@ -128,6 +129,8 @@ class Trails:
         self.inherited: set[Key] | None = None
         """Attempts that an earlier daemon has listened to; None: all, as we have just begun."""
         self._unmarked: list[Key] = []
+        self._closed: set[Key] = set()
+        """Those that were closed before we had looked around."""
 
     # -- who has one --------------------------------------------------------------------
 
@@ -139,6 +142,8 @@ class Trails:
             job = self.state().jobs.get(key[0]) if key is not None else None
             if key is None or job is None or key in running or key[1] > job.attempt:
                 continue
+            if key in self._closed:
+                continue
             if self._concerns(job) and not os.path.lexists(f"{self._directory(key)}/{TOLD}"):
                 self._leave(self._trail(job, key))
         for job in self.state().running.values():
@@ -148,7 +153,7 @@ class Trails:
     def started(self, job: Job) -> None:
         """An attempt runs: if its figures must be searched for, that begins."""
         if self.scrapes is not None and self._source(job):
-            self.scrapes.watch(job)
+            self.scrapes.watch(job, job.attempt)
 
     def _concerns(self, job: Job) -> bool:
         return job.params is not None or self._source(job)
@@ -162,7 +167,7 @@ class Trails:
     def _trail(self, job: Job, key: Key) -> Trail:
         trail = self.trails.get(key)
         if trail is None:
-            paths = (f"{self._directory(key)}/report", mirror_of(self.home, key))
+            paths = (f"{self._directory(key)}/report", kept(self.home, key))
             old = self.inherited is None or key in self.inherited
             places = [Place(path, size_of(path) if old else 0) for path in paths]
             searched = self.scrapes is None or not self._source(job)
@@ -197,12 +202,11 @@ class Trails:
         if trail.searched:
             trail.settle()
         elif self.scrapes is not None:
-            self.scrapes.finish(trail.key)
+            self.scrapes.finish(trail.job, trail.key[1])
         self.behind[trail.key] = None
 
     def turn(self) -> list[Event]:
         """Go on with those that have more, a bounded piece of it."""
-        self._mark()
         for key in self.scrapes.take_finished() if self.scrapes is not None else ():
             if key in self.trails:
                 self.trails[key].searched = True
@@ -241,6 +245,8 @@ class Trails:
         del self.trails[key]
         self.behind.pop(key, None)
         self._unmarked.append(key)
+        if self.inherited is None:
+            self._closed.add(key)
         job = self._job(trail)
         told = [] if self.scores is None or job.params is None else self.scores.over(job, key)
         self.release(key)
@@ -249,8 +255,8 @@ class Trails:
     def _job(self, trail: Trail) -> Job:
         return self.state().jobs.get(trail.key[0], trail.job)
 
-    def _mark(self) -> None:
-        """What was told in the turn before is on record by now, and is not told again."""
+    def mark(self) -> None:
+        """A turn begins: what was told in the one before is on record, and is not told again."""
         marked, self._unmarked = self._unmarked, []
         for key in marked:
             job = self.state().jobs.get(key[0])
@@ -264,17 +270,12 @@ class Trails:
         return key in self.trails
 
     def gone(self, job: int) -> None:
-        """A job's attempt is over, or the job is forgotten; what has ended well is closed itself."""
+        """Forget attempts that are no more; what has been told as ended is closed by itself."""
         for key in [key for key in self.trails if key[0] == job]:
             found = self.state().jobs.get(job)
             current = found is not None and found.holding and found.attempt == key[1]
             if not current and not self.trails[key].ended:
                 del self.trails[key]
-
-
-def mirror_of(home: str, key: Key) -> str:
-    """Where the report of an attempt on another machine is kept, and of any that is over."""
-    return f"{home}/series/{key[0]}.{key[1]}"
 
 
 def size_of(path: str) -> int:

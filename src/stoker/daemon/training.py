@@ -144,6 +144,7 @@ class Trainings:
 
     def heed(self, facts: list[e.Event]) -> list[e.Event]:
         """Add what reports say; of an attempt that is over, before its end."""
+        self.trails.mark()
         told: list[e.Event] = []
         started: dict[Key, float] = {}
         for fact in facts:

@@ -29,7 +29,7 @@ SQLITE = {
 }
 """By layout: what makes the next one of it."""
 POSTGRES = {
-    # PostgreSQL reads no JSON in which a zero byte is spelled out.
+    # PostgreSQL takes no text out of JSON with a zero byte in it, however it is spelled.
     1: r"""
         ALTER TABLE jobs ADD COLUMN member_of bigint;
         UPDATE jobs SET member_of =

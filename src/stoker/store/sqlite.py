@@ -29,9 +29,10 @@ _WRITE_JOB = """
 """
 """Updated in place, so that only the indexes are touched whose columns change."""
 _MEMBERS = """
-    SELECT jobs.data FROM sweeps JOIN jobs ON jobs.member_of = sweeps.id
+    SELECT jobs.data FROM sweeps CROSS JOIN jobs ON jobs.member_of = sweeps.id
     WHERE sweeps.resident = 1 AND jobs.resident = 0 ORDER BY jobs.id
 """
+"""CROSS: sweep by sweep. Otherwise SQLite may read every job there ever was."""
 _ENDED = [state.value for state in FINISHED]
 
 

@@ -19,7 +19,7 @@ def number(dimension: int, index: int) -> int:
 
 
 def unit(dimension: int, index: int, key: int) -> float:
-    """The coordinate of a point in (0, 1), scrambled by a key of 32 bits.
+    """The coordinate of a point in (0, 1), scrambled by a key of 32 random bits.
 
     Which half an interval's points are put into is drawn anew for each interval (Owen's nested
     scrambling, by the hash of Laine and Karras with Burley's constants). Intervals of 2⁻ᵏ keep

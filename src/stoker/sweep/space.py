@@ -7,6 +7,7 @@ A spec is one entry of a sweep's `parameters`: `{"value": 1}`, `{"values": [16, 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def at(spec: dict[str, Any], u: float) -> Any:
         count = spec["max"] - spec["min"] + 1
         return spec["min"] + min(int(u * count), count - 1)
     if kind == "int_log_uniform":
-        # From half below the first to half above the last: these two get their share as well.
-        value = _log_between(spec["min"] - 0.5, spec["max"] + 0.5, u)
-        return min(max(round(value), spec["min"]), spec["max"])
+        # Up to the one after the last, so that the last has its share as well.
+        value = int(_log_between(spec["min"], spec["max"] + 1, u))
+        return min(max(value, spec["min"]), spec["max"])
     if kind == "uniform":
         return tidy(spec, spec["min"] + u * (spec["max"] - spec["min"]))
     if kind == "log_uniform":
@@ -123,7 +124,7 @@ def tidy(spec: dict[str, Any], value: float) -> float:
 
 def nearest(spec: dict[str, Any], value: float) -> float:
     """The multiple of q next to a number, within the limits."""
-    count = round(_exact(value) / _exact(spec["q"]))
+    count = round(value / spec["q"])
     if "min" in spec:
         first, last = bounds(spec)
         count = min(max(count, first), last)
@@ -132,11 +133,7 @@ def nearest(spec: dict[str, Any], value: float) -> float:
 
 def bounds(spec: dict[str, Any]) -> tuple[int, int]:
     """The first and the last multiple of q within the limits, as how many times q."""
-    q = _exact(spec["q"])
-    first = math.ceil(_exact(spec["min"]) / q)
-    last = math.floor(_exact(spec["max"]) / q)
-    # Where there is none between them, the limits give way, not q.
-    return (first, last) if first <= last else (last, last)
+    return _bounds(spec["min"], spec["max"], spec["q"])
 
 
 def multiple(count: int, q: float, whole: bool) -> float:
@@ -181,6 +178,15 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))  # beyond that there is nothing but infinity
 
 
+@lru_cache(maxsize=256)
+def _bounds(low: float, high: float, q: float) -> tuple[int, int]:
+    first = math.ceil(_exact(low) / _exact(q))
+    last = math.floor(_exact(high) / _exact(q))
+    # Where there is none between them, the limits give way, not q.
+    return (first, last) if first <= last else (last, last)
+
+
+@lru_cache(maxsize=256)
 def _exact(value: float) -> Any:
     """As people mean it: 0.1 is a tenth."""
     from decimal import Decimal

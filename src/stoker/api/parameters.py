@@ -1,0 +1,147 @@
+"""The parameters of an Executor: submitit's names, and those of a submission."""
+
+from __future__ import annotations
+
+import os
+import signal as signals
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stoker.api.errors import UnknownOption, UsageError
+from stoker.api.options import NAMES, as_options
+
+SUBMITIT = frozenset(
+    {
+        "timeout_min", "mem_gb", "tasks_per_node", "array_parallelism", "stderr_to_stdout",
+        "max_num_timeout", "signal_delay_s", "python", "cluster",
+    }
+)  # fmt: skip
+"""What is said in submitit's words, or is about calls only."""
+VALID = NAMES | SUBMITIT
+SLURM = {
+    "time": "timeout_min",
+    "mem": "mem",
+    "num_gpus": "gpus",
+    "ntasks_per_node": "tasks_per_node",
+}
+"""Slurm's names in submitit that are called differently here."""
+OTHERS = ("slurm_", "local_", "debug_")
+"""Parameters for one kind of submitit's executors. Those of Slurm are used where they have a
+meaning here; the rest is passed over, as submitit does."""
+SECONDS = 60
+"""How long before its end, or before it has to go, a call that can be saved is told."""
+TIMEOUTS = 3
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parameters come to."""
+
+    options: dict[str, object]
+    """Those of a submission, as the API takes them."""
+    at_once: int | None = None
+    """How many members of an array run at a time."""
+    one_log: bool = True
+    timeouts: int = TIMEOUTS
+    signal: int | None = None
+    signal_delay: int = SECONDS
+    python: str | None = None
+
+
+def check(given: Mapping[str, object]) -> dict[str, object]:
+    """Return parameters under their own names; a misspelt one is an error that lists them all."""
+    found: dict[str, object] = {}
+    slurm: dict[str, object] = {}
+    for name, value in given.items():
+        if name.startswith("stoker_") and name.removeprefix("stoker_") in VALID:
+            slurm[name.removeprefix("stoker_")] = value
+        elif name in VALID:
+            found[name] = value
+        elif name.startswith(OTHERS):
+            bare = name.removeprefix("slurm_")
+            bare = SLURM.get(bare, bare)
+            if bare in VALID:
+                slurm[bare] = value
+        else:
+            raise UnknownOption(name, VALID, "parameter")
+    found.update(slurm)
+    return found
+
+
+def settled(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
+    """Read checked parameters; `checkpoints` is true of calls that can be stopped and go on."""
+    rest = {name: value for name, value in given.items() if value is not None}
+    own = {name: rest.pop(name) for name in SUBMITIT & set(rest)}
+    _one_machine(own, rest)
+    options = as_options(rest, "parameter")
+    if "gpus_per_node" in options:
+        options["gpus"] = options.pop("gpus_per_node")
+    if "timeout_min" in own:
+        options["time"] = f"{round(float(own['timeout_min']) * 60)}s"
+    if "mem_gb" in own:
+        options["mem"] = f"{float(own['mem_gb']):g}G"
+    delay = own.get("signal_delay_s", SECONDS)
+    if checkpoints:
+        limit = _seconds(options.get("time"))
+        if limit is not None and "signal_delay_s" not in own:
+            delay = max(1, min(SECONDS, limit // 4))
+        # USR1 is what NCCL listens to.
+        options.setdefault("signal", f"USR2@{delay}")
+        if not {"requeue", "no_requeue", "retries", "retry_on"} & set(options):
+            options["requeue"] = True
+    number, delay = _signal(options.get("signal"), int(delay))
+    return Settings(
+        options=options,
+        at_once=_positive(own.get("array_parallelism"), "array_parallelism"),
+        one_log=bool(own.get("stderr_to_stdout", True)),
+        timeouts=int(own.get("max_num_timeout", TIMEOUTS)),
+        signal=number,
+        signal_delay=delay,
+        python=os.fspath(own["python"]) if "python" in own else None,
+    )
+
+
+def _one_machine(own: Mapping[str, Any], rest: dict[str, Any]) -> None:
+    """Refuse calls that several processes should do: their result is one."""
+    for name, value in (
+        ("tasks_per_node", own.get("tasks_per_node", 1)),
+        ("nodes", rest.pop("nodes", 1)),
+        ("ntasks", rest.pop("ntasks", 1)),
+        ("ntasks_per_node", rest.pop("ntasks_per_node", 1)),
+    ):
+        if str(value) != "1":
+            raise UsageError(
+                f"A call is one process on one machine, so {name} must be 1, not {value}. "
+                "For more, have it start them, or use Client.submit with a command."
+            )
+
+
+def _positive(value: object, name: str) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}.")
+    return value
+
+
+def _seconds(text: object) -> int | None:
+    """Return how long a time limit is, where that is said in seconds or minutes."""
+    if not isinstance(text, str):
+        return None
+    if text.isdecimal():
+        return int(text) * 60
+    number, unit = text[:-1], text[-1:]
+    factor = {"s": 1, "m": 60, "h": 3600}.get(unit)
+    return int(number) * factor if factor and number.isdecimal() else None
+
+
+def _signal(text: object, delay: int) -> tuple[int | None, int]:
+    """Read `USR2@60` as the runner needs it; what is wrong with it, the daemon says."""
+    if not isinstance(text, str):
+        return None, delay
+    name, _, seconds = text.removeprefix("B:").partition("@")
+    word = name.upper().removeprefix("SIG")
+    number = signals.Signals.__members__.get(f"SIG{word}")
+    found = int(word) if word.isdecimal() else int(number) if number is not None else None
+    return found, int(seconds) if seconds.isdecimal() else delay

@@ -1,0 +1,216 @@
+"""The definition of a sweep: a plain table, checked here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.checking import (
+    MOST_VALUES,
+    BadSweep,
+    Values,
+    bad,
+    known_keys,
+    number_in,
+    one_of,
+    sound,
+    table,
+    text,
+    whole,
+)
+from stoker.sweep.specs import in_grid, name_of, spec
+from stoker.sweep.stopping import stop_of
+from stoker.sweep.template import check_template, program_name
+from stoker.sweep.values import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["BadSweep", "check"]
+
+METHODS = ("grid", "random", "sobol", "tpe", "gp", "list")
+KEYS = (
+    "name", "method", "parameters", "points", "samples", "seed", "metric", "stop", "command",
+    "line", "max_running",
+)  # fmt: skip
+MOST_PARAMETERS = 1_000
+MOST_WORDS = 10_000
+LONGEST_PATTERN = 1_000
+_NAME = re.compile(r"[\w.:+-]{1,64}")
+
+
+def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
+    """Return the definition with all that was left out filled in; BadSweep if it cannot be."""
+    found = table(where, "the definition", raw)
+    known_keys(where, "", found, KEYS)
+    method = one_of(where, "method", found.get("method"), METHODS)
+    parameters, points = _space(where, method, found)
+    metric = _metric(where, found.get("metric"))
+    stop = stop_of(where, "stop", found.get("stop"))
+    for needed, by in (
+        (method in {"tpe", "gp"}, f"method {method}"),
+        (stop is not None, "stop"),
+    ):
+        if needed and metric is None:
+            raise BadSweep(f"{where}: metric is missing; {by} needs the name of one.")
+    command, line = _command(where, found)
+    definition = {
+        "name": _name(where, found.get("name"), command or line or ""),
+        "method": method,
+        "parameters": parameters,
+        "points": points,
+        "samples": _optional(where, "samples", found),
+        "seed": whole(where, "seed", found.get("seed", 0), 0),
+        "metric": metric,
+        "stop": stop,
+        "command": command,
+        "line": line,
+        "max_running": _optional(where, "max_running", found),
+    }
+    # What does not belong to this kind of sweep is not there at all.
+    for key in ("points", "command", "line"):
+        if definition[key] is None:
+            del definition[key]
+    check_template(definition, where)
+    return definition
+
+
+def _name(where: str, raw: object, command: list[str] | str) -> str:
+    if raw is None:
+        return program_name(command)
+    if not isinstance(raw, str) or not _NAME.fullmatch(raw):
+        raise bad(where, "name", raw, "a name of 1 to 64 letters, digits and _ . : + -")
+    return raw
+
+
+def _optional(where: str, key: str, found: dict[str, Any]) -> int | None:
+    return None if found.get(key) is None else whole(where, key, found[key], 1)
+
+
+def _space(
+    where: str, method: str, found: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    """The parameters, and for a list its rows."""
+    raw = table(where, "parameters", found.get("parameters", {}))
+    points = found.get("points")
+    if method == "list":
+        if raw:
+            raise BadSweep(f"{where}: parameters cannot stand beside the points of method list.")
+        return {}, _points(where, points)
+    if points is not None:
+        raise BadSweep(f"{where}: points belong to method list, and the method is {method}.")
+    if not raw:
+        raise BadSweep(f"{where}: parameters is empty; at least one parameter was expected.")
+    if len(raw) > MOST_PARAMETERS:
+        raise BadSweep(
+            f"{where}: parameters has {len(raw):,} names; {MOST_PARAMETERS:,} are allowed."
+        )
+    values, parameters = Values(where), {}
+    for name, given in raw.items():
+        path = f"parameters.{name_of(where, 'parameters', name)}"
+        checked = spec(given, path, values)
+        parameters[name] = in_grid(checked, where, path) if method == "grid" else checked
+    return parameters, None
+
+
+def _points(where: str, raw: object) -> list[dict[str, Any]]:
+    if not isinstance(raw, list) or not raw:
+        raise bad(where, "points", raw, "a list of rows, each a table of names and values,")
+    if len(raw) > MOST_VALUES:
+        raise BadSweep(f"{where}: points has {len(raw):,} rows; {MOST_VALUES:,} are allowed.")
+    names = list(table(where, "points[0]", raw[0]))
+    if not 0 < len(names) <= MOST_PARAMETERS:
+        raise BadSweep(
+            f"{where}: points[0] has {len(names):,} names; 1 to {MOST_PARAMETERS:,} are allowed."
+        )
+    for name in names:
+        name_of(where, "points[0]", name)
+    rows: dict[str, dict[str, Any]] = {}
+    for place, row in enumerate(raw):
+        path = f"points[{place}]"
+        if table(where, path, row).keys() != raw[0].keys():
+            other = sorted(row.keys() ^ raw[0].keys())[0]
+            verb = "has" if other in row else "has no"
+            raise BadSweep(f"{where}: {path} {verb} {other}, unlike the first row.")
+        values = Values(where)
+        checked = {name: values.one(f"{path}.{name}", row[name]) for name in names}
+        rows.setdefault(canonical(checked), checked)
+    return list(rows.values())
+
+
+def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str | None]:
+    """The words of the command, or the line for a shell: one of both."""
+    words, line = found.get("command"), found.get("line")
+    if (words is None) == (line is None):
+        raise BadSweep(
+            f"{where}: {'command or line is missing' if line is None else 'command and line'}; "
+            "exactly one of command (a list of words) and line (for a shell) was expected."
+        )
+    if line is not None:
+        return None, text(where, "line", line, "a line for a shell")
+    if not isinstance(words, list) or not words or len(words) > MOST_WORDS:
+        raise bad(where, "command", words, f"a list of 1 to {MOST_WORDS:,} words")
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            raise bad(where, f"command[{place}]", word, "a text")
+        sound(where, f"command[{place}]", word)
+    return list(words), None
+
+
+# ---------------------------------------------------------------------------- the metric
+
+
+def _metric(where: str, raw: object) -> dict[str, Any] | None:
+    if raw is None:
+        return None
+    found = table(where, "metric", raw)
+    known_keys(where, "metric", found, ("name", "goal", "target", "summary", "source"))
+    name = text(where, "metric.name", found.get("name"), "the name of a metric")
+    target = found.get("target")
+    goal = found.get("goal", "minimize")
+    return {
+        "name": name,
+        "goal": one_of(where, "metric.goal", goal, ("minimize", "maximize")),
+        "target": None if target is None else number_in(where, "metric.target", target),
+        "summary": one_of(where, "metric.summary", found.get("summary", "last"), ("last", "best")),
+        "source": _source(where, name, found.get("source")),
+    }
+
+
+def _source(where: str, metric: str, raw: object) -> dict[str, Any]:
+    """Where the metric is read from: the script's reports, its log, or a file it writes."""
+    path = "metric.source"
+    if raw is None:
+        return {"kind": "report"}
+    found = table(where, path, raw)
+    kinds = {"report": (), "log": ("pattern",), "file": ("path",)}
+    kind = one_of(where, f"{path}.kind", found.get("kind"), tuple(kinds))
+    known_keys(where, path, found, ("kind", *kinds[kind]))
+    if kind == "log":
+        return {"kind": kind, "pattern": _pattern(where, metric, found.get("pattern"))}
+    if kind == "file":
+        expected = "the path of a JSON or CSV file"
+        return {"kind": kind, "path": text(where, f"{path}.path", found.get("path"), expected)}
+    return {"kind": kind}
+
+
+def _pattern(where: str, metric: str, raw: object) -> str:
+    """A regular expression of which it is clear what is the value."""
+    path = "metric.source.pattern"
+    pattern = text(where, path, raw, "a regular expression")
+    if len(pattern) > LONGEST_PATTERN:
+        raise BadSweep(
+            f"{where}: {path} has {len(pattern):,} characters; {LONGEST_PATTERN:,} are allowed."
+        )
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadSweep(f"{where}: {path} is no regular expression: {error}.") from None
+    groups = compiled.groupindex
+    if metric in groups or "value" in groups or compiled.groups - ("step" in groups) == 1:
+        return pattern
+    own = metric if metric.isidentifier() else "value"
+    raise BadSweep(
+        f"{where}: {path} is {pattern!r}; one group around the value was expected, "
+        f"for example {metric}=(?P<{own}>\\S+)."
+    )

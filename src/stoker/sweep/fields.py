@@ -1,0 +1,162 @@
+"""The places in a command where parameters go: `${args}`, `${param:lr}`, `{lr:.3f}`."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.checking import BadSweep
+from stoker.sweep.values import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+LISTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_no_equals")
+"""Macros that become several words."""
+WHOLE = (*LISTS, "args_json", "args_json_file")
+"""Macros that name all parameters at once."""
+MACROS = ("env", "interpreter", "program", *WHOLE, "no_args", "envvar", "param")
+KNOWN = (
+    "${env}, ${interpreter}, ${program}, ${args}, ${args_no_boolean_flags}, ${args_no_hyphens}, "
+    "${args_no_equals}, ${args_json}, ${args_json_file}, ${no_args}, ${envvar:NAME} and "
+    "${param:NAME}"
+)
+STAYS = ("gpu",)
+"""Fields that are not ours: they are filled in when the trial starts."""
+WIDEST = 4
+"""Digits that a width may have: {a:>9999999999} would fill the memory with blanks."""
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+OVERRIDE = re.compile(
+    r"(?P<sign>\+\+|\+|~|)"
+    r"(?P<key>[A-Za-z_$][\w$-]*(?:[./][\w$-]+)*(?:@[\w$.-]*)?)=(?P<value>.*)",
+    re.ASCII | re.DOTALL,
+)
+"""One of Hydra's overrides: key=value with +, ++ or ~ in front of it."""
+_WORD = re.compile(
+    r"(?P<literal>\$\$\{)|\$\{(?P<macro>[^{}]*)\}|\{\{(?P<twice>[^{}]*)\}\}|\{(?P<field>[^{}]*)\}"
+)
+_LINE = re.compile(r"\$\{(?P<macro>[^{}]*)\}|(?P<twice>\{\{|\}\})|\{(?P<field>[^{}]*)\}|[{}]")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_LINE_MACROS = (*WHOLE, "param", "no_args")
+"""In a line for a shell, all other ${...} are the shell's."""
+
+
+class Macro:
+    """One ${name} or ${name:argument}."""
+
+    __slots__ = ("argument", "name")
+
+    def __init__(self, name: str, argument: str) -> None:
+        self.name, self.argument = name, argument
+
+
+class Field:
+    """One {name}, {name!r} or {name:spec}."""
+
+    __slots__ = ("conversion", "name", "spec", "typed")
+
+    def __init__(self, inner: str) -> None:
+        self.typed = f"{{{inner}}}"
+        head, _, self.spec = inner.partition(":")
+        self.name, _, self.conversion = head.partition("!")
+
+    def shown(self, value: object) -> str:
+        """What stands in place of the field."""
+        text = {"r": repr, "a": ascii}.get(self.conversion, shown)(value)
+        if not self.spec:
+            return text
+        return format(text if self.conversion or isinstance(value, list) else value, self.spec)
+
+    def check(self, where: str, values: Collection[object]) -> None:
+        """Refuse a format that some of these values cannot take."""
+        if self.conversion not in {"", "r", "s", "a"}:
+            raise BadSweep(f"{where}: {self.typed} has a conversion that is not !r, !s or !a.")
+        if max((len(digits) for digits in re.findall(r"\d+", self.spec)), default=0) > WIDEST:
+            raise BadSweep(f"{where}: {self.typed} is too wide.")
+        for value in values:
+            try:
+                self.shown(value)
+            except (ValueError, TypeError, OverflowError):
+                raise BadSweep(
+                    f"{where}: {self.typed} has a format that {value!r}, a value of {self.name}, "
+                    "cannot take."
+                ) from None
+
+
+Piece = str | Macro | Field
+
+
+def word_pieces(word: str, names: Collection[str], where: str) -> Iterator[Piece]:
+    """Take one word of a command apart; braces that name no parameter are its own."""
+    # In an override, {lr:1} is one of Hydra's tables.
+    bare = OVERRIDE.match(word) is not None
+    at = 0
+    for found in _WORD.finditer(word):
+        piece: Piece = found[0]
+        field, twice = found["field"], found["twice"]
+        if found["literal"]:
+            piece = "${"
+        elif found["macro"] is not None:
+            piece = _macro(found["macro"], names, where)
+        elif twice is not None and Field(twice).name in names:
+            piece = f"{{{twice}}}"
+        elif field is not None and (field if bare else Field(field).name) in names:
+            piece = Field(field)
+        yield word[at : found.start()]
+        yield piece
+        at = found.end()
+    yield word[at:]
+
+
+def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece]:
+    """Take a line for a shell apart; a brace that is the shell's is doubled."""
+    at = 0
+    for found in _LINE.finditer(line):
+        piece: Piece = found[0]
+        if found["macro"] is not None:
+            if found["macro"].partition(":")[0] in _LINE_MACROS:
+                piece = _macro(found["macro"], names, where)
+        elif found["twice"]:
+            piece = found[0][0]
+        elif found["field"] is None:
+            raise BadSweep(
+                f"{where}: line has a {found[0]} that belongs to no pair; "
+                f"one that is the shell's is doubled: {found[0] * 2}"
+            )
+        elif found["field"] not in STAYS or found["field"] in names:
+            piece = _named(found["field"], names, where)
+        yield line[at : found.start()]
+        yield piece
+        at = found.end()
+    yield line[at:]
+
+
+def _named(inner: str, names: Collection[str], where: str) -> Field:
+    field = Field(inner)
+    if field.name not in names:
+        raise BadSweep(
+            f"{where}: line has {field.typed}, which is no parameter; {_listed(names)}. "
+            f"Braces that are the shell's are doubled: {{{field.typed}}}"
+        )
+    return field
+
+
+def _macro(inner: str, names: Collection[str], where: str) -> Macro:
+    name, colon, argument = inner.partition(":")
+    takes = name in {"envvar", "param"}
+    if name not in MACROS or bool(colon) != takes:
+        raise BadSweep(
+            f"{where}: command has ${{{inner}}}; known are {KNOWN}. "
+            f"Write $${{{inner}}} for one that is not ours."
+        )
+    if name == "program":
+        raise BadSweep(f"{where}: command has ${{program}}, but there is no program.")
+    if name == "param" and argument not in names:
+        raise BadSweep(f"{where}: ${{{inner}}} is no parameter; {_listed(names)}.")
+    if name == "envvar" and not _VARIABLE.fullmatch(argument):
+        raise BadSweep(f"{where}: ${{{inner}}} is not the name of a variable.")
+    return Macro(name, argument)
+
+
+def _listed(names: Collection[str]) -> str:
+    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names) or 'none'}"

@@ -1,0 +1,194 @@
+"""What functions in a value mean: Hydra's sweeps, and our distributions by their names."""
+
+from __future__ import annotations
+
+from stoker.sweep.checking import MOST_VALUES
+from stoker.sweep.grammar import Call, NotUnderstood
+from stoker.sweep.specs import KEYS
+from stoker.sweep.values import canonical, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+CASTS = ("int", "float", "str", "bool")
+MISSING = object()
+LOGARITHMIC = {"uniform": "log_uniform", "int_uniform": "int_log_uniform"}
+
+
+def swept(call: Call) -> dict[str, Any] | None:
+    """The parameter that a call describes; None when it describes a single value."""
+    if call.name in KEYS:
+        return _distribution(call)
+    if call.name in CASTS:
+        return _cast(call)
+    function = FUNCTIONS.get(call.name)
+    if function is None:
+        return None
+    return function(call)
+
+
+def known(name: str) -> bool:
+    """Whether a name is one of a function that sweeps."""
+    return name in FUNCTIONS or name in KEYS
+
+
+def names() -> list[str]:
+    """All functions that a person may use."""
+    return [name for name in FUNCTIONS if name != "glob"] + list(KEYS)
+
+
+def _distribution(call: Call) -> dict[str, Any]:
+    keys = KEYS[call.name]
+    given = {key: value for key, value in _bound(call, *keys).items() if value is not MISSING}
+    return {"distribution": call.name, **given}
+
+
+def _choice(call: Call) -> dict[str, Any]:
+    if call.named or not call.args:
+        raise NotUnderstood("choice() takes values: choice(1,2,3)")
+    return {"values": _plain(call.args)}
+
+
+def _range(call: Call) -> dict[str, Any]:
+    """Numbers from start to below stop, as people mean them: three times 0.1 is 0.3."""
+    from decimal import Decimal
+    from math import ceil
+
+    given = _bound(call, "start", "stop", "step")
+    start, stop, step = given["start"], given["stop"], given["step"]
+    if stop is MISSING:
+        start, stop = 0, start
+    numbers = [start, stop, 1 if step is MISSING else step]
+    if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        raise NotUnderstood("range() takes numbers: range(start,stop) or range(start,stop,step)")
+    first, last, by = (Decimal(repr(number)) for number in numbers)
+    if not by:
+        raise NotUnderstood("the step of range() is 0")
+    count = ceil((last - first) / by)
+    if not 0 < count <= MOST_VALUES:
+        raise NotUnderstood(f"range() has {max(count, 0):,} values; 1 to {MOST_VALUES:,} can be")
+    kind = int if all(isinstance(number, int) for number in numbers) else float
+    return {"values": [kind(first + by * place) for place in range(count)]}
+
+
+def _interval(call: Call) -> dict[str, Any]:
+    given = _bound(call, "start", "end")
+    if MISSING in given.values():
+        raise NotUnderstood("interval() takes two numbers: interval(0,1)")
+    return {"distribution": "uniform", "min": given["start"], "max": given["end"]}
+
+
+def _tag(call: Call) -> dict[str, Any]:
+    """Tags of a sweep; the only one that means something here is `log`."""
+    *tags, last = [*call.args, call.named.get("sweep")] if call.named else call.args or [None]
+    found = swept(last) if isinstance(last, Call) else None
+    if found is None:
+        raise NotUnderstood("tag() takes a sweep at its end: tag(log, interval(1e-5,0.1))")
+    if "log" in tags and "distribution" in found:
+        found["distribution"] = LOGARITHMIC.get(found["distribution"], found["distribution"])
+    return found
+
+
+def _sort(call: Call) -> dict[str, Any] | None:
+    backwards = call.named.get("reverse", False)
+    values = _several(call, "reverse")
+    if values is None:
+        return None
+    try:
+        return {"values": sorted(values, reverse=backwards is True)}
+    except TypeError:
+        raise NotUnderstood("sort() cannot compare texts and numbers") from None
+
+
+def _shuffle(call: Call) -> dict[str, Any] | None:
+    """In an order of no meaning, but the same each time: it is the same sweep again then."""
+    import random
+
+    values = _several(call)
+    if values is None:
+        return None
+    values = sorted(values, key=lambda value: canonical({"": value}))
+    random.Random(len(values)).shuffle(values)
+    return {"values": values}
+
+
+def _glob(call: Call) -> dict[str, Any]:
+    raise NotUnderstood("glob() needs Hydra's own config groups; list the names instead")
+
+
+def _cast(call: Call) -> dict[str, Any] | None:
+    """A sweep whose values are all made int, float, str or bool; None for a single value."""
+    kind = call.name
+    only = call.args[0] if len(call.args) == 1 else None
+    if len(call.args) > 1:
+        found: dict[str, Any] | None = {"values": _plain(call.args)}
+    else:
+        found = swept(only) if isinstance(only, Call) else None
+    if found is None:
+        return None
+    if "values" in found:
+        return {"values": [_as(kind, value) for value in found["values"]]}
+    if kind == "float":
+        return found
+    if kind != "int" or found["distribution"] not in {"uniform", "log_uniform"}:
+        raise NotUnderstood(f"{kind}() cannot be made of {found['distribution']}")
+    limits = {key: _as("int", found[key]) for key in ("min", "max")}
+    return {"distribution": f"int_{found['distribution']}", **limits}
+
+
+def _as(kind: str, value: Any) -> Any:
+    if kind == "str" and not isinstance(value, list | dict):
+        return {None: "null", True: "true", False: "false"}.get(value, shown(value))
+    if kind == "bool" and isinstance(value, str):
+        if value.lower() in {"true", "false"}:
+            return value.lower() == "true"
+    elif isinstance(value, str | int | float):
+        try:
+            return {"int": int, "float": float, "bool": bool}[kind](value)
+        except (ValueError, OverflowError, KeyError):
+            pass
+    raise NotUnderstood(f"{kind}() cannot be made of {value!r}")
+
+
+def _several(call: Call, *named: str) -> list[Any] | None:
+    """The values of a call that orders them; None when it is about one list, a single value."""
+    if set(call.named) - {*named, "sweep"}:
+        return None
+    args = [*call.args, *([call.named["sweep"]] if "sweep" in call.named else [])]
+    if len(args) == 1 and isinstance(args[0], Call):
+        found = swept(args[0])
+        if found is None or "values" not in found:
+            raise NotUnderstood(f"{call.name}() takes values, choice() or range()")
+        return list(found["values"])
+    return _plain(args) if len(args) > 1 else None
+
+
+def _plain(args: list[Any]) -> list[Any]:
+    for value in args:
+        if isinstance(value, Call):
+            raise NotUnderstood(f"{value.name}() cannot be one value among others")
+    return args
+
+
+def _bound(call: Call, *keys: str) -> dict[str, Any]:
+    """Arguments by the names they have, whether they were given by name or by place."""
+    places = keys[: len(call.args)]
+    twice = [key for key in call.named if key in places or key not in keys]
+    if twice or len(call.args) > len(keys):
+        raise NotUnderstood(f"{call.name}() takes {', '.join(keys)}")
+    _plain([*call.args, *call.named.values()])
+    given = dict(zip(places, call.args, strict=True)) | call.named
+    return {key: given.get(key, MISSING) for key in keys}
+
+
+FUNCTIONS: dict[str, Callable[[Call], dict[str, Any] | None]] = {
+    "choice": _choice,
+    "range": _range,
+    "interval": _interval,
+    "tag": _tag,
+    "sort": _sort,
+    "shuffle": _shuffle,
+    "glob": _glob,
+}

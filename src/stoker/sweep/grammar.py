@@ -1,0 +1,229 @@
+"""The grammar of Hydra's values: `0.1`, `'a, b'`, `[1,2]`, `{a:1}`, `range(0,5)`, read and written.
+
+Wider than Hydra's own in what a bare text may be; what is written back, Hydra reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.values import number, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ESCAPED = "\\()[]{}:=, \t"
+"""Characters that Hydra reads literally behind a backslash."""
+BLANK = " \t"
+DEEPEST = 20
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+_NAMED = re.compile(r"([A-Za-z_][\w-]*)[ \t]*=[ \t]*", re.ASCII)
+_BARE = re.compile(r"[\w/.+%@*?|:-]+", re.ASCII)
+_ENDLESS = re.compile(r"[+-]?(?:inf|nan)", re.IGNORECASE)
+
+
+class NotUnderstood(ValueError):  # noqa: N818
+    """Why a value cannot be read, as the end of a sentence."""
+
+
+class Call:
+    """A function with what stands in its parentheses."""
+
+    __slots__ = ("args", "name", "named")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.args: list[Any] = []
+        self.named: dict[str, Any] = {}
+
+
+def read(text: str) -> list[Any]:
+    """The elements of a value, between its commas."""
+    return _Reader(text).all()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.depth = text, 0, 0
+
+    def all(self) -> list[Any]:
+        found = [self.element(",")]
+        while self.here():
+            self.at += 1  # a comma: nothing else ends an element here
+            found.append(self.element(","))
+        return found
+
+    def here(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def element(self, ends: str) -> Any:
+        """Read one element, up to one of the characters that end it."""
+        self.blanks()
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise NotUnderstood(f"it is nested more than {DEEPEST} deep")
+        opening = self.here()
+        if opening and opening in "'\"":
+            found: Any = self.quoted(opening)
+        elif opening == "[":
+            found = self.listed("]")
+        elif opening == "{":
+            found = self.pairs()
+        else:
+            found = self.bare(ends)
+        self.depth -= 1
+        self.blanks()
+        if self.here() and self.here() not in ends:
+            rest = self.text[self.at :]
+            raise NotUnderstood(f"{rest!r} stands where a comma was expected; quote such a text")
+        return found
+
+    def blanks(self) -> None:
+        while self.here() and self.here() in BLANK:
+            self.at += 1
+
+    def quoted(self, quote: str) -> str:
+        """A text in quotes; backslashes count only in front of one."""
+        found = ""
+        place = self.at + 1
+        while place < len(self.text):
+            end = place
+            while self.text[end : end + 1] == "\\":
+                end += 1
+            slashes = end - place
+            if self.text[end : end + 1] != quote:
+                found += self.text[place : end + 1]
+                place = end + 1
+                continue
+            found += "\\" * (slashes // 2)
+            if slashes % 2 == 0:
+                self.at = end + 1
+                return found
+            found += quote
+            place = end + 1
+        raise NotUnderstood(f"the quote {quote} is never closed")
+
+    def listed(self, closing: str) -> list[Any]:
+        self.at += 1
+        found: list[Any] = []
+        self.blanks()
+        while self.open(closing):
+            found.append(self.value(closing))
+            if self.here() == ",":
+                self.at += 1
+        self.at += 1
+        return found
+
+    def open(self, closing: str) -> bool:
+        """Whether there is more before the closing bracket, which has to come."""
+        if not self.here():
+            raise NotUnderstood(f"a {closing} is missing")
+        return self.here() != closing
+
+    def value(self, closing: str) -> Any:
+        found = self.element("," + closing)
+        if isinstance(found, Call):
+            raise NotUnderstood(f"{found.name}() cannot stand inside a value")
+        return found
+
+    def pairs(self) -> dict[str, Any]:
+        self.at += 1
+        found: dict[str, Any] = {}
+        self.blanks()
+        while self.open("}"):
+            key, _ = self.gather(":")
+            if self.here() != ":" or not key:
+                raise NotUnderstood("a table in braces is written {key:value}")
+            self.at += 1
+            found[key] = self.value("}")
+            if self.here() == ",":
+                self.at += 1
+                self.blanks()
+        self.at += 1
+        return found
+
+    def bare(self, ends: str) -> Any:
+        """A text without quotes, a number, or a function."""
+        text, literal = self.gather(ends)
+        if self.here() == "(" and not literal and _IDENTIFIER.fullmatch(text):
+            return self.call(text)
+        if self.here() and self.here() not in ends:
+            raise NotUnderstood(f"{self.here()} belongs in quotes, or behind a backslash")
+        if not text and not literal:
+            raise NotUnderstood("a value is missing")
+        if _ENDLESS.fullmatch(text):
+            raise NotUnderstood(f"{text} is no value to sweep over")
+        # Hydra's null is null; None is a text to it.
+        return text if literal or text == "None" else number(text)
+
+    def gather(self, ends: str) -> tuple[str, bool]:
+        """Read characters up to one of `ends` or a bracket; and whether a backslash helped."""
+        found, literal, kept = "", False, 0
+        while self.here() and self.here() not in ends and self.here() not in "()[]{}":
+            char = self.here()
+            following = self.text[self.at + 1 : self.at + 2]
+            if char == "\\" and following and following in ESCAPED:
+                found, literal = found + following, True
+                kept = len(found)
+                self.at += 2
+            elif char == "$" and following == "{":
+                found += self.interpolation()
+            else:
+                found += char
+                self.at += 1
+        # A blank behind a backslash is no blank at the end.
+        return found[:kept] + found[kept:].rstrip(BLANK), literal
+
+    def interpolation(self) -> str:
+        start, depth = self.at, 0
+        for place in range(self.at + 1, len(self.text)):
+            depth += {"{": 1, "}": -1}.get(self.text[place], 0)
+            if depth == 0:
+                self.at = place + 1
+                return self.text[start : self.at]
+        raise NotUnderstood("a } is missing")
+
+    def call(self, name: str) -> Call:
+        found = Call(name)
+        self.at += 1
+        self.blanks()
+        while self.open(")"):
+            argument = _NAMED.match(self.text, self.at)
+            if argument:
+                self.at = argument.end()
+                found.named[argument[1]] = self.element(",)")
+            elif found.named:
+                raise NotUnderstood("a value without a name stands behind one with a name")
+            else:
+                found.args.append(self.element(",)"))
+            if self.here() == ",":
+                self.at += 1
+                self.blanks()
+        self.at += 1
+        return found
+
+
+def written(value: Any) -> str:
+    """A value as Hydra has to be told it, to read the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        plain = _BARE.fullmatch(value) and isinstance(number(value) if value != "None" else "", str)
+        return value if plain and not _ENDLESS.fullmatch(value) else _in_quotes(value)
+    if isinstance(value, list):
+        return f"[{','.join(written(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_key(k)}:{written(v)}' for k, v in value.items())}}}"
+    return shown(value)
+
+
+def _in_quotes(text: str) -> str:
+    # Backslashes are doubled in front of a quote, the closing one too, and nowhere else.
+    inner = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    inner = re.sub(r"(\\+)\Z", r"\1\1", inner)
+    return f"'{inner}'"
+
+
+def _key(text: str) -> str:
+    return "".join(f"\\{char}" if char in ESCAPED else char for char in text)

@@ -1,0 +1,123 @@
+"""Sweeps on a command line: Hydra's overrides (`lr=0.1,0.01`), and `--param NAME=VALUES`."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.checking import BadSweep, Values
+from stoker.sweep.fields import ASSIGNMENT, MACROS, OVERRIDE
+from stoker.sweep.functions import known, names, swept
+from stoker.sweep.grammar import Call, NotUnderstood, read
+from stoker.sweep.specs import name_of, spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CALLED = re.compile(r"[ \t]*([A-Za-z_][\w-]*)[ \t]*\(", re.ASCII)
+_NESTED = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\$?\{[^{}]*\}|\[[^][]*\]|\([^()]*\)"""
+)
+
+
+def split(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take the sweeps out of a command: its words with `${param:NAME}` in their place, and they.
+
+    Overrides that are no sweep (`db=mysql`) stay, and so does all that is no override.
+    """
+    start = _program(words)
+    kept, parameters = list(words[:start]), {}
+    for word in words[start:]:
+        override = OVERRIDE.match(word)
+        if override is None or override["sign"] == "~":
+            kept.append(word)
+            continue
+        found = _sweep(word, override["value"])
+        if found is None:
+            kept.append(_literal(word))
+            continue
+        name = name_of(word, "the override", override["key"])
+        if name in parameters:
+            raise BadSweep(f"{word}: {name} is swept twice; once is enough.")
+        parameters[name] = spec(found, name, Values(word))
+        kept.append(f"{override['sign']}{name}=${{param:{name}}}")
+    return kept, parameters
+
+
+def param_option(text: str) -> tuple[str, dict[str, Any]]:
+    """Read what stands behind --param: a name, and values or a distribution."""
+    where = f"--param {text}"
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadSweep(f"{where}: NAME=VALUE,VALUE or NAME=uniform(0,1) was expected.")
+    name_of(where, "it", name.strip())
+    if not value.strip():
+        raise BadSweep(f"{where}: a value was expected behind the =.")
+    try:
+        found = _read(value)
+    except NotUnderstood as why:
+        raise BadSweep(f"{where}: {why}.") from None
+    if isinstance(found, Call):
+        raise BadSweep(
+            f"{where}: {found.name}() is not known; {', '.join(names())} are. "
+            "A text with parentheses belongs in quotes."
+        )
+    raw = found if isinstance(found, dict) else {"value": found[0]}
+    return name.strip(), spec(raw, name.strip(), Values(where))
+
+
+def _read(value: str) -> dict[str, Any] | list[Any] | Call:
+    """A parameter; or a list with the single value; or a call of what is no sweep."""
+    elements = read(value)
+    if len(elements) == 1:
+        only = elements[0]
+        if not isinstance(only, Call):
+            return [only]
+        return swept(only) or only
+    for element in elements:
+        if isinstance(element, Call):
+            raise NotUnderstood(f"{element.name}() cannot be one value among others")
+    return {"values": elements}
+
+
+def _sweep(word: str, value: str) -> dict[str, Any] | None:
+    """The parameter that an override describes; None when it is no sweep."""
+    try:
+        found = _read(value) if value.strip() else None
+    except NotUnderstood as why:
+        if _means_a_sweep(value):
+            raise BadSweep(f"{word}: {why}.") from None
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _means_a_sweep(value: str) -> bool:
+    """Whether a value that cannot be read was meant to be several."""
+    called = _CALLED.match(value)
+    if called:
+        return known(called[1])
+    before = None
+    while before != value:
+        before, value = value, _NESTED.sub("", value)
+    return "," in value and not any(bracket in value.partition(",")[0] for bracket in "([{")
+
+
+def _literal(word: str) -> str:
+    """A word that stays: Hydra's own ${...} are none of our macros."""
+    return re.sub(
+        r"\$\{([^{}:]*)",
+        lambda found: found[0] if found[1] in MACROS else f"${found[0]}",
+        word,
+    )
+
+
+def _program(words: list[str]) -> int:
+    """The place behind the program's name; assignments in front of it are not overrides."""
+    at = 0
+    while at < len(words) and ASSIGNMENT.match(words[at]):
+        at += 1
+    if at < len(words) and words[at].rpartition("/")[2] == "env":
+        at += 1
+        while at < len(words) and (words[at].startswith("-") or ASSIGNMENT.match(words[at])):
+            at += 1
+    return at + 1

@@ -1,0 +1,49 @@
+"""Early stopping as a sweep describes it."""
+
+from __future__ import annotations
+
+from stoker.sweep.checking import bad, known_keys, number_in, one_of, table, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KINDS = ("asha", "hyperband", "median")
+BRACKETS = 3
+"""Brackets of Hyperband when none are asked for."""
+
+
+def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
+    """Check the rule by which trials are stopped early, and fill it in."""
+    if raw is None:
+        return None
+    found = table(where, path, raw)
+    kind = one_of(where, f"{path}.kind", found.get("kind"), KINDS)
+    if kind == "median":
+        known_keys(where, path, found, ("kind", "min", "trials", "every"))
+        return {
+            "kind": kind,
+            "min": _step(where, f"{path}.min", found.get("min", 5)),
+            "trials": whole(where, f"{path}.trials", found.get("trials", 5), 1),
+            "every": _step(where, f"{path}.every", found.get("every", 1)),
+        }
+    known_keys(where, path, found, ("kind", "min", "eta", "max", "brackets"))
+    least = _step(where, f"{path}.min", found.get("min", 1))
+    eta = number_in(where, f"{path}.eta", found.get("eta", 3))
+    if eta <= 1:
+        raise bad(where, f"{path}.eta", eta, "a number above 1")
+    most = found.get("max")
+    if most is not None and number_in(where, f"{path}.max", most) <= least:
+        raise bad(where, f"{path}.max", most, f"a number above its min, {least},")
+    single = kind == "asha"
+    brackets = whole(where, f"{path}.brackets", found.get("brackets", 1 if single else BRACKETS), 1)
+    if single != (brackets == 1):
+        expected = "1 for kind asha" if single else "2 or more for kind hyperband"
+        raise bad(where, f"{path}.brackets", brackets, expected)
+    return {"kind": kind, "min": least, "eta": eta, "max": most, "brackets": brackets}
+
+
+def _step(where: str, path: str, value: object) -> int | float:
+    if number_in(where, path, value, "a step, a number above 0,") <= 0:
+        raise bad(where, path, value, "a step, a number above 0,")
+    return value  # type: ignore[return-value] # it is one, or was refused

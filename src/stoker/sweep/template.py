@@ -1,0 +1,254 @@
+"""From a definition and a trial's parameters to the command that is run."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.sweep.checking import BadSweep
+from stoker.sweep.fields import LISTS, OVERRIDE, WHOLE, Field, Macro, line_pieces, word_pieces
+from stoker.sweep.grammar import written
+from stoker.sweep.values import canonical, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.sweep.fields import Piece
+
+FILE = "stoker_params"
+"""The shell's variable with the name of the file of ${args_json_file}."""
+_SAFE = re.compile(r"[\w.,:/@%+=-]+")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_SCRIPT = re.compile(r"\.(?:py|sh|bash|pl|rb|r|jl|ipynb)$", re.IGNORECASE)
+_STARTERS = re.compile(r"env|python[\d.]*|(?:ba|da|z)?sh|uv|run|exec|nice|time|torchrun|with")
+
+
+class Shell(str):
+    """A part of a word that only a shell can make."""
+
+    __slots__ = ()
+
+
+def check_template(definition: dict[str, Any], where: str = "the sweep") -> None:
+    """Refuse a command or line that names what is not there, or cannot show what is."""
+    Template(definition, where).check(definition)
+
+
+def command_of(definition: dict[str, Any], params: dict[str, Any]) -> list[str] | str:
+    """The command of one trial: its words, or a line for a shell."""
+    return Template(definition).fill(params)
+
+
+class Template:
+    """A definition's command, taken apart once for all trials."""
+
+    def __init__(self, definition: dict[str, Any], where: str = "the sweep") -> None:
+        self.where = where
+        self.names = names(definition)
+        known = dict.fromkeys(self.names)
+        line: str | None = definition.get("line")
+        self.line = None if line is None else list(line_pieces(line, known, where))
+        self.words = [
+            [piece for piece in word_pieces(word, known, where) if piece != ""]
+            for word in definition.get("command") or ()
+        ]
+        self.hydra = [_is_override(word) for word in definition.get("command") or ()]
+
+    def check(self, definition: dict[str, Any]) -> None:
+        """Try the fields on the values they will show."""
+        for word in self.words:
+            for piece in word:
+                if isinstance(piece, Macro) and piece.name in (*LISTS, "no_args") and len(word) > 1:
+                    raise BadSweep(
+                        f"{self.where}: ${{{piece.name}}} becomes words of the command; "
+                        "it has to stand alone."
+                    )
+        for piece in self._pieces():
+            if isinstance(piece, Field):
+                piece.check(self.where, _examples(definition, piece.name))
+        if self.line is not None and (unnamed := self._unnamed()):
+            raise BadSweep(
+                f"{self.where}: line does not name {unnamed[0]}; "
+                f"without {{{unnamed[0]}}} in it, trials would do the same thing twice."
+            )
+
+    def fill(self, params: dict[str, Any]) -> list[str] | str:
+        """The command of a trial with these parameters."""
+        ordered = {name: params[name] for name in self.names if name in params}
+        ordered |= params
+        try:
+            return self._line(ordered) if self.line is not None else self._command(ordered)
+        except KeyError as error:
+            raise BadSweep(f"{self.where}: a trial has no {error.args[0]}.") from None
+
+    def _pieces(self) -> list[Piece]:
+        return [piece for word in self.words for piece in word] + (self.line or [])
+
+    def _unnamed(self) -> list[str]:
+        """Parameters that would not be in the command."""
+        used = set()
+        for piece in self._pieces():
+            if isinstance(piece, Macro):
+                if piece.name in (*WHOLE, "no_args"):
+                    return []
+                used.add(piece.argument if piece.name == "param" else None)
+            elif isinstance(piece, Field):
+                used.add(piece.name)
+        return [name for name in self.names if name not in used]
+
+    def _command(self, params: dict[str, Any]) -> list[str] | str:
+        words: list[list[str]] = []
+        for pieces, hydra in zip(self.words, self.hydra, strict=True):
+            only = pieces[0] if len(pieces) == 1 else None
+            if isinstance(only, Macro) and only.name in (*LISTS, "no_args"):
+                words += [[word] for word in _listed(only.name, params)]
+            else:
+                words.append([_part(piece, params, hydra) for piece in pieces])
+        words += [[word] for word in self._added(params)]
+        if any(isinstance(part, Shell) for word in words for part in word):
+            return _shell_line(words)
+        return ["".join(word) for word in words]
+
+    def _added(self, params: dict[str, Any]) -> list[str]:
+        """Words for what nothing in the command names, in the manner of what it does name."""
+        left = self._unnamed()
+        if any(self.hydra):
+            return [f"{name}={written(params[name])}" for name in left]
+        return _listed("args", {name: params[name] for name in left})
+
+    def _line(self, params: dict[str, Any]) -> str:
+        found, inside = "", ""
+        for piece in self.line or ():
+            if isinstance(piece, str):
+                found += piece
+                inside = _quotes_after(piece, inside)
+            elif isinstance(piece, Macro) and piece.name in (*LISTS, "no_args"):
+                found += " ".join(quoted(word) for word in _listed(piece.name, params))
+            else:
+                part = _part(piece, params, hydra=False)
+                found += part if isinstance(part, Shell) else quoted(part, inside)
+        return _with_file(found) if f'"${FILE}"' in found else found
+
+
+def names(definition: dict[str, Any]) -> list[str]:
+    """The names of a definition's parameters, in its order."""
+    return list(definition["points"][0] if definition.get("points") else definition["parameters"])
+
+
+def program_name(command: list[str] | str) -> str:
+    """What to call a sweep whose command this is: the stem of its program."""
+    words = command.split() if isinstance(command, str) else command
+    scripts = [word for word in words if word.endswith(".py")]
+    for before, word in zip(["", *words], scripts or words, strict=False):
+        base = word.rstrip("/").rpartition("/")[2]
+        if before == "-m":
+            return cleaned(word.rpartition(".")[2])
+        if word[:1] in "-$" or _ASSIGNED.match(word) or _STARTERS.fullmatch(base):
+            continue
+        return cleaned(_SCRIPT.sub("", base))
+    return "sweep"
+
+
+def cleaned(name: str) -> str:
+    """A text as a name of a sweep."""
+    return re.sub(r"[^\w.:+-]+", "-", name).strip("-")[:64] or "sweep"
+
+
+def with_program(words: list[str], program: str) -> list[str]:
+    """A command with its program in place of `${program}`, kept literally."""
+    literal = program.replace("${", "$${")
+    return [word.replace("${program}", literal) for word in words]
+
+
+def _is_override(word: str) -> bool:
+    """Whether a word is one of Hydra's overrides with a parameter for its value."""
+    found = OVERRIDE.match(word)
+    return found is not None and re.fullmatch(r"\$\{param:[^{}]*\}", found["value"]) is not None
+
+
+def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
+    """One piece of a word, filled in."""
+    if isinstance(piece, str):
+        return piece
+    if isinstance(piece, Field):
+        return piece.shown(params[piece.name])
+    if piece.name == "param":
+        value = params[piece.argument]
+        return written(value) if hydra else shown(value)
+    if piece.name == "envvar":
+        return Shell(f'"${{{piece.argument}?}}"')
+    if piece.name == "args_json_file":
+        return Shell(f'"${FILE}"')
+    if piece.name == "args_json":
+        return canonical(params)
+    return {"env": "/usr/bin/env", "interpreter": "python"}[piece.name]
+
+
+def _listed(macro: str, params: dict[str, Any]) -> list[str]:
+    """The words that a macro becomes."""
+    words: list[str] = []
+    for name, value in params.items():
+        if macro == "args_no_hyphens":
+            words.append(f"{name}={shown(value)}")
+        elif macro == "args_no_equals":
+            words += [f"--{name}", shown(value)]
+        elif macro == "args_no_boolean_flags" and isinstance(value, bool):
+            words += [f"--{name}"] if value else []
+        elif macro != "no_args":
+            words.append(f"--{name}={shown(value)}")
+    return words
+
+
+def _examples(definition: dict[str, Any], name: str) -> list[Any]:
+    """Values that a parameter will have."""
+    if definition.get("points"):
+        return [row[name] for row in definition["points"]]
+    spec = definition["parameters"][name]
+    if "distribution" not in spec:
+        return spec["values"] if "values" in spec else [spec["value"]]
+    numbers = [value for value in spec.values() if not isinstance(value, str)]
+    whole = spec["distribution"].startswith(("int_", "q_")) and all(
+        isinstance(number, int) for number in numbers
+    )
+    return [1 if whole else 0.5]
+
+
+# --------------------------------------------------------------------------- for a shell
+
+
+def quoted(text: str, inside: str = "") -> str:
+    """A text as a shell has to be told it; `inside` the quotes that it already stands in."""
+    if inside == '"':
+        return re.sub(r'([\\"$`])', r"\\\1", text)
+    escaped = text.replace("'", "'\\''")
+    return escaped if inside else text if _SAFE.fullmatch(text) else f"'{escaped}'"
+
+
+def _quotes_after(text: str, inside: str) -> str:
+    """In which quotes of a shell one is behind a text that began inside of `inside`."""
+    place = 0
+    while place < len(text):
+        char = text[place]
+        if char == "\\" and inside != "'":
+            place += 1
+        elif char == inside:
+            inside = ""
+        elif char in "'\"" and not inside:
+            inside = char
+        place += 1
+    return inside
+
+
+def _shell_line(words: list[list[str]]) -> str:
+    """The words as a line, which leaves no shell behind."""
+    line = " ".join(
+        "".join(part if isinstance(part, Shell) else quoted(part) for part in word) or "''"
+        for word in words
+    )
+    first = "".join(words[0])
+    line = f"exec {'env ' if _ASSIGNED.match(first) else ''}{line}"
+    return _with_file(line) if f'"${FILE}"' in line else line
+
+
+def _with_file(line: str) -> str:
+    return f'{FILE}=$(mktemp) && printf %s "$STOKER_PARAMS" >"${FILE}" && {line}'
