@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # After `submit` and `run`, --json may be the job's own; only the parser can tell.
-    is_ours = bool(args) and args[0] not in {"submit", "run", "add", "door"}
+    # After `submit` and the like, --json may be the job's own; only the parser can tell.
+    is_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "door"}
     return guarded(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
 
 

@@ -16,7 +16,7 @@ from store.rows import batch
 
 GOLDEN = Path(__file__).parent / "golden"
 JOURNALS = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))
-LASTING = ("jobs", "running", "finished", "unseen", "devices")
+LASTING = ("jobs", "sweeps", "running", "finished", "unseen", "devices")
 """Parts of a portrait that mean the same in every release; new fields may be added to them."""
 
 

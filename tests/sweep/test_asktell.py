@@ -1,4 +1,4 @@
-"""The process that is asked: spaces as Optuna sees them, what it suggests, what it says to nonsense."""
+"""The process that is asked: spaces as Optuna sees them, what it suggests, what it says."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def test_every_value_has_its_place_in_optunas_space_and_comes_back(name: str, u:
     assert axis.distribution._contains(axis.distribution.to_internal_repr(inside))
     back = axis.value(inside)
     assert type(back) is type(value)
-    if name == "g" or name == "gl":
+    if name in {"g", "gl"}:
         assert back == pytest.approx(value, rel=1e-4)
     else:
         assert canonical({"": back}) == canonical({"": value})
@@ -139,11 +139,12 @@ def test_every_kind_of_parameter_is_suggested_within_its_space() -> None:
 def test_it_learns_where_the_best_is(goal: str) -> None:
     study = Study({**VALLEY, "metric": {"goal": goal}})
     sign = 1 if goal == "minimize" else -1
+    losses = []
     for number in range(60):
         (params,), _ = study.ask(1)
-        study.tell(trial(number, params, value=sign * loss(params)))
-    late = [loss(study.told[number]["params"]) for number in range(40, 60)]
-    assert sorted(late)[10] < 0.3  # by chance it would be about 1.3
+        losses.append(loss(params))
+        study.tell(trial(number, params, value=sign * losses[-1]))
+    assert sorted(losses[40:])[10] < 0.3  # by chance it would be about 1.3
 
 
 def test_the_same_knowledge_gives_the_same_suggestions() -> None:
@@ -319,26 +320,30 @@ def test_nonsense_is_answered_with_an_error_and_changes_nothing(lines: list[byte
 
 
 def test_the_process_says_nothing_but_the_protocol_and_ends_with_its_input() -> None:
+    seen = enumerate(points({**VALLEY, "method": "random", "samples": None}, 0, 12))
+    results = [trial(number, params, value=loss(params)) for number, params in seen]
     lines = [
         json.dumps({"sweep": 1, "generation": 1, "definition": VALLEY}),
         "nonsense",
-        json.dumps({"sweep": 1, "tell": [
-            trial(number, params, value=loss(params))
-            for number, params in enumerate(points({**VALLEY, "method": "random", "samples": 12}, 0, 12))
-        ]}),
+        json.dumps({"sweep": 1, "tell": results}),
         json.dumps({"sweep": 1, "ask": 2, "id": "r1"}),
         json.dumps({"sweep": 1, "ask": "many", "id": "r2"}),
-        "",
-    ]  # fmt: skip
-    noisy = "import sys; print('noise'); import stoker.sweep.asktell as a; s = a.serve; "
-    noisy += "a.serve = lambda *p: (print('more noise', flush=True), s(*p)); a.main()"
-    noisy = noisy.replace("print('noise'); ", "")
+        json.dumps({"sweep": 1, "ask": 10**9, "id": "r3"}),
+    ]
+    noisy = (
+        "import stoker.sweep.asktell as it\n"
+        "serve = it.serve\n"
+        "it.serve = lambda *pipes: (print('noise', flush=True), serve(*pipes))\n"
+        "it.main()\n"
+    )
     run = subprocess.run(
         [sys.executable, "-c", noisy], input="\n".join(lines), capture_output=True, text=True,
         timeout=50, check=True,
     )  # fmt: skip
-    nonsense, reply, failure = map(json.loads, run.stdout.splitlines())
+    nonsense, reply, *failures = map(json.loads, run.stdout.splitlines())
     assert "makes no sense" in nonsense["error"]
     assert [set(point) for point in reply["points"]] == [{"lr", "seed", "x"}] * 2
-    assert (failure["id"], "error" in failure) == ("r2", True)
-    assert "more noise" in run.stderr
+    assert [(failure["id"], "error" in failure) for failure in failures] == [
+        ("r2", True), ("r3", True),
+    ]  # fmt: skip
+    assert "noise" in run.stderr

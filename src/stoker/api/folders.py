@@ -22,6 +22,7 @@ from stoker.api.errors import NotFound, NotPicklable, PermissionDenied
 from stoker.api.parameters import Settings
 
 RUNNER = "call."
+_dumps: Any = cloudpickle.dumps
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -149,7 +150,7 @@ def _write_tasks(folder: str, calls: Sequence[Call]) -> None:
 def pickled(value: object) -> bytes:
     """Pickle by value what the other side cannot import."""
     try:
-        return bytes(cloudpickle.dumps(value))
+        return bytes(_dumps(value))
     except Exception as error:
         raise NotPicklable(
             f"The call cannot be pickled ({type(error).__name__}: {error}). Have the function "

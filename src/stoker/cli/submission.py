@@ -47,7 +47,7 @@ def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
             names = " ".join(dict.fromkeys(unknown))
             output.say(f"stoker: ignoring #SBATCH options that mean nothing here: {names}")
         layers.insert(0, directives.values)
-    args = Args(_merged([*layers, typed.values]), typed.words)
+    args = Args(merged([*layers, typed.values]), typed.words)
     options = job_options(args)
     directory = None
     if "chdir" in options:
@@ -181,7 +181,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
     return found
 
 
-def _merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
+def merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
     """Merge options, later layers winning; lists grow, so that the last entry wins."""
     merged: dict[str, Value] = {}
     for layer in layers:

@@ -9,6 +9,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("feed", "run the commands on stdin, one per line, in the foreground"),
             ("submit", "queue a command, a script, an array or many lines; print the id"),
             ("run", "queue a command, follow its output, return its exit code"),
+            ("sweep", "queue a command with many parameters; show, list and edit sweeps"),
         ),
     ),
     (

@@ -126,6 +126,26 @@ class Client:
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/history", pairs + list(filters.items()))
 
+    # -- sweeps -------------------------------------------------------------------------------
+
+    def sweep(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a sweep, or go on with one that is known; once per key."""
+        if not body.get("key"):
+            body = {**body, "key": new_key()}
+        return self._post("/sweeps", body, retry=True)
+
+    def sweeps(self, *, all: bool = False) -> dict[str, Any]:
+        """List sweeps: those that go on, or all of them."""
+        return self._get("/sweeps", [("all", "1" if all else None)])
+
+    def one_sweep(self, selector: str) -> dict[str, Any]:
+        """Describe a sweep with all its trials."""
+        return self._get(f"/sweeps/{transport.quote(selector)}", [])
+
+    def change_sweep(self, selector: str, **changes: object) -> dict[str, Any]:
+        """Change how a sweep goes on."""
+        return self._post(f"/sweeps/{transport.quote(selector)}", changes)
+
     # -- machines -----------------------------------------------------------------------------
 
     def gpus(self) -> dict[str, Any]:

@@ -106,6 +106,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     S.COMPLETING: frozenset(
         {
             S.CANCELLED,  # the last process of a cancelled job is gone
+            S.COMPLETED,  # the last process of a trial is gone that its sweep has stopped early
             S.TIMEOUT,  # the last process of a job out of time is gone
             S.DEADLINE,  # the last process of a job past its deadline is gone
             S.FAILED,  # one of its parts had failed, and now the others have been ended

@@ -353,6 +353,20 @@ class State:
             self.boards[sweep.id].enter(trial_of(job), sweep)
             self.touched_sweeps.add(sweep.id)
 
+    def look_whether_best(self, job: Job) -> None:
+        """A trial stands otherwise than before: it may be the best of its sweep, or no longer."""
+        sweep = self.sweep_of(job)
+        if sweep is None:
+            return
+        self.touched_sweeps.add(sweep.id)
+        if sweep.best_job != job.id:
+            sweep.look_whether_best(trial_of(job))
+            return
+        sweep.best = sweep.best_job = None
+        board = self.boards.get(sweep.id)
+        for trial in board.trials.values() if board is not None else [trial_of(job)]:
+            sweep.look_whether_best(trial)
+
     def admit(self, job: Job, now: float) -> None:
         """Decide whether a waiting job is ready, and if not, what will wake it."""
         todo = [job.id]

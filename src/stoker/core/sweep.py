@@ -26,7 +26,8 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     """The steps at which that happens, rising."""
     eta: float = 3.0
     brackets: int = 1
-    """Every so many trials, one is first compared at the second rung, one at the third, ..."""
+    """In how many ways trials begin: some are first compared at the second rung, some at the
+    third, ... so that about as much time goes to each way (Hyperband)."""
     trials: int = 1
     """How many must have come there before anybody is stopped."""
 
@@ -92,13 +93,14 @@ class Sweep(Struct, omit_defaults=True, kw_only=True):
         """Something has changed by which it may have come to its end, or goes on again."""
         self.ended_at = None if self.open else self.ended_at or at
 
-    def look_whether_best(self, job: Job) -> None:
+    def look_whether_best(self, trial: Trial) -> None:
         """Whether a trial that has come to its end is the best so far."""
-        value = job.score.value if job.score is not None and job.score.final else None
-        if job.state is not JobState.COMPLETED or value is None:
+        score = trial.score
+        value = score.value if score is not None and score.final else None
+        if trial.state is not JobState.COMPLETED or value is None:
             return
         if self.best is None or self.better(value, self.best):
-            self.best, self.best_job = value, job.id
+            self.best, self.best_job = value, trial.job
 
     def count(self, word: str, step: int) -> None:
         """One trial more or fewer stands there."""
@@ -145,6 +147,8 @@ class Board:
             self.rungs.append([])
         for rung, value in enumerate(now):
             insort(self.rungs[rung], signed(sweep, value))
+        while self.rungs and not self.rungs[-1]:
+            self.rungs.pop()
 
 
 WORST = 1.7e308
@@ -178,14 +182,10 @@ def trial_of(job: Job) -> Trial:
     return Trial(job.id, job.index, job.params, job.state, job.score)
 
 
-def first_rung(rule: Rule, number: int) -> int:
-    """The rung at which a trial is first compared."""
-    return min(number % rule.brackets, max(len(rule.rungs) - 1, 0))
-
-
 def definition_of(sweep: Sweep, asked: Sweep) -> Sweep:
     """A sweep that is asked for again: what is wanted now, and how it stands already."""
     return replace(
         asked, id=sweep.id, created_at=sweep.created_at, issued=sweep.issued, counts=sweep.counts,
-        best=sweep.best, best_job=sweep.best_job, resident=sweep.resident,
+        best=sweep.best, best_job=sweep.best_job, ended_at=sweep.ended_at,
+        resident=sweep.resident,
     )  # fmt: skip

@@ -279,11 +279,16 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         )  # fmt: skip
         return facts
 
+    def whole(sweep: int, at: float) -> e.Event:
+        priority = body.options.get("priority")
+        given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
+        return e.SweepChanged(at=at, sweep=sweep, priority=int(str(priority)) if given else None)
+
     def decide(state: State, now: Moment) -> Decision:
         if not body.options:
             raise Refusal("Nothing to change. Name what to change, such as --priority 5.", "usage")
         try:
-            return _each(desk, body.select, step)(state, now)
+            return _each(desk, body.select, step, whole=whole)(state, now)
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
 

@@ -213,9 +213,15 @@ def _take_over(
     executor.adoption.sweep(loop.engine.state.rest.next_id)
     with contextlib.suppress(OSError):
         os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    loop.store.purge(at - config.secrets_days * 86400)
+    loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
     _sweep(loop, at)
     return unheeded
+
+
+def _needed(loop: Loop) -> set[str]:
+    """Environments of trials that are yet to be thought of."""
+    waiting = [sweep for sweep in loop.engine.state.sweeps.values() if sweep.wanting]
+    return {loop.sweeps.kept(sweep).spec.environment for sweep in waiting}
 
 
 def _sweep(loop: Loop, at: float) -> None:

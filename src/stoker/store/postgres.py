@@ -25,6 +25,7 @@ from stoker.core.events import (
     JobsForgotten,
     ProcessExited,
     ProcessStarted,
+    TrialMeasured,
     TrialsForgotten,
 )
 from stoker.store import codec, layouts, server
@@ -34,9 +35,17 @@ from stoker.store.server import Connection, Lost, Unreachable
 from stoker.store.statements import ENDED, conditions, statements, storable
 
 FOUND_AGAIN = frozenset(
-    {ProcessStarted, ProcessExited, ForeignUseChanged, JobsForgotten, TrialsForgotten}
+    {
+        ProcessStarted,
+        ProcessExited,
+        TrialMeasured,
+        ForeignUseChanged,
+        JobsForgotten,
+        TrialsForgotten,
+    }
 )
-"""Facts that the next daemon would find out by itself: claims tell starts and ends again.
+"""Facts that the next daemon would find out by itself: claims tell starts and ends again, and
+reports what trials have measured.
 
 Everything else waits for the server's disk. If server and daemon crash together, a start that
 only the server's memory knew of would be made a second time.

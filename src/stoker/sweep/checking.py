@@ -17,7 +17,7 @@ LONGEST_TEXT = 10_000
 """A trial's parameters travel in its environment, where a variable has 128 KiB at most."""
 
 
-class BadSweep(ValueError):  # noqa: N818
+class BadSweep(ValueError):
     """A sweep that cannot be: one sentence with the file, the key and what was expected."""
 
 

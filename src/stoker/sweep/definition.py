@@ -129,7 +129,7 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
     for place, row in enumerate(raw):
         path = f"points[{place}]"
         if table(where, path, row).keys() != raw[0].keys():
-            other = sorted(row.keys() ^ raw[0].keys())[0]
+            other = min(row.keys() ^ raw[0].keys())
             verb = "has" if other in row else "has no"
             raise BadSweep(f"{where}: {path} {verb} {other}, unlike the first row.")
         values = Values(where)

@@ -37,7 +37,7 @@ _WORD = re.compile(
 )
 _LINE = re.compile(r"\$\{(?P<macro>[^{}]*)\}|(?P<twice>\{\{|\}\})|\{(?P<field>[^{}]*)\}|[{}]")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_LINE_MACROS = (*WHOLE, "param", "no_args")
+_LINE_MACROS = (*WHOLE, "param", "envvar", "no_args")
 """In a line for a shell, all other ${...} are the shell's."""
 
 

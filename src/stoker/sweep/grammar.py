@@ -23,7 +23,7 @@ _BARE = re.compile(r"[\w/.+%@*?|:-]+", re.ASCII)
 _ENDLESS = re.compile(r"[+-]?(?:inf|nan)", re.IGNORECASE)
 
 
-class NotUnderstood(ValueError):  # noqa: N818
+class NotUnderstood(ValueError):
     """Why a value cannot be read, as the end of a sentence."""
 
 

@@ -24,6 +24,8 @@ STARTUP = 10
 """So many results are wanted before a model is asked; until then the points are spread evenly."""
 TRIES = 8
 """So often a model is asked again that suggests what is known."""
+MOST = 1000
+"""So many points can be asked for at once."""
 STATES = {
     "running": TrialState.RUNNING,
     "complete": TrialState.COMPLETE,
@@ -50,7 +52,8 @@ class Study:
         self.axes = axes(definition["parameters"])
         self.constants = constants(definition["parameters"])
         self.distributions = {name: axis.distribution for name, axis in self.axes.items()}
-        self.told: dict[int, dict[str, Any]] = {}
+        self.told: dict[int, FrozenTrial | None] = {}
+        """Each trial as Optuna is to see it; None: its parameters are not of this sweep."""
         self.known: set[str] = set()
         """The canonical text of the parameters of all trials."""
         self._changed: set[int] = set()
@@ -70,9 +73,10 @@ class Study:
         """A trial is new, or has changed."""
         if entry["state"] not in STATES:
             raise ValueError(f"{entry['state']!r} is no state of a trial")
+        trial, frozen = int(entry["trial"]), self._frozen(entry)
         self.known.add(canonical(entry["params"]))
-        self.told[int(entry["trial"])] = entry
-        self._changed.add(int(entry["trial"]))
+        self.told[trial] = frozen
+        self._changed.add(trial)
 
     def _catch_up(self) -> None:
         """Bring Optuna's trials up to date."""
@@ -81,7 +85,7 @@ class Study:
             self._begin()
             self._changed = set(self.told)
         for trial in sorted(self._changed):
-            frozen = self._frozen(self.told[trial])
+            frozen = self.told[trial]
             if frozen is None:
                 continue
             if trial not in self._inside:
@@ -100,7 +104,7 @@ class Study:
         self._storage.set_trial_state_values(id, frozen.state, frozen.values)
 
     def _frozen(self, entry: dict[str, Any]) -> FrozenTrial | None:
-        """A trial in Optuna's words; None when its parameters are not of this sweep any more."""
+        """A trial in Optuna's words; None for one of an older, different definition."""
         try:
             params = {name: axis.inside(entry["params"][name]) for name, axis in self.axes.items()}
         except (Misfit, KeyError):
@@ -128,6 +132,8 @@ class Study:
 
     def ask(self, count: int) -> tuple[list[dict[str, Any]], bool]:
         """Suggest so many points that no trial has; True when there are no more in the space."""
+        if not 1 <= count <= MOST:
+            raise ValueError(f"{count} points were asked for, 1 to {MOST} can be")
         self._require()
         self._catch_up()
         taken: set[str] = set()

@@ -69,7 +69,7 @@ def _kind(where: str, path: str, found: dict[str, Any]) -> str:
         if kind in {"value", "values"} and kind not in found:
             raise BadSweep(f"{where}: {path} has no {kind}; {given} needs it.")
         return kind
-    ways = [key for key in ("value", "values") if key in found]
+    ways: list[str] = [key for key in ("value", "values") if key in found]
     if "min" in found or "max" in found:
         ways.append("min and max")
     if len(ways) > 1:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 from stoker.sweep.checking import BadSweep
-from stoker.sweep.fields import LISTS, OVERRIDE, WHOLE, Field, Macro, line_pieces, word_pieces
+from stoker.sweep.fields import (
+    ASSIGNMENT,
+    LISTS,
+    OVERRIDE,
+    WHOLE,
+    Field,
+    Macro,
+    line_pieces,
+    word_pieces,
+)
 from stoker.sweep.grammar import written
 from stoker.sweep.values import canonical, shown
 
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
 FILE = "stoker_params"
 """The shell's variable with the name of the file of ${args_json_file}."""
 _SAFE = re.compile(r"[\w.,:/@%+=-]+")
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _SCRIPT = re.compile(r"\.(?:py|sh|bash|pl|rb|r|jl|ipynb)$", re.IGNORECASE)
 _STARTERS = re.compile(r"env|python[\d.]*|(?:ba|da|z)?sh|uv|run|exec|nice|time|torchrun|with")
 
@@ -138,15 +146,15 @@ def names(definition: dict[str, Any]) -> list[str]:
 def program_name(command: list[str] | str) -> str:
     """What to call a sweep whose command this is: the stem of its program."""
     words = command.split() if isinstance(command, str) else command
-    scripts = [word for word in words if word.endswith(".py")]
-    for before, word in zip(["", *words], scripts or words, strict=False):
-        base = word.rstrip("/").rpartition("/")[2]
+    script = next((word for word in words if word.endswith(".py")), None)
+    for before, word in zip(["", *words], words, strict=False) if script is None else ():
         if before == "-m":
             return cleaned(word.rpartition(".")[2])
-        if word[:1] in "-$" or _ASSIGNED.match(word) or _STARTERS.fullmatch(base):
-            continue
-        return cleaned(_SCRIPT.sub("", base))
-    return "sweep"
+        starter = _STARTERS.fullmatch(word.rpartition("/")[2])
+        if word[:1] not in "-$" and not starter and not ASSIGNMENT.match(word):
+            script = word
+            break
+    return cleaned(_SCRIPT.sub("", (script or "").rpartition("/")[2]))
 
 
 def cleaned(name: str) -> str:
@@ -246,7 +254,7 @@ def _shell_line(words: list[list[str]]) -> str:
         for word in words
     )
     first = "".join(words[0])
-    line = f"exec {'env ' if _ASSIGNED.match(first) else ''}{line}"
+    line = f"exec {'env ' if ASSIGNMENT.match(first) else ''}{line}"
     return _with_file(line) if f'"${FILE}"' in line else line
 
 

@@ -15,8 +15,20 @@ sys.path.insert(0, str(HERE.parent.parent))
 from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
-from stoker.core.job import Carry, Container, EarlySignal, Mount, Retry, Training  # noqa: E402
+from stoker.core.job import (  # noqa: E402
+    Carry,
+    Container,
+    EarlySignal,
+    Mount,
+    Retry,
+    Score,
+    Source,
+    Spec,
+    Training,
+)
+from stoker.core.lifecycle import JobState  # noqa: E402
 from stoker.core.request import Request  # noqa: E402
+from stoker.core.sweep import Rule, Sweep, Trial  # noqa: E402
 from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
 
@@ -86,6 +98,7 @@ def life() -> Story:
     story.tell(e.NodeJoined(at=story.now, facts=node(2)))
     machines(story)
     trainings(story)
+    sweeps(story)
     return story
 
 
@@ -179,6 +192,45 @@ def trainings(story: Story) -> None:
     story.wait(1300)
     story.exited(slow, 0, uncaught=True)
     story.about(e.AttemptLost, steady, why="cow was removed", with_files=True)
+
+
+def sweeps(story: Story) -> None:
+    """A sweep whose trials are compared, stopped, retried, forgotten and recalled."""
+    source = Source("log", "loss=(?P<loss>.*)", "loss")
+    spec = Spec(
+        kind="argv", user="ada", directory="/", shell="sh", environment="none", name="sweep",
+        request=gpus(1), source=source,
+    )  # fmt: skip
+    story.tell(e.SpecRecorded(at=story.now, hash="trials", spec=spec))
+    id = story.state.rest.next_id
+    rule = Rule("halving", (1.0, 3.0, 9.0), eta=2.0, brackets=2, trials=2)
+    sweep = Sweep(
+        id=id, name="sweep", user="ada", identity="same", definition="asked", method="random",
+        created_at=story.now, metric="loss", maximize=True, best_of=True, target=9.5, rule=rule,
+        total=6, asks=True, max_running=3, priority=200,
+    )  # fmt: skip
+    story.tell(e.SweepDefined(at=story.now, sweep=sweep))
+    trials = tuple((f'{{"lr":0.{n}}}', ("train", f"--lr=0.{n}")) for n in range(1, 5))
+    story.tell(
+        e.JobsSubmitted(
+            at=story.now, first=id + 1, count=4, spec="trials", priority=200, sweep=id,
+            trials=trials,
+        )
+    )  # fmt: skip
+    story.run(id + 1, id + 2)
+    for job, value in ((id + 1, 3.0), (id + 2, None)):
+        story.about(e.TrialMeasured, job, value=value, step=1.0, rung=0)
+    story.about(e.TrialStopped, id + 2)
+    story.exited(id + 2, signal=15, code=None)
+    story.about(e.TrialMeasured, id + 1, value=4.0, step=9.0, final=True)
+    story.exited(id + 1, 0)
+    story.tell(e.SweepChanged(at=story.now, sweep=id, held=True, max_running=1, priority=3))
+    story.tell(e.SweepChanged(at=story.now, sweep=id, held=False, ended=True, note="no idea"))
+    for job in (id + 3, id + 4):
+        story.fact(e.JobCancelled, job)
+    story.tell(e.TrialsForgotten(at=story.now, sweep=id))
+    known = (Trial(id + 1, 0, trials[0][0], JobState.COMPLETED, Score(4.0, 9.0, (3.0,))),)
+    story.tell(e.TrialsRecalled(at=story.now, sweep=id, trials=known))
 
 
 def main(name: str) -> None:

@@ -240,14 +240,14 @@ def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     past = Past(job.attempt, job.started_at, at, verdict.cause, job.code)
     job.past = (*job.past, past)[-KEEP_PAST:]
     if verdict.again:
+        if job.score is not None:
+            job.score = replace(job.score, final=False)
         state.move(job, JobState.PENDING)
         job.attempt += 1
         job.requeues += verdict.requeued
         job.retries += not (verdict.requeued or verdict.preempted)
         job.begin_at = at + verdict.delay if verdict.delay else None
         job.ending = None
-        if job.score is not None:
-            job.score = replace(job.score, final=False)
         set_deadline(state, job)  # it may have passed while the attempt was being ended
         state.admit(job, at)
         return []
@@ -259,7 +259,7 @@ def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
     state.move(job, to)
     sweep = state.sweep_of(job)
     if sweep is not None:
-        sweep.look_whether_best(job)
+        state.look_whether_best(job)
         sweep.look_whether_over(at)
     wake_dependents(state, job, at)
     wishes: Wishes = [AnnounceEnd(job.id)]

@@ -97,6 +97,8 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     if again_from_the_start:
         job.progress = None
     job.score = None
+    state.note_trial(job)
+    state.look_whether_best(job)
     deadline = state.deadline(job)
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)

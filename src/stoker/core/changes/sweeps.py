@@ -10,7 +10,7 @@ from stoker.core.instructions import EndAttempt, Instruction
 from stoker.core.job import Score
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
-from stoker.core.sweep import Board, definition_of, worst
+from stoker.core.sweep import Board, definition_of, trial_of, worst
 
 Wishes = list[Instruction]
 
@@ -28,6 +28,7 @@ def on_sweep_defined(state: State, event: e.SweepDefined) -> Wishes:
     rest.last_first, rest.last_count = sweep.id, 1
     state.rest_changed = True
     state.line.stirred = True  # it may run more at a time than before
+    sweep.look_whether_over(event.at)
     return []
 
 
@@ -66,7 +67,7 @@ def on_trial_measured(state: State, event: e.TrialMeasured) -> Wishes:
     job.score = score
     state.touched.add(job.id)
     state.note_trial(job)
-    sweep.look_whether_best(job)  # its figure may come after its end
+    state.look_whether_best(job)  # its figure may come after its end
     return []
 
 
@@ -96,7 +97,8 @@ def on_trials_recalled(state: State, event: e.TrialsRecalled) -> Wishes:
     if sweep.id not in state.boards:
         board = state.boards[sweep.id] = Board()
         for trial in event.trials:
-            board.enter(trial, sweep)
+            job = state.jobs.get(trial.job)  # what is in memory is newer than what was read
+            board.enter(trial_of(job) if job is not None else trial, sweep)
         sweep.resident = True
         state.touched_sweeps.add(sweep.id)
     return []

@@ -1,0 +1,72 @@
+"""W&B's distributions in our terms: limits are always values, never exponents."""
+
+from __future__ import annotations
+
+import math
+
+from stoker.sweep.checking import BadSweep, bad, number_in, one_of, table
+from stoker.sweep.specs import IMPLIED, KEYS
+from stoker.sweep.values import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
+"""Distributions whose limits W&B takes as powers of e."""
+SAME = {
+    "log_uniform_values": "log_uniform",
+    "q_log_uniform_values": "q_log_uniform",
+    # log(1/X) is spread evenly when log(X) is.
+    "inv_log_uniform": "log_uniform",
+    "inv_log_uniform_values": "log_uniform",
+}
+NUMBERS = ("min", "max", "mu", "sigma", "q")
+
+
+def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
+    """One parameter of a W&B file as `specs.spec` reads it."""
+    found = dict(table(where, path, raw, "a table with value, values, or min and max"))
+    for key in NUMBERS:
+        if isinstance(found.get(key), str):  # 1e-4, as files for YAML 1.1 have to quote it
+            found[key] = number(found[key])
+    kind = found.get("distribution")
+    if kind is None:
+        return found
+    if kind in {"beta", "q_beta"}:
+        raise BadSweep(f"{where}: {path}.distribution {kind} is not there; uniform or normal is.")
+    one_of(where, f"{path}.distribution", kind, (*KEYS, *SAME, *IMPLIED))
+    found["distribution"] = SAME.get(kind, kind)
+    if kind in EXPONENTS:
+        _raise(where, path, found, inverse=kind.startswith("inv_"))
+    if kind.startswith("q_"):
+        _in_steps(found)
+    return found
+
+
+def _raise(where: str, path: str, found: dict[str, Any], inverse: bool) -> None:
+    """Make limits that are exponents of e the values they stand for."""
+    limits = {}
+    for key in ("min", "max"):
+        if key not in found:
+            return  # said by the check of the whole
+        exponent = number_in(where, f"{path}.{key}", found[key])
+        if abs(exponent) > 700:
+            expected = "an exponent of e (limits that are values have log_uniform_values)"
+            raise bad(where, f"{path}.{key}", exponent, expected)
+        limits[key] = -exponent if inverse else exponent
+    if inverse:
+        limits = {"min": limits["max"], "max": limits["min"]}
+    found.update({key: math.exp(exponent) for key, exponent in limits.items()})
+
+
+def _in_steps(found: dict[str, Any]) -> None:
+    """Limits that are multiples of a whole q: then the values are whole too, as W&B's are."""
+    q = found.get("q", 1)
+    limits = [found.get(key) for key in ("min", "max")]
+    if type(q) is not int or q < 1 or all(type(limit) is int for limit in limits):
+        return
+    for key, limit in zip(("min", "max"), limits, strict=True):
+        if isinstance(limit, int | float) and math.isfinite(limit):
+            steps = round(limit / q)
+            found[key] = q * (max(steps, 1) if "log" in found["distribution"] else steps)

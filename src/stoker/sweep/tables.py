@@ -1,0 +1,126 @@
+"""Points of a sweep from a table: CSV with a row of names, or JSON lines."""
+
+from __future__ import annotations
+
+from stoker.sweep.checking import DEEPEST, MOST_VALUES, BadSweep, Values, seen
+from stoker.sweep.specs import name_of
+from stoker.sweep.values import canonical, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+
+def read_csv(text: str, where: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file, each once; the first line has the names."""
+    return _once(where, _csv_rows(text, where))
+
+
+def read_jsonl(text: str, where: str) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines, each once; objects in them get dotted names."""
+    return _once(where, _json_rows(text, where))
+
+
+def _once(where: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """All rows in their order, without repetitions; all have the names of the first."""
+    found: dict[str, dict[str, Any]] = {}
+    first: dict[str, Any] | None = None
+    for place, row in rows:
+        first = row if first is None else first
+        if row.keys() != first.keys():
+            other = min(row.keys() ^ first.keys())
+            verb = "has" if other in row else "has no"
+            raise BadSweep(f"{place}: this row {verb} {other}, unlike the first one.")
+        found.setdefault(canonical(row), row)
+        if len(found) > MOST_VALUES:
+            raise BadSweep(f"{place}: this is one row too many; {MOST_VALUES:,} are allowed.")
+    if not found:
+        raise BadSweep(f"{where} has no rows; at least one was expected.")
+    return list(found.values())
+
+
+def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    import csv
+    import io
+
+    reader = csv.reader(
+        io.StringIO(text.removeprefix("\ufeff"), newline=""), skipinitialspace=True, strict=True
+    )
+    names: list[str] | None = None
+    try:
+        for cells in reader:
+            place = f"{where}:{reader.line_num}"
+            if not cells:
+                continue
+            if names is None:
+                names = _header(place, cells)
+            elif len(cells) != len(names):
+                raise BadSweep(
+                    f"{place}: this row has {len(cells)} cells; {len(names)} were expected, "
+                    f"for {', '.join(names)}."
+                )
+            else:
+                values = Values(place)
+                pairs = zip(names, map(_cell, cells), strict=True)
+                yield place, {name: values.one(name, value) for name, value in pairs}
+    except csv.Error as error:
+        raise BadSweep(f"{where}:{reader.line_num}: this is not CSV: {error}.") from None
+
+
+def _header(place: str, cells: list[str]) -> list[str]:
+    names = [name_of(place, "the first line", cell.strip()) for cell in cells]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadSweep(f"{place}: the name {name} is given twice.")
+    return names
+
+
+def _cell(cell: str) -> Any:
+    value = number(cell.strip())
+    return cell if isinstance(value, str) else value
+
+
+def _json_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    import json
+
+    decoder = json.JSONDecoder(object_pairs_hook=_pairs)
+    # Not splitlines: JSON may hold other ends of lines than this one.
+    for count, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{where}:{count}"
+        try:
+            found = decoder.decode(line)
+        except RecursionError:
+            raise BadSweep(f"{place}: this is nested more than {DEEPEST} deep.") from None
+        except ValueError as error:
+            why = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise BadSweep(f"{place}: this is not JSON: {why}.") from None
+        if not isinstance(found, dict) or not found:
+            raise BadSweep(f"{place}: this is {seen(found)}; an object with names was expected.")
+        row: dict[str, Any] = {}
+        _flatten(place, found, "", row, Values(place))
+        yield place, row
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _flatten(
+    place: str, found: dict[str, Any], prefix: str, into: dict[str, Any], values: Values
+) -> None:
+    if prefix.count(".") > DEEPEST:
+        raise BadSweep(f"{place}: this is nested more than {DEEPEST} deep.")
+    for key, value in found.items():
+        name = name_of(place, "this row", f"{prefix}{key}")
+        if isinstance(value, dict) and value:
+            _flatten(place, value, f"{name}.", into, values)
+        elif name in into:
+            raise BadSweep(f"{place}: the name {name} is given twice.")
+        else:
+            into[name] = values.one(name, value)

@@ -1,0 +1,219 @@
+"""A sweep's YAML file as W&B reads it, and with our own keys beside W&B's."""
+
+from __future__ import annotations
+
+from stoker.sweep.checking import (
+    DEEPEST,
+    BadSweep,
+    bad,
+    known_keys,
+    number_in,
+    one_of,
+    table,
+    text,
+    whole,
+)
+from stoker.sweep.definition import check
+from stoker.sweep.distributions import parameter
+from stoker.sweep.template import cleaned, program_name, with_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+IGNORED = ("description", "project", "entity", "controller", "apiVersion", "kind")
+"""Keys that say where W&B keeps the sweep: nothing here depends on them."""
+OURS = ("samples", "stop", "max_running", "seed")
+KEYS = (
+    "program", "method", "parameters", "metric", "early_terminate", "command", "run_cap", "name",
+    *OURS, *IGNORED,
+)  # fmt: skip
+METHODS = ("grid", "random", "bayes", "sobol", "tpe", "gp")
+DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
+"""How W&B starts a program."""
+HYPERBAND = ("type", "min_iter", "max_iter", "s", "eta", "strict")
+
+
+def read_yaml(source: str, where: str, *, command: list[str] | None = None) -> dict[str, Any]:
+    """Read a sweep's file; a `command` takes the place of the file's own."""
+    found = table(where, "the file", load(source, where), "a sweep: method, parameters and so on,")
+    known_keys(where, "", found, KEYS)
+    found = {key: value for key, value in found.items() if value is not None}
+    method = one_of(where, "method", found.get("method"), METHODS)
+    parameters: dict[str, Any] = {}
+    given = table(where, "parameters", found.get("parameters", {}))
+    _flatten(where, given, "parameters", "", parameters)
+    words = list(command) if command else _command(where, found)
+    definition = {
+        "name": _name(where, found, words),
+        "method": "tpe" if method == "bayes" else method,
+        "parameters": parameters,
+        "metric": _metric(where, found.get("metric")),
+        "command": words,
+        **{key: found[key] for key in OURS if key in found},
+    }
+    if "run_cap" in found:
+        _alone(where, found, "run_cap", "samples")
+        definition["samples"] = whole(where, "run_cap", found["run_cap"], 1)
+    if "early_terminate" in found:
+        _alone(where, found, "early_terminate", "stop")
+        definition["stop"] = _hyperband(where, found["early_terminate"])
+    return check(definition, where)
+
+
+def load(source: str, where: str) -> object:
+    """The YAML of a file: 1.2, so that 1e-4 is a number; JSON is YAML as well."""
+    import warnings
+
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
+    from ruamel.yaml.error import YAMLError
+
+    class Plain(SafeConstructor):
+        """Dates stay the texts they were."""
+
+    Plain.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Plain
+    try:
+        with warnings.catch_warnings(action="ignore"):  # a file that says it is YAML 1.1
+            return yaml.load(source.removeprefix("\ufeff"))
+    except DuplicateKeyError as error:
+        key = str(error.problem).partition('"')[2].partition('"')[0]
+        raise BadSweep(f"{_line(where, error)}: the key {key} is given twice.") from None
+    except YAMLError as error:
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise BadSweep(f"{_line(where, error)}: this is not YAML: {why}.") from None
+    except RecursionError:
+        raise BadSweep(f"{where} is not a sweep: it is nested too deep.") from None
+    except ValueError as error:  # a number that Python does not take
+        raise BadSweep(f"{where} is not YAML: {error}.") from None
+
+
+def _line(where: str, error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return where if mark is None else f"{where}, line {mark.line + 1}"
+
+
+def _alone(where: str, found: dict[str, Any], theirs: str, ours: str) -> None:
+    if ours in found:
+        raise BadSweep(f"{where}: {theirs} and {ours} say the same thing; one of them is enough.")
+
+
+def _name(where: str, found: dict[str, Any], words: list[str]) -> str:
+    if "name" in found:
+        return cleaned(text(where, "name", found["name"], "the name of the sweep"))
+    name = program_name(words)
+    return name if name != "sweep" else cleaned(where.rpartition("/")[2].partition(".")[0])
+
+
+def _flatten(
+    where: str, given: dict[str, Any], path: str, prefix: str, into: dict[str, Any]
+) -> None:
+    """Collect parameters; those inside of others get dotted names."""
+    if path.count(".") > 2 * DEEPEST:
+        raise BadSweep(f"{where}: {path[:60]}… is nested more than {DEEPEST} deep.")
+    for key, raw in given.items():
+        name, place = f"{prefix}{key}", f"{path}.{key}"
+        if isinstance(raw, dict) and "parameters" in raw:
+            known_keys(where, place, raw, ("parameters",))
+            inner = table(where, f"{place}.parameters", raw["parameters"])
+            _flatten(where, inner, f"{place}.parameters", f"{name}.", into)
+        elif name in into:
+            raise BadSweep(f"{where}: {place} is the second parameter with the name {name}.")
+        else:
+            into[name] = parameter(where, place, raw)
+
+
+def _command(where: str, found: dict[str, Any]) -> list[str]:
+    """The words of the command, with the program among them."""
+    program = found.get("program")
+    if program is not None:
+        text(where, "program", program, "the file of a program")
+    given = found.get("command")
+    if given is None:
+        if program is None:
+            raise BadSweep(f"{where}: program is missing; the file of one was expected.")
+        # A script that is not Python's starts by itself; what has no suffix W&B gives to Python.
+        stem = program.rpartition("/")[2]
+        own = "." in stem.lstrip(".") and not stem.endswith(".py")
+        return with_program(DEFAULT[2:] if own else DEFAULT, program)
+    if isinstance(given, str):
+        from shlex import split
+
+        try:
+            given = split(given)
+        except ValueError as error:
+            raise BadSweep(f"{where}: command cannot be read as words: {error}.") from None
+    if not isinstance(given, list) or not given:
+        raise bad(where, "command", given, "a list of words")
+    words = [_word(where, f"command[{place}]", word) for place, word in enumerate(given)]
+    if any("${" in word for word in words) and not any(_passes(word) for word in words):
+        words.append("${no_args}")  # left out on purpose: the script reads them elsewhere
+    return words if program is None else with_program(words, program)
+
+
+def _word(where: str, path: str, word: object) -> str:
+    if isinstance(word, bool) or not isinstance(word, str | int | float):
+        raise bad(where, path, word, "a word")
+    return str(word)
+
+
+def _passes(word: str) -> bool:
+    """Whether a word of a command hands parameters over."""
+    return any(macro in word for macro in ("${args", "${param:", "${no_args}"))
+
+
+def _metric(where: str, raw: object) -> dict[str, Any] | None:
+    """The metric; where it is found may be said by `regex` or `file`."""
+    if raw is None:
+        return None
+    found = dict(table(where, "metric", raw))
+    for key in ("impute", "impute_while_running"):
+        found.pop(key, None)  # what W&B's own search does with runs that failed
+    ways = [key for key in ("source", "regex", "file") if key in found]
+    if len(ways) > 1:
+        raise BadSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
+    pattern, file = found.pop("regex", None), found.pop("file", None)
+    if "regex" in ways:
+        found["source"] = {"kind": "log", "pattern": text(where, "metric.regex", pattern)}
+    if "file" in ways:
+        found["source"] = {"kind": "file", "path": text(where, "metric.file", file)}
+    return found
+
+
+def _hyperband(where: str, raw: object) -> dict[str, Any]:
+    """W&B's early stopping: what it calls Hyperband has one bracket, as ASHA has."""
+    path = "early_terminate"
+    found = table(where, path, raw)
+    if found.get("type") == "envelope":
+        raise BadSweep(f"{where}: {path}.type envelope is not there; hyperband is.")
+    one_of(where, f"{path}.type", found.get("type"), ("hyperband",))
+    known_keys(where, path, found, HYPERBAND)
+    if not isinstance(found.get("strict", False), bool):
+        raise bad(where, f"{path}.strict", found["strict"], "true or false")
+    eta = number_in(where, f"{path}.eta", found.get("eta", 3))
+    if eta <= 1:
+        raise bad(where, f"{path}.eta", eta, "a number above 1")
+    most = found.get("max_iter")
+    if most is not None:
+        whole(where, f"{path}.max_iter", most, 1)
+    if "min_iter" in found:
+        first: float = whole(where, f"{path}.min_iter", found["min_iter"], 1)
+    elif most is None or "s" not in found:
+        raise BadSweep(f"{where}: {path} has neither min_iter nor max_iter with s.")
+    else:
+        first = _first(where, path, most, eta, whole(where, f"{path}.s", found["s"], 1))
+    return {"kind": "asha", "min": first, "eta": eta, "max": most, "brackets": 1}
+
+
+def _first(where: str, path: str, most: int, eta: float, brackets: int) -> int | float:
+    """The first step of `brackets` that lead up to `most`; none is before the first step."""
+    first: float = most
+    for _ in range(brackets):
+        if first / eta < 1:
+            break
+        first /= eta
+    if first == most:
+        raise BadSweep(f"{where}: {path}.max_iter is {most}; at least eta, {eta}, was expected.")
+    return int(first) if first == int(first) else round(first, 9)
