@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stoker.api import NotPicklable as NotPicklable
     from stoker.api import PermissionDenied as PermissionDenied
     from stoker.api import StokerError as StokerError
+    from stoker.api import Sweep as Sweep
+    from stoker.api import Trial as Trial
     from stoker.api import UnknownOption as UnknownOption
     from stoker.api import Unreachable as Unreachable
     from stoker.api import UsageError as UsageError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 API = frozenset({
     "Client", "DelayedSubmission", "Event", "Executor", "Full", "Future", "Gpu", "Impossible",
     "Job", "JobFailed", "Node", "NotFound", "NotPicklable", "PermissionDenied", "StokerError",
-    "UnknownOption", "Unreachable", "UsageError",
+    "Sweep", "Trial", "UnknownOption", "Unreachable", "UsageError",
 })  # fmt: skip
 """What a script may rely on. It is imported when it is asked for: commands start without it."""
 

@@ -90,6 +90,13 @@ def test_no_call_at_a_time_is_refused(value: object) -> None:
         settled(array_parallelism=value)
 
 
+@pytest.mark.parametrize("name", ["timeout_min", "mem_gb", "max_num_timeout", "signal_delay_s"])
+@pytest.mark.parametrize("value", ["long", -1, float("nan")])
+def test_what_is_no_number_is_refused(name: str, value: object) -> None:
+    with pytest.raises(stoker.UsageError, match=f"{name} must"):
+        settled(**{name: value})
+
+
 def test_a_call_that_can_be_saved_is_told_before_it_has_to_go() -> None:
     found = settled(checkpoints=True)
     assert (found.options["signal"], found.options["requeue"]) == ("USR2@60", True)

@@ -11,88 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+from daemon.stage import STARTED, Stage
 from stoker.core import events as e
-from stoker.core.changes import training as changes
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
-from stoker.core.job import Job, Progress, Spec, Stop, Training
+from stoker.core.job import Job, Progress, Spec, Stop
 from stoker.core.lifecycle import JobState
-from stoker.core.request import Request
-from stoker.core.state import Away, State
+from stoker.core.state import Away
 from stoker.daemon import ears as ears_module
 from stoker.daemon import reports, training
 from stoker.daemon.leftovers import GOING, Leftovers, checkpoints, remove
-from stoker.daemon.loop import Poller
 from stoker.daemon.reports import Report
-from stoker.daemon.training import Trainings
 from stoker.store.port import Filter, Found
-
-STARTED = 1000.0
-
-
-class Couriers:
-    """Notes what would go to other machines."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def ask_to_stop(self, key: tuple[int, int], why: str) -> None:
-        self.told.append(("stop", key, why))
-
-    def name_stop(self, key: tuple[int, int], part: int, epoch: int) -> None:
-        self.told.append(("stop_at", key, part, epoch))
-
-
-class Stage:
-    """A home, a state with one running job, and somebody who listens to it."""
-
-    def __init__(self, home: Path, epochs: int | None = None) -> None:
-        self.home, self.state = home, State()
-        self.couriers = Couriers()
-        self.state.specs["s"] = Spec(
-            kind="line", user="u", directory="/", shell="/bin/sh", environment="", name="t",
-            request=Request(), training=Training(epochs=epochs) if epochs is not None else None,
-        )  # fmt: skip
-        self.state.spec_users["s"] = 1
-        self.job = Job(7, "s", "t", "u", 1.0, state=JobState.RUNNING, started_at=STARTED)
-        self.job.placement = Placement("here", ())
-        self.state.jobs[7] = self.state.running[7] = self.job
-        self.state.rest.next_id = 8
-        self.directory = home / "training" / "7.0"
-        self.listen()
-
-    def listen(self) -> None:
-        """What a new daemon does."""
-        self.poller = Poller()
-        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
-        self.trainings.begin()
-
-    def write(self, *lines: dict[str, Any] | bytes) -> None:
-        """Append to the report, as the library does."""
-        self.directory.mkdir(0o700, exist_ok=True)
-        with (self.directory / "report").open("ab") as file:
-            for line in lines:
-                file.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
-
-    def heed(self, *facts: e.Event) -> list[e.Event]:
-        """One turn of the loop, with its facts applied to the job's progress."""
-        self.poller.wait(0)
-        told = self.trainings.heed(list(facts))
-        for fact in told:
-            if isinstance(fact, e.TrainingBegan):
-                changes.on_training_began(self.state, fact)
-            elif isinstance(fact, e.EpochsCounted):
-                progress = self.job.progress or Progress()
-                metrics = progress.metrics if fact.metrics is None else fact.metrics
-                self.job.progress = replace(progress, epochs=fact.done, metrics=metrics)
-        self.trainings.after(told)
-        return told
-
-    def exit(self, code: int = 0, part: int | None = None) -> list[e.Event]:
-        """Its process ends."""
-        return self.heed(e.ProcessExited(at=2000.0, job=7, attempt=0, code=code, part=part))
 
 
 @pytest.fixture(autouse=True)

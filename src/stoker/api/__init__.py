@@ -17,6 +17,7 @@ from stoker.api.errors import (
 from stoker.api.executor import Executor
 from stoker.api.futures import Future
 from stoker.api.jobs import Event, Gpu, Job, Node
+from stoker.api.sweeps import Sweep, Trial
 
 __all__ = [
     "Client",
@@ -34,6 +35,8 @@ __all__ = [
     "NotPicklable",
     "PermissionDenied",
     "StokerError",
+    "Sweep",
+    "Trial",
     "UnknownOption",
     "Unreachable",
     "UsageError",

@@ -10,8 +10,8 @@ from stoker.api import link, stream
 from stoker.api.errors import StokerError, UsageError
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.options import JobOptions, as_options, selector, selectors
+from stoker.api.origin import submission
 from stoker.api.sweeps import Sweeps
-from stoker.client import surroundings
 
 
 class HasJob(Protocol):
@@ -25,6 +25,8 @@ class HasJob(Protocol):
 Which = int | str | Job | HasJob | Iterable[Any]
 """A job: its id, its label, a name, a range, `last`, what `submit` returned; or several."""
 MOST = 1_000_000
+AT_ONCE = 1000
+"""So many selectors fit into the address of a request."""
 
 
 class Client(Sweeps):
@@ -241,26 +243,14 @@ class Client(Sweeps):
     def _jobs(self, select: Sequence[str], **filters: object) -> list[Job]:
         if select and not filters.get("limit"):
             filters["limit"] = MOST
-        return [Job.of(view) for view in self.link.jobs(select, **filters)["jobs"]]
+        views: dict[int, dict[str, Any]] = {}
+        for start in range(0, len(select) or 1, AT_ONCE):
+            page = self.link.jobs(select[start : start + AT_ONCE], **filters)["jobs"]
+            views.update((int(view["id"]), view) for view in page)
+        return [Job.of(view) for view in views.values()]
 
     def _act(self, verb: str, which: Iterable[Any], **more: object) -> Changed:
         return Changed.of(self.link.act(verb, selectors(which), **more))
-
-
-def submission(options: Mapping[str, object]) -> dict[str, object]:
-    """Return where a submission comes from, and its options, as the API takes them."""
-    found = as_options(options)
-    directory = found.get("chdir")
-    environment, _ = surroundings.environment(os.environ)
-    return {
-        "options": found,
-        "directory": surroundings.current_directory(
-            directory if isinstance(directory, str) else None
-        ),
-        "environment": environment,
-        "shell": surroundings.shell(),
-        "umask": surroundings.umask(),
-    }
 
 
 def _joined(state: str | Iterable[str] | None) -> str | None:

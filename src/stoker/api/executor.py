@@ -12,10 +12,11 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from stoker import wire
 from stoker.api import folders, parameters
-from stoker.api.client import Client, submission
+from stoker.api.client import Client
 from stoker.api.errors import StokerError, UsageError
 from stoker.api.folders import Call
 from stoker.api.futures import Future
+from stoker.api.origin import submission
 from stoker.api.watcher import watcher_of
 from stoker.client.client import new_key
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stoker import wire
 from stoker.api import folders
 from stoker.api import link as links
 from stoker.api.errors import JobFailed, NotFound, StokerError
@@ -144,7 +145,7 @@ class Future(concurrent.futures.Future[T]):
     def stands(self, view: dict[str, Any]) -> None:
         """Take in how its job stands; wake up who waits for it when that is over."""
         self._view = view
-        if not Job.of(view).finished:
+        if view["state"] not in wire.FINISHED:
             return
         if view["state"] == "CANCELLED":
             self.was_cancelled()

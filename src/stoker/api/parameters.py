@@ -78,10 +78,10 @@ def settled(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
     if "gpus_per_node" in options:
         options["gpus"] = options.pop("gpus_per_node")
     if "timeout_min" in own:
-        options["time"] = f"{round(float(own['timeout_min']) * 60)}s"
+        options["time"] = f"{round(_number(own, 'timeout_min') * 60)}s"
     if "mem_gb" in own:
-        options["mem"] = f"{float(own['mem_gb']):g}G"
-    delay = own.get("signal_delay_s", SECONDS)
+        options["mem"] = f"{_number(own, 'mem_gb'):g}G"
+    delay = int(_number(own, "signal_delay_s", SECONDS))
     if checkpoints:
         limit = _seconds(options.get("time"))
         if limit is not None and "signal_delay_s" not in own:
@@ -90,12 +90,12 @@ def settled(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
         options.setdefault("signal", f"USR2@{delay}")
         if not {"requeue", "no_requeue", "retries", "retry_on"} & set(options):
             options["requeue"] = True
-    number, delay = _signal(options.get("signal"), int(delay))
+    number, delay = _signal(options.get("signal"), delay)
     return Settings(
         options=options,
         at_once=_positive(own.get("array_parallelism"), "array_parallelism"),
         one_log=bool(own.get("stderr_to_stdout", True)),
-        timeouts=int(own.get("max_num_timeout", TIMEOUTS)),
+        timeouts=int(_number(own, "max_num_timeout", TIMEOUTS)),
         signal=number,
         signal_delay=delay,
         python=os.fspath(own["python"]) if "python" in own else None,
@@ -115,6 +115,17 @@ def _one_machine(own: Mapping[str, Any], rest: dict[str, Any]) -> None:
                 f"A call is one process on one machine, so {name} must be 1, not {value}. "
                 "For more, have it start them, or use Client.submit with a command."
             )
+
+
+def _number(own: Mapping[str, Any], name: str, default: float = 0) -> float:
+    value = own.get(name, default)
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} must be a number, not {value!r}.") from None
+    if not 0 <= found < float("inf"):
+        raise UsageError(f"{name} must not be {value!r}.")
+    return found
 
 
 def _positive(value: object, name: str) -> int | None:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from stoker.cli.options import Option
 
-NOT_OF_JOBS = frozenset(
-    ("feed", "submit", "run", "gpus", "nodes", "drain", "undrain", "daemon", "db", "completion")
-)
+NOT_OF_JOBS = frozenset({
+    "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db",
+    "completion",
+})  # fmt: skip
 WORDS = {
     "daemon": ("start", "stop", "restart", "status", "run", "install"),
     "db": ("backup", "path"),
@@ -44,6 +45,9 @@ def candidates(words: list[str]) -> list[str]:
     module = __import__(module_of(verb), fromlist=["OPTIONS"])
     if verb == "door":
         return module.complete(words[1:]) or [FILES]
+    of_sweeps = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
+    if of_sweeps:
+        module = __import__(f"stoker.cli.{of_sweeps}", fromlist=["OPTIONS"])
     options: Iterable[Option] = module.OPTIONS
     if current.startswith("-"):
         from stoker.cli.options import COMMON
@@ -61,16 +65,31 @@ def candidates(words: list[str]) -> list[str]:
         return [FILES]
     if verb not in NOT_OF_JOBS:
         return jobs()
+    if of_sweeps:
+        return sweeps()
+    if verb == "sweep" and len(words) == 2:
+        return [word for word in module.SUBCOMMANDS if word.startswith(current)] or [FILES]
     return list(WORDS.get(verb, ())) or [FILES]
 
 
 def jobs() -> list[str]:
     """Return ids and names of jobs, with what they are; nothing when no daemon runs."""
     try:
-        views = connect(autostart=False).jobs(limit=200)["jobs"]
+        reply = connect(autostart=False).jobs(limit=200, fold="1")
     except StokerError:
-        views = []
-    found = [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
+        reply = {"jobs": []}
+    views = reply["jobs"]
+    found = [f"{one['label']}\t{clean(one['name'])} sweep" for one in reply.get("sweeps") or ()]
+    found += [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
     names = {clean(view["name"]): view["state"] for view in views if view.get("name")}
     found += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
     return [*found, "last\tthe newest submission", "all\tevery job that is not finished"]
+
+
+def sweeps() -> list[str]:
+    """Return the ids of sweeps, with what they are."""
+    try:
+        views = connect(autostart=False).sweeps(all=True)["sweeps"]
+    except StokerError:
+        views = []
+    return [f"{view['label']}\t{clean(view['name'])} {view['state']}" for view in views]

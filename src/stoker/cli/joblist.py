@@ -35,25 +35,65 @@ QUEUE = (
 
 ALL_GPUS = 64
 """So many mean as many as there are."""
+NAME = 1
+"""The place of that column; the parameters of trials stand behind it, if there are any."""
 GPUS = 6
 """The place of that column; epochs stand before it, if any job has some."""
 
 
 def queue_table(
-    views: Sequence[dict[str, Any]], *, verbose: bool = False
+    views: Sequence[dict[str, Any]],
+    *,
+    verbose: bool = False,
+    sweeps: Sequence[dict[str, Any]] = (),
 ) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows of the queue; a column for the expected start if any is known."""
     columns = list(QUEUE)
-    rows = [queue_row(view) for view in views]
-    if any(view.get("training") for view in views):
-        columns.insert(GPUS, Column("EPOCHS", right=True))
+    if sweeps:
+        views = _among(views, sweeps)
+    rows = [_row(view) for view in views]
+    if any(view.get("params") for view in views):
+        columns.insert(NAME + 1, Column("PARAMS", cut=True))
         for row, view in zip(rows, views, strict=True):
-            row.insert(GPUS, epochs(view.get("training")))
+            row.insert(NAME + 1, _params(view))
+    if any(view.get("training") for view in views):
+        at = len(columns) - len(QUEUE) + GPUS
+        columns.insert(at, Column("EPOCHS", right=True))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(at, epochs(view.get("training")))
     if any(view.get("expected_start") for view in views):
         columns.insert(-1, Column("START"))
         for row, view in zip(rows, views, strict=True):
             row.insert(-1, times.moment(view.get("expected_start"), verbose))
     return columns, rows
+
+
+def _among(
+    views: Sequence[dict[str, Any]], sweeps: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Put each sweep where its trials would stand: what runs before what waits."""
+    runs = [sweep for sweep in sweeps if sweep["state"] == "RUNNING"]
+    waits = [sweep for sweep in sweeps if sweep["state"] != "RUNNING"]
+    first = next(
+        (place for place, view in enumerate(views) if view["state"] == "PENDING"), len(views)
+    )
+    return [*runs, *views[:first], *waits, *views[first:]]
+
+
+def _row(view: dict[str, Any]) -> list[str]:
+    if "counts" not in view:
+        return queue_row(view)
+    from stoker.cli import sweep_text
+
+    return sweep_text.queue_row(view)
+
+
+def _params(view: dict[str, Any]) -> str:
+    if not view.get("params"):
+        return ""
+    from stoker.cli.sweep_text import params
+
+    return params(view["params"])
 
 
 def queue_row(view: dict[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """What runs, what waits, and what failed since you last looked.
 
-A failure stays in the list until you look at it (show, logs) or mark it with --seen.
+A failure stays in the list until you look at it (show, logs) or mark it with --seen. A sweep is
+one line; -e shows its trials, and so does its id.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ OPTIONS = (
     Option("-p/--queue/--partition", "NAME", "only this queue's", key="queue"),
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
+    Option("-e/--expand", None, "the trials of sweeps, one by one"),
     Option("--seen", None, "mark the failures as seen"),
     VERBOSE,
 )
@@ -70,7 +72,7 @@ def main(argv: list[str]) -> int:
 
 def _nothing(args: Args) -> int:
     if args.flag("json"):
-        output.emit({"jobs": [], "more": 0, "counts": {}})
+        output.emit({"jobs": [], "sweeps": [], "more": 0, "counts": {}})
     else:
         output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
     return 0
@@ -85,9 +87,13 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         "user": args.text("user"),
         "queue": args.text("queue"),
         "tail": TAIL if plain else None,
+        "fold": "1" if plain and _folds(args) else None,
     }
     state = states(args.text("state"))
     reply = client.jobs(args.words, state=state, limit=limit, **asked)
+    user = args.text("user")
+    if user is not None and reply.get("sweeps"):
+        reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
     cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
     if cut and state is None and not args.words and _UNHAPPY & set(reply.get("counts") or {}):
         # A long queue must not push the failures off the list.
@@ -95,6 +101,12 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         reply["jobs"] += failed
         reply["more"] -= len(failed)
     return reply
+
+
+def _folds(args: Args) -> bool:
+    """Whether a sweep stands for its trials: not where jobs were asked for one by one."""
+    chosen = any(args.text(key) is not None for key in ("state", "queue", "columns"))
+    return not (args.words or chosen or args.flag("expand"))
 
 
 def states(typed: str | None) -> str | None:
@@ -118,7 +130,8 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     if custom is None and not args.words and args.text("state") is None:
         failures = [view for view in views if _is_failure(view)]
         views = [view for view in views if not _is_failure(view)]
-    columns, rows = custom or queue_table(views, verbose=args.flag("verbose"))
+    sweeps = reply.get("sweeps") or ()
+    columns, rows = custom or queue_table(views, verbose=args.flag("verbose"), sweeps=sweeps)
     lines = []
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width, coloured=coloured)

@@ -1,4 +1,4 @@
-"""Everything about a job."""
+"""Everything about a job; of a sweep, how it stands and its trials."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from stoker.cli import colour, output, times
 from stoker.cli.joblist import LIST_OPTIONS, amount, chosen, text
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.session import existing
+from stoker.client.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-USAGE = ("show JOB ...",)
+USAGE = ("show JOB ...", "show SWEEP")
 OPTIONS = (
     *(option for option in LIST_OPTIONS if option.key in {"json_lines", "format"}),
     Option("--tail", "N", "with the last N lines of its log"),
@@ -22,10 +23,11 @@ TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ende
          "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
          "environment_hash": "environment", "enforced": "note"}  # fmt: skip
+MOST = 100_000
 DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
-                     "parts", "unreachable", "training", "container",
+                     "parts", "unreachable", "training", "container", "params", "objective",
                      "restartable"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
@@ -36,7 +38,12 @@ def main(argv: list[str]) -> int:
     """Print each job's facts; without a name, the newest job's."""
     args = parse(OPTIONS, argv, verb="show")
     client = existing()
-    views = client.jobs(args.words or ["last"], tail=args.count("tail"), limit=100_000)["jobs"]
+    words = args.words or ["last"]
+    views = _meant(client, words, args.count("tail"))
+    if views is None:
+        from stoker.cli.sweep_show import shown
+
+        return shown(client, words[0], args)
     lines = chosen(args, views)
     if args.flag("json"):
         output.emit(views[0] if len(views) == 1 else views)
@@ -52,6 +59,24 @@ def main(argv: list[str]) -> int:
             mark_seen(client, failed)
     print("\n".join(lines))
     return 0
+
+
+def _meant(client: Client, words: list[str], tail: int | None) -> list[dict[str, Any]] | None:
+    """Return the jobs that were named; None when that is one sweep, however many trials it has."""
+    word = words[0] if len(words) == 1 else None
+    reply = client.jobs(words, tail=tail, limit=MOST if word is None else 1)
+    views: list[dict[str, Any]] = reply["jobs"]
+    if word is not None and (not views or _is_sweep(word, views[0])):
+        return None
+    if word is not None and reply.get("more"):
+        views = client.jobs(words, tail=tail, limit=MOST)["jobs"]
+    return views
+
+
+def _is_sweep(word: str, view: dict[str, Any]) -> bool:
+    """Whether a word means the whole sweep that a job is a trial of."""
+    sweep = view.get("sweep")
+    return sweep is not None and word in {str(sweep), view["name"], "last", "-1"}
 
 
 def told(view: dict[str, Any], verbose: bool) -> list[str]:
@@ -82,6 +107,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
     over = view.get("result") is not None
     found += _held(view, over) + _container(view.get("container")) + _training(view)
+    found += _trial(view)
     alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
@@ -130,6 +156,22 @@ def _training(view: dict[str, Any]) -> list[tuple[str, str]]:
     from stoker.cli.training import told as training_told
 
     return training_told(view)
+
+
+def _trial(view: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say what a trial of a sweep tries, and what came of it."""
+    if not view.get("params"):
+        return []
+    from stoker.cli.sweep_text import figure, params
+
+    found = [("parameters", params(view["params"]))]
+    worth = view.get("objective")
+    if worth and worth.get("value") is not None:
+        early = ", stopped early" if worth.get("stopped") else ""
+        found.append(
+            ("objective", f"{figure(worth['value'])} at step {figure(worth['step'])}{early}")
+        )
+    return found
 
 
 def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -183,15 +183,15 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 def merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
     """Merge options, later layers winning; lists grow, so that the last entry wins."""
-    merged: dict[str, Value] = {}
+    found: dict[str, Value] = {}
     for layer in layers:
         for key, value in layer.items():
-            before = merged.get(key)
+            before = found.get(key)
             if isinstance(value, list) and isinstance(before, list):
-                merged[key] = before + value
+                found[key] = before + value
             else:
-                merged[key] = value
-    return merged
+                found[key] = value
+    return found
 
 
 def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:

@@ -19,6 +19,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("show", "everything about a job"),
             ("why", "why a job waits, and when it should start"),
             ("logs", "a job's output; -f follows it"),
+            ("metrics", "the figures that a job has reported, as curves"),
             ("wait", "wait for jobs to end; return their exit code"),
             ("history", "jobs of the past"),
             ("gpus", "one line per GPU: use, memory, whose job, whose foreign process"),

@@ -1,4 +1,7 @@
-"""Why a job waits, per machine and per constraint, and when it should start."""
+"""Why a job waits, per machine and per constraint, and when it should start.
+
+Of a sweep: why it does not go on, or why the first of its trials waits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from stoker.cli import colour, output
 from stoker.cli.options import VERBOSE, parse
 from stoker.cli.session import existing
 from stoker.cli.times import absolute, relative
+from stoker.client.client import Client
+from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +25,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="why")
     client = existing()
     selectors = args.words or ["last"]
-    replies = [client.why(selector) for selector in selectors]
+    replies = [_asked(client, selector) for selector in selectors]
     if args.flag("json"):
         output.emit(replies[0] if len(replies) == 1 else replies)
         return 0
@@ -28,8 +33,39 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _asked(client: Client, selector: str) -> dict[str, Any]:
+    """Return why a job waits; of a sweep, why the first trial does that waits."""
+    reply = client.why(selector)
+    label = str(reply["label"])
+    if "_" not in label or label == selector:
+        return reply
+    try:
+        whole = client.one_sweep(selector)
+    except StokerError as error:
+        if error.code != "not_found":
+            raise
+        return reply  # an array, or a trial by its number
+    sweep, waiting = whole["sweep"], [t for t in whole["trials"] if t["state"] == "PENDING"]
+    if sweep.get("note") or not waiting:
+        return {**reply, "label": sweep["label"], "state": sweep["state"], "sweep": sweep}
+    return {**client.why(str(waiting[0]["label"])), "sweep": sweep}
+
+
+def _whole(sweep: dict[str, Any]) -> str:
+    """Return where a sweep stands, in a line."""
+    from stoker.cli.sweep_text import progress
+
+    head = colour.paint(f"Sweep {sweep['label']}", *(("bold",) if colour.wanted() else ()))
+    note = f": {output.clean(sweep['note'])}" if sweep.get("note") else ""
+    return f"{head} is {sweep['state']} ({progress(sweep)}){note}."
+
+
 def told(reply: dict[str, Any]) -> list[str]:
     """Return the explanation in lines."""
+    sweep = reply.get("sweep")
+    if isinstance(sweep, dict):
+        trial = {**reply, "sweep": None}
+        return [_whole(sweep), *(told(trial) if reply["label"] != sweep["label"] else ())]
     bold = ("bold",) if colour.wanted() else ()
     head = colour.paint(f"Job {reply['label']}", *bold) + f" is {reply['state']}"
     if reply.get("reason"):

@@ -146,6 +146,11 @@ class Client:
         """Change how a sweep goes on."""
         return self._post(f"/sweeps/{transport.quote(selector)}", changes)
 
+    def metrics(self, selector: str, **more: object) -> dict[str, Any]:
+        """Return the figures that a job has reported, as curves: `names=...`, `points=...`."""
+        target = f"/jobs/{transport.quote(selector)}/metrics"
+        return self._get(target, list(more.items()))
+
     # -- machines -----------------------------------------------------------------------------
 
     def gpus(self) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from stoker.daemon.http import (
 from stoker.daemon.logs import follow, start_of_tail, start_since, whole
 from stoker.daemon.loop import Call, Loop
 from stoker.daemon.parts import machines
+from stoker.daemon.series import MOST_POINTS, POINTS, Shelf
 from stoker.daemon.stream import Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
@@ -69,6 +70,7 @@ class Api:
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
+        self.series = Shelf(loop.home)
 
     def _live(self, job: int) -> dict[str, Any]:
         """What a running job does right now; only for the loop's own thread."""
@@ -184,6 +186,21 @@ class Api:
         if query.get("follow") in ("1", "true"):
             body = follow(path, start, lambda: self._attempt_over(job.id, attempt))
         return StreamingResponse(body, headers=HEADERS, media_type="application/octet-stream")
+
+    async def metrics(self, request: Request) -> Response:
+        """The figures that a job has reported, as curves."""
+        query = request.query_params
+        word = request.path_params["selector"]
+        found = await self.ask(looks.log_of(self.desk, word))
+        if len(found) > 1:
+            some = f"such as {found[0][1].label}"
+            text = f"'{word}' means {len(found)} jobs; name one of them, {some}."
+            raise Refusal(text, "usage")
+        _, job, _ = found[0]
+        names = [name for name in (query.get("names") or "").split(",") if name]
+        points = min(max(number(query.get("points"), "points") or POINTS, 8), MOST_POINTS)
+        view = await asyncio.to_thread(self.series.read, job.id, job.attempt, names, points)
+        return reply({"job": job.id, "label": job.label, **view})
 
     def _attempt_over(self, id: int, attempt: int) -> bool:
         """Whether an attempt can write no more. Looks at the state, and only looks."""
@@ -470,6 +487,7 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
         ("/jobs", api.jobs),
         ("/jobs/{selector}/why", api.why),
         ("/jobs/{selector}/log", api.log),
+        ("/jobs/{selector}/metrics", api.metrics),
         ("/sweeps", api.sweeps),
         ("/sweeps/{sweep}", api.one_sweep),
         ("/gpus", api.gpus),

@@ -277,6 +277,7 @@ class Loop:
             self.fleet.tick(now.boot),
             self.watch.tick(state),
             self.trainings.tick(),
+            self._sweeps.tick() if self._sweeps is not None else None,
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
@@ -298,7 +299,7 @@ class Loop:
     def _idle_left(self, state: State) -> float | None:
         if self.exit_when_idle is None:
             return None
-        if state.live or self.readers or self.waits.waiting:
+        if state.live or self.readers or self.waits.waiting or self.trainings.busy:
             self.idle_since = None
             return None
         now = time.monotonic()
@@ -486,7 +487,7 @@ class Loop:
         self.draining = True
 
     def _finish_when_drained(self) -> None:
-        if self.draining and not self.engine.state.running:
+        if self.draining and not self.engine.state.running and not self.trainings.busy:
             self.done = True
 
     def leave(self) -> None:

@@ -34,6 +34,7 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/jobs/{selector}/log": (
         "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt", "part"),
     ),
+    "/jobs/{selector}/metrics": ("The figures that a job has reported", ("names", "points")),
     "/gpus": ("Every GPU and its use", ()),
     "/nodes": ("Every machine", ()),
     "/queues": ("Named queues", ()),
@@ -79,7 +80,7 @@ DELETES: dict[str, tuple[str, str]] = {
     "/listen": ("Close a TCP port; only over the socket", "address"),
 }
 
-NUMBERS = {"limit", "tail", "since", "offset", "attempt", "after"}
+NUMBERS = {"limit", "tail", "since", "offset", "attempt", "after", "points"}
 
 
 def document() -> dict[str, Any]:

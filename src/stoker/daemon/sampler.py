@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from stoker.daemon.sampler_process import SamplerProcess
+from stoker.executors.ssh.link import Poller
 
 Answer = Callable[[list[dict[str, Any]], str | None, bool], None]
 """Called with the points, or none and a sentence; True when there are no others in the space."""
 
+COMMAND = ("-P", "-m", "stoker.sweep.asktell")
+"""-P: the directory where the daemon happens to stand must not lend it its modules."""
 RESTARTS = 3
 """So often in a row a process that died over a question gets a successor."""
 FIRST_PAUSE = 0.5
@@ -27,17 +30,14 @@ PATIENCE = 600.0
 WHAT_COUNTS = ("method", "parameters", "seed")
 
 
-class Poller(Protocol):
-    """What is needed of the loop."""
+class Reply(msgspec.Struct):
+    """A line from the process."""
 
-    def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back whenever this descriptor is readable."""
-
-    def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call back once, when this descriptor can be written to."""
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching."""
+    sweep: int
+    id: str | None = None
+    points: list[dict[str, Any]] = []
+    error: str | None = None
+    done: bool = False
 
 
 class Question(msgspec.Struct):
@@ -173,24 +173,24 @@ class Sampler:
 
     def _heard(self, line: bytes) -> None:
         try:
-            reply = msgspec.json.decode(line)
-            talk = self.talks.get(reply["sweep"]) if "id" in reply else None
-        except (msgspec.DecodeError, TypeError, KeyError):
+            reply = msgspec.json.decode(line, type=Reply)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             self._died(f"it said {line[:80]!r}")
             return
+        talk = self.talks.get(reply.sweep)
         question = talk.question if talk is not None else None
-        if talk is None or question is None or question.id != reply["id"]:
+        if talk is None or question is None or question.id != reply.id:
             return  # about a sweep that was forgotten meanwhile
         self.failures = 0
         talk.question = None
-        question.answer(reply.get("points", []), reply.get("error"), bool(reply.get("done", False)))
+        question.answer(reply.points, reply.error, reply.done)
 
     # -- life and death -----------------------------------------------------------------
 
     def _start(self) -> None:
         self.start_at = None
         try:
-            self.process = SamplerProcess(self.poller, self._heard, self._died)
+            self.process = SamplerProcess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return

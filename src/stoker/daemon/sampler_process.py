@@ -1,4 +1,4 @@
-"""One process that suggests points: its pipes, its lines, its last words."""
+"""A helper process that talks in lines, as the sampler's does: its pipes, its last words."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from stoker.daemon.sampler import Poller
+from stoker.executors.ssh.link import Poller
 
 CHUNK = 1 << 16
 LAST_WORDS = 4096
 MOST_CHUNKS = 16
 """A pipe holds no more; who goes on talking is not listened to for ever."""
-COMMAND = ("-P", "-m", "stoker.sweep.asktell")
-"""-P: the directory where the daemon happens to stand must not lend it its modules."""
 
 
 class SamplerProcess:
     """Started when made; a new object for each start. Nothing here waits."""
 
     def __init__(
-        self, poller: Poller, heard: Callable[[bytes], None], died: Callable[[str], None]
+        self,
+        poller: Poller,
+        heard: Callable[[bytes], None],
+        died: Callable[[str], None],
+        command: tuple[str, ...],
     ) -> None:
-        """`heard` gets every line; `died` is told once, in words, when it is over by itself."""
+        """`heard` gets every line; `died` is told once, in words, when it is over by itself.
+
+        The `command` is Python's: what comes after its own name.
+        """
         self.poller, self.heard, self.died = poller, heard, died
         self._unsent = b""
         self._line = b""
         self._said = b""
         self._closed = False
         self.process = subprocess.Popen(
-            [sys.executable, *COMMAND],
+            [sys.executable, *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             start_new_session=True,  # a ^C at our terminal is not meant for it
         )  # fmt: skip

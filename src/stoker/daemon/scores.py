@@ -28,7 +28,7 @@ class Standing(Struct):
 
 
 class Scores:
-    """Listens to trials, and tells the engine what it needs to know: few facts, not every figure."""
+    """Listens to trials, and tells the engine the little that it needs to know of it."""
 
     def __init__(self, state: Callable[[], State]) -> None:
         self.state = state

@@ -20,6 +20,10 @@ from stoker.daemon.thinning import Curve
 PIECE = 256 * 1024
 FOUND = ".found"
 """After the name of a file: what was found in the output of an attempt on another machine."""
+POINTS, MOST_POINTS = 500, 1_000_000
+"""Points of each curve, unless other numbers are asked for; and how many can be."""
+SMALL = 10_000
+"""Curves with so many points are kept, for whoever asks again."""
 MOST_NAMES = 1000
 """Curves of one job; more are somebody's mistake."""
 
@@ -198,7 +202,8 @@ class Shelf:
         series = self._known.pop((job, points), None) or Series(self.home, job, points)
         series.read(last)
         view = series.view(names)
-        self._known[job, points] = series
+        if points <= SMALL:
+            self._known[job, points] = series
         while len(self._known) > self.most:
             self._known.pop(next(iter(self._known)), None)
         return view

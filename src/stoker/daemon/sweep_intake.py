@@ -34,8 +34,6 @@ from stoker.sweep.values import canonical
 
 MOST_TRIALS = 100_000
 """Trials that are all submitted at the beginning; whoever has more says how many are wanted."""
-TRIES = 1000
-"""How often in a row a random sequence may repeat itself before it counts as exhausted."""
 THINKING = ("tpe", "gp")
 """Methods that look at the results so far."""
 
@@ -237,23 +235,17 @@ def _endless(definition: dict[str, Any]) -> bool:
 
 def _wanted(definition: dict[str, Any]) -> list[dict[str, Any]]:
     """Every trial that is asked for, each once, in order."""
-    samples, repeats = definition["samples"], 0
-    found: dict[str, dict[str, Any]] = {}
-    most = MOST_TRIALS + 1 if samples is None else min(samples, MOST_TRIALS + 1)
+    samples = definition["samples"]
     if samples is not None and samples > MOST_TRIALS:
         raise BadValue(f"{samples} trials are too many at a time; ask for {MOST_TRIALS} at most.")
-    for params in islice(samplers.sequence(definition, 0), most * 10 + TRIES):
-        before = len(found)
-        found.setdefault(canonical(params), params)
-        repeats = 0 if len(found) > before else repeats + 1
-        if len(found) >= most or repeats >= TRIES:
-            break
+    most = MOST_TRIALS + 1 if samples is None else samples
+    found = list(islice(samplers.fresh(definition, 0, lambda _: False), most))
     if len(found) > MOST_TRIALS:
         raise BadValue(
             f"These are more than {MOST_TRIALS} combinations; say how many to try, as in"
             " --samples 1000 --method random."
         )
-    return list(found.values())
+    return found
 
 
 def _with_source(ready: Prepared, definition: dict[str, Any]) -> Spec:

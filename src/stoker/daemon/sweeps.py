@@ -14,15 +14,13 @@ from stoker.core.state import State
 from stoker.core.sweep import WAITING, Sweep, Trial
 from stoker.daemon.desk import Desk
 from stoker.daemon.sampler import Sampler
-from stoker.daemon.sweep_intake import THINKING, TRIES, Kept, as_trial, kept
+from stoker.daemon.sweep_intake import THINKING, Kept, as_trial, kept
 from stoker.engine import Ask, Decision, Moment, Refusal
 from stoker.sweep import samplers
 from stoker.sweep.values import canonical
 
 AT_ONCE = 64
 """Trials of an endless sequence that are added at a time."""
-DUPLICATES = 3
-"""How often a method may propose what is known before it counts as having no more ideas."""
 
 
 class Sweeps:
@@ -32,13 +30,16 @@ class Sweeps:
         self.desk, self.ask, self.sampler = desk, ask, sampler
         self.asking: set[int] = set()
         """Sweeps for which a trial is being thought of."""
+        self.thinking: set[int] = set()
+        """Sweeps of which the sampler knows."""
         self.definitions: dict[str, Kept] = {}
         """What those were asked to be, by hash."""
-        self.drawn: dict[int, int] = {}
-        """How far the endless sequence of a sweep has been used."""
 
     def after(self, state: State) -> None:
         """Something has happened: see who has no trial ready."""
+        for id in [id for id in self.thinking if not state.sweeps[id].wanting]:
+            self.thinking.discard(id)
+            self.sampler.forget(id)
         for id in state.boards:
             sweep = state.sweeps[id]
             if sweep.wanting and id not in self.asking and self._idle(sweep):
@@ -62,6 +63,7 @@ class Sweeps:
         def answer(points: list[dict[str, Any]], trouble: str | None, done: bool) -> None:
             self.ask(_More(self, sweep.id, points, trouble=trouble, done=done))
 
+        self.thinking.add(sweep.id)
         trials = [told(trial) for trial in state.boards[sweep.id].trials.values()]
         self.sampler.ask(sweep.id, definition, trials, 1, answer)
 
@@ -73,6 +75,10 @@ class Sweeps:
                 self.definitions.clear()
             found = self.definitions[sweep.definition] = kept(self.desk, sweep)
         return found
+
+    def tick(self) -> float | None:
+        """Seconds until the sampler wants a turn even if nothing happens."""
+        return self.sampler.tick()
 
     def close(self) -> None:
         """Nothing more is thought of here."""
@@ -94,7 +100,6 @@ class _More:
         sweep = state.sweeps.get(self.sweep)
         if sweep is None or not sweep.wanting or sweep.id not in state.boards:
             return Decision()
-        change = e.SweepChanged(at=now.at, sweep=sweep.id)
         if self.trouble is not None:
             change = e.SweepChanged(at=now.at, sweep=sweep.id, note=self.trouble)
             return Decision(events=[change])
@@ -122,17 +127,8 @@ class _More:
             fresh = {canonical(params): params for params in self.points}
             return [params for key, params in fresh.items() if key not in known][:left]
         most = min(left, max(sweep.unfinished, 1), AT_ONCE)
-        start = self.sweeps.drawn.get(sweep.id, 0)
-        fresh = {}
-        for params in islice(samplers.sequence(definition, start), TRIES + most):
-            start += 1
-            key = canonical(params)
-            if key not in known:
-                fresh.setdefault(key, params)
-            if len(fresh) >= most:
-                break
-        self.sweeps.drawn[sweep.id] = start
-        return list(fresh.values())
+        # So many were drawn at least: that far, nothing new is to be found.
+        return list(islice(samplers.fresh(definition, sweep.issued, known.__contains__), most))
 
     def _no_more(self, sweep: Sweep, now: Moment) -> Decision:
         """Everything that there is was tried, or nobody has an idea what else."""
@@ -155,9 +151,12 @@ def told(trial: Trial) -> dict[str, Any]:
         state = "fail"
         if score is not None and score.value is not None:
             state = "pruned" if score.stopped else "complete"
-    return {
+    found = {
         "trial": trial.number,
         "params": decode(trial.params),
         "value": score.value if score is not None and state != "running" else None,
         "state": state,
     }
+    if score is not None and score.stopped and score.value is not None:
+        found["steps"] = [[score.step, score.value]]  # how far it came counts, too
+    return found

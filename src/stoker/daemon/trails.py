@@ -126,8 +126,8 @@ class Trails:
         self.trails: dict[Key, Trail] = {}
         self.behind: dict[Key, None] = {}
         """Those with more to read, the one that has waited longest first."""
-        self.inherited: set[Key] | None = None
-        """Attempts that an earlier daemon has listened to; None: all, as we have just begun."""
+        self.begun = False
+        """Until then, what there is was there for an earlier daemon, too."""
         self._unmarked: list[Key] = []
         self._closed: set[Key] = set()
         """Those that were closed before we had looked around."""
@@ -148,7 +148,9 @@ class Trails:
                 self._leave(self._trail(job, key))
         for job in self.state().running.values():
             self.started(job)
-        self.inherited = running
+            if job.params is not None:
+                self._trail(job, (job.id, job.attempt))
+        self.begun = True
 
     def started(self, job: Job) -> None:
         """An attempt runs: if its figures must be searched for, that begins."""
@@ -168,8 +170,7 @@ class Trails:
         trail = self.trails.get(key)
         if trail is None:
             paths = (f"{self._directory(key)}/report", kept(self.home, key))
-            old = self.inherited is None or key in self.inherited
-            places = [Place(path, size_of(path) if old else 0) for path in paths]
+            places = [Place(path, 0 if self.begun else size_of(path)) for path in paths]
             searched = self.scrapes is None or not self._source(job)
             if job.params is None or self.scores is None:
                 places = []  # nobody asks
@@ -245,7 +246,7 @@ class Trails:
         del self.trails[key]
         self.behind.pop(key, None)
         self._unmarked.append(key)
-        if self.inherited is None:
+        if not self.begun:
             self._closed.add(key)
         job = self._job(trail)
         told = [] if self.scores is None or job.params is None else self.scores.over(job, key)

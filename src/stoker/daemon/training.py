@@ -24,9 +24,10 @@ from stoker.daemon.ears import Ears
 from stoker.daemon.hearing import Hearing, Key, Messengers, leave_word, take_back
 from stoker.daemon.leftovers import Leftovers
 from stoker.daemon.reports import CHUNK, LEAP, moment, read_steps, seconds
+from stoker.daemon.scraper import Scraper
 from stoker.daemon.series import mirror
 from stoker.daemon.trails import Scores, Trails
-from stoker.executors.local import Poller
+from stoker.executors.ssh.link import Poller
 
 PAUSE = 0.25
 """Seconds between two looks at one report, however much is written to it."""
@@ -51,6 +52,7 @@ class Trainings:
         self.ears = Ears(self.root, poller, self)
         self.left = Leftovers(self.root)
         self.trails = Trails(home, state, self._all_told)
+        self.scraper = self.trails.scrapes = Scraper(home, poller, state)
         self.left.needed = self.trails.keeps
 
     @property
@@ -288,8 +290,7 @@ class Trainings:
         waits += [max(due - now, 0.0) for due in dues if due is not None and due < inf]
         if self.state().running and (wait := self.ears.wait()) is not None:
             waits.append(wait)
-        if (wait := self.trails.wait()) is not None:
-            waits.append(wait)
+        waits += [wait for wait in (self.trails.wait(), self.scraper.tick()) if wait is not None]
         return min(waits) if waits else None
 
     def live(self, job: int) -> dict[str, Any]:
@@ -379,3 +380,4 @@ class Trainings:
     def close(self) -> None:
         """Stop listening; the files stay for the next daemon."""
         self.ears.close()
+        self.scraper.close()

@@ -31,7 +31,7 @@ def swept(call: Call) -> dict[str, Any] | None:
 
 def known(name: str) -> bool:
     """Whether a name is one of a function that sweeps."""
-    return name in FUNCTIONS or name in KEYS
+    return name in FUNCTIONS or name in KEYS or name in CASTS
 
 
 def names() -> list[str]:
@@ -140,7 +140,7 @@ def _cast(call: Call) -> dict[str, Any] | None:
 
 def _as(kind: str, value: Any) -> Any:
     if kind == "str" and not isinstance(value, list | dict):
-        return {None: "null", True: "true", False: "false"}.get(value, shown(value))
+        return shown(value) if isinstance(value, str | float) else _hydra_word(value)
     if kind == "bool" and isinstance(value, str):
         if value.lower() in {"true", "false"}:
             return value.lower() == "true"
@@ -150,6 +150,10 @@ def _as(kind: str, value: Any) -> Any:
         except (ValueError, OverflowError, KeyError):
             pass
     raise NotUnderstood(f"{kind}() cannot be made of {value!r}")
+
+
+def _hydra_word(value: Any) -> str:
+    return "null" if value is None else repr(value).lower()
 
 
 def _several(call: Call, *named: str) -> list[Any] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LONGEST = 300
 """Digits that a number may have; what is longer is a text."""
@@ -21,11 +22,16 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 def canonical(params: Mapping[str, object]) -> str:
     """The one text that stands for these parameters, however they were ordered or written."""
-    import json
+    return _encoder()(params)
 
-    return json.dumps(
-        params, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+
+@cache
+def _encoder() -> Callable[[object], str]:
+    from json import JSONEncoder
+
+    return JSONEncoder(
+        sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode
 
 
 def number(text: str) -> int | float | str | bool | None:

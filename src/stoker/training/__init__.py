@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stoker.training.current import Current
     from stoker.training.process import Job
+    from stoker.training.whereabouts import Current
 
     job: Job
 
@@ -44,8 +44,8 @@ def report(
 
 def current() -> Current:
     """All that the job knows about itself: its GPUs, its attempt, its parameters."""
-    from stoker.training.current import read
     from stoker.training.surroundings import Surroundings
+    from stoker.training.whereabouts import read
 
     return read(Surroundings(), _attached)
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
     if name == "job":
         return attach()
     if name == "Current":
-        from stoker.training.current import Current
+        from stoker.training.whereabouts import Current
 
         return Current
     if name == "Job":

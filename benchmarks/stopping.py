@@ -1,0 +1,216 @@
+"""Rules of early stopping side by side, in virtual time on the same trials and the same GPUs."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from benchmarks.curves import STEPS, Curve, Params, Pool
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.fold import apply
+from stoker.core.job import Spec
+from stoker.core.plan import plan
+from stoker.core.policy.early import judged
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import State
+from stoker.core.sweep import Rule, Sweep
+from stoker.sweep.values import canonical
+
+GPUS = 8
+
+
+@dataclass
+class Run:
+    """One trial, as it was run."""
+
+    params: Params
+    curve: Curve
+    began: float
+    steps: int = 0
+    """How many of its steps it has done."""
+    looks: list[int] = field(default_factory=list)
+    """The steps at which it has yet to be judged."""
+    stopped: bool = False
+
+    def moment(self, step: int) -> float:
+        """When a step is done."""
+        return self.began + step * self.curve.seconds
+
+
+class Way(ABC):
+    """Who says what is tried next, and what is not worth going on with."""
+
+    name: str
+    looks: tuple[int, ...] = ()
+    """The steps at which somebody may be stopped."""
+
+    def point(self, pool: Pool, number: int) -> tuple[Params, Curve]:
+        """The next trial: the same for all, unless a way has ideas of its own."""
+        return pool[number]
+
+    @abstractmethod
+    def begins(self, number: int, params: Params, at: float) -> None:
+        """A GPU is free, and this trial has it."""
+
+    @abstractmethod
+    def stops(self, number: int, step: int, value: float, at: float) -> bool:
+        """A trial has got so far: whether it is stopped there."""
+
+    @abstractmethod
+    def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
+        """A trial is over."""
+
+
+def race(way: Way, pool: Pool, seconds: float, gpus: int = GPUS) -> list[Run]:
+    """Let a way use some GPUs for a while; all trials it began."""
+    runs: list[Run] = []
+    coming: list[tuple[float, int, int]] = []
+    """When, which trial, and the step that is done then."""
+
+    def begin(at: float) -> None:
+        number = len(runs)
+        params, curve = way.point(pool, number)
+        runs.append(Run(params, curve, at, looks=[*way.looks, STEPS]))
+        way.begins(number, params, at)
+        look_forward(number)
+
+    def look_forward(number: int) -> None:
+        run = runs[number]
+        step = run.looks.pop(0)
+        heappush(coming, (run.moment(step), number, step))
+
+    for _ in range(gpus):
+        begin(0.0)
+    while coming[0][0] <= seconds:
+        at, number, step = heappop(coming)
+        run = runs[number]
+        run.steps, value = step, run.curve.reported(step)
+        run.stopped = step < STEPS and way.stops(number, step, value, at)
+        if run.stopped or step == STEPS:
+            way.ends(number, value, run.stopped, at)
+            begin(at)
+        else:
+            look_forward(number)
+    for _, number, _ in coming:  # what is under way when time is up
+        run = runs[number]
+        run.steps = min(int((seconds - run.began) / run.curve.seconds), STEPS)
+    return runs
+
+
+class Random(Way):
+    """Every trial is trained to its end."""
+
+    name = "random search"
+
+    def begins(self, number: int, params: Params, at: float) -> None:
+        pass
+
+    def stops(self, number: int, step: int, value: float, at: float) -> bool:
+        return False
+
+    def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
+        pass
+
+
+class Ours(Way):
+    """The scheduler's own core: its fold, its planner, and its rule, fed with facts."""
+
+    def __init__(self, name: str, rule: Rule) -> None:
+        self.name, self.rule = name, rule
+        self.looks = tuple(int(step) for step in rule.rungs)
+        self.state, self.issued = State(), 0
+        cards = tuple(DeviceFacts(name=str(n), index=n) for n in range(GPUS))
+        self._tell(e.NodeJoined(at=0.0, facts=NodeFacts(name="box", types={"gpu": cards})))
+        spec = Spec(
+            kind="line", user="ada", directory="/", shell="sh", name="train", environment="none",
+            request=Request(gpus=GpuAsk(amount=1000)),
+        )  # fmt: skip
+        self._tell(e.SpecRecorded(at=0.0, hash="spec", spec=spec))
+        sweep = Sweep(
+            id=1, name="train", user="ada", identity="", definition="", method="random",
+            created_at=0.0, metric="error", asks=True, rule=rule,
+        )  # fmt: skip
+        self._tell(e.SweepDefined(at=0.0, sweep=sweep))
+
+    def _tell(self, event: e.Event) -> None:
+        apply(self.state, event)
+
+    def begins(self, number: int, params: Params, at: float) -> None:
+        trial, first = (canonical(params), "train"), self.state.rest.next_id
+        self._tell(
+            e.JobsSubmitted(at=at, first=first, count=1, spec="spec", sweep=1, trials=(trial,))
+        )
+        planned = [event for event in plan(self.state, at, at) if not self._tell(event)]
+        assert [event.job for event in planned] == [number + 2], "one GPU was free, for this one"
+        self._tell(e.ProcessStarted(at=at, job=number + 2, attempt=0, pid=1, boot=at))
+
+    def stops(self, number: int, step: int, value: float, at: float) -> bool:
+        self._tell(
+            e.TrialMeasured(
+                at=at, job=number + 2, attempt=0, step=step, rung=self.looks.index(step),
+                value=None if math.isnan(value) else value,
+            )
+        )  # fmt: skip
+        decided = list(judged(self.state, at))
+        for event in decided:
+            self._tell(event)
+        return bool(decided)
+
+    def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
+        known = None if math.isnan(value) else value
+        self._tell(e.TrialMeasured(at=at, job=number + 2, attempt=0, value=known, final=True))
+        self._tell(e.ProcessExited(at=at, job=number + 2, attempt=0, code=0))
+
+
+class Optuna(Way):
+    """One of Optuna's own pruners, asked by hand."""
+
+    def __init__(self, name: str, pruner: object, looks: tuple[int, ...]) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.name, self.looks = name, looks
+        self.study = optuna.create_study(study_name=name, pruner=pruner)  # type: ignore[arg-type]
+        self.trials: dict[int, optuna.Trial] = {}
+
+    def begins(self, number: int, params: Params, at: float) -> None:
+        self.trials[number] = self.study.ask()
+
+    def stops(self, number: int, step: int, value: float, at: float) -> bool:
+        self.trials[number].report(value, step)
+        return self.trials[number].should_prune()
+
+    def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
+        from optuna.trial import TrialState
+
+        trial = self.trials.pop(number)
+        if stopped:
+            self.study.tell(trial, state=TrialState.PRUNED)
+        elif math.isnan(value):
+            self.study.tell(trial, state=TrialState.FAIL)
+        else:
+            self.study.tell(trial, value)
+
+
+# ---------------------------------------------------------------------------- what came of it
+
+
+def best_so_far(runs: list[Run], moments: list[float]) -> list[float]:
+    """At each of these moments the trial that looks best so far, and how good it really is."""
+    reports = sorted(
+        (run.moment(step), run.curve.reported(step), run.curve.really(step))
+        for run in runs
+        for step in range(1, run.steps + 1)
+        if not math.isnan(run.curve.really(step))
+    )
+    found: list[float] = []
+    seen = really = math.inf
+    at = 0
+    for moment in moments:
+        while at < len(reports) and reports[at][0] <= moment:
+            if reports[at][1] < seen:
+                _, seen, really = reports[at]
+            at += 1
+        found.append(really)
+    return found

@@ -1,0 +1,141 @@
+"""Queue a command once for each of many parameter sets, as one thing: a sweep.
+
+What varies is said in a W&B sweep file; by Hydra's overrides behind the command (lr=0.1,0.01);
+by --param; or by a table, one trial per row. Several words are run as they are: {lr} in them is
+filled in, and what no word names is appended as --lr=0.1. One word is a line for your shell, in
+which each parameter has to be named as {lr}. The same sweep again runs only what is missing or
+failed. To look at it: stoker sweep show, list; to change it: stoker sweep edit.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli import output
+from stoker.cli.sweep_words import KEYS, OPTIONS, definition_of, typed
+from stoker.client.client import connect, new_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.cli.options import Args
+
+USAGE = (
+    "sweep [OPTIONS] COMMAND [ARG ...] NAME=VALUE,VALUE ...",
+    "sweep [OPTIONS] --param NAME=VALUE,VALUE ... COMMAND [ARG ...]",
+    "sweep [OPTIONS] --csv FILE | --jsonl FILE COMMAND [ARG ...]",
+    "sweep FILE.yaml [OPTIONS]",
+    "sweep list [--all]",
+    "sweep show [SWEEP] [--watch | --csv | --json | --html]",
+    "sweep edit SWEEP [--max-running N] [--priority N]",
+)
+SUBCOMMANDS = {"show": "sweep_show", "list": "sweep_list", "ls": "sweep_list",
+               "edit": "sweep_edit"}  # fmt: skip
+THINKING = ("tpe", "gp")
+"""Methods that look at the results so far."""
+
+__all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
+
+
+def main(argv: list[str]) -> int:
+    """Begin a sweep, or do something with those that are there."""
+    if argv and argv[0] in SUBCOMMANDS:
+        module = __import__(f"stoker.cli.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
+        if argv[1:2] in (["--help"], ["-h"]):
+            from stoker.cli.help import of_verb
+
+            print(of_verb(module.USAGE, module.__doc__ or "", module.OPTIONS))
+            return 0
+        return int(module.main(argv[1:]))
+    body, args = build(argv)
+    client = connect()
+    reply = client.sweep(body)
+    if not args.flag("quiet"):
+        for text in reply.get("warnings") or ():
+            output.say(f"stoker: {text}")
+    if args.flag("dry_run"):
+        return _planned(reply, body["definition"], args)
+    if args.flag("json"):
+        output.emit({"id": reply["sweep"], **reply})
+    else:
+        print(reply["label"], flush=True)
+        if not args.flag("quiet"):
+            output.say(f"stoker: {begun(reply)}")
+            output.say(f"stoker: to look at it: stoker sweep show {reply['label']}")
+    if args.flag("wait"):
+        from stoker.cli.follow import wait_to_end
+
+        return wait_to_end(client, str(reply["label"]))
+    return 0
+
+
+def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
+    """Return the request body, and all options by precedence."""
+    from stoker.cli import submission
+    from stoker.cli.jobflags import job_options
+    from stoker.cli.options import Args
+
+    found = typed(argv)
+    definition = definition_of(found)
+    takes = {option.key for option in OPTIONS}
+    outside = submission.from_environment(os.environ)
+    layers = [{key: outside[key] for key in outside if key in takes}, found.values]
+    args = Args(submission.merged(layers), found.words)
+    options = {key: value for key, value in job_options(args).items() if key not in KEYS | {"name"}}
+    directory = None
+    if "chdir" in options:
+        directory = options["chdir"] = submission.absolute(
+            os.path.expanduser(str(options["chdir"]))
+        )
+    body = {
+        "key": new_key(),
+        "definition": definition,
+        "options": options,
+        "directory": submission.current_directory(directory),
+        "environment": submission.environment(os.environ),
+        "shell": submission.shell(),
+        "umask": submission.umask(),
+        "new": args.flag("new"),
+        "dry_run": args.flag("dry_run"),
+    }
+    return body, args
+
+
+def begun(reply: dict[str, Any]) -> str:
+    """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
+    counts, total = reply["counts"], reply.get("total")
+    added, retried = int(reply["added"]), int(reply["retried"])
+    over = counts.get("done", 0) + counts.get("stopped", 0)
+    going = counts.get("waiting", 0) + counts.get("running", 0) - added - retried
+    to_come = total - sum(counts.values()) if total is not None else 0
+    parts = [
+        (added, "new"),
+        (retried, "again"),
+        (going, "under way"),
+        (over, "done already"),
+        (to_come, "to come"),
+    ]
+    said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
+    head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
+    if total is None:
+        return f"{head}: {said}{', ' if said else ''}more until it is cancelled"
+    return f"{head}: {said or 'nothing to do'} of {total:,}"
+
+
+def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
+    """Show the first trials of what would be run."""
+    if args.flag("json"):
+        output.emit({"id": None, **reply})
+        return 0
+    commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
+    if commands:
+        print("\n".join(output.clean(line) for line in commands))
+    if added > len(commands):
+        output.say(f"stoker: ... and {added - len(commands):,} more")
+    again = f" and {reply['retried']:,} again" if reply["retried"] else ""
+    what = f"run {output.counted(added, 'new trial')}{again}"
+    if definition["method"] in THINKING or total is None:
+        what = "think of trials one after the other, as they end"
+    output.say(f"stoker: this would {what}" + (f", of {total:,} in all" if total else ""))
+    return 0

@@ -1,0 +1,56 @@
+"""List sweeps: those that go on, or all of them."""
+
+from __future__ import annotations
+
+from stoker.cli import output, table, times
+from stoker.cli.options import Option, parse
+from stoker.cli.session import was_used
+from stoker.cli.sweep_text import age, best, progress, state
+from stoker.cli.table import Column
+from stoker.client.client import connect
+from stoker.client.errors import UsageError
+
+USAGE = ("sweep list [--all]",)
+OPTIONS = (
+    Option("-a/--all", None, "also those that are over"),
+    Option("--no-header", None, "no headings"),
+)
+COLUMNS = (
+    Column("SWEEP", right=True),
+    Column("NAME", cut=True),
+    Column("USER", cut=True),
+    Column("ST"),
+    Column("METHOD"),
+    Column("TIME", right=True),
+    Column("LEFT", right=True),
+    Column("TRIALS", cut=True),
+    Column("BEST", cut=True),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Print one line per sweep."""
+    args = parse(OPTIONS, argv, verb="sweep")
+    if args.words:
+        raise UsageError(
+            f"stoker sweep list takes no names; try: stoker sweep show {args.words[0]}"
+        )
+    sweeps = connect().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
+    if args.flag("json"):
+        output.emit({"sweeps": sweeps})
+        return 0
+    rows = [
+        [
+            str(sweep["label"]), str(sweep["name"]), str(sweep["user"]), state(sweep),
+            str(sweep["method"]), age(sweep), times.duration(sweep.get("eta_seconds")) or "-",
+            progress(sweep), best(sweep),
+        ]
+        for sweep in sweeps
+    ]  # fmt: skip
+    if rows:
+        table.write(COLUMNS, rows, header=not args.flag("no_header"))
+    elif args.flag("all"):
+        output.say("stoker: there are no sweeps")
+    else:
+        output.say("stoker: no sweep goes on; those that are over: stoker sweep list --all")
+    return 0

@@ -1,0 +1,1 @@
+"""Other libraries' ways to run things, with stoker's queue behind them."""

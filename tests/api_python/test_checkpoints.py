@@ -1,0 +1,63 @@
+"""Calls that are stopped and go on, by a real daemon."""
+
+import sys
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+import stoker
+from e2e.box import until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+SOON = 30.0
+
+
+class Training:
+    """Counts steps until a file is there; knows at which steps it began."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.began: list[int] = []
+
+    def __call__(self, go: Path) -> list[int]:
+        self.began.append(self.step)
+        while not go.exists():
+            self.step += 1
+            print("step", self.step, flush=True)
+            time.sleep(0.02)
+        return [*self.began, self.step]
+
+    def checkpoint(self, go: Path) -> stoker.DelayedSubmission:
+        return stoker.DelayedSubmission(self, go)
+
+
+def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
+    client: stoker.Client, executor: stoker.Executor, tmp_path: Path
+) -> None:
+    executor.update_parameters(gpus=4)
+    future = executor.submit(Training(), tmp_path / "go")
+    until(lambda: "step 3" in (future.stdout() or ""))
+    urgent = client.run(["true"], gpus=4, priority=5, timeout=SOON)
+    assert urgent.ok
+    until(lambda: client.show(future).attempt == 1 and future.running())
+    assert not future.done()
+    (tmp_path / "go").touch()
+    first, second, last = future.result(SOON)
+    assert (first, second >= 3, last >= second) == (0, True, True)
+    past = client.show(future).past[0]
+    assert (past.exit_code, past.cause) == (75, f"stopped: job {urgent.label} needs room")
+
+
+def test_a_call_whose_time_is_up_goes_on_but_not_for_ever(
+    client: stoker.Client, executor: stoker.Executor, tmp_path: Path
+) -> None:
+    executor.update_parameters(time="5s", signal_delay_s=1, slurm_max_num_timeout=1)
+    future = executor.submit(Training(), tmp_path / "never")
+    with pytest.raises(stoker.JobFailed, match="max_num_timeout is 1") as caught:
+        future.result(SOON)
+    assert caught.value.exit_code == 124
+    job = client.show(future)
+    assert job.attempt == 1
+    assert job.past[0].cause == "asked to be requeued (exit 75)"

@@ -1,0 +1,35 @@
+"""The guide: every piece of Python in it runs, and prints what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from e2e.box import Box
+
+GUIDE = (ROOT / "docs" / "python.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```\n```\n(.*?)```\n", GUIDE, re.DOTALL)
+
+
+def test_every_snippet_says_what_it_prints() -> None:
+    assert len(SNIPPETS) == GUIDE.count("```python\n") >= 8
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_a_snippet_prints_what_the_guide_says(box: Box, tmp_path: Path, number: int) -> None:
+    code, said = SNIPPETS[number]
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)

@@ -1,0 +1,55 @@
+"""Calls where there are machines over SSH: on this one, or carried along with their directory."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+import stoker
+from e2e.box import Box
+from e2e.conftest import idle
+from ssh.lab import Lab, field, lab, whole_lab
+from ssh.moves import add
+
+__all__ = ["field", "idle", "lab", "whole_lab"]
+SOON = 40.0
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def where(name: str) -> tuple[str, str]:
+    Path("made.txt").write_text("made\n")
+    return socket.gethostname(), Path(name).read_text()
+
+
+def fails() -> None:
+    raise LookupError(socket.gethostname())
+
+
+def test_a_call_stays_here_unless_its_folder_can_go_along(
+    field: tuple[Box, Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, lab = field
+    add(box, lab.a)
+    monkeypatch.chdir(box.user)
+    (box.user / "hello.txt").write_text("hello\n")
+    here = stoker.Executor().submit(where, "hello.txt")
+    assert here.result(SOON) == (socket.gethostname(), "hello\n")
+    assert here.job.raw["request"]["nodelist"] == [here.job.node]
+    (box.user / "made.txt").unlink()
+
+    there = stoker.Executor("calls", nodelist="a")
+    found, bad = there.submit(where, "hello.txt"), there.submit(fails)
+    assert found.result(SOON) == ("a", "hello\n")
+    assert found.job.node == "a"
+    assert (box.user / "made.txt").read_text() == "made\n", "what it wrote came back"
+    with pytest.raises(LookupError, match="a") as caught:
+        bad.result(SOON)
+    assert "in fails" in str(caught.value.__cause__)
+    assert found.paths.folder.parent == box.user / "calls"
+
+    with pytest.raises(stoker.JobFailed) as missing:
+        stoker.Executor(nodelist="a").submit(os.getpid).result(SOON)
+    assert missing.value.state == "FAILED"

@@ -1,0 +1,294 @@
+"""The daemon's end of the process that suggests points: it never waits, and survives its child."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.daemon import sampler as sampler_module
+from stoker.daemon.loop import Poller
+from stoker.daemon.sampler import RESTARTS, Sampler
+
+DEFINITION: dict[str, Any] = {
+    "name": "t", "method": "tpe", "seed": 1, "samples": 20, "command": ["true"],
+    "metric": {"name": "loss", "goal": "maximize"},
+    "parameters": {"x": {"distribution": "uniform", "min": 0, "max": 1}, "c": {"value": 3}},
+}  # fmt: skip
+
+# A child that answers every question with what it has heard so far, and does as it is bid.
+ECHO = """
+import json, os, sys, time
+heard = []
+for line in sys.stdin:
+    message = json.loads(line)
+    heard.append(message)
+    if "ask" in message:
+        {act}
+        reply = {{"sweep": message["sweep"], "id": message["id"], "points": heard, "done": False}}
+        print(json.dumps(reply), flush=True)
+        heard = []
+"""
+
+
+class Stage:
+    """A sampler, its poller, and the answers that came."""
+
+    def __init__(self) -> None:
+        self.poller = Poller()
+        self.sampler = Sampler(self.poller)
+        self.answers: dict[int, list[tuple[list[dict[str, Any]], str | None, bool]]] = {}
+
+    def ask(
+        self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, count: int = 1,
+        **changes: Any,
+    ) -> None:  # fmt: skip
+        """Ask, and note the answer."""
+        answers = self.answers.setdefault(sweep, [])
+        self.sampler.ask(
+            sweep, {**DEFINITION, **changes}, trials or [], count, lambda *got: answers.append(got)
+        )
+
+    def until(self, there: Callable[[], object]) -> None:
+        """Turn, as the loop would, until something is so."""
+        deadline = time.monotonic() + 50
+        while not there():
+            assert time.monotonic() < deadline
+            wait = self.sampler.tick()
+            self.poller.wait(0.1 if wait is None else min(wait, 0.1))
+
+    def heard(
+        self, sweep: int = 1, trials: list[dict[str, Any]] | None = None, **changes: Any
+    ) -> Any:
+        """Ask, and return the points of the answer, or its sentence."""
+        self.ask(sweep, trials, **changes)
+        count = len(self.answers[sweep])
+        self.until(lambda: len(self.answers[sweep]) > count)
+        points, error, _ = self.answers[sweep][-1]
+        return error or points
+
+    @property
+    def pid(self) -> int:
+        """The child that runs now."""
+        assert self.sampler.process is not None
+        return self.sampler.process.process.pid
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(sampler_module, "FIRST_PAUSE", 0.01)
+    stage = Stage()
+    yield stage
+    stage.sampler.close()
+    stage.until(lambda: stage.sampler.tick() is None and not stage.sampler.leaving)
+    assert not stage.poller.callbacks
+    stage.poller.epoll.close()
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have another child in place of the real one."""
+
+    def choose(act: str = "pass", text: str = ECHO) -> None:
+        monkeypatch.setattr(sampler_module, "COMMAND", ("-c", text.format(act=act)))
+
+    return choose
+
+
+def running(number: int, **more: Any) -> dict[str, Any]:
+    return {"trial": number, "params": {"x": number / 10, "c": 3}, "state": "running", **more}
+
+
+def test_the_real_process_suggests_what_nobody_has(stage: Stage) -> None:
+    stage.ask(count=2)
+    stage.until(lambda: stage.answers[1])
+    ((points, error, done),) = stage.answers[1]
+    assert (len(points), error, done) == (2, None, False)
+    trials = [
+        {"trial": i, "params": {"x": i / 100, "c": 3}, "state": "complete", "value": i / 100}
+        for i in range(40)
+    ]
+    pid = stage.pid
+    found = [stage.heard(trials=[*trials, running(90)])[0]["x"] for _ in range(3)]
+    assert stage.pid == pid
+    assert all(0.2 < x <= 1 for x in found)  # larger is better here
+    finite = {"n": {"values": [1, 2]}}
+    stage.ask(2, count=5, parameters=finite)
+    stage.until(lambda: stage.answers[2])
+    points, error, done = stage.answers[2][0]
+    assert (sorted(p["n"] for p in points), error, done) == ([1, 2], None, True)
+    odd = stage.heard(3, parameters={"x": {"distribution": "odd"}})
+    assert odd == "the sampler failed: 'odd' is no distribution"
+
+
+def test_only_news_is_told(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    begin, tell, ask = stage.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
+    assert begin["definition"]["parameters"] == DEFINITION["parameters"]
+    assert begin["definition"]["metric"] == {"goal": "maximize"}
+    assert tell["tell"] == [running(0), running(1)]
+    assert ask["ask"] == 1
+    over = {**running(0), "state": "complete", "value": 0.5}
+    stopped = {**running(1), "state": "pruned", "value": 0.25}
+    steps = [[1, 0.5], [3, 0.25], [2, 0.75]]
+    tell, _ = stage.heard(trials=[over, {**stopped, "steps": steps}], samples=50)
+    assert tell["tell"] == [over, {**stopped, "steps": [[3, 0.25]]}]
+    (ask,) = stage.heard(trials=[over, {**stopped, "steps": steps}])
+    assert ask["ask"] == 1
+
+
+def test_another_definition_begins_anew(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    stage.heard(trials=[running(0)])
+    begin, tell, _ = stage.heard(trials=[running(0)], seed=2)
+    assert (begin["generation"], begin["definition"]["seed"]) == (2, 2)
+    assert tell["tell"] == [running(0)]
+
+
+def test_one_question_at_a_time_for_each_sweep(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    for sweep in (1, 1, 2, 1):
+        stage.ask(sweep)
+    assert stage.sampler.asking(1)
+    stage.until(lambda: stage.answers[1] and stage.answers[2])
+    assert not stage.sampler.asking(1)
+    stage.heard(2)  # whatever else it had to say has come by now
+    assert len(stage.answers[1]) == 1
+
+
+def test_an_answer_may_ask_again(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    stage.ask()
+    questions: list[str] = []
+
+    def again(points: list[dict[str, Any]], error: str | None, done: bool) -> None:
+        questions.append(points[-1]["id"])
+        if len(questions) < 5:
+            stage.sampler.ask(2, DEFINITION, [], 1, again)
+
+    stage.sampler.ask(2, DEFINITION, [], 1, again)
+    stage.until(lambda: len(questions) == 5)
+    assert len(set(questions)) == 5
+
+
+def test_it_never_waits_for_a_child_that_does_not_read(
+    stage: Stage, echo: Callable[..., None], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    echo(text=wait + ECHO)
+    trials = [running(number, note="x") for number in range(20_000)]
+    stage.ask(trials=trials)
+    assert stage.sampler.process is not None
+    assert len(stage.sampler.process._unsent) > 500_000
+    stage.poller.wait(0.05)
+    assert not stage.answers[1]
+    gate.touch()
+    stage.until(lambda: stage.answers[1])
+    _, tell, _ = stage.answers[1][0][0]
+    assert len(tell["tell"]) == 20_000
+
+
+def test_a_child_that_dies_over_a_question_has_a_successor(
+    stage: Stage, echo: Callable[..., None], tmp_path: Path
+) -> None:
+    tries = tmp_path / "tries"
+    act = f"f = open({str(tries)!r}, 'a'); f.write('x'); f.close(); "
+    act += f"os.path.getsize({str(tries)!r}) <= {RESTARTS} and os._exit(3)"
+    echo(act)
+    stage.ask(2, [running(5)])
+    begin, tell, _ = stage.heard(1, [running(0)])
+    assert (begin["sweep"], tell["tell"]) == (1, [running(0)])
+    stage.until(lambda: stage.answers[2])
+    begin, tell, _ = stage.answers[2][0][0]
+    assert (begin["sweep"], tell["tell"]) == (2, [running(5)])
+    assert tries.read_text() == "x" * (RESTARTS + 2)
+
+
+def test_a_child_that_always_dies_is_given_up_with_its_last_words(
+    stage: Stage, echo: Callable[..., None]
+) -> None:
+    echo("raise MemoryError('no room for ' + str(message['sweep']))")
+    stage.ask(2)
+    error = stage.heard(1)
+    assert error.startswith("the process that suggests parameters has failed: MemoryError: no room")
+    assert stage.answers[2] == [([], error, False)]
+    echo()
+    assert stage.heard(1)[-1]["ask"] == 1  # the next question finds another
+
+
+def test_a_child_killed_between_questions_is_not_missed(
+    stage: Stage, echo: Callable[..., None]
+) -> None:
+    echo()
+    stage.heard(trials=[running(0)])
+    before = stage.pid
+    os.kill(before, signal.SIGKILL)
+    stage.until(lambda: stage.sampler.process is None)
+    _, tell, _ = stage.heard(trials=[running(0)])
+    assert stage.pid != before
+    assert tell["tell"] == [running(0)]
+
+
+def test_a_child_that_cannot_be_started_is_an_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert stage.heard().endswith("it cannot be started: No such file or directory")
+
+
+@pytest.mark.parametrize("words", ["nonsense", "[1]", "{}", "3"])
+def test_a_child_that_talks_nonsense_is_given_up(
+    stage: Stage, echo: Callable[..., None], words: str
+) -> None:
+    echo(f"print('{words}', flush=True); continue")
+    assert "has failed: it said" in stage.heard()
+
+
+def test_a_child_that_hangs_is_given_up(stage: Stage, echo: Callable[..., None]) -> None:
+    echo("time.sleep(1000)")
+    stage.ask()
+    for _ in range(RESTARTS + 1):
+        stage.until(lambda: stage.sampler.process is not None)
+        question = stage.sampler.talks[1].question
+        assert question is not None
+        question.since -= sampler_module.PATIENCE
+        stage.sampler.tick()
+    assert stage.answers[1] == [
+        ([], "the process that suggests parameters has failed: it has not answered for 10 minutes",
+         False),
+    ]  # fmt: skip
+
+
+def test_a_sweep_that_is_forgotten_is_not_answered(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    stage.heard(2)
+    stage.ask(1)
+    stage.sampler.forget(1)
+    forgotten = stage.heard(2)
+    assert {"sweep": 1, "forget": True} in forgotten
+    assert not stage.answers[1]
+    begin, _, _ = stage.heard(1, [running(0)])
+    assert begin["generation"] == 1
+    stage.sampler.forget(7)  # never heard of
+
+
+def test_the_process_ends_with_the_last_sweep(stage: Stage, echo: Callable[..., None]) -> None:
+    echo()
+    stage.heard()
+    pid = stage.pid
+    stage.sampler.forget(1)
+    assert stage.sampler.process is None
+    stage.until(lambda: not stage.sampler.leaving)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_nothing_is_started_before_the_first_question(stage: Stage) -> None:
+    assert stage.sampler.process is None
+    assert stage.sampler.tick() is None
+    assert not stage.poller.callbacks

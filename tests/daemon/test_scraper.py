@@ -1,0 +1,391 @@
+"""Figures that are looked for in what jobs write: found once each, whatever dies meanwhile."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from daemon.stage import Stage
+from stoker.core import events as e
+from stoker.core.cluster import Placement
+from stoker.core.events import NodeAdded
+from stoker.core.job import Job, Source
+from stoker.daemon import scraper, training
+from stoker.daemon.hearing import Key
+from stoker.daemon.loop import Poller
+from stoker.daemon.reports import Point, points_of
+from stoker.daemon.training import Trainings
+from stoker.executors import figures, scrape
+from stoker.executors.figures import FileFigures, LogFigures
+
+Found = list[tuple[dict[str, float], float | None]]
+
+
+def in_log(pattern: str, text: str, path: Path, name: str = "loss") -> Found:
+    path.write_text(text)
+    points, more = LogFigures(pattern, name, [str(path)], 0.0).look(over=True)
+    assert not more
+    return [(point.values, point.step) for point in points]
+
+
+def in_file(path: Path, text: str, name: str = "loss") -> Found:
+    path.write_text(text)
+    points, _ = FileFigures("", name, [str(path)], 0.0).look(over=True)
+    return [(point.values, point.step) for point in points]
+
+
+# -- patterns ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "values", "step"),
+    [
+        (r"loss=(?P<loss>\S+)", "x loss=0.5, y", {"loss": 0.5}, None),
+        (r"(?P<step>\d+) .*acc (?P<acc>\S+) loss (?P<loss>\S+)",
+         "12 acc 97% loss nan", {"acc": 97.0, "loss": pytest.approx(float("nan"), nan_ok=True)}, 12),
+        (r"val (?P<value>\S+)", "val 3", {"loss": 3.0}, None),
+        (r"loss: ([\d.]+)", "loss: 1.5", {"loss": 1.5}, None),
+        (r"^(?P<step>\d+) (\S+)$", "4 0.25", {"loss": 0.25}, 4),
+        (r"[\d.]+$", "loss 0.75", {"loss": 0.75}, None),
+    ],
+)  # fmt: skip
+def test_groups_say_what_is_what(
+    pattern: str, line: str, values: Any, step: float | None, tmp_path: Path
+) -> None:
+    assert in_log(pattern, line + "\n", tmp_path / "out") == [(values, step)]
+
+
+def test_lines_that_do_not_match_or_hold_no_number_are_passed_over(tmp_path: Path) -> None:
+    text = "hello\nloss=low\nloss=2\r\nbar loss=1\rbar loss=0.5\rloss=0.25"
+    found = in_log(r"loss=(\S+)", text, tmp_path / "out")
+    assert [values["loss"] for values, _ in found] == [2, 1, 0.5, 0.25]
+
+
+def test_a_log_of_any_length_is_taken_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "PIECE", 100)
+    (tmp_path / "out").write_text(
+        "".join(f"loss={n}\n" for n in range(50)) + "x" * 500 + "\nloss=50\nloss=51"
+    )
+    log = LogFigures(r"loss=(\d+)", "loss", [str(tmp_path / "out")], 0.0)
+    found = []
+    for _ in range(20):
+        points, more = log.look(over=False)
+        found += [point.values["loss"] for point in points]
+        if not more:
+            break
+    assert found == list(range(51))  # the last line is not at its end yet
+    assert [point.values["loss"] for point in log.look(over=True)[0]] == [51]
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("m.csv", "epoch,loss,note\n0,0.5,warm\n1,0.25,\n", [({"loss": 0.5}, 0), ({"loss": 0.25}, 1)]),
+        ("m.tsv", "step\tloss\n3\t0.5\n", [({"loss": 0.5}, 3)]),
+        ("m.csv", 'step;"a ""b"""\n3;0.5\n', [({'a "b"': 0.5}, 3)]),
+        ("m.jsonl", '{"step":1,"loss":2}\n{"step":2,"val":{"loss":1}}\n',
+         [({"loss": 2}, 1), ({"val/loss": 1}, 2)]),
+        ("m.json", '{"step":1,"loss":2}\n{"step":2,"loss":1}\n', [({"loss": 2}, 1), ({"loss": 1}, 2)]),
+        ("m.json", '{\n "loss": 0.5,\n "epoch": 7\n}\n', [({"loss": 0.5}, 7)]),
+        ("m.json", '[{"loss":1},{"loss":0.5,"iteration":9}]', [({"loss": 1}, None), ({"loss": 0.5}, 9)]),
+        ("m.json", "[3, 2]", [({"loss": 3}, None), ({"loss": 2}, None)]),
+        ("m.json", '{"loss":{"steps":[0,10],"timestamps":["a","b"],"values":[1,0.5]}}',
+         [({"loss": 1}, 0), ({"loss": 0.5}, 10)]),
+        ("m.json", '{"half":', []),
+        ("m.csv", "step,loss", []),
+        ("m.json", "", []),
+    ],
+)  # fmt: skip
+def test_a_file_is_read_as_what_it_is(name: str, text: str, found: Any, tmp_path: Path) -> None:
+    assert in_file(tmp_path / name, text) == found
+
+
+def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
+    kinds = {
+        "a.csv": ["step,loss\n0,3\n", "1,2\n", "2,1\n"],
+        "b.jsonl": ['{"loss":3}\n', '{"loss":2}\n', '{"loss":1}\n'],
+    }
+    for name, pieces in kinds.items():
+        path = tmp_path / name
+        watched = FileFigures("", "loss", [str(path)], 0.0)
+        assert watched.look(over=False) == ([], False)
+        found = []
+        for place, piece in enumerate(pieces):
+            with path.open("a") as file:
+                file.write(piece)
+            os.utime(path, (1000 + place, 1000 + place))
+            found += [point.values["loss"] for point in watched.look(over=False)[0]]
+            assert watched.look(over=False) == ([], False)
+        assert found == [3, 2, 1]
+    path = tmp_path / "c.json"
+    watched = FileFigures("", "loss", [str(path)], 0.0)
+    found = []
+    for place, content in enumerate([{"loss": 3}, {"loss": 3}, {"loss": 1}, {"loss": 0}]):
+        path.write_text(json.dumps(content))
+        os.utime(path, (1000 + place, 1000 + place))
+        found += [point.values["loss"] for point in watched.look(over=False)[0]]
+    assert found == [3, 1, 0]  # the same again is nothing new
+
+
+def test_one_object_that_is_followed_by_others_is_not_read_twice(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    watched = FileFigures("", "loss", [str(path)], 0.0)
+    path.write_text('{"loss":2}\n')
+    assert len(watched.look(over=False)[0]) == 1
+    path.write_text('{"loss":2}\n{"loss":1}\n')
+    assert [point.values for point in watched.look(over=False)[0]] == [{"loss": 1}]
+
+
+def test_a_file_of_an_earlier_run_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("step,loss\n0,3\n")
+    os.utime(path, (1000, 1000))
+    watched = FileFigures("", "loss", [str(tmp_path / "*.csv")], 2000.0)
+    assert watched.look(over=True) == ([], False)
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+
+class Helper:
+    """The process itself, as the daemon talks to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.log, self.report = root / "out", root / "7.0" / "report"
+        self.order = {
+            "watch": "7.0", "kind": "log", "text": r"(?P<step>\d+) loss=(?P<loss>\S+)",
+            "name": "loss", "files": [str(self.log)], "since": 0.0, "report": str(self.report),
+        }  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "stoker.executors.scrape"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, seconds: float = 30) -> dict[str, Any]:
+        out = self.process.stdout
+        assert out is not None
+        assert select.select([out], [], [], seconds)[0], "it says nothing"
+        found: dict[str, Any] = json.loads(out.readline())
+        return found
+
+    @property
+    def steps(self) -> list[float | None]:
+        data = self.report.read_bytes() if self.report.exists() else b""
+        return [point.step for point in points_of(data.rpartition(b"\n")[0])]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        assert self.process.wait(10) is not None
+
+
+@pytest.fixture
+def helper(tmp_path: Path) -> Any:
+    found = Helper(tmp_path)
+    yield found
+    found.close()
+
+
+def until(what: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def test_killed_at_any_moment_it_finds_all_and_nothing_twice(helper: Helper) -> None:
+    with helper.log.open("w", buffering=1) as log:
+        for round in range(3):
+            helper.tell(helper.order)
+            for step in range(round * 1000, (round + 1) * 1000):
+                log.write(f"{step} loss={1 / (step + 1)}\n")
+            until(lambda some=round * 1000: len(helper.steps) > some)
+            helper.process.kill()  # perhaps in the middle of a line
+            helper.close()
+            helper.start()
+    helper.tell(helper.order)
+    helper.tell({"finish": "7.0"})
+    assert helper.answer() == {"finished": "7.0"}
+    assert helper.steps == [float(step) for step in range(3000)]
+
+
+def test_half_a_line_that_was_torn_does_not_swallow_the_next(helper: Helper) -> None:
+    helper.log.write_text("0 loss=1\n1 loss=2\n")
+    helper.report.parent.mkdir()
+    whole = b"".join(scrape.lines(figures.Point({"loss": 1.0}, 0.0, 1.0, "0", 9)))
+    helper.report.write_bytes(whole + whole[:20])
+    helper.tell(helper.order)
+    helper.tell({"finish": "7.0"})
+    assert helper.answer() == {"finished": "7.0"}
+    assert helper.steps == [0.0, 1.0]
+
+
+def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on(
+    helper: Helper, tmp_path: Path
+) -> None:
+    (tmp_path / "other").write_text("a" * 40 + "b\n")
+    bad = {**helper.order, "watch": "8.0", "text": "(a+)+$", "files": [str(tmp_path / "other")]}
+    helper.tell(bad)
+    answer = helper.answer()
+    assert answer["trouble"] == "8.0"
+    assert "(a+)+$" in answer["why"]
+    helper.log.write_text("0 loss=1\n")
+    helper.tell(helper.order)
+    helper.tell({"finish": "7.0"})
+    assert helper.answer() == {"finished": "7.0"}
+    assert helper.steps == [0.0]
+
+
+def test_a_pattern_that_is_none_is_said(helper: Helper) -> None:
+    helper.tell({**helper.order, "text": "(loss"})
+    assert helper.answer()["why"].startswith("its pattern cannot be read: ")
+
+
+def test_so_many_figures_that_a_line_cannot_hold_them_stand_in_several() -> None:
+    values = {f"figure {number}": float(number) for number in range(500)}
+    lines = scrape.lines(figures.Point(values, 3.0, 1.0, "0", 77))
+    assert max(len(line) for line in lines) < 4096
+    found = points_of(b"".join(lines).rstrip(b"\n"))
+    assert {name: value for point in found for name, value in point.values.items()} == values
+    assert {point.step for point in found} == {3.0}
+
+
+# -- the daemon's end ----------------------------------------------------------------------------
+
+
+class Board:
+    """Notes what it is told of trials."""
+
+    def __init__(self) -> None:
+        self.steps: list[float | None] = []
+        self.ends: list[Key] = []
+
+    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
+        self.steps += [point.step for point in points]
+        return []
+
+    def over(self, job: Job, key: Key) -> list[e.Event]:
+        self.ends.append(key)
+        return []
+
+
+class Searched(Stage):
+    """A stage whose job's figures stand in its output."""
+
+    def listen(self) -> None:
+        self.state.specs["s"] = replace(
+            self.state.specs["s"], source=Source("log", r"(?P<step>\d+) loss=(\S+)", "loss")
+        )
+        self.job.params = "{}"
+        (self.home / "logs").mkdir(exist_ok=True)
+        self.log = self.home / "logs" / "7.out"
+        self.board, self.poller = Board(), Poller()
+        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.trainings.scores = self.board
+        self.trainings.begin()
+
+    def until(self, what: Any, seconds: float = 30) -> None:
+        """Turn after turn, as the loop does."""
+        deadline = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < deadline, "not in time"
+            wait = self.trainings.tick()
+            self.poller.wait(0.05 if wait is None else min(wait, 0.05))
+            self.heed()
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(training, "PAUSE", 0.0)
+    stage = Searched(tmp_path)
+    yield stage
+    stage.trainings.close()
+
+
+def test_what_is_found_in_the_output_is_told_and_the_end_when_all_is_found(
+    searched: Searched,
+) -> None:
+    searched.log.write_text("0 loss=3\n")
+    searched.until(lambda: searched.board.steps == [0.0])
+    assert searched.trainings.live(7)["metrics"] == {"loss": 3}
+    with searched.log.open("a") as log:
+        log.write("1 loss=2\n2 loss=1")
+    (fact,) = [fact for fact in searched.exit() if isinstance(fact, e.ProcessExited)]
+    assert fact.code == 0  # at once: nobody waits for the search
+    assert searched.trainings.busy
+    searched.until(lambda: searched.board.ends == [(7, 0)])
+    assert searched.board.steps == [0.0, 1.0, 2.0]
+
+
+def test_one_on_another_machine_too_beside_what_it_reports_itself(searched: Searched) -> None:
+    searched.job.placement = Placement("there", ())
+    searched.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    searched.trainings.heard((7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0)
+    searched.log.write_text("0 loss=3\n")
+    searched.until(lambda: sorted(searched.board.steps) == [0.0, 9.0])  # type: ignore[type-var]
+    assert searched.trainings.live(7)["metrics"] == {"loss": 3, "acc": 1.0}
+
+
+def test_a_process_that_is_killed_is_followed_by_another(searched: Searched) -> None:
+    searched.log.write_text("0 loss=3\n")
+    searched.until(lambda: searched.board.steps == [0.0])
+    process = searched.trainings.scraper.process
+    assert process is not None
+    process.process.send_signal(signal.SIGKILL)
+    searched.log.write_text("0 loss=3\n1 loss=2\n")
+    searched.until(lambda: len(searched.board.steps) == 2)
+    searched.exit()
+    searched.until(lambda: searched.board.ends == [(7, 0)])
+    assert searched.board.steps == [0.0, 1.0]
+
+
+def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
+    searched: Searched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched.log.write_text("0 loss=3\n")
+    searched.until(lambda: searched.board.steps == [0.0])
+    process = searched.trainings.scraper.process
+    assert process is not None
+    process.process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(scraper, "PATIENCE", 0.2)
+    searched.exit()
+    searched.until(lambda: searched.board.ends == [(7, 0)])
+    said = capsys.readouterr().err
+    assert said.count("the figures of job 7 are not looked for") == 1
+
+
+def test_the_next_daemon_goes_on_with_an_end_that_was_not_told(searched: Searched) -> None:
+    searched.log.write_text("0 loss=3\n")
+    searched.until(lambda: searched.board.steps == [0.0])
+    with searched.log.open("a") as log:
+        log.write("1 loss=2\n")
+    searched.exit()
+    assert searched.board.ends == []
+    searched.trainings.close()
+    del searched.state.running[7]
+    searched.listen()
+    searched.until(lambda: searched.board.ends == [(7, 0)])
+    assert searched.board.steps == [0.0, 1.0]

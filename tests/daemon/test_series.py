@@ -1,0 +1,112 @@
+"""Curves of any length: what stays of them, and what of several attempts."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.daemon.leftovers import remove
+from stoker.daemon.series import Series, Shelf
+from stoker.daemon.thinning import Curve
+
+
+def write(path: Path, *points: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for given_point in points:
+            step, value = given_point if isinstance(given_point, tuple) else (None, given_point)
+            line = {"k": "metrics", "e": 0, "t": 5.0, "s": step, "v": {"loss": value}}
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
+    series = Series(str(home), 1, points)
+    series.read(last)
+    found: list[list[Any]] = series.view([])["series"].get("loss", [])
+    return [[step, value] for step, value, _ in found]
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=400),
+    st.integers(8, 60),
+)
+def test_a_thinned_curve_keeps_its_ends_and_extremes_in_order(
+    values: list[float], most: int
+) -> None:
+    found = Curve(most)
+    for step, value in enumerate(values):
+        found.add(step, value, None)
+    points = [(step, value) for step, value, _ in found.points()]
+    assert len(points) <= most
+    assert points == sorted(points)
+    assert set(points) <= set(enumerate(values))
+    if len(values) <= most:
+        assert points == list(enumerate(values))
+    assert (points[0], points[-1]) == ((0, values[0]), (len(values) - 1, values[-1]))
+    kept = [value for _, value in points]
+    assert (min(kept), max(kept)) == (min(values), max(values))
+    summary = found.summary()
+    assert summary["count"] == len(values)
+    ends = (summary["last"][1], summary["min"][1], summary["max"][1])
+    assert ends == (values[-1], min(values), max(values))
+
+
+def test_what_is_no_number_is_a_gap_and_no_extreme() -> None:
+    found = Curve(8)
+    for step in range(100):
+        found.add(step, math.nan if step % 10 == 0 else float(step), 1.0)
+    assert (found.summary()["min"][1], found.summary()["max"][1]) == (1.0, 99.0)
+    assert found.points()[0] == [0, None, 1.0]
+
+
+def test_attempts_follow_one_another_and_what_was_done_again_counts_once(tmp_path: Path) -> None:
+    write(tmp_path / "series" / "1.0", (0, 9.0), (1, 8.0), (2, 7.0), (3, 6.0))
+    write(tmp_path / "series" / "1.1", (2, 5.0), (3, 4.0))
+    write(tmp_path / "training" / "1.2" / "report", (3, 3.0), (4, 2.0))
+    assert curve(tmp_path, last=2) == [[0, 9.0], [1, 8.0], [2, 5.0], [3, 3.0], [4, 2.0]]
+    assert curve(tmp_path, last=0) == [[0, 9.0], [1, 8.0], [2, 7.0], [3, 6.0]]
+
+
+def test_without_steps_points_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "series" / "1.0", 3.0, 2.0)
+    assert curve(tmp_path) == [[0, 3.0], [1, 2.0]]
+
+
+def test_nonsense_and_a_hole_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "series" / "1.0"
+    write(path, (0, 1.0))
+    with path.open("ab") as file:
+        file.write(b"\0" * 100 + b'{"k":"metrics","s":1,"v":{"loss":NaN}}\ngarbage\n{"k":"metr')
+    write(path, (2, 3.0))  # swallowed by the torn line
+    write(path, (3, 4.0))
+    assert curve(tmp_path) == [[0, 1.0], [1, None], [3, 4.0]]
+
+
+def test_one_that_grows_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(str(tmp_path))
+    path = tmp_path / "training" / "1.0" / "report"
+    write(path, *((step, 1.0) for step in range(1000)))
+    assert shelf.read(1, 0, [], 100)["count"] == 1000
+    write(path, (1000, 2.0))
+    found = shelf.read(1, 0, ["loss"], 100)
+    assert (found["count"], found["summary"]["loss"]["last"]) == (1001, [1000, 2.0, 5.0])
+    assert shelf.read(1, 0, ["other"], 100)["series"] == {}
+    remove([str(path.parent)])  # its job is over
+    assert not path.exists()
+    assert shelf.read(1, 0, [], 100)["count"] == 1001
+
+
+def test_of_a_directory_that_goes_the_figures_stay(tmp_path: Path) -> None:
+    write(tmp_path / "training" / "1.0" / "report", (0, 1.0))
+    (tmp_path / "training" / "2.0").mkdir()
+    (tmp_path / "training" / "2.0" / "report").write_text('{"k":"hello"}\n')
+    (tmp_path / "training" / "3.0").mkdir()
+    (tmp_path / "training" / "3.0" / "report").symlink_to("/etc/passwd")
+    for _ in range(2):  # also where it was interrupted
+        remove([str(tmp_path / "training" / name) for name in ("1.0", "2.0", "3.0")])
+    assert list((tmp_path / "training").iterdir()) == []
+    assert [path.name for path in (tmp_path / "series").iterdir()] == ["1.0"]

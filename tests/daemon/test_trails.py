@@ -1,0 +1,204 @@
+"""The figures of a sweep's trials: all of them are told, in order, and none holds up the loop."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.stage import Stage
+from stoker.core import events as e
+from stoker.core.cluster import Placement
+from stoker.core.events import NodeAdded
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.daemon import trails, training
+from stoker.daemon.hearing import Key
+from stoker.daemon.leftovers import remove
+from stoker.daemon.loop import Poller
+from stoker.daemon.reports import Point
+from stoker.daemon.training import Trainings
+
+
+class Board:
+    """Notes what it is told of trials, and makes a fact of each end."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.again: list[bool] = []
+        self.ends: list[Key] = []
+
+    def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
+        self.points += points
+        self.again.append(again)
+        return []
+
+    def over(self, job: Job, key: Key) -> list[e.Event]:
+        self.ends.append(key)
+        return [e.TrialMeasured(at=1.0, job=key[0], attempt=key[1], value=1.0, final=True)]
+
+    @property
+    def steps(self) -> list[float | None]:
+        return [point.step for point in self.points]
+
+
+class Trial(Stage):
+    """A stage whose job is a trial of a sweep."""
+
+    def listen(self) -> None:
+        self.job.params = '{"lr":0.1}'
+        self.board = Board()
+        self.poller = Poller()
+        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.trainings.scores = self.board
+        self.trainings.begin()
+
+    def finish(self) -> None:
+        """The core has heard of its end."""
+        self.job.state = JobState.COMPLETED
+        self.state.running.pop(7, None)
+        self.trainings.after([e.WaitOver(at=1.0, job=7)])
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "PAUSE", 0.0)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial(tmp_path)
+
+
+def point(step: int, **values: Any) -> dict[str, Any]:
+    return {"k": "metrics", "e": 0, "t": 1000.0 + step, "s": step, "v": values or {"loss": 1.0}}
+
+
+def kinds(facts: list[e.Event]) -> list[str]:
+    return [type(fact).__name__ for fact in facts]
+
+
+def test_points_are_told_as_they_come_and_the_end_before_the_end_of_the_attempt(
+    trial: Trial,
+) -> None:
+    trial.write({"k": "hello", "t": 1.0}, point(0, loss=0.5, note="warm", flag=True))
+    trial.heed()
+    assert trial.board.points == [Point(0.0, 1000.0, {"loss": 0.5})]
+    trial.write(point(1), b'{"k":"metrics","t":1.0,"v":{"loss":NaN}}\n', b'{"k":"metr')
+    told = trial.exit()
+    assert kinds(told) == ["EpochsCounted", "TrialMeasured", "ProcessExited"]
+    assert trial.board.steps == [0.0, 1.0, None]
+    assert str(trial.board.points[2].values["loss"]) == "nan"
+    assert (set(trial.board.again), trial.board.ends) == ({False}, [(7, 0)])
+
+
+def test_a_job_that_is_no_trial_is_none_of_their_business(trial: Trial) -> None:
+    trial.job.params = None
+    trial.write(point(0))
+    trial.heed()
+    trial.exit()
+    assert (trial.board.points, trial.board.ends) == ([], [])
+
+
+def test_a_trial_that_has_said_nothing_has_an_end_too(trial: Trial) -> None:
+    assert kinds(trial.exit()) == ["TrialMeasured", "ProcessExited"]
+    assert trial.board.ends == [(7, 0)]
+
+
+def test_only_the_first_part_ends_it(trial: Trial) -> None:
+    trial.write(point(0))
+    trial.exit(part=1)
+    assert trial.board.ends == []
+    trial.exit(part=0)
+    assert trial.board.ends == [(7, 0)]
+
+
+def test_a_new_daemon_says_that_it_reads_them_again(trial: Trial) -> None:
+    trial.write(point(0))
+    trial.heed()
+    trial.listen()
+    trial.heed()
+    trial.write(point(1))
+    trial.heed()
+    assert (trial.board.steps, trial.board.again) == ([0.0, 1.0], [True, False])
+
+
+def test_a_long_report_is_read_to_its_end_after_the_attempt_has_ended(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trails, "PIECE", 1000)
+    monkeypatch.setattr(trails, "TURN", 4000)
+    trial.write(*(point(step) for step in range(500)))
+    assert kinds(trial.exit()) == ["EpochsCounted", "ProcessExited"]
+    read = len(trial.board.points)
+    assert 0 < read < 100
+    assert trial.trainings.busy
+    trial.finish()
+    assert trial.trainings.left.take() == []  # it is still needed
+    trial.write(point(999))  # by somebody whom it left behind
+    for _ in range(500):
+        if trial.board.ends:
+            break
+        assert trial.trainings.tick() == 0.0
+        before = len(trial.board.points)
+        trial.heed()
+        assert len(trial.board.points) - before < 100
+    assert trial.board.steps == [float(step) for step in range(500)]
+    assert (trial.board.ends, trial.trainings.busy) == ([(7, 0)], False)
+    assert trial.trainings.left.take() == [str(trial.directory)]
+    assert trial.trainings.tick() is None
+
+
+def test_a_daemon_that_died_over_it_leaves_the_rest_to_the_next(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trails, "PIECE", 1000)
+    monkeypatch.setattr(trails, "TURN", 4000)
+    trial.write(*(point(step) for step in range(100)))
+    trial.exit()
+    trial.finish()
+    assert trial.board.ends == []
+    trial.listen()
+    trial.trainings.left.look_at_all(trial.state)
+    assert trial.trainings.left.take() == []
+    for _ in range(100):
+        trial.heed()
+    assert trial.board.steps == [float(step) for step in range(100)]
+    assert (set(trial.board.again), trial.board.ends) == ({True}, [(7, 0)])
+
+
+def test_what_was_told_of_an_earlier_attempt_is_not_told_by_the_next_daemon(trial: Trial) -> None:
+    trial.write(point(0))
+    trial.exit(1)
+    trial.job.attempt, trial.job.state = 1, JobState.PENDING
+    del trial.state.running[7]
+    trial.heed()  # the turn after that
+    trial.listen()
+    trial.heed()
+    assert (trial.board.points, trial.board.ends) == ([], [])
+
+
+def test_what_is_heard_of_another_machine_is_kept_and_told(trial: Trial, tmp_path: Path) -> None:
+    trial.job.placement = Placement("there", ())
+    trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    data = b"".join(json.dumps(point(step)).encode() + b"\n" for step in range(3))
+    trial.trainings.heard((7, 0), None, data[:90], 0)
+    trial.heed()
+    trial.trainings.heard((7, 0), None, data[60:], 60)
+    trial.exit()
+    assert trial.board.steps == [0.0, 1.0, 2.0]
+    kept = tmp_path / "series" / "7.0"
+    assert kept.read_bytes() == data
+    trial.finish()
+    remove(trial.trainings.left.take())
+    assert kept.read_bytes() == data
+
+
+def test_of_another_machine_only_figures_are_kept(trial: Trial, tmp_path: Path) -> None:
+    trial.job.placement = Placement("there", ())
+    trial.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    trial.trainings.heard((7, 0), None, b'{"k":"hello"}\n', 0)
+    trial.exit()
+    trial.finish()
+    remove(trial.trainings.left.take())
+    assert list((tmp_path / "series").iterdir()) == []
