@@ -1,7 +1,7 @@
 """The runner of calls, by itself: a process that is told to stop, or finds things odd."""
 
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -249,8 +249,8 @@ def test_processes_that_the_function_forked_do_not_save(bench: Bench) -> None:
 
 def test_another_python_is_told_what_to_do(bench: Bench) -> None:
     bench.write(max, 3, 4)
-    path = Path(bench.batch.folder, "settings.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "python": [2, 7]}))
+    path = Path(bench.batch.folder, "settings")
+    path.write_bytes(pickle.dumps({**pickle.loads(path.read_bytes()), "python": [2, 7]}))
     assert bench.run()[0] == 1
     found = bench.outcome()
     assert found is not None

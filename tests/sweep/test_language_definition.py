@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep import samplers
@@ -303,6 +303,7 @@ SPECS = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from(["a", "b.c", "d-e", "f"]), SPECS, min_size=1),
     st.sampled_from(["random", "sobol", "gp", "tpe"]),
@@ -332,6 +333,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from(KEYS), JSON),
     st.sampled_from(METHODS),

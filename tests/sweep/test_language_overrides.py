@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep.definition import BadSweep, check
@@ -124,6 +124,7 @@ def test_what_is_written_is_read_back_by_hydra(value: object) -> None:
     assert (override.get_key_element(), override.is_sweep_override()) == ("+a.b", False)
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_what_is_written_is_read_back_by_us(value: object) -> None:
     found = read(written(value))
@@ -265,10 +266,14 @@ def test_param_is_read(text: str, name: str, spec: dict) -> None:
         ("lr=", "--param lr=: a value was expected behind the =."),
         ("l r=1", ("--param l r=1: it has the name 'l r'; a name of letters, digits and "
          "_ . - / @ $ was expected, without - at its beginning.")),
-        ("x=f(1)", ("--param x=f(1): f() is not known; choice, range, interval, tag, sort, "
-         "shuffle, "
-         "uniform, log_uniform, int_uniform, int_log_uniform, q_uniform, q_log_uniform, normal, "
-         "log_normal, q_normal, q_log_normal are. A text with parentheses belongs in quotes.")),
+        ("x=f(1)",
+         ("--param x=f(1): f() is not known; known are choice, range, interval, tag, sort, "
+          "shuffle, uniform, log_uniform, int_uniform, int_log_uniform, q_uniform, q_log_uniform, "
+          "normal, log_normal, q_normal, q_log_normal. A text with parentheses belongs in "
+          "quotes.")),
+        ("x=loguniform(1,2)",
+         ("--param x=loguniform(1,2): loguniform() is not known; did you mean log_uniform? "
+          "A text with parentheses belongs in quotes.")),
         ("x=uniform(1,0)", "--param x=uniform(1,0): x.min is 1; at most its max, 0, was expected."),
         ("x=uniform(1)", "--param x=uniform(1): x has no max; uniform needs min and max."),
         ("x=uniform(1,2,3)", "--param x=uniform(1,2,3): uniform() takes min, max."),

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep.definition import BadSweep, check
@@ -87,6 +87,7 @@ SCALARS = (
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(SCALARS, SCALARS), min_size=1))
 def test_rows_are_what_was_written(rows: list[tuple]) -> None:
     written = [{"a": first, "b.c": second} for first, second in rows]
@@ -96,6 +97,7 @@ def test_rows_are_what_was_written(rows: list[tuple]) -> None:
     assert check(definition)["points"] == found
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_texts_survive_csv(texts: list[str]) -> None:
     out = io.StringIO()

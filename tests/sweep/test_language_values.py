@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep.values import canonical, number, shown
@@ -47,6 +47,7 @@ def test_a_value_is_shown_as_a_person_writes_it(value: object, text: str) -> Non
     assert shown(value) == text
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(), PLAIN), st.randoms())
 def test_the_canonical_text_does_not_depend_on_the_order(params: dict, random) -> None:
     pairs = list(params.items())

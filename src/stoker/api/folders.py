@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shlex
@@ -167,7 +166,7 @@ def _write_settings(folder: str, relative_to: str | None, settings: Settings) ->
         "signal_delay": settings.signal_delay,
         "timeouts": settings.timeouts,
     }
-    _whole(os.path.join(folder, "settings.json"), json.dumps(content).encode())
+    _whole(os.path.join(folder, "settings"), pickle.dumps(content, 4))
 
 
 def _search_path(relative_to: str | None) -> list[str]:
@@ -233,12 +232,12 @@ def outcome(path: Path, label: str) -> Outcome | None:
     except FileNotFoundError:
         return None
     with file:
-        head = json.loads(file.readline())
+        head = pickle.load(file)  # noqa: S301 - left by our own job, in a folder of ours
         kind, what, text = head["kind"], head["what"], head["traceback"]
         if kind == "unpicklable":
             return Outcome(error=_lost(f"Job {label}: {what}", text))
         try:
-            value = pickle.load(file)  # noqa: S301 - left by our own job, in a folder of ours
+            value = pickle.load(file)  # noqa: S301
         except Exception as error:  # noqa: BLE001 - objects raise what they like
             what = f"{type(error).__name__}: {error}"
             return Outcome(error=_lost(f"Job {label}: its result cannot be read ({what}).", text))

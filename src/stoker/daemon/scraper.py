@@ -206,6 +206,9 @@ class Scraper:
     def close(self) -> None:
         """Look for nothing more; the next daemon goes on."""
         self._let_go()
+        for process in self.leaving:
+            with contextlib.suppress(Exception):  # one that cannot even die is left alone
+                process.process.wait(1.0)
 
 
 def _name(key: Key) -> str:

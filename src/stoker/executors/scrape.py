@@ -19,7 +19,7 @@ from stoker.executors.figures import Figures, FileFigures, LogFigures, Point
 
 LOOK = 0.5
 """Seconds between two looks at what is watched."""
-PATIENCE = 5.0
+PATIENCE = 2.0
 """Seconds for one piece of a file; a pattern that takes longer never ends."""
 ROOM = 3800
 """Bytes of figures in one line: a report's lines have an end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import BadSweep, Values
+from stoker.sweep.checking import BadSweep, Values, guess
 from stoker.sweep.fields import ASSIGNMENT, MACROS, OVERRIDE
 from stoker.sweep.functions import known, names, swept
 from stoker.sweep.grammar import Call, NotUnderstood, read
@@ -59,7 +59,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
         raise BadSweep(f"{where}: {why}.") from None
     if isinstance(found, Call):
         raise BadSweep(
-            f"{where}: {found.name}() is not known; {', '.join(names())} are. "
+            f"{where}: {found.name}() is not known; {guess(found.name, names())} "
             "A text with parentheses belongs in quotes."
         )
     raw = found if isinstance(found, dict) else {"value": found[0]}

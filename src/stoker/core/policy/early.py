@@ -79,7 +79,7 @@ def below_median(sweep: Sweep, here: list[float], score: Score, rung: int) -> bo
         return False
     low, high = others[(len(others) - 1) // 2], others[len(others) // 2]
     best = min(signed(sweep, value) for value in score.rungs[: rung + 1])
-    return best > low / 2 + high / 2
+    return best > low + (high - low) / 2
 
 
 def first_rung(rule: Rule, number: int) -> int:
