@@ -166,6 +166,23 @@ def test_a_call_without_checkpoint_begins_anew(bench: Bench) -> None:
     assert bench.outcome() == Outcome("done")
 
 
+def test_a_call_without_checkpoint_has_until_its_limit(bench: Bench) -> None:
+    def wait(mark: Path, go: Path) -> str:
+        mark.touch()
+        until(go.exists)
+        return "done"
+
+    bench.write(wait, bench.base / "mark", bench.go)
+    process = bench.start(STOKER_DEADLINE=str(time.time() + 5))
+    until((bench.base / "mark").exists)
+    process.send_signal(signal.SIGUSR2)
+    bench.go.touch()
+    assert process.wait(30) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+    assert bench.outcome() == Outcome("done")
+
+
 def test_a_checkpoint_that_returns_nothing_is_the_end(bench: Bench) -> None:
     class Ends(Counter):
         def checkpoint(self, go: Path) -> Any:

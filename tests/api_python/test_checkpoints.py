@@ -53,7 +53,7 @@ def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
 def test_a_call_whose_time_is_up_goes_on_but_not_for_ever(
     client: stoker.Client, executor: stoker.Executor, tmp_path: Path
 ) -> None:
-    executor.update_parameters(time="5s", signal_delay_s=1, slurm_max_num_timeout=1)
+    executor.update_parameters(time="12s", signal_delay_s=8, slurm_max_num_timeout=1)
     future = executor.submit(Training(), tmp_path / "never")
     with pytest.raises(stoker.JobFailed, match="max_num_timeout is 1") as caught:
         future.result(SOON)

@@ -165,8 +165,10 @@ def test_an_impossible_call_is_refused_with_the_servers_sentence(
     executor: stoker.Executor,
 ) -> None:
     executor.update_parameters(gpus=64)
+    before = set(Path(stoker.api.folders.default_base()).iterdir())
     with pytest.raises(stoker.Impossible, match="No machine can ever give 64 GPUs") as caught:
         executor.submit(add, 1)
+    assert set(Path(stoker.api.folders.default_base()).iterdir()) == before
     assert (caught.value.code, caught.value.exit_code) == ("impossible", 6)
 
 
@@ -273,14 +275,18 @@ def test_a_batch_that_breaks_is_not_submitted(
 ) -> None:
     before = client.jobs("last")[0].id
 
+    made = []
+
     def breaks() -> None:
         with executor.batch():
-            executor.submit(add, 1)
+            made.append(executor.submit(add, 1))
             raise Own
 
     with pytest.raises(Own):
         breaks()
     assert client.jobs("last")[0].id == before
+    with pytest.raises(concurrent.futures.CancelledError):
+        made[0].result(SOON)
 
 
 def test_the_tools_of_the_standard_library(executor: stoker.Executor, tmp_path: Path) -> None:
@@ -381,6 +387,19 @@ def test_a_forked_process_waits_by_itself(executor: stoker.Executor) -> None:
     assert os.read(reader, 10) == b"15"
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_daemon_behind_a_port(
+    client: stoker.Client, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    port = client.link.listen("127.0.0.1:0", tls=tls)
+    monkeypatch.setenv("STOKER_SERVER", f"{'tls' if tls else 'tcp'}://{port['address']}")
+    monkeypatch.setenv("STOKER_TOKEN_FILE", port["token_file"])
+    monkeypatch.setenv("STOKER_FINGERPRINT", port["fingerprint"] or "")
+    with stoker.Executor() as executor:
+        assert list(executor.map(add, range(3))) == [10, 11, 12]
+    client.link.unlisten(port["address"])
 
 
 def test_ids_are_written_as_ranges() -> None:

@@ -14,9 +14,11 @@ from stoker.core.instructions import Instruction
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.plan import plan
+from stoker.core.policy.early import judged
 from stoker.core.request import GpuAsk, Request
 from stoker.core.restore import restore
 from stoker.core.state import Rest, State
+from stoker.core.sweep import Sweep
 from stoker.simulate.checks import difference
 from stoker.simulate.portrait import portrait
 
@@ -157,6 +159,7 @@ class Afar(Story):
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
         self.rows: dict[int, bytes] = {}
+        self.sweeps: dict[int, bytes] = {}
         self.rest = b"{}"
         self.replayed = State()
         super().__init__(gpus, **more)
@@ -167,7 +170,13 @@ class Afar(Story):
         apply(self.replayed, event)
         self._write()
         jobs = [msgspec.json.decode(row, type=Job) for row in self.rows.values()]
-        read = restore(msgspec.json.decode(self.rest, type=Rest), self.state.specs, jobs)
+        sweeps = [msgspec.json.decode(row, type=Sweep) for row in self.sweeps.values()]
+        boards = {sweep.id for sweep in sweeps if sweep.resident}
+        read = restore(
+            msgspec.json.decode(self.rest, type=Rest), self.state.specs,
+            [job for job in jobs if job.id in self.state.jobs], sweeps,
+            [job for job in jobs if job.id not in self.state.jobs and job.array in boards],
+        )  # fmt: skip
         assert difference(portrait(self.state), portrait(read)) == []
         assert difference(portrait(self.state), portrait(self.replayed)) == []
         return wishes
@@ -178,7 +187,10 @@ class Afar(Story):
         self.rows.update({id: msgspec.json.encode(state.jobs[id]) for id in state.touched})
         if state.rest_changed:
             self.rest = msgspec.json.encode(state.rest)
-        state.touched, state.rest_changed = set(), False
+        self.sweeps.update(
+            {id: msgspec.json.encode(state.sweeps[id]) for id in state.touched_sweeps}
+        )
+        state.touched, state.touched_sweeps, state.rest_changed = set(), set(), False
 
     # -- machines -----------------------------------------------------------------------
 
@@ -221,6 +233,58 @@ class Afar(Story):
             for each in self.state.cluster.nodes.values()
             for device in each.devices()
         )
+
+
+class Swept(Afar):
+    """A story of sweeps."""
+
+    def sweep(self, **fields: Any) -> int:
+        """A sweep is asked for; its number."""
+        id = fields.pop("id", self.state.rest.next_id)
+        common = {
+            "name": "train", "user": "ada", "identity": "same", "definition": "hash",
+            "method": "grid", "created_at": self.now, "metric": "loss",
+        }  # fmt: skip
+        self.tell(e.SweepDefined(at=self.now, sweep=Sweep(id=id, **{**common, **fields})))
+        return id
+
+    def trials(self, sweep: int, count: int, request: Request | None = None) -> list[int]:
+        """More trials of it; their jobs."""
+        spec = Spec(
+            kind="line", user="ada", directory="/", shell="sh", name="train", environment="none",
+            request=request if request is not None else gpus(1),
+        )  # fmt: skip
+        if "trial" not in self.state.specs:
+            self.tell(e.SpecRecorded(at=self.now, hash="trial", spec=spec))
+        first, issued = self.state.rest.next_id, self.state.sweeps[sweep].issued
+        told = tuple((f'{{"x":{issued + n}}}', f"train {issued + n}") for n in range(count))
+        self.tell(
+            e.JobsSubmitted(
+                at=self.now, first=first, count=count, spec="trial", sweep=sweep, trials=told
+            )
+        )
+        return list(range(first, first + count))
+
+    def scored(self, job: int, value: float | None, rung: int | None = None, **more: Any) -> None:
+        """A figure of a trial: at a rung, or else the one it came to in the end."""
+        self.about(e.TrialMeasured, job, value=value, rung=rung, final=rung is None, **more)
+
+    def ends(self, job: int, value: float | None, code: int = 0) -> None:
+        """A trial comes to its end, with this figure."""
+        self.scored(job, value)
+        self.exited(job, code)
+
+    def judge(self) -> list[e.Event]:
+        """What follows from the figures since the last time."""
+        facts = []
+        self.state.touched_sweeps.update(self.state.sweeps)  # all were written meanwhile
+        for fact in judged(self.state, self.now):
+            self.tell(fact)
+            facts.append(fact)
+        return facts
+
+    def counts(self, sweep: int) -> dict[str, int]:
+        return self.state.sweeps[sweep].counts
 
 
 S = JobState

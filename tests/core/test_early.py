@@ -252,7 +252,7 @@ def test_the_rungs_of_the_median_rule_rise_and_are_few(first, every):
     found = rungs({"kind": "median", "min": first, "every": every, "trials": 5})
     assert found[0] == pytest.approx(first)
     assert found[1] == pytest.approx(first + every)
-    assert all(low < high for low, high in zip(found, found[1:], strict=False))
+    assert found == sorted(set(found))
     assert len(found) == MOST
 
 

@@ -32,7 +32,7 @@ def suspended(**fields: object) -> tuple[Story, int]:
 
 def completing(why: type[e.Event] = e.JobCancelled, **fields: object) -> tuple[Story, int]:
     story, job = running(**fields)
-    more = {"attempt": 0} if why is e.TimeLimitReached else {}
+    more = {"attempt": 0} if why in (e.TimeLimitReached, e.TrialStopped) else {}
     story.fact(why, job, **more)
     return story, job
 
@@ -86,6 +86,7 @@ def edges() -> dict[tuple[JobState, JobState], tuple[Story, int]]:
     note(S.SUSPENDED, S.RUNNING, suspended(), lambda s, j: s.fact(e.JobResumed, j, boot=s.now))
     note(S.COMPLETING, S.CANCELLED, completing(), lambda s, j: s.exited(j, None, signal=15))
     note(S.COMPLETING, S.TIMEOUT, completing(e.TimeLimitReached), lambda s, j: s.exited(j, 0))
+    note(S.COMPLETING, S.COMPLETED, completing(e.TrialStopped), lambda s, j: s.exited(j, 1))
     note(S.COMPLETING, S.DEADLINE, completing(e.DeadlinePassed), lambda s, j: s.exited(j, 0))
     note(S.COMPLETING, S.NODE_FAIL, completing(e.TimeLimitReached), lost)
     note(

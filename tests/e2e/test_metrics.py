@@ -2,9 +2,7 @@
 
 import csv
 import io
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from e2e.box import Box, as_json, until
@@ -93,13 +91,14 @@ def test_figures_are_found_in_the_output(box: Box) -> None:
 def test_figures_are_found_in_files_and_a_crash_of_the_daemon_loses_none(box: Box) -> None:
     script = box.script("train.py", WRITES)
     gate = box.user / "gate"
-    os.mkfifo(gate)
-    line = f"cat {gate} >/dev/null; {sys.executable} {script} $STOKER_TRIAL {{lr}}"
+    line = (
+        f"until [ -e {gate} ]; do sleep 0.05; done; {sys.executable} {script} $STOKER_TRIAL {{lr}}"
+    )
     args = ["--metric", "loss", "--metric-file", "metrics-%a.jsonl", "--param", "lr=1.0,2.0"]
     id = sweep(box, *args, line)
     until(lambda: box.states(id) == ["RUNNING", "RUNNING"])
     box.crash()
-    with open(gate, "w"):
-        until(lambda: len(list(Path(box.user).glob("metrics-*.jsonl"))) == 2)
+    gate.touch()
+    until(lambda: len(list(box.user.glob("metrics-*.jsonl"))) == 2)
     box.up()
     assert values_of(box, id, 2) == {"1.0": 0.2, "2.0": 0.4}

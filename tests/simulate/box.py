@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
-from stoker.core.job import Job, Training
+from stoker.core.job import Job, Retry, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import checks
@@ -34,6 +34,10 @@ def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "bo
 
 def gpus(amount: float, **more: object) -> Request:
     return Request(gpus=GpuAsk(amount=round(amount * 1000), **more))  # type: ignore[arg-type]
+
+
+def spec_of_trials(request: Request | None = None, retry: Retry | None = None) -> Spec:
+    return ask.spec_of(request, name="train", training=Training(), retry=retry or Retry())
 
 
 class Box:
@@ -113,6 +117,28 @@ class Box:
         models = fields.pop("models", (Model(trains=trains),))
         return self.submit(request, models, **fields)  # type: ignore[arg-type]
 
+    def sweep(
+        self,
+        trainees: Sequence[Trainee],
+        request: Request | None = None,
+        retry: Retry | None = None,
+        **fields: object,
+    ) -> int:
+        """A sweep with one trial for each of these; its number."""
+        self.keys += 1
+        key = f"key-{self.keys}"
+        id = self.state.rest.next_id
+        for number, trainee in enumerate(trainees):
+            self.models[id + 1 + number] = (Model(trains=trainee),)
+        spec = spec_of_trials(request, retry)
+        wanted = self.do(ask.sweep(spec, key, len(trainees), **fields))
+        assert wanted.reply == (id, len(trainees))
+        self.promised[key] = (id + 1, len(trainees))
+        return id
+
+    def trials(self, sweep: int) -> list[int]:
+        return sorted(self.state.boards[sweep].trials)
+
     def run(self, seconds: float) -> None:
         self.driver.run(seconds, self._after_turn)
 
@@ -187,6 +213,7 @@ class Box:
             *checks.idle_strays(driver),
             *checks.wronged(driver, self.mirror),
             *checks.half_trained(self.state),
+            *checks.miscounted(self.state),
             *checks.memory_differs(driver, self.mirror),
         ]
         assert not wrong, "\n".join(wrong)

@@ -16,7 +16,7 @@ from training.desk import SOURCES, Desk
 
 REPOSITORY = SOURCES.parent
 OURS = sorted([*SOURCES.glob("stoker/training/*.py"), *SOURCES.glob("kubernetesdlprofile/*.py")])
-FRAMEWORKS = {"lightning.py", "keras.py", "transformers.py", "accelerate.py"}
+FRAMEWORKS = {"lightning.py", "keras.py", "transformers.py", "accelerate.py", "sacred.py"}
 
 SCRIPT = """
 import sys

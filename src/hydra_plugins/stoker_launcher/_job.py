@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import traceback
 from typing import Any
@@ -21,7 +22,8 @@ class Failed(Exception):
         self.where = where
 
     def __str__(self) -> str:
-        return f"{self.outcome.overrides}\n{self.where}"  # its last line is what a person looks for
+        # The last line of a log is what people look at first.
+        return f"{self.outcome.overrides}\n{self.where.rstrip()}"
 
     def with_traceback_of_job(self) -> JobReturn:
         """Return what Hydra expects; raised by it, the error says where it was raised first."""
@@ -43,12 +45,15 @@ class Job:
         """Run it in this process."""
         Singleton.set_state(self.singletons)
         setup_globals()
-        with open_dict(config):
-            config.hydra.job.id = _label()
+        own = copy.deepcopy(
+            config
+        )  # a run changes and closes it; the next attempt needs it as it was
+        with open_dict(own):
+            own.hydra.job.id = _label()
         outcome = run_job(
             hydra_context=self.context,
             task_function=self.task,
-            config=config,
+            config=own,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )

@@ -62,12 +62,16 @@ class StokerLauncher(Launcher):
             for overrides, number in zip(job_overrides, numbers, strict=True)
         ]
         executor, futures = self._queued(configs)
-        log.info("Queued %d jobs, output in %s", len(futures), hydra.sweep.dir)
-        for number, future, overrides in zip(numbers, futures, job_overrides, strict=True):
-            log.info(
-                "\t#%d : %s : %s", number, future.job_id, " ".join(filter_overrides(overrides))
-            )
-        _wait(executor, dict(zip(futures, numbers, strict=True)))
+        try:
+            many = "1 job" if len(futures) == 1 else f"{len(futures)} jobs"
+            log.info("Queued %s, output in %s", many, hydra.sweep.dir)
+            for number, future, overrides in zip(numbers, futures, job_overrides, strict=True):
+                said = " ".join(filter_overrides(overrides))
+                log.info("\t#%d : %s : %s", number, future.job_id, said)
+            _wait(dict(zip(futures, numbers, strict=True)))
+        except KeyboardInterrupt:
+            _leave_or_cancel(executor, futures)
+            raise
         return [_returned(*each) for each in zip(futures, configs, strict=True)]
 
     def _composed(self, overrides: Sequence[str], number: int) -> DictConfig:
@@ -109,23 +113,23 @@ class StokerLauncher(Launcher):
         return Executor(parameters.pop("folder", None), **parameters)
 
 
-def _wait(executor: Executor, numbers: Mapping[Future[JobReturn], int]) -> None:
-    """Wait for all; whoever is tired of it leaves the jobs in the queue, or cancels them."""
+def _wait(numbers: Mapping[Future[JobReturn], int]) -> None:
     left = set(numbers)
+    while left:
+        done, _ = concurrent.futures.wait(left, return_when="FIRST_COMPLETED")
+        for future in left & done:
+            log.info("\t#%d : %s : %s", numbers[future], future.job_id, _end(future))
+        left -= done
+
+
+def _leave_or_cancel(executor: Executor, futures: Sequence[Future[JobReturn]]) -> None:
+    """Leave the jobs in the queue, as they do not need us; unless that is not what was meant."""
     try:
-        while left:
-            done, _ = concurrent.futures.wait(left, return_when="FIRST_COMPLETED")
-            for future in left & done:
-                log.info("\t#%d : %s : %s", numbers[future], future.job_id, _end(future))
-            left -= done
-    except KeyboardInterrupt:
         log.warning("The jobs go on. Ctrl-C once more, within %d s, cancels them.", SECOND_THOUGHTS)
-        try:
-            time.sleep(SECOND_THOUGHTS)
-        except KeyboardInterrupt:
-            executor.client.cancel(left)
-            log.warning("They are cancelled.")
-        raise
+        time.sleep(SECOND_THOUGHTS)
+    except KeyboardInterrupt:
+        executor.client.cancel(futures)
+        log.warning("The jobs are cancelled.")
 
 
 def _end(future: Future[JobReturn]) -> str:

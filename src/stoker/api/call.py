@@ -33,7 +33,7 @@ def main() -> int:
     """Do the call that the words and the environment name; return the exit code of the job."""
     folder = sys.argv[1]
     with open(os.path.join(folder, "settings"), "rb") as file:
-        settings = load(file)
+        settings = load(file)  # noqa: S301 - written by the submitter
     call = Call(folder, os.environ.get("STOKER_ARRAY_INDEX", "0"))
     already = call.was_over()
     if already is not None:
@@ -158,15 +158,19 @@ class Stop:
             # A job that ends well after this signal is run again: it must not begin anew.
             _write(self.call.late, str(self.ended).encode())
             return
-        self.code = self._save()
+        timed_out = self._time_is_up()
+        if self.task is not None and not hasattr(self.task[0], "checkpoint"):
+            if timed_out:
+                return  # it would begin anew and come no further: it has until its limit
+            _say("asked to stop; it will begin anew")
+            self.code = GO_ON_LATER
+        else:
+            self.code = self._save(timed_out)
         raise SystemExit(self.code)
 
-    def _save(self) -> int:
-        if self.task is None or not hasattr(self.task[0], "checkpoint"):
-            if self._used_up():
-                return TIME_IS_UP
-            _say("asked to stop; it will begin anew")
-            return GO_ON_LATER
+    def _save(self, timed_out: bool) -> int:
+        if self.task is None:
+            return GO_ON_LATER  # it has not begun, so that all is as it was
         function, args, kwargs = self.task
         try:
             later = function.checkpoint(*args, **kwargs)
@@ -177,24 +181,20 @@ class Stop:
         if later is None:
             _say("asked to stop, and checkpoint() returned nothing: it is not run again")
             return 1
-        if self._used_up():
+        most = int(self.settings["timeouts"])
+        if timed_out and self.call.one_more_timeout() > most:
+            _say(
+                f"its time was up {most + 1} times, and max_num_timeout is {most}; "
+                "`stoker retry` goes on from what it saved"
+            )
             return TIME_IS_UP
         _say("asked to stop; its work is saved and goes on later")
         return GO_ON_LATER
 
-    def _used_up(self) -> bool:
-        """Whether its time was up once too often. Making room for others is not counted."""
+    def _time_is_up(self) -> bool:
+        """Whether it was asked because of its time limit, and not to make room for others."""
         deadline = float(os.environ.get("STOKER_DEADLINE") or "inf")
-        if deadline - time.time() > float(self.settings["signal_delay"]) + SLACK:
-            return False
-        most = int(self.settings["timeouts"])
-        if self.call.one_more_timeout() <= most:
-            return False
-        _say(
-            f"its time was up {most + 1} times, and max_num_timeout is {most}; "
-            "`stoker retry` goes on from what it saved"
-        )
-        return True
+        return deadline - time.time() <= float(self.settings["signal_delay"]) + SLACK
 
 
 def _find_modules(settings: dict[str, Any]) -> None:

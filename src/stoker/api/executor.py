@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from stoker import wire
 from stoker.api import folders, parameters
 from stoker.api.client import Client
-from stoker.api.errors import StokerError, UsageError
+from stoker.api.errors import StokerError, Unreachable, UsageError
 from stoker.api.folders import Call
 from stoker.api.futures import Future
 from stoker.api.origin import submission
@@ -101,10 +101,15 @@ class Executor(concurrent.futures.Executor):
         self._batch = collected
         try:
             yield
+            self._batch = None
+            if collected:
+                self._send([call for call, _ in collected], [future for _, future in collected])
+        except BaseException:
+            for _, future in collected:
+                future.was_cancelled()  # nobody shall wait for what was never submitted
+            raise
         finally:
             self._batch = None
-        if collected:
-            self._send([call for call, _ in collected], [future for _, future in collected])
 
     def future(self, job_id: int | str) -> Future[Any]:
         """Return the future of a call by the id of its job, from whichever process it was made."""
@@ -145,20 +150,26 @@ class Executor(concurrent.futures.Executor):
         body = submission({})
         directory = str(options.get("chdir") or body["directory"])
         base = self.folder or folders.default_base()
-        batch = folders.write(base, directory, new_key(), calls, settings)
         if len(calls) > 1:
             limit = f"%{settings.at_once}" if settings.at_once else ""
             options["array"] = f"0-{len(calls) - 1}{limit}"
-        if not settings.one_log:
-            options.setdefault("error", os.path.join(batch.folder, "%j.err"))
-        if not batch.travels:
-            options.setdefault("nodelist", self._this_node())
-        reply = self.client.link.submit({**body, "what": batch.what, "options": options})
+        batch = folders.write(base, directory, new_key(), calls, settings)
+        try:
+            if not settings.one_log:
+                options.setdefault("error", os.path.join(batch.folder, "%j.err"))
+            if not batch.travels:
+                options.setdefault("nodelist", self._this_node())
+            reply = self.client.link.submit({**body, "what": batch.what, "options": options})
+        except Unreachable:
+            raise  # it may have been accepted before the connection broke
+        except StokerError:
+            folders.remove(batch)
+            raise
         made = list(futures) or [Future(self.client.link) for _ in calls]
-        self._attach(made, reply, batch.folder)
+        self._attach(made, reply)
         return made
 
-    def _attach(self, futures: Sequence[Future[Any]], reply: dict[str, Any], folder: str) -> None:
+    def _attach(self, futures: Sequence[Future[Any]], reply: dict[str, Any]) -> None:
         first, array = int(reply["first"]), int(reply["count"]) > 1
         with self._lock:
             self._open.update(futures)

@@ -88,6 +88,11 @@ def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: 
     return Batch(folder, {"line": _anywhere(settings.python, words)}, True)
 
 
+def remove(batch: Batch) -> None:
+    """Take back what was written down but not accepted."""
+    shutil.rmtree(batch.folder, ignore_errors=True)
+
+
 def _prepared(base: str) -> str:
     """Have the folder, and the runner in it; return the runner's path."""
     os.makedirs(base, mode=0o700, exist_ok=True)

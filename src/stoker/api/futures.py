@@ -35,7 +35,7 @@ class Future(concurrent.futures.Future[T]):
         self._paths: Paths | None = None
         self._outcome: Outcome | None = None
         self._reading = threading.Lock()
-        self._telling = threading.Lock()
+        self._telling = threading.RLock()
 
     @classmethod
     def of(cls, job_id: int | str | Job, client: Client | None = None) -> Future[Any]:
@@ -136,15 +136,15 @@ class Future(concurrent.futures.Future[T]):
 
     def expects(self, view: dict[str, Any]) -> None:
         """Take in which job it is; the watcher says the rest."""
-        self._view = view
+        self._learn(view)
 
     def runs(self) -> None:
         """Its job has started."""
-        self._view = {**self._view, "state": "RUNNING"}
+        self._learn({**self._view, "state": "RUNNING"})
 
     def stands(self, view: dict[str, Any]) -> None:
         """Take in how its job stands; wake up who waits for it when that is over."""
-        self._view = view
+        self._learn(view)
         if view["state"] not in wire.FINISHED:
             return
         if view["state"] == "CANCELLED":
@@ -178,10 +178,16 @@ class Future(concurrent.futures.Future[T]):
     def _now(self) -> dict[str, Any]:
         """Return how its job stands; of one that has ended, without asking again."""
         view = self._known()
-        if "command" not in view or (not self.done() or self.cancelled()):
-            fresh = self._link.jobs([f"{view['id']}-{view['id']}"])["jobs"][0]
-            self._view = view = {**view, **fresh}
+        if "command" not in view or not self.done() or self.cancelled():
+            view = self._link.jobs([f"{view['id']}-{view['id']}"])["jobs"][0]
+            self._learn(view)
         return view
+
+    def _learn(self, view: dict[str, Any]) -> None:
+        """Keep the newest word on the job: whoever asked before its end may come too late."""
+        with self._telling:
+            if self._view.get("state") not in wire.FINISHED:
+                self._view = view
 
     def _read(self) -> Outcome:
         view = self._view

@@ -76,6 +76,9 @@ class Job(Value, frozen=True, kw_only=True):
     sweep: int | None = None
     params: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"<stoker.Job {self.label}, {self.name!r}, {self.state}>"
+
     @property
     def finished(self) -> bool:
         """Whether its story is over."""

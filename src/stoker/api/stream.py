@@ -30,7 +30,9 @@ class Stream(EventStream):
     def next_ones(self, beside: int | None = None, seconds: float = QUIET) -> bool | None:
         """Wait for something, or for another descriptor; False when the daemon hung up."""
         watched: list[Any] = [self] if beside is None else [self, beside]
-        ready = select.select(watched, [], [], seconds)[0]
+        # TLS may have taken in more than was asked for, of which the kernel knows nothing.
+        pending = getattr(self._sock, "pending", None)
+        ready = [self] if pending and pending() else select.select(watched, [], [], seconds)[0]
         if self in ready:
             return self.receive()
         return None

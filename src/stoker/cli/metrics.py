@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 USAGE = ("metrics [OPTIONS] JOB [NAME ...]",)
 OPTIONS = (
     WATCH,
-    Option("--points", "N", "so many of each curve: its ends and extremes stay (500; --csv: all)"),
+    Option("--points", "N", "points of each curve, ends and extremes among them (500)"),
     Option("--log", None, "draw logarithms"),
     Option("--csv", None, "comma-separated: name, step, value, time"),
     Option("--no-header", None, "no headings"),

@@ -64,13 +64,31 @@ def report(reply: dict[str, Any], args: Args, past: str) -> int:
         if done:
             output.say(f"stoker: {past} {spans([str(job['label']) for job in done])}")
             _say_who_is_silent(done)
-        for job in skipped[:20]:
-            output.say(f"stoker: job {job['label']} left as it is: {job['why']}")
-        if len(skipped) > 20:
-            output.say(f"stoker: ... and {len(skipped) - 20:,} more left as they are")
+        _say_who_is_skipped(skipped)
         if not done and not skipped:
             output.say("stoker: there was nothing to do")
     return wire.EXIT_FAILED if skipped and not done else wire.EXIT_OK
+
+
+def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:
+    """Say what was left as it is and why; of many that are one array or sweep, in a line."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for job in skipped:
+        array, member, _ = str(job["label"]).partition("_")
+        groups.setdefault(array if member else f"job {job['label']}", []).append(job)
+    lines = []
+    for array, jobs in groups.items():
+        if len(jobs) > 3:
+            first = jobs[0]
+            lines.append(
+                f"{len(jobs):,} jobs of {array} left as they are; {first['label']}: {first['why']}"
+            )
+        else:
+            lines += [f"job {job['label']} left as it is: {job['why']}" for job in jobs]
+    for line in lines[:20]:
+        output.say(f"stoker: {line}")
+    if len(lines) > 20:
+        output.say(f"stoker: ... and {len(lines) - 20:,} more left as they are")
 
 
 def _say_who_is_silent(done: list[dict[str, Any]]) -> None:

@@ -127,7 +127,8 @@ def counted(sweep: dict[str, Any]) -> str:
     parts += [f"{counts[word]:,} {word}" for word in others if counts.get(word)]
     if sweep.get("max_running"):
         parts.append(f"at most {sweep['max_running']} at a time")
-    return ", ".join([*parts, "held"] if sweep.get("held") else parts)
+    held = sweep.get("held") and not sweep.get("ended_at")
+    return ", ".join([*parts, "held"] if held else parts)
 
 
 def shares(reply: dict[str, Any]) -> dict[str, float]:
@@ -230,7 +231,9 @@ def as_csv(reply: dict[str, Any]) -> str:
 
     from stoker.client import jsonlight
 
-    names = list(dict.fromkeys(name for trial in reply["trials"] for name in trial["params"]))
+    first = reply["definition"].get("parameters") or {}
+    found = (name for trial in reply["trials"] for name in trial["params"])
+    names = list(dict.fromkeys((*first, *found)))
     facts = ("label", "number", "state", "stopped", "value", "step", "elapsed", "started_at",
              "ended_at", "attempt", "node", "cause")  # fmt: skip
     text = io.StringIO()

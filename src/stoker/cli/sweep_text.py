@@ -46,7 +46,7 @@ def progress(sweep: dict[str, Any]) -> str:
     for word, said in WORDS.items():
         if sweep["counts"].get(word):
             parts.append(f"{sweep['counts'][word]:,} {said}")
-    if sweep.get("held"):
+    if sweep.get("held") and not sweep.get("ended_at"):
         parts.append("held")
     return ", ".join(parts)
 

@@ -112,8 +112,23 @@ def _described(args: Args) -> tuple[str, dict[str, Any]]:
             raise UsageError(f"{name} is swept twice; once is enough.")
         parameters[name] = spec
     if not parameters:
-        raise UsageError(f"Nothing varies. Say what does: {EXAMPLE}")
+        raise UsageError(_nothing_varies(args.words))
     return "the sweep", {**raw, "parameters": parameters, "method": _usual(parameters, args)}
+
+
+def _nothing_varies(words: list[str]) -> str:
+    """Say what is missing; `stoker sweep cancel 17` is meant otherwise."""
+    if len(words) == 2 and words[0] in {
+        "cancel",
+        "hold",
+        "release",
+        "retry",
+        "wait",
+        "logs",
+        "why",
+    }:
+        return f"Sweeps take the verbs of jobs. Type: stoker {words[0]} {words[1]}"
+    return f"Nothing varies. Say what does: {EXAMPLE}"
 
 
 def _command(args: Args) -> tuple[dict[str, Any], dict[str, Any]]:

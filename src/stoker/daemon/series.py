@@ -80,6 +80,7 @@ class Source(Struct):
     """A report, and how far it has been read."""
 
     path: str
+    attempt: int = 0
     before: float = inf
     """Points at this step or later were measured again by a later attempt."""
     epoch: float = inf
@@ -117,9 +118,11 @@ class Series:
     def read(self, last: int) -> None:
         """Take what is there of all attempts up to this one."""
         sources = _sources(self.home, self.job, last)
-        if _places(sources) != _places(self._sources):
-            # Another attempt, or one that has moved: what counts of those before has changed.
+        if list(map(_identity, sources)) != list(map(_identity, self._sources)):
+            # Another attempt: what counts of those before has changed.
             self._sources, self._curves, self.count = sources, {}, 0
+        for source, now in zip(self._sources, sources, strict=True):
+            source.path = now.path  # it may have moved
         for source in self._sources:
             for lines in source.lines():
                 for line in lines:
@@ -165,7 +168,7 @@ def _sources(home: str, job: int, last: int) -> list[Source]:
     for attempt in range(last, -1, -1):
         path = kept(home, (job, attempt))
         there = (f"{home}/training/{job}.{attempt}/report", f"{path}{FOUND}", path)
-        mine = [Source(path, before, epoch) for path in there if os.path.lexists(path)]
+        mine = [Source(path, attempt, before, epoch) for path in there if os.path.lexists(path)]
         for source in mine:
             step, began = _first(source.path)
             before, epoch = min(before, step), min(epoch, began)
@@ -186,8 +189,8 @@ def _epoch(line: Line) -> float:
     return inf if line.e is None else line.e
 
 
-def _places(sources: list[Source]) -> list[tuple[str, float, float]]:
-    return [(source.path, source.before, source.epoch) for source in sources]
+def _identity(source: Source) -> tuple[int, float, float]:
+    return source.attempt, source.before, source.epoch
 
 
 class Shelf:

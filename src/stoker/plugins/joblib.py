@@ -130,8 +130,10 @@ class Calls:
         """Cancel them all."""
         with self._lock:
             self._aborts += 1
-            self._waiting.clear()
+            waiting, self._waiting = self._waiting, deque()
             left = [future for future in self._open if not future.done()]
+        for _, callback in waiting:
+            callback(_failed(StokerError("Another call has failed before this one began.")))
         if left:
             with contextlib.suppress(StokerError):  # there is another error to be told of
                 self.executor.client.cancel(left)
@@ -157,14 +159,19 @@ class Calls:
         try:
             batch.__name__ = name_of(batch.items[0][0])  # type: ignore[attr-defined]
             return self.executor.submit(batch)
-        except Exception as error:  # noqa: BLE001 - joblib would wait for ever, in a thread of ours
-            failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
-            failed.set_exception(error)
-            return failed
+        except Exception as error:  # noqa: BLE001 - in a thread of ours, joblib would not hear it
+            return _failed(error)
 
     def _over(self, callback: Callback, future: concurrent.futures.Future[Any]) -> None:
         with self._lock:
             self._open.discard(future)
             self._busy -= 1
         callback(future)
-        self._fill()
+        if not future.cancelled() and future.exception() is None:  # else Parallel aborts them all
+            self._fill()
+
+
+def _failed(error: Exception) -> concurrent.futures.Future[Any]:
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_exception(error)
+    return future

@@ -9,6 +9,7 @@ from typing import Any
 from stoker.core.lifecycle import JobState
 from stoker.core.restore import restore
 from stoker.core.state import State
+from stoker.core.sweep import Sweep, Trial, signed, word_of
 from stoker.simulate.driver import Driver
 from stoker.simulate.executor import parts_on
 from stoker.simulate.portrait import Mirror, portrait
@@ -124,11 +125,45 @@ def half_trained(state: State) -> list[str]:
     ]
 
 
+def miscounted(state: State) -> list[str]:
+    """Sweeps that do not stand as their trials do, recounted from their boards."""
+    found = []
+    for id, board in state.boards.items():
+        sweep, trials = state.sweeps[id], list(board.trials.values())
+        counts = Counter(word_of(each.state, each.score) for each in trials)
+        if counts != Counter(sweep.counts):
+            found.append(f"sweep {id} has {dict(counts)}, and says {sweep.counts}")
+        if [each.number for each in trials] != list(range(sweep.issued)):
+            found.append(f"sweep {id} has had {sweep.issued} trials, not {len(trials)}")
+        if len(board.keys) != len(trials):
+            found.append(f"sweep {id} tries the same parameters twice")
+        if (sweep.ended_at is None) != sweep.open:
+            found.append(f"sweep {id} ended at {sweep.ended_at}, and is open: {sweep.open}")
+        if sweep.best != _best(sweep, trials):
+            found.append(f"the best of sweep {id} is {_best(sweep, trials)}, not {sweep.best}")
+        scores = [each.score for each in trials if each.score is not None]
+        for rung, here in enumerate(board.rungs):
+            came = [signed(sweep, each.rungs[rung]) for each in scores if len(each.rungs) > rung]
+            if sorted(came) != here:
+                found.append(f"at rung {rung} of sweep {id} are {came}, not {here}")
+    return found
+
+
+def _best(sweep: Sweep, trials: list[Trial]) -> float | None:
+    ends = [
+        each.score.value
+        for each in trials
+        if each.state is JobState.COMPLETED and each.score is not None and each.score.final
+    ]
+    values = [value for value in ends if value is not None]
+    return (max if sweep.maximize else min)(values, default=None)
+
+
 def memory_differs(driver: Driver, mirror: Mirror) -> list[str]:
     """Where live state, state read back, and state replayed from the journal disagree."""
     live = portrait(driver.engine.state)
     snapshot = driver.store.load()
-    state = restore(snapshot.rest, snapshot.specs, snapshot.jobs)
+    state = restore(snapshot.rest, snapshot.specs, snapshot.jobs, snapshot.sweeps, snapshot.members)
     again = difference(live, portrait(mirror.follow(driver.store)))
     back = difference(live, portrait(state))
     return [f"read back: {each}" for each in back] + [f"replayed: {each}" for each in again]

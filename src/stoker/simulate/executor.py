@@ -19,6 +19,7 @@ from stoker.core.events import (
     StartCalledOff,
     StartFailed,
     TrainingBegan,
+    TrialMeasured,
 )
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
@@ -198,6 +199,8 @@ class ModelledExecutor:
         self._read_on(report.key)
         if report.what == "line":
             return
+        if report.what == "exited":
+            self.facts += self._final(report.key)
         fact = self._fact(report)
         self.facts.append(fact)
         if isinstance(fact, ProcessStarted):
@@ -227,7 +230,10 @@ class ModelledExecutor:
     def _read_on(self, key: Key) -> None:
         """What a training job has said since it was last read; before its end in any case."""
         lines = self.machine.desk.reports.get(key, ())
-        self.facts += [self._said(key, line) for line in lines[self.read.get(key, 0) :]]
+        for line in lines[self.read.get(key, 0) :]:
+            self.facts += (
+                self._figure(key, line) if line.what == "figure" else [self._said(key, line)]
+            )
         self.read[key] = len(lines)
 
     def _said(self, key: Key, line: Line) -> Event:
@@ -239,6 +245,24 @@ class ModelledExecutor:
         return EpochsCounted(
             at=at, job=job, attempt=attempt, done=line.value, seconds=line.seconds,
             warmup=line.warmup,
+        )  # fmt: skip
+
+    def _figure(self, key: Key, line: Line) -> list[Event]:
+        """What a trial reports is a fact only where it is compared with others."""
+        trains = self.machine.behaviour(*key).trains
+        if trains is None or line.value not in trains.rungs:
+            return []
+        return [self._measured(key, line, trains.rungs.index(line.value))]
+
+    def _final(self, key: Key) -> list[Event]:
+        """What a trial has come to, when its attempt is over."""
+        lines = [line for line in self.machine.desk.reports.get(key, ()) if line.what == "figure"]
+        return [self._measured(key, lines[-1])] if lines else []
+
+    def _measured(self, key: Key, line: Line, rung: int | None = None) -> Event:
+        return TrialMeasured(
+            at=self.world.moment_of(line.time).at, job=key[0], attempt=key[1], value=line.figure,
+            step=float(line.value), rung=rung, final=rung is None,
         )  # fmt: skip
 
     def _gone(self, key: Key) -> None:
@@ -276,7 +300,7 @@ class ModelledExecutor:
             self.facts.append(self._fact(started))
             self._read_on(key)
         if claim.end is not None:
-            self.facts.append(self._fact(claim.end))
+            self.facts += [*self._final(key), self._fact(claim.end)]
             self._gone(key)
         elif claim.failed is not None:
             now, why = self.world.time, claim.failed
@@ -297,7 +321,7 @@ class ModelledExecutor:
                 self._take_over(job, key, self.machine.claims[key])
             elif key in self.machine.records:
                 self._read_on(key)
-                self.facts.append(self._fact(self.machine.records[key]))
+                self.facts += [*self._final(key), self._fact(self.machine.records[key])]
                 self._gone(key)
             else:
                 self._read_on(key)

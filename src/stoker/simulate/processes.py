@@ -208,6 +208,9 @@ class Machine:
             self.world.time - course.began if first else None,
         )  # fmt: skip
         self._line(process, line)
+        if trainee.figures and course.epoch:
+            figure = trainee.figure(course.epoch)
+            self._line(process, Line("figure", self.world.time, course.epoch, figure=figure))
         if course.epoch >= trainee.epochs:
             self._over(process, code=0)
         elif key in self.desk.stops and not trainee.ignores:

@@ -12,6 +12,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
+from stoker.core.sweep import Sweep, trial_of
 from stoker.engine import Decision, Moment, Refusal
 from stoker.simulate.driver import Decide
 from stoker.store.port import Filter, Store
@@ -65,6 +66,85 @@ def submit(
         return Decision(events=facts, key=(key, first, count), reply=lambda _: reply)
 
     return decide
+
+
+def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
+    """A sweep with so many trials, once per key. The reply is its number and theirs."""
+
+    def decide(state: State, now: Moment, store: Store) -> Decision:
+        known = store.find_key(key)
+        if known is not None:
+            return Decision(reply=lambda _: known)
+        id, hash = state.rest.next_id, hash_of(spec)
+        common: dict[str, Any] = {
+            "user": "ada", "identity": key, "definition": "", "method": "grid", "metric": "loss",
+        }  # fmt: skip
+        asked = Sweep(id=id, name=spec.name, created_at=now.at, **{**common, **fields})
+        facts: list[e.Event] = []
+        if hash not in state.specs:
+            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+        facts += [
+            e.SweepDefined(at=now.at, sweep=asked),
+            _trials(now, id, id + 1, hash, 0, trials),
+        ]
+        return Decision(events=facts, key=(key, id, trials), reply=lambda _: (id, trials))
+
+    return decide
+
+
+def _trials(now: Moment, sweep: int, first: int, spec: str, number: int, count: int) -> e.Event:
+    return e.JobsSubmitted(
+        at=now.at, first=first, count=count, spec=spec, sweep=sweep,
+        trials=tuple((f'{{"x":{number + n}}}', "train") for n in range(count)),
+    )  # fmt: skip
+
+
+def more_trials(id: int, spec: Spec, count: int) -> Decide:
+    """A sweep that wants more has thought of something."""
+
+    def decide(state: State, now: Moment, _store: Store) -> Decision:
+        found, hash = state.sweeps[id], hash_of(spec)
+        if not found.wanting or id not in state.boards:
+            raise Refusal(f"sweep {id} wants no more")
+        facts: list[e.Event] = []
+        if hash not in state.specs:
+            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+        facts.append(_trials(now, id, state.rest.next_id, hash, found.issued, count))
+        return Decision(events=facts, durable=False)
+
+    return decide
+
+
+def change_sweep(id: int, **fields: Any) -> Decide:
+    """It goes on otherwise than before."""
+    return lambda _state, now, _store: Decision(
+        events=[e.SweepChanged(at=now.at, sweep=id, **fields)]
+    )
+
+
+def cancel_sweep(id: int) -> Decide:
+    """End all of it for good."""
+
+    def decide(state: State, now: Moment, _store: Store) -> Decision:
+        board = state.boards.get(id)
+        jobs = [state.jobs.get(trial) for trial in board.trials] if board is not None else []
+        facts: list[e.Event] = [
+            e.JobCancelled(at=now.at, job=job.id)
+            for job in jobs
+            if job is not None and not job.finished
+        ]
+        return Decision(events=[*facts, e.SweepChanged(at=now.at, sweep=id, ended=True)])
+
+    return decide
+
+
+def _board(job: Job, state: State, now: Moment, store: Store) -> list[e.Event]:
+    """What brings the board of a trial's sweep back to memory, if it has left it."""
+    id = job.array
+    if job.params is None or id is None or id in state.boards:
+        return []
+    rows = store.past(Filter(array=id, limit=max(state.sweeps[id].issued, 1)))
+    return [e.TrialsRecalled(at=now.at, sweep=id, trials=tuple(trial_of(row.job) for row in rows))]
 
 
 def _for(id: int, states: set[JobState] | None, step: Step) -> Decide:
@@ -128,6 +208,7 @@ def retry(id: int, same_devices: bool = False) -> Decide:
             facts.append(e.JobRecalled(at=now.at, job=job, spec=rows[0].spec))
         if not job.finished:
             raise Refusal(f"job {id} is not over")
+        facts = [*_board(job, state, now, store), *facts]
         facts.append(e.JobRetried(at=now.at, job=id, same_devices=same_devices))
         return Decision(events=facts)
 

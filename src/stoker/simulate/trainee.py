@@ -24,6 +24,10 @@ class Trainee(Struct, frozen=True, kw_only=True):
     """It never looks whether it is asked to stop."""
     dies_after: int | None = None
     """So many epochs into this attempt it fails, having begun another."""
+    figures: tuple[float | None, ...] = ()
+    """What it reports after each epoch, counted over all attempts; the last for the rest."""
+    rungs: tuple[int, ...] = ()
+    """The epochs after which it is compared with other trials of its sweep."""
 
     def epoch(self, gpus: int) -> float:
         """Seconds that one takes."""
@@ -32,6 +36,10 @@ class Trainee(Struct, frozen=True, kw_only=True):
     def uses(self, epoch: int) -> int:
         """MiB of each of its GPUs."""
         return self.memory[min(epoch, len(self.memory) - 1)]
+
+    def figure(self, epoch: int) -> float | None:
+        """What it reports after so many epochs, if anything."""
+        return self.figures[min(epoch, len(self.figures)) - 1] if self.figures and epoch else None
 
 
 class Told(Struct, frozen=True):
@@ -45,13 +53,14 @@ class Line(Struct, frozen=True):
     """One line of a report."""
 
     what: str
-    """`hello`, `start`, `memory` or `stopped`."""
+    """`hello`, `start`, `figure`, `memory` or `stopped`."""
     time: float
     value: int = 0
     """The epoch, or MiB."""
     seconds: float | None = None
     """What the epoch before took."""
     warmup: float | None = None
+    figure: float | None = None
 
 
 class Course(Struct):

@@ -10,6 +10,7 @@ from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
 from stoker.core.state import State
+from stoker.core.sweep import signed, worst
 from stoker.core.units import THOUSAND
 from stoker.simulate.processes import Key
 
@@ -34,6 +35,8 @@ class Witness:
             self.asked[event.job, event.attempt] -= 1
         if isinstance(event, e.StopAsked) and job is not None:
             self._stop_asked(state, event, job)
+        if isinstance(event, e.TrialStopped) and job is not None:
+            self._stopped_early(state, job)
         if isinstance(event, e.ProcessExited) and event.memory == "cuda" and job is not None:
             self._ran_short(state, event, job)
 
@@ -52,7 +55,7 @@ class Witness:
         if epochs < progress.epochs and not isinstance(event, begins_anew):
             self._say(f"job {job.id} had {progress.epochs} epochs, and has {epochs} by {event}")
         if isinstance(event, e.ProcessExited) and event.stopped and progress.stop is not None:
-            if job.state is JobState.COMPLETED:
+            if job.state is JobState.COMPLETED and not (job.score and job.score.stopped):
                 self._say(f"job {job.id} stopped, and that was taken for its end")
             if job.retries != retries:
                 self._say(f"job {job.id} made room, and that cost it a retry")
@@ -77,6 +80,17 @@ class Witness:
                 self._say(f"job {job.id} is to stop for {other.id}, which does not wait")
         elif event.gpus is None and not _crowded(state, job):
             self._say(f"nobody knows why job {job.id} is to stop: {event.why}")
+
+    def _stopped_early(self, state: State, job: Job) -> None:
+        """Somebody else was better where it was last compared, or it had gone astray."""
+        sweep, score = state.sweep_of(job), job.score
+        if sweep is None or score is None or not score.rungs:
+            self._say(f"job {job.id} was stopped early, and was never compared")
+            return
+        last = score.rungs[-1]
+        best = state.boards[sweep.id].rungs[len(score.rungs) - 1][0]
+        if signed(sweep, last) <= best and last != worst(sweep):
+            self._say(f"job {job.id} was stopped early, and was the best of all")
 
     def _ran_short(self, state: State, event: e.ProcessExited, job: Job) -> None:
         """A victim kept to what was set aside for it, and others were there."""
