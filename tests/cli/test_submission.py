@@ -5,6 +5,7 @@ import pytest
 
 from stoker.cli import submission
 from stoker.cli.submission import build
+from stoker.client import surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract
 from stoker.core.cluster import Placement
@@ -115,7 +116,7 @@ def test_a_job_that_a_training_job_submits_is_another_one() -> None:
     names = told(distributed=True) | told(distributed=False) | told(distributed=True, nodes=2)
     mine = dict.fromkeys(names, "1") | {"STOKER_JOB_ID": "5", "STOKER_REPORTS": "/h/training/5.0"}
     assert submission.environment({**mine, "MINE": "2"}) == {"MINE": "2"}
-    assert names <= submission.TRAINING
+    assert names <= surroundings.TRAINING
     # Outside of one, they are as good as any other.
     assert submission.environment({"BATCH_SIZE": "8", "JOB_UUID": "x"})["BATCH_SIZE"] == "8"
     outside = {"BATCH_SIZE": "8", "STOKER_JOB_ID": "5"}  # a job that does not train

@@ -1,11 +1,10 @@
 """Sweeps under the virtual clock: whatever happens, no trial is lost, doubled or wronged."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from simulate.box import Box, gpus, machine, spec_of_trials
+from simulate.box import Box, gpus, spec_of_trials
 from simulate.test_any_course import SMALL
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
@@ -108,100 +107,86 @@ TRAINEES = [
 ]  # fmt: skip
 
 
-class AnySweep(RuleBasedStateMachine):
-    """Owners, samplers and mishaps in any order; the checks run after every turn."""
+SWEEPS = st.fixed_dictionaries(
+    {
+        "trainees": st.lists(st.sampled_from(TRAINEES), min_size=1, max_size=6),
+        "request": st.sampled_from([gpus(1), gpus(1), gpus(0.5), gpus(2)]),
+        "retry": st.sampled_from([Retry(), Retry(2)]),
+        "rule": st.sampled_from(RULES),
+        "asks": st.booleans(),
+        "maximize": st.sampled_from([False, False, True]),
+        "target": st.sampled_from([None, None, 0.3]),
+        "max_running": st.sampled_from([None, None, 1, 2]),
+        "total": st.sampled_from([None, 8]),
+    }
+)
+ACTS = st.one_of(
+    st.tuples(st.just("more"), st.sampled_from([1, 3])),
+    st.tuples(st.just("change"), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["retry", "retry", "pause", "resume", "hold"]), st.integers(1, 6)),
+    st.tuples(st.just("cancel_sweep"), st.just(0)),
+)
+MISHAPS = st.one_of(
+    st.tuples(st.just("urgent"), st.sampled_from([5, 60])),
+    st.tuples(st.just("crash"), st.integers(1, 25)),
+    st.tuples(st.just("reboot"), st.sampled_from([0, 1])),
+)
 
-    sweeps = Bundle("sweeps")
 
-    @initialize(seed=st.integers(0, 99), faulty=st.booleans())
-    def begin(self, seed: int, faulty: bool) -> None:
-        faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-        self.box = Box(gpus=3, seed=seed, faults=faults, check_every=5)
+def act(box: Box, sweep: int, what: str, number: int) -> None:
+    """What somebody does to a sweep, or what happens to all of them."""
+    trial = box.job(sweep + number) if what in ("retry", "pause", "resume", "hold") else None
+    if trial is not None and trial.array == sweep:
+        box.do(getattr(ask, what)(trial.id))
+    elif what == "more":
+        first = box.state.rest.next_id
+        box.models.update({first + n: (Model(trains=TRAINEES[n]),) for n in range(number)})
+        box.do(ask.more_trials(sweep, spec_of_trials(), number))
+    elif what == "change":
+        box.do(ask.change_sweep(sweep, max_running=number, priority=number))
+    elif what == "cancel_sweep":
+        box.do(ask.cancel_sweep(sweep))
+    elif what == "urgent":
+        box.submit(gpus(2), (Model(seconds=number),), priority=5)
+    elif what == "crash":
+        box.driver.fuse.passed, box.driver.fuse.at = 0, number
+    elif what == "reboot":
+        box.driver.reboot(keeps_records=bool(number))
 
-    @rule(
-        target=sweeps,
-        trainees=st.lists(st.sampled_from(TRAINEES), min_size=1, max_size=6),
-        judged=st.sampled_from(RULES),
-        asks=st.booleans(),
-        maximize=st.sampled_from([False, False, True]),
-        hoped=st.sampled_from([None, None, 0.3]),
-        most=st.sampled_from([None, None, 1, 2]),
-        request=st.sampled_from([gpus(1), gpus(1), gpus(0.5), gpus(2)]),
-        retry=st.sampled_from([Retry(), Retry(2)]),
-    )
-    def sweep(self, trainees, judged, asks, maximize, hoped, most, request, retry):
-        return self.box.sweep(
-            trainees, request, retry, rule=judged, asks=asks, maximize=maximize, target=hoped,
-            max_running=most, total=len(trainees) + 3 if asks else len(trainees),
-        )  # fmt: skip
 
-    @rule(sweep=sweeps, count=st.sampled_from([1, 1, 3]), trains=st.sampled_from(TRAINEES))
-    def more(self, sweep, count, trains):
-        first = self.box.state.rest.next_id
-        self.box.models.update({first + n: (Model(trains=trains),) for n in range(count)})
-        self.box.do(ask.more_trials(sweep, spec_of_trials(), count))
+def ends(box: Box) -> None:
+    """Nobody is in the way any more, and nobody wants more: everything comes to its end."""
+    box.driver.fuse.at = None
+    for sweep in list(box.state.sweeps):
+        box.do(ask.change_sweep(sweep, ended=True, max_running=0))
+    for id, job in list(box.state.jobs.items()):
+        if job.state is JobState.SUSPENDED:
+            box.do(ask.resume(id))
+        if job.held:
+            box.do(ask.release(id))
+    box.finish()
+    box.check()
+    box.check_all_over()
+    assert not any(sweep.open for sweep in box.state.sweeps.values())
 
-    @rule(sweep=sweeps, most=st.integers(0, 2), held=st.booleans())
-    def change(self, sweep, most, held):
-        self.box.do(ask.change_sweep(sweep, max_running=most, held=held))
 
-    @rule(sweep=sweeps)
-    def cancel(self, sweep):
-        self.box.do(ask.cancel_sweep(sweep))
-
-    @rule(sweep=sweeps, number=st.integers(1, 6))
-    def retry(self, sweep, number):
-        if (
-            sweep + number < self.box.state.rest.next_id
-            and sweep + number not in self.box.state.sweeps
-        ):
-            self.box.do(ask.retry(sweep + number))
-
-    @rule(sweep=sweeps, number=st.integers(1, 6), act=st.sampled_from([ask.pause, ask.resume]))
-    def stop_or_go(self, sweep, number, act):
-        self.box.do(act(sweep + number))
-
-    @rule(seconds=st.sampled_from([5.0, 60.0]))
-    def something_more_urgent(self, seconds):
-        self.box.submit(gpus(2), (Model(seconds=seconds),), priority=5)
-
-    @rule(seconds=st.sampled_from([0.0, 1.0, 20.0, 60.0, 200.0]))
-    def wait(self, seconds):
-        self.box.run(seconds)
-
-    @rule(instant=st.integers(1, 25), seconds=st.sampled_from([0.0, 30.0]))
-    def crash_soon(self, instant, seconds):
-        self.box.driver.fuse.passed, self.box.driver.fuse.at = 0, instant
-        self.box.run(seconds)
-        self.box.driver.fuse.at = None
-
-    @rule(keeps_records=st.booleans())
-    def reboot(self, keeps_records):
-        self.box.driver.reboot(keeps_records)
-
-    @invariant()
-    def holds(self) -> None:
-        if hasattr(self, "box"):
-            self.box.check()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "box"):
-            return
-        box = self.box
-        box.driver.rejoin(machine(3))
-        for sweep in list(box.state.sweeps):
-            box.do(ask.change_sweep(sweep, ended=True, max_running=0))
-        for id, job in list(box.state.jobs.items()):
-            if job.state is JobState.SUSPENDED:
-                box.do(ask.resume(id))
-        box.finish()
+@settings(SMALL, max_examples=40)
+@given(
+    sweeps=st.lists(SWEEPS, min_size=1, max_size=3),
+    acts=st.lists(st.tuples(st.one_of(ACTS, MISHAPS), st.integers(0, 9)), max_size=14),
+    waits=st.lists(st.sampled_from([0.0, 1.0, 20.0, 60.0, 200.0]), min_size=14, max_size=14),
+    seed=st.integers(0, 99),
+    faulty=st.booleans(),
+)
+def test_whatever_owners_samplers_and_mishaps_do(sweeps, acts, waits, seed, faulty):
+    faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
+    box = Box(gpus=3, seed=seed, faults=faults, check_every=5)
+    known = [box.sweep(**sweep) for sweep in sweeps]
+    for ((what, number), which), wait in zip(acts, waits, strict=False):
+        act(box, known[which % len(known)], what, number)
+        box.run(wait)
         box.check()
-        box.check_all_over()
-        assert not any(sweep.open for sweep in box.state.sweeps.values())
-
-
-TestAnySweep = AnySweep.TestCase
-TestAnySweep.settings = settings(SMALL, max_examples=30, stateful_step_count=20)
+    ends(box)
 
 
 @pytest.fixture(autouse=True)

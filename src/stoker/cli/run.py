@@ -70,7 +70,7 @@ def _with_shell(argv: list[str]) -> list[str]:
 
     typed = parse(OPTIONS, argv, command=True, verb="run")
     if typed.flag("pty") and not typed.words:
-        from stoker.cli.submission import shell
+        from stoker.client.surroundings import shell
 
         return [*argv, "--wrap", shell()]
     return argv

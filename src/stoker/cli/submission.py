@@ -8,8 +8,10 @@ import sys
 from stoker.cli import output
 from stoker.cli.jobflags import JOB, SUBMIT, job_options
 from stoker.cli.options import Args, Value, parse
+from stoker.client import surroundings
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
+from stoker.client.surroundings import GONE, current_directory, shell, text_of, umask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,18 +22,7 @@ SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
                 "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
 IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
 """Set for every job, where they say what it has got, not what it asks for."""
-GONE = "The current directory no longer exists."
-ODD = "{} is not valid UTF-8, which the directory of a job has to be. Rename it."
 SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
-DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
-"""Facts about this terminal and this shell, which are not the job's."""
-TRAINING = frozenset({
-    "JOB_UUID", "JOB_RESTARTED", "EPOCHS_DONE", "HEARTBEAT_FREQ", "RESERVED_MEM", "NODELIST",
-    "NUM_GPUS", "NUM_NODES", "BATCH_SIZE", "EPOCHS_TO_BE_DONE", "TRAINING_SET_SIZE",
-    "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "NNODES", "TF_CONFIG",
-    "PL_TORCH_DISTRIBUTED_BACKEND",
-})  # fmt: skip
-"""What a training job is told of itself, which is not so of a job that it submits."""
 
 
 def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
@@ -195,86 +186,17 @@ def merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
 
 
 def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
-    """Return the environment to give to the job."""
-    inside = "STOKER_JOB_ID" in environ
-    trains = inside and "JOB_UUID" in environ
-    found = {}
-    odd = []
-    for name, value in environ.items():
-        if name in DROPPED and not (keep_terminal and name == "TERM"):
-            continue
-        if trains and name in TRAINING:
-            continue
-        # A job submitted by a job must not carry the token of the one that submitted it.
-        if inside and name.startswith("STOKER_") and name != "STOKER_HOME":
-            continue
-        try:
-            (name + value).encode()
-        except UnicodeEncodeError:
-            odd.append(output.clean(name))
-            continue
-        found[name] = value
-    if inside and "PYTHONPATH" in found:
-        found["PYTHONPATH"] = _without_library(found["PYTHONPATH"], environ)
-        if not found["PYTHONPATH"]:
-            del found["PYTHONPATH"]
+    """Return the environment to give to the job, and say what cannot be passed on."""
+    found, odd = surroundings.environment(environ, keep_terminal=keep_terminal)
     if odd:
-        output.say(f"stoker: not passing on variables that are not UTF-8: {' '.join(odd)}")
+        names = " ".join(output.clean(name) for name in odd)
+        output.say(f"stoker: not passing on variables that are not UTF-8: {names}")
     return found
-
-
-def _without_library(path: str, environ: Mapping[str, str]) -> str:
-    """Return where Python looks for modules, without our copy of the training library in front."""
-    first, _, rest = path.partition(os.pathsep)
-    home = os.path.dirname(os.path.dirname(environ.get("STOKER_REPORTS", "")))
-    ours = os.path.dirname(first) == f"{home}/library" if home else False
-    return rest if ours or first == environ.get("STOKER_LIBRARY", "/stoker/lib") else path
 
 
 def absolute(path: str) -> str:
     """Return a path that means the same everywhere."""
     try:
-        return _text(os.path.abspath(path))
+        return text_of(os.path.abspath(path))
     except FileNotFoundError:
         raise UsageError(GONE) from None
-
-
-def current_directory(instead: str | None = None) -> str:
-    """Return where we are, as the user's shell spells it; if that is no use, `instead`."""
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:
-        if instead is not None:
-            return instead
-        raise UsageError(GONE) from None
-    spelled = os.environ.get("PWD", "")
-    try:
-        if os.path.isabs(spelled) and os.path.samefile(spelled, here):
-            here = spelled
-    except OSError:
-        pass
-    return _text(here, instead)
-
-
-def _text(path: str, instead: str | None = None) -> str:
-    """Return a path that can be told to a daemon; if this one cannot be, `instead`."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        if instead is not None:
-            return instead
-        raise UsageError(ODD.format(output.clean(path))) from None
-    return path
-
-
-def shell() -> str:
-    """Return the user's shell."""
-    path = os.environ.get("SHELL", "")
-    return path if os.path.isabs(path) and os.access(path, os.X_OK) else "/bin/sh"
-
-
-def umask() -> int:
-    """Return the umask; there is no way to read it without setting it."""
-    value = os.umask(0o077)
-    os.umask(value)
-    return value

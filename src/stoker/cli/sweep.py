@@ -73,6 +73,7 @@ def main(argv: list[str]) -> int:
 def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
     """Return the request body, and all options by precedence."""
     from stoker.cli import submission
+    from stoker.client import surroundings
     from stoker.cli.jobflags import job_options
     from stoker.cli.options import Args
 
@@ -92,10 +93,10 @@ def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
         "key": new_key(),
         "definition": definition,
         "options": options,
-        "directory": submission.current_directory(directory),
+        "directory": surroundings.current_directory(directory),
         "environment": submission.environment(os.environ),
-        "shell": submission.shell(),
-        "umask": submission.umask(),
+        "shell": surroundings.shell(),
+        "umask": surroundings.umask(),
         "new": args.flag("new"),
         "dry_run": args.flag("dry_run"),
     }

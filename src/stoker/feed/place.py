@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from stoker.cli import submission
+from stoker.cli.submission import environment
+from stoker.client.surroundings import current_directory, shell, umask
 
 NO_GPU = "no GPU here: one core per line (name devices with --gpus)"
 DRAINING = "stoker: draining: running lines finish, no more are started"
@@ -19,7 +20,7 @@ class Place:
     """The directory, environment, shell and umask of the person who feeds."""
 
     def __init__(self) -> None:
-        self.directory = submission.current_directory()
-        self.environment = submission.environment(os.environ)
-        self.shell = submission.shell()
-        self.umask = submission.umask()
+        self.directory = current_directory()
+        self.environment = environment(os.environ)
+        self.shell = shell()
+        self.umask = umask()

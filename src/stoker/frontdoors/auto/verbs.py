@@ -67,7 +67,8 @@ def run(args: Args) -> int:
 
 def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
     """Return where and with which environment a task runs: ours, if the machine is ours."""
-    from stoker.cli.submission import absolute, current_directory, environment, umask
+    from stoker.cli.submission import absolute, environment
+    from stoker.client.surroundings import current_directory, umask
 
     if server.away:
         if chdir is not None and not chdir.startswith("/"):

@@ -10,9 +10,9 @@ from heapq import heapify, heappop, heappush
 
 from stoker import wire
 from stoker.cli import output
-from stoker.cli.submission import current_directory, shell, umask
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
+from stoker.client.surroundings import current_directory, shell, umask
 from stoker.frontdoors.execute_batch.claims import ANOTHER, Claims
 from stoker.frontdoors.execute_batch.job import Job
 from stoker.frontdoors.execute_batch.lines import FINISHED, make_results, tell

@@ -70,7 +70,8 @@ def _is_assignment(word: str) -> bool:
 
 
 def _submission(asked: Asked, variables: list[str], command: list[str]) -> dict[str, Any]:
-    from stoker.cli.submission import absolute, current_directory, environment, shell, umask
+    from stoker.cli.submission import absolute, environment
+    from stoker.client.surroundings import current_directory, shell, umask
 
     given = asked.one("--cwd")
     directory = absolute(os.path.expanduser(given)) if given else current_directory()

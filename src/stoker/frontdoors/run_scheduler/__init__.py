@@ -70,7 +70,8 @@ def main(argv: list[str]) -> int:
 
 
 def _submission(typed: Typed) -> dict[str, Any]:
-    from stoker.cli.submission import current_directory, environment, shell, umask
+    from stoker.cli.submission import environment
+    from stoker.client.surroundings import current_directory, shell, umask
 
     return {
         "what": {"argv": _command(typed)},

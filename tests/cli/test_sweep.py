@@ -1,0 +1,402 @@
+"""What `stoker sweep` makes of a command line, and what it shows of sweeps."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.fake_daemon import FakeDaemon, view
+from stoker.cli import sweep_show, sweep_words
+from stoker.client.errors import UsageError
+from stoker.main import main
+
+Captured = pytest.CaptureFixture[str]
+RECEIPT: dict[str, Any] = {
+    "sweep": 17, "label": "17", "name": "train", "added": 12, "retried": 1, "total": 20,
+    "counts": {"waiting": 13, "done": 6, "stopped": 1}, "warnings": [],
+}  # fmt: skip
+SWEEP: dict[str, Any] = {
+    "id": 17, "label": "17", "name": "train", "user": "ana", "method": "grid", "metric": "loss",
+    "goal": "minimize", "state": "RUNNING", "issued": 20, "total": 20,
+    "counts": {"waiting": 10, "running": 2, "done": 5, "stopped": 2, "failed": 1, "cancelled": 0},
+    "best": {"value": 0.31, "id": 20, "label": "17_2", "params": {"lr": 0.1, "bs": 16}},
+    "max_running": None, "priority": 0, "held": False, "note": None,
+    "created_at": "2026-11-15T20:31:02.512Z", "ended_at": None, "eta_seconds": 840.0,
+    "eta": "2026-11-15T21:31:02.512Z",
+}  # fmt: skip
+
+
+def trial(number: int, value: float | None, state: str = "COMPLETED", **more: Any) -> Any:
+    params = {"lr": [0.1, 0.01][number % 2], "bs": 16 * (number + 1), "seed": 1}
+    return {
+        "id": 18 + number, "label": f"17_{number}", "number": number, "state": state,
+        "short": state[:2], "params": params, "value": value, "step": 9.0, "stopped": False,
+        "attempt": 0, "started_at": "2026-11-15T20:31:02Z", "ended_at": None, "elapsed": 61.0,
+        "cause": None, "node": "box", "devices": {}, **more,
+    }  # fmt: skip
+
+
+WHOLE: dict[str, Any] = {
+    "sweep": SWEEP,
+    "definition": {
+        "method": "grid",
+        "parameters": {"lr": {"values": [0.1, 0.01]}, "bs": {"values": [16, 32, 48, 64]},
+                       "seed": {"value": 1}},
+    },
+    "trials": [
+        trial(0, 0.9), trial(1, 0.4, stopped=True), trial(2, 0.31),
+        trial(3, None, "FAILED", cause="exit 3"), trial(4, None, "PENDING", elapsed=None),
+    ],
+}  # fmt: skip
+
+
+def definition(*argv: str) -> dict[str, Any]:
+    return sweep_words.definition_of(sweep_words.typed(argv))
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(UsageError) as error:
+        definition(*argv)
+    assert "\n" not in error.value.message
+    return error.value.message
+
+
+# ----------------------------------------------------------------------- what is asked for
+
+
+def test_hydra_overrides_stand_behind_the_command() -> None:
+    found = definition("python", "train.py", "lr=0.1,1e-2", "db=mysql", "seed=range(0,3)")
+    assert found["method"] == "grid"
+    assert found["parameters"] == {"lr": {"values": [0.1, 0.01]}, "seed": {"values": [0, 1, 2]}}
+    assert found["command"][:2] == ["python", "train.py"]
+    assert "db=mysql" in found["command"]
+    assert found["name"] == "train"
+
+
+def test_parameters_that_no_word_names_are_appended() -> None:
+    from stoker.sweep.template import command_of
+
+    found = definition("--param", "lr=0.1,0.01", "--param", "wd=0", "python", "t.py", "--x", "{lr}")
+    command = command_of(found, {"lr": 0.1, "wd": 0})
+    assert command == ["python", "t.py", "--x", "0.1", "--wd=0"]
+
+
+def test_one_word_is_a_line_for_the_shell() -> None:
+    found = definition("--param", "lr=1,2", "python train.py --lr {lr} | tee log")
+    assert found["line"] == "python train.py --lr {lr} | tee log"
+    assert "command" not in found
+    assert definition("--param", "lr=1,2", "--wrap", "echo {lr}")["line"] == "echo {lr}"
+
+
+def test_one_word_that_is_a_program_is_run_with_its_parameters(tmp_path: Path) -> None:
+    program = tmp_path / "go"
+    program.write_text("#!/bin/sh\n")
+    assert "Type: stoker sweep ... sh" in refused("--param", "lr=1,2", str(program))
+    program.chmod(0o755)
+    assert definition("--param", "lr=1,2", str(program))["command"] == [str(program)]
+
+
+@pytest.mark.parametrize(
+    ("argv", "method"),
+    [
+        (("--param", "lr=1,2"), "grid"),
+        (("--param", "lr=1,2", "-n", "1"), "random"),
+        (("--param", "lr=log_uniform(1e-5,1e-2)"), "random"),
+        (("--param", "lr=1,2", "--method", "sobol"), "sobol"),
+        (("--param", "lr=1,2", "--method", "bayes", "--minimize", "loss"), "tpe"),
+    ],
+)
+def test_the_method_is_the_one_that_suits(argv: tuple[str, ...], method: str) -> None:
+    assert definition(*argv, "python", "train.py")["method"] == method
+
+
+def test_a_file_is_read_and_options_win(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "program: train.py\nmethod: random\nrun_cap: 5\nmetric: {name: loss, goal: minimize}\n"
+        "parameters:\n  lr: {min: 1e-4, max: 0.1, distribution: log_uniform_values}\n"
+    )
+    found = definition(str(path))
+    assert (found["method"], found["samples"], found["stop"]) == ("random", 5, None)
+    changed = definition(
+        "--gpus", "1", str(path), "-n", "50", "--seed", "7", "--maximize", "acc", "--stop", "asha",
+        "--max-steps", "81", "--max-running", "4", "--name", "other", "--param", "bs=16,32",
+    )  # fmt: skip
+    assert (changed["samples"], changed["seed"], changed["max_running"]) == (50, 7, 4)
+    assert (changed["metric"]["name"], changed["metric"]["goal"]) == ("acc", "maximize")
+    assert changed["stop"]["max"] == 81
+    assert (changed["name"], list(changed["parameters"])) == ("other", ["lr", "bs"])
+
+
+def test_tables(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("lr,opt\n1e-4,adam\n0.1,sgd\n")
+    found = definition("--csv", str(table), "python", "train.py")
+    assert found["points"] == [{"lr": 1e-4, "opt": "adam"}, {"lr": 0.1, "opt": "sgd"}]
+    table.write_text('{"lr": 1}\n{"lr": 2}\n')
+    found = definition("--jsonl", str(table), "python", "train.py")
+    assert found["points"] == [{"lr": 1}, {"lr": 2}]
+
+
+def test_where_the_metric_is_found() -> None:
+    base = ("--param", "lr=1,2", "--minimize", "loss")
+    found = definition(*base, "--metric-regex", r"loss=(\S+)", "--summary", "best", "python", "t")
+    assert found["metric"]["source"] == {"kind": "log", "pattern": r"loss=(\S+)"}
+    assert found["metric"]["summary"] == "best"
+    found = definition(*base, "--metric-file", "out.json", "--target", "0.1", "python", "t")
+    assert found["metric"]["source"] == {"kind": "file", "path": "out.json"}
+    assert found["metric"]["target"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "What runs?"),
+        (("python", "train.py"), "Nothing varies."),
+        (("cancel", "17"), "Type: stoker cancel 17"),
+        (("no-such.yaml",), "no-such.yaml cannot be read"),
+        (("--csv", "no-such.csv", "x", "y"), "no-such.csv cannot be read"),
+        (("--param", "lr", "x", "y"), "--param lr:"),
+        (("--param", "lr=1,2", "--param", "lr=3,4", "x", "y"), "lr is swept twice"),
+        (("--param", "lr=1,2", "echo hi"), "line does not name lr"),
+        (("--param", "lr=1,2", "--method", "magic", "x", "y"), "method is 'magic'"),
+        (("--param", "lr=1,2", "--method", "tpe", "x", "y"), "metric is missing"),
+        (("--param", "lr=1,2", "--eta", "4", "x", "y"), "go with --stop asha"),
+        (("--param", "lr=1,2", "--metric-regex", "x", "x", "y"), "Which metric?"),
+        (("--param", "lr=1,2", "--metric", "a", "--goal", "up", "x", "y"), "min or max"),
+        (("--param", "lr=1,2", "--minimize", "a", "--maximize", "b", "x", "y"), "one metric"),
+        (("--param", "lr=1,2", "-n", "many", "x", "y"), "--samples takes a whole number"),
+        (("--param", "lr=1,2", "--csv", "x.csv", "x", "y"), "from one place"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_a_sentence(argv: tuple[str, ...], said: str) -> None:
+    assert said in refused(*argv)
+
+
+# -------------------------------------------------------------------------- the request
+
+
+@pytest.fixture
+def ready(fake: FakeDaemon) -> FakeDaemon:
+    fake.answers["POST /v1/sweeps"] = (200, RECEIPT)
+    fake.answers["GET /v1/sweeps"] = (200, {"sweeps": [SWEEP]})
+    fake.answers["GET /v1/sweeps/17"] = (200, WHOLE)
+    return fake
+
+
+def test_the_id_alone_is_printed_and_the_rest_is_talk(ready: FakeDaemon, capsys: Captured) -> None:
+    argv = ["sweep", "--gpus", "2", "-t", "1h", "--new", "--env", "A=1", "python", "t.py", "lr=1,2"]
+    assert main(argv) == 0
+    told = capsys.readouterr()
+    assert told.out == "17\n"
+    assert "sweep 17 (train): 12 new, 1 again, 7 done already of 20" in told.err
+    assert "stoker sweep show 17" in told.err
+    (body,) = ready.bodies("/v1/sweeps")
+    assert body["options"] == {"gpus": "2", "time": "1h", "env": ["A=1"]}
+    assert body["new"] is True
+    assert body["key"]
+
+
+def test_options_of_trials_come_from_variables_too(
+    ready: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOKER_GPUS", "1")
+    monkeypatch.setenv("STOKER_ARRAY", "0-3")
+    assert main(["sweep", "-Q", "python", "t.py", "lr=1,2"]) == 0
+    assert ready.bodies("/v1/sweeps")[0]["options"] == {"gpus": "1"}
+
+
+def test_a_file_from_stdin(
+    ready: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    text = b"program: t.py\nmethod: grid\nparameters: {lr: {values: [1e-4, 1]}}\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(["sweep", "-", "--json"]) == 0
+    (body,) = ready.bodies("/v1/sweeps")
+    assert body["definition"]["parameters"] == {"lr": {"values": [1e-4, 1]}}
+    assert json.loads(capsys.readouterr().out)["id"] == 17
+
+
+def test_a_dry_run_shows_commands(ready: FakeDaemon, capsys: Captured) -> None:
+    commands = ["python t.py lr=1", "python t.py lr=2"]
+    ready.answers["POST /v1/sweeps"] = (200, {**RECEIPT, "commands": commands})
+    assert main(["sweep", "--dry-run", "python", "t.py", "lr=1,2"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == commands
+    assert "... and 10 more" in told.err
+    assert "run 12 new trials and 1 again, of 20 in all" in told.err
+
+
+def test_a_program_called_show(ready: FakeDaemon) -> None:
+    assert main(["sweep", "--", "show", "lr=1,2"]) == 0
+    assert ready.bodies("/v1/sweeps")[0]["definition"]["command"][0] == "show"
+
+
+def test_bad_input_is_a_usage_error(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "python", "t.py", "lr=range(1,2,0)"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert ready.requests == []
+
+
+# ------------------------------------------------------------------------------- looking
+
+
+def test_show_has_the_best_first_and_what_varies(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "show", "17"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Sweep 17 train  RUNNING  grid, minimizes loss"
+    assert "7 of 20 done (2 stopped early), 2 running, 10 waiting, 1 failed" in lines[1]
+    assert "about 14 min" in lines[2]
+    assert "loss=0.31  (17_2: lr=0.1,bs=16)" in lines[3]
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split() == ["TRIAL", "STATE", "LOSS", "STEP", "TIME", "lr", "bs", "CAUSE"]
+    assert [line.split()[0] for line in table[1:]] == ["17_2", "17_1", "17_0", "17_4", "17_3"]
+    assert "STOPPED" in table[2]
+    assert "exit 3" in table[5]
+
+
+def test_show_without_a_name_is_the_newest(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "show", "--no-header"]) == 0
+    assert capsys.readouterr().out.split()[0] == "17_2"
+
+
+def test_the_largest_is_first_where_larger_is_better() -> None:
+    reply = {**WHOLE, "sweep": {**SWEEP, "goal": "maximize"}}
+    assert [found["number"] for found in sweep_show.ranked(reply)] == [0, 1, 2, 4, 3]
+
+
+def test_show_as_csv_and_json(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "show", "17", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["label"] for row in rows] == ["17_2", "17_1", "17_0", "17_4", "17_3"]
+    assert (rows[0]["value"], rows[0]["lr"], rows[0]["seed"]) == ("0.31", "0.1", "1")
+    assert main(["show", "17", "--json"]) == 3  # not a job of this daemon's
+    capsys.readouterr()
+    assert main(["sweep", "show", "17", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "sweep", "definition", "trials", "importance",
+    }  # fmt: skip
+
+
+def test_the_report_is_written_where_it_is_wanted(
+    ready: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    curve = {"series": {"loss": [[1, 0.5, 0.0], [2, 0.31, 1.0]]}}
+    ready.answers["GET /v1/jobs/17_2/metrics"] = (200, curve)
+    assert main(["sweep", "show", "17", "--html"]) == 0
+    assert capsys.readouterr().out == "sweep-17.html\n"
+    assert "[2,0.31]" in (tmp_path / "sweep-17.html").read_text()
+    assert main(["sweep", "show", "17", "--html", "other.html"]) == 0
+    assert (tmp_path / "other.html").read_text() == (tmp_path / "sweep-17.html").read_text()
+    assert main(["sweep", "show", "17", "--html=/no/such/place.html"]) == 2
+
+
+def test_the_list_of_sweeps(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "list", "--all"]) == 0
+    told = capsys.readouterr().out
+    assert "7/20 done, 2 run, 1 failed" in told
+    assert "loss=0.31" in told
+    assert ready.requests[-1][1].endswith("?all=1")
+
+
+def test_edit(ready: FakeDaemon, capsys: Captured) -> None:
+    ready.answers["POST /v1/sweeps/17"] = (200, {**SWEEP, "max_running": 2, "priority": -5})
+    assert main(["sweep", "edit", "17", "--max-running", "2", "--priority", "-5"]) == 0
+    assert ready.bodies("/v1/sweeps/17") == [{"max_running": 2, "priority": -5}]
+    assert "at most 2 at a time, priority -5" in capsys.readouterr().err
+    assert main(["sweep", "edit", "17"]) == 2
+    assert main(["sweep", "edit", "--priority", "1"]) == 2
+
+
+def test_the_queue_has_one_line_per_sweep(ready: FakeDaemon, capsys: Captured) -> None:
+    jobs = [view(2, state="RUNNING", short="R", node="box"), view(1)]
+    reply = {"jobs": jobs, "sweeps": [SWEEP, {**SWEEP, "label": "9", "state": "HELD", "held": True}],
+             "more": 0, "counts": {}}  # fmt: skip
+    ready.answers["GET /v1/jobs"] = (200, reply)
+    assert main(["queue"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["17", "2", "9", "1"]
+    assert lines[1].endswith("7/20 done, 2 run, 1 failed, best loss=0.31")
+    assert " 14:00 " in lines[1]
+    assert "fold=1" in ready.requests[-1][1]
+    assert main(["queue", "-e"]) == 0
+    assert "fold" not in ready.requests[-1][1]
+    assert main(["queue", "17"]) == 0
+    assert "fold" not in ready.requests[-1][1]
+
+
+def test_trials_are_listed_with_their_parameters(ready: FakeDaemon, capsys: Captured) -> None:
+    trials = [view(18, label="17_0", sweep=17, params={"lr": 1e-4, "opt": "adam"})]
+    ready.answers["GET /v1/jobs"] = (200, {"jobs": trials, "more": 0, "counts": {}})
+    assert main(["queue", "17"]) == 0
+    assert "lr=0.0001,opt=adam" in capsys.readouterr().out
+
+
+def test_show_of_a_sweep_is_its_table_and_of_a_trial_its_facts(
+    ready: FakeDaemon, capsys: Captured
+) -> None:
+    worth = {"value": 0.5, "step": 9.0, "stopped": True}
+    one = view(18, label="17_0", sweep=17, params={"lr": 1e-4}, objective=worth)
+    ready.answers["GET /v1/jobs"] = (200, {"jobs": [one], "more": 4, "counts": {}})
+    assert main(["show", "17"]) == 0
+    assert capsys.readouterr().out.startswith("Sweep 17 train")
+    ready.answers["GET /v1/jobs"] = (200, {"jobs": [one], "more": 0, "counts": {}})
+    assert main(["show", "17_0"]) == 0
+    told = capsys.readouterr().out
+    assert "lr=0.0001" in told
+    assert "0.5 at step 9, stopped early" in told
+
+
+def test_why_of_a_sweep_is_about_its_first_waiting_trial(
+    ready: FakeDaemon, capsys: Captured
+) -> None:
+    over = {"label": "17_0", "state": "COMPLETED", "text": "it is over", "reason": None}
+    waits = {"label": "17_4", "state": "PENDING", "text": "no GPU is free", "reason": "Resources"}
+    ready.answers["GET /v1/jobs/17/why"] = (200, over)
+    ready.answers["GET /v1/jobs/17_4/why"] = (200, waits)
+    assert main(["why", "17"]) == 0
+    told = capsys.readouterr().out
+    assert "Sweep 17 is RUNNING (7/20 done" in told
+    assert "Job 17_4 is PENDING (Resources): no GPU is free" in told
+    note = {**WHOLE, "sweep": {**SWEEP, "note": "optuna is not installed"}}
+    ready.answers["GET /v1/sweeps/17"] = (200, note)
+    assert main(["why", "17"]) == 0
+    assert "optuna is not installed" in capsys.readouterr().out
+
+
+def test_what_was_left_as_it_is_of_a_sweep_is_one_line(ready: FakeDaemon, capsys: Captured) -> None:
+    skipped = [{"id": n, "label": f"17_{n}", "why": "it is already over (done)"} for n in range(9)]
+    done = [{"id": 30, "label": "17_9", "state": "CANCELLED"}]
+    ready.answers["POST /v1/cancel"] = (200, {"done": done, "skipped": skipped})
+    assert main(["cancel", "17"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "stoker: cancelled 17_9"
+    assert lines[1:] == ["stoker: 9 jobs of 17 left as they are; 17_0: it is already over (done)"]
+
+
+def test_completion(ready: FakeDaemon, capsys: Captured) -> None:
+    def offered(*words: str) -> list[str]:
+        assert main(["__complete", *words]) == 0
+        return [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert offered("sweep", "s") == ["show"]
+    assert offered("sweep", "tr") == ["@files"]
+    assert offered("sweep", "show", "") == ["17"]
+    assert offered("sweep", "show", "--h") == ["--html"]
+    assert "--max-running" in offered("sweep", "--max")
+    ready.answers["GET /v1/jobs"] = (200, {"jobs": [], "sweeps": [SWEEP]})
+    assert "17" in offered("cancel", "")
+
+
+def test_help_says_all_of_it(capsys: Captured) -> None:
+    assert main(["sweep", "--help"]) == 0
+    assert "--metric-regex" in capsys.readouterr().out
+    assert main(["sweep", "show", "--help"]) == 0
+    assert "--html" in capsys.readouterr().out
