@@ -317,8 +317,8 @@ def test_edit(ready: FakeDaemon, capsys: Captured) -> None:
 
 def test_the_queue_has_one_line_per_sweep(ready: FakeDaemon, capsys: Captured) -> None:
     jobs = [view(2, state="RUNNING", short="R", node="box"), view(1)]
-    reply = {"jobs": jobs, "sweeps": [SWEEP, {**SWEEP, "label": "9", "state": "HELD", "held": True}],
-             "more": 0, "counts": {}}  # fmt: skip
+    held = {**SWEEP, "label": "9", "state": "HELD", "held": True}
+    reply = {"jobs": jobs, "sweeps": [SWEEP, held], "more": 0, "counts": {}}
     ready.answers["GET /v1/jobs"] = (200, reply)
     assert main(["queue"]) == 0
     lines = capsys.readouterr().out.splitlines()

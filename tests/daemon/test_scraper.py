@@ -346,6 +346,8 @@ def test_what_is_found_in_the_output_is_told_and_the_end_when_all_is_found(
 def test_one_on_another_machine_too_beside_what_it_reports_itself(searched: Searched) -> None:
     searched.job.placement = Placement("there", ())
     searched.state.rest.remotes["there"] = NodeAdded(at=1.0, name="there", address="there")
+    searched.trainings.close()
+    searched.listen()
     searched.trainings.heard((7, 0), None, b'{"k":"metrics","s":9,"v":{"acc":1.0}}\n', 0)
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: sorted(searched.board.steps) == [0.0, 9.0])  # type: ignore[type-var]

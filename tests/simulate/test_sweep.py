@@ -135,9 +135,10 @@ MISHAPS = st.one_of(
 
 def act(box: Box, sweep: int, what: str, number: int) -> None:
     """What somebody does to a sweep, or what happens to all of them."""
-    trial = box.job(sweep + number) if what in ("retry", "pause", "resume", "hold") else None
-    if trial is not None and trial.array == sweep:
-        box.do(getattr(ask, what)(trial.id))
+    if what in ("retry", "pause", "resume", "hold"):
+        trial = box.state.jobs.get(sweep + number)
+        if trial is not None and trial.array == sweep:
+            box.do(getattr(ask, what)(trial.id))
     elif what == "more":
         first = box.state.rest.next_id
         box.models.update({first + n: (Model(trains=TRAINEES[n]),) for n in range(number)})

@@ -116,7 +116,8 @@ class StokerLauncher(Launcher):
 def _wait(numbers: Mapping[Future[JobReturn], int]) -> None:
     left = set(numbers)
     while left:
-        done, _ = concurrent.futures.wait(left, return_when="FIRST_COMPLETED")
+        # A Ctrl-C in the instant before Python falls asleep is heard when it wakes up.
+        done, _ = concurrent.futures.wait(left, timeout=1.0, return_when="FIRST_COMPLETED")
         for future in left & done:
             log.info("\t#%d : %s : %s", numbers[future], future.job_id, _end(future))
         left -= done

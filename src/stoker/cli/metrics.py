@@ -41,8 +41,8 @@ TALL, LABEL = 8, 10
 def main(argv: list[str]) -> int:
     """Show the curves of one job; without a name, the newest one's."""
     args = parse(OPTIONS, argv, verb="metrics")
-    if args.flag("csv") and args.flag("json"):
-        raise UsageError("--csv and --json are two ways to write it; take one of them.")
+    if args.flag("csv") and (args.flag("json") or args.flag("watch")):
+        raise UsageError("--csv is one way to write it; leave out --json and --watch.")
     client = existing()
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):

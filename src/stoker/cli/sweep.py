@@ -73,9 +73,9 @@ def main(argv: list[str]) -> int:
 def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
     """Return the request body, and all options by precedence."""
     from stoker.cli import submission
-    from stoker.client import surroundings
     from stoker.cli.jobflags import job_options
     from stoker.cli.options import Args
+    from stoker.client import surroundings
 
     found = typed(argv)
     definition = definition_of(found)

@@ -34,8 +34,8 @@ PAUSE, RESTARTS = 0.5, 5
 """A process that died is followed by another, after a while, but not for ever."""
 IDLE = 60.0
 """Seconds for which one that has nothing to do is kept."""
-EARLIER = 2.0
-"""A file that was written so many seconds before the job began may be the job's own."""
+EARLIER = 0.02
+"""The clock of files runs so many seconds behind: what seems older than the job may be its own."""
 
 
 class Scraper:
@@ -56,12 +56,12 @@ class Scraper:
 
     # -- what is wanted -----------------------------------------------------------------
 
-    def watch(self, job: Job, attempt: int) -> None:
+    def watch(self, job: Job, attempt: int, began: float | None = None) -> None:
         """Look for the figures of this attempt from now on."""
         key = (job.id, attempt)
         if key in self.orders:
             return
-        self.orders[key] = order = self._order(job, attempt)
+        self.orders[key] = order = self._order(job, attempt, began)
         with contextlib.suppress(OSError):  # if we die before anything is found, it is seen by this
             os.makedirs(os.path.dirname(order["report"]), 0o700, exist_ok=True)
         if self.process is not None:
@@ -86,12 +86,13 @@ class Scraper:
         finished, self._finished = self._finished, []
         return finished
 
-    def _order(self, job: Job, attempt: int) -> dict[str, Any]:
+    def _order(self, job: Job, attempt: int, began: float | None) -> dict[str, Any]:
         spec = self.state().spec(job)
         assert spec.source is not None
         ran = replace(job, attempt=attempt)
         node = job.placement.node if job.placement is not None else job.last_node or ""
-        since = job.started_at if job.started_at is not None and attempt == job.attempt else None
+        if began is None and attempt == job.attempt:
+            began = job.started_at
         if spec.source.kind == "log":
             out, err = log_paths(ran, spec, node, f"{self.home}/logs")
             files = [out] if err is None or err == out else [out, err]
@@ -101,7 +102,7 @@ class Scraper:
             "watch": _name((job.id, attempt)), "kind": spec.source.kind, "files": files,
             "text": spec.source.text, "name": spec.source.name or "value",
             "report": f"{self.home}/training/{job.id}.{attempt}/report",
-            "since": (job.submitted_at if since is None else since) - EARLIER,
+            "since": (job.submitted_at if began is None else began) - EARLIER,
         }  # fmt: skip
 
     # -- what comes of it ---------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.daemon.reports import LONGEST, Line, moment, open_regular, parse_all
+from stoker.daemon.reports import EXACT, LONGEST, Line, moment, open_regular, parse_all
 from stoker.daemon.thinning import Curve
 
 PIECE = 256 * 1024
@@ -140,15 +140,20 @@ class Series:
             return
         at = moment(line.t)
         for name, value in values.items():
-            if type(value) is not float and type(value) is not int:
+            if type(value) is not float and (type(value) is not int or abs(value) >= EXACT):
                 continue
-            curve = self._curves.get(name)
+            curve = self._curves.get(name) or self._curve(name)
             if curve is None:
-                if len(self._curves) >= MOST_NAMES:
-                    continue
-                curve = self._curves[name] = Curve(self.most)
+                continue
             self.count += 1
             curve.add(step, float(value), at)
+
+    def _curve(self, name: str) -> Curve | None:
+        """One that is new, unless there are too many; half a letter is none."""
+        name = name.encode("utf-8", "replace").decode()
+        if name not in self._curves and len(self._curves) < MOST_NAMES:
+            self._curves[name] = Curve(self.most)
+        return self._curves.get(name)
 
     def view(self, names: list[str]) -> dict[str, Any]:
         """The curves of these names, or all, in the order in which they came up."""

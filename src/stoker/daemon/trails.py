@@ -43,8 +43,8 @@ class Scores(Protocol):
 class Scrapes(Protocol):
     """Who finds the figures of jobs that do not report them."""
 
-    def watch(self, job: Job, attempt: int) -> None:
-        """Look for those of this attempt from now on."""
+    def watch(self, job: Job, attempt: int, began: float | None = None) -> None:
+        """Look for those of this attempt from now on; nothing older than its beginning is its."""
 
     def finish(self, job: Job, attempt: int) -> None:
         """It has ended: look at the rest, then say so."""
@@ -152,10 +152,10 @@ class Trails:
                 self._trail(job, (job.id, job.attempt))
         self.begun = True
 
-    def started(self, job: Job) -> None:
+    def started(self, job: Job, at: float | None = None) -> None:
         """An attempt runs: if its figures must be searched for, that begins."""
         if self.scrapes is not None and self._source(job):
-            self.scrapes.watch(job, job.attempt)
+            self.scrapes.watch(job, job.attempt, at)
 
     def _concerns(self, job: Job) -> bool:
         return job.params is not None or self._source(job)

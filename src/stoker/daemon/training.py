@@ -180,7 +180,7 @@ class Trainings:
         job = self.state().running.get(fact.job)
         if job is not None and job.attempt == fact.attempt and self._searched(job):
             self.left.keep((job.id, job.attempt))
-            self.trails.started(job)
+            self.trails.started(job, fact.at)
 
     def _lingering(self, now: float) -> list[e.Event]:
         """Attempts that have stopped and saved, of which something runs on nevertheless."""

@@ -46,15 +46,13 @@ class Figures(Protocol):
 
 def number(text: object) -> float | None:
     """What people write for a number: `0.31`, `0.31,`, `97%`, `nan`."""
-    if isinstance(text, bool):
-        return float(text)
-    if isinstance(text, (int, float)):
-        return float(text)
-    if not isinstance(text, str):
+    if isinstance(text, str):
+        text = text.strip().strip(",;:%()[]")
+    elif not isinstance(text, (int, float)):
         return None
     try:
-        return float(text.strip().strip(",;:%()[]"))
-    except ValueError:
+        return float(text)
+    except (ValueError, OverflowError):
         return None
 
 
@@ -201,7 +199,7 @@ class FileFigures:
         if curves:
             found: list[Point] = []
             for name, rows in curves.items():
-                steps = rows.get("steps") or []
+                steps = rows.get("steps", [])
                 listed = [
                     {name: value, "step": step}
                     for value, step in zip(
@@ -237,7 +235,9 @@ def _mark(data: bytes) -> str:
 
 
 def _is_curve(rows: object) -> bool:
-    return isinstance(rows, dict) and isinstance(rows.get("values"), list)
+    if not isinstance(rows, dict) or not isinstance(rows.get("values"), list):
+        return False
+    return isinstance(rows.get("steps", []), list)
 
 
 def _sorted_out(row: dict[str, Any], name: str) -> tuple[dict[str, float], float | None]:

@@ -157,9 +157,9 @@ class Scrape:
             except Hung:
                 self.give_up(key, f"its pattern takes too long for one line: {watched.figures}")
                 continue
-            except (OSError, RecursionError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                self.give_up(key, str(error))
+                self.give_up(key, f"{type(error).__name__}: {error}")
                 continue
             busy = busy or more
             if watched.finishing and not more:
