@@ -491,7 +491,7 @@ class State:
         if len(self.boards) <= KEEP_BOARDS:
             return []
         over = [id for id in self.boards if not self.sweeps[id].open]
-        over.sort(key=lambda id: self.sweeps[id].ended_at or 0.0)
+        over.sort(key=lambda sweep: self.sweeps[sweep].ended_at or 0.0)
         return over[: max(len(over) - KEEP_BOARDS, 0)]
 
     def forgettable(self) -> tuple[int, ...]:

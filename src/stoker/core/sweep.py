@@ -178,7 +178,8 @@ def word_of(state: JobState, score: Score | None) -> str:
 
 def trial_of(job: Job) -> Trial:
     """What its sweep remembers of a job."""
-    assert job.index is not None and job.params is not None
+    assert job.index is not None
+    assert job.params is not None
     return Trial(job.id, job.index, job.params, job.state, job.score)
 
 
