@@ -58,11 +58,11 @@ def test_scikit_learn_by_a_file_of_wandb(bench: Bench, example: Example) -> None
 
 
 def test_pytorch_with_early_stopping(bench: Bench, example: Example) -> None:
-    done = example("sweep-torch", "-n", "4", "--max-running", "2")
+    done = example("sweep-torch", "-n", "3", "--max-running", "2")
     assert done.returncode == 0, done.stderr
     found = whole(bench.box, "torch")
     counts, trials = found["sweep"]["counts"], found["trials"]
-    assert counts["done"] + counts["stopped"] == 4
+    assert counts["done"] + counts["stopped"] == 3
     assert counts["done"] >= 1
     assert all(trial["step"] < 27 for trial in trials if trial["stopped"])
     assert found["sweep"]["best"]["value"] == max(
@@ -73,7 +73,7 @@ def test_pytorch_with_early_stopping(bench: Bench, example: Example) -> None:
 def test_a_trial_that_was_killed_goes_on_from_its_checkpoint(bench: Bench) -> None:
     box, script = bench.box, ROOT / "examples" / "sweep-torch" / "train.py"
     words = ("sweep", "--maximize", "accuracy", "--param", "lr=0.1", "python", script,
-             "lr={lr}", "epochs=300")  # fmt: skip
+             "lr={lr}", "epochs=150")  # fmt: skip
     assert box.stoker(*words, env=bench.environment).stdout == "1\n"
     until(lambda: "epoch 20:" in _output(box, 0))
     assert box.stoker("kill", "1_0").returncode == 0
@@ -82,7 +82,7 @@ def test_a_trial_that_was_killed_goes_on_from_its_checkpoint(bench: Bench) -> No
     assert "1 again of 1" in again.stderr, again.stderr
     box.client.wait(["1"], timeout=PATIENCE)
     (trial,) = whole(box, "1")["trials"]
-    assert (trial["state"], trial["attempt"], trial["step"]) == ("COMPLETED", 1, 300)
+    assert (trial["state"], trial["attempt"], trial["step"]) == ("COMPLETED", 1, 150)
     (first, *_) = re.findall(r"epoch (\d+):", _output(box, 1))
     assert int(first) > 20
 

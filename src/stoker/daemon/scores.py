@@ -9,7 +9,7 @@ from math import isfinite
 from msgspec import Struct
 
 from stoker.core import events as e
-from stoker.core.job import Job, Score
+from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.daemon.hearing import Key
@@ -41,18 +41,19 @@ class Scores:
             return []
         standing = self.standings.get(key)
         if standing is None:
-            score = job.score or Score()
-            step = score.step if score.step is not None and job.attempt else 0.0
-            standing = self.standings[key] = Standing(len(score.rungs), step)
+            # Reports without a step are counted, in each attempt anew: one that goes on from a
+            # checkpoint is then compared late, but never before its time.
+            rungs = job.score.rungs if job.score is not None else ()
+            standing = self.standings[key] = Standing(len(rungs), 0.0)
         told: list[e.Event] = []
         for point in points:
             value = point.values.get(sweep.metric)
             if value is not None:
-                told += self._heard(job, sweep, standing, point.step, value)
+                told += self._heard(key, sweep, standing, point.step, value)
         return told
 
     def _heard(
-        self, job: Job, sweep: Sweep, standing: Standing, step: float | None, value: float
+        self, key: Key, sweep: Sweep, standing: Standing, step: float | None, value: float
     ) -> list[e.Event]:
         standing.heard = True
         standing.step = step if step is not None else standing.step + 1
@@ -66,7 +67,7 @@ class Scores:
         while standing.rung < len(rungs) and standing.step >= rungs[standing.rung]:
             told.append(
                 e.TrialMeasured(
-                    at=time.time(), job=job.id, attempt=job.attempt, step=standing.step,
+                    at=time.time(), job=key[0], attempt=key[1], step=standing.step,
                     rung=standing.rung, value=self._worth(sweep, standing),
                 )
             )  # fmt: skip

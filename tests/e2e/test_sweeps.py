@@ -1,0 +1,236 @@
+"""Sweeps as a person has them: said in many ways, looked at, stopped, gone on with."""
+
+import csv
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from e2e.box import Box, as_json, until
+
+REPORTS = """
+import sys, time
+from stoker.training import report
+given = dict(word.lstrip("-").split("=") for word in sys.argv[1:])
+for step in range(1, int(given.get("steps", 3)) + 1):
+    report(loss=float(given["x"]) + 1 / step, step=step)
+print(sorted(given.items()))
+if float(given["x"]) > 0 and "stays" in given:
+    time.sleep(600)
+"""
+COUNTED = re.compile(r"stoker: sweep \d+ \(.*?\): (.*)")
+
+
+def sweep(box: Box, *words: object, **more: Any) -> tuple[str, str]:
+    """Begin or go on with a sweep; its id, and what was said of it."""
+    done = box.stoker("sweep", *words, **more)
+    assert done.returncode == 0, done.stderr
+    said = COUNTED.match(done.stderr)
+    assert said is not None, done.stderr
+    return done.stdout.strip(), said[1]
+
+
+def whole(box: Box, id: str) -> Any:
+    return box.client.one_sweep(id)
+
+
+def counts(box: Box, id: str) -> dict[str, int]:
+    found = whole(box, id)["sweep"]["counts"]
+    return {word: count for word, count in found.items() if count}
+
+
+def ends(box: Box, id: str) -> Any:
+    """Wait for its end."""
+    assert box.client.wait([id], timeout=30)["finished"]
+    return until(lambda: (found := whole(box, id))["sweep"]["ended_at"] and found)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+# ------------------------------------------------------------------------------ said
+
+
+def test_a_file_of_wandb_as_it_is(box: Box) -> None:
+    box.script("train.py", REPORTS)
+    box.script(
+        "sweep.yaml",
+        "program: train.py\nmethod: grid\nname: mine\nmetric:\n  goal: minimize\n  name: loss\n"
+        "parameters:\n  x:\n    values: [1e-4, 2]\n  steps:\n    value: 2\n"
+        f"command:\n  - ${{env}}\n  - {sys.executable}\n  - ${{program}}\n  - ${{args}}\n",
+    )
+    id, said = sweep(box, "sweep.yaml", "--gpus", "1")
+    assert (id, said) == ("1", "2 new of 2")
+    found = ends(box, id)
+    assert [trial["value"] for trial in found["trials"]] == [0.5001, 2.5]
+    assert found["sweep"]["best"]["label"] == "1_0"
+    assert box.job("1_0")["command"].endswith("train.py --x=0.0001 --steps=2")
+    assert box.stoker("wait", "mine").returncode == 0
+
+    # The same is there for a person, a spreadsheet, a script and a browser.
+    shown = box.stoker("sweep", "show").stdout
+    assert "2 of 2 done" in shown
+    rows = list(csv.DictReader(io.StringIO(box.stoker("sweep", "show", "1", "--csv").stdout)))
+    assert [row["x"] for row in rows] == ["0.0001", "2"]
+    assert as_json(box.stoker("show", "1", "--json"))["sweep"]["total"] == 2
+    assert box.stoker("sweep", "show", "1", "--html").stdout == "sweep-1.html\n"
+    assert '"1_0":[[1.0,1.0001],[2.0,0.5001]]' in (box.user / "sweep-1.html").read_text()
+
+
+def test_overrides_of_hydra(box: Box) -> None:
+    program = box.script("train.py", "import sys; print(*sys.argv[1:])")
+    words = (sys.executable, program, "x=0.1,1e-2", "db=mysql", "+seed=range(0,2)")
+    id, said = sweep(box, "--cpus", "1", *words)
+    assert said == "4 new of 4"
+    ends(box, id)
+    outputs = [box.output(f"{id}_{number}").strip() for number in range(4)]
+    assert outputs == [
+        "x=0.1 db=mysql +seed=0", "x=0.1 db=mysql +seed=1",
+        "x=0.01 db=mysql +seed=0", "x=0.01 db=mysql +seed=1",
+    ]  # fmt: skip
+
+
+def test_figures_are_found_in_the_log(box: Box) -> None:
+    pattern = r"step (?P<step>\d+): loss (?P<loss>\S+)"
+    line = "for n in 1 2 3; do echo step $n: loss {x}; done"
+    id, _ = sweep(box, "--maximize", "loss", "--metric-regex", pattern, "--param", "x=3,7,5", line)
+    found = ends(box, id)
+    assert [(trial["value"], trial["step"]) for trial in found["trials"]] == [
+        (3, 3),
+        (7, 3),
+        (5, 3),
+    ]
+    assert found["sweep"]["best"]["params"] == {"x": 7}
+
+
+# ------------------------------------------------------------------------ bookkeeping
+
+
+def test_the_same_again_runs_what_is_missing_or_failed(box: Box) -> None:
+    line = "echo {x} >>ran; test {x} != 2 || test -e mended"
+    words = ("--param", "x=1,2", line)
+    id, said = sweep(box, *words)
+    assert said == "2 new of 2"
+    assert box.stoker("wait", id).returncode == 1
+    assert counts(box, id) == {"done": 1, "failed": 1}
+    (box.user / "mended").touch()
+    assert sweep(box, *words) == (id, "1 again, 1 done already of 2")
+    ends(box, id)
+    assert sweep(box, *words) == (id, "2 done already of 2")
+    more = ("--param", "x=0,1,2,3", line)
+    assert sweep(box, *more) == (id, "2 new, 2 done already of 4")
+    found = ends(box, id)
+    assert found["sweep"]["counts"]["done"] == 4
+    assert sorted(lines(box.user / "ran")) == ["0", "1", "2", "2", "3"]
+    other, said = sweep(box, "--new", *words)
+    assert other != id
+    assert said == "2 new of 2"
+
+
+def test_more_samples_do_not_repeat_the_first(box: Box) -> None:
+    words = ("--name", "r", "--param", "x=uniform(0,1)", "echo {x} >>ran")
+    id, _ = sweep(box, "-n", "3", *words)
+    ends(box, id)
+    first = set(lines(box.user / "ran"))
+    assert sweep(box, "-n", "6", *words) == (id, "3 new, 3 done already of 6")
+    ends(box, id)
+    assert len(lines(box.user / "ran")) == len(set(lines(box.user / "ran"))) == 6
+    assert first < set(lines(box.user / "ran"))
+
+
+def test_two_at_once_do_not_make_two(box: Box) -> None:
+    words = ("sweep", "--param", "x=1,2,3", "echo {x} >>ran")
+    both = [box.popen(*words), box.popen(*words)]
+    ids = {process.communicate(timeout=30)[0] for process in both}
+    assert len(ids) == 1
+    ends(box, ids.pop().decode().strip())
+    assert sorted(lines(box.user / "ran")) == ["1", "2", "3"]
+
+
+def test_a_killed_daemon_loses_nothing_and_repeats_nothing(box: Box) -> None:
+    line = "echo {x} >>ran; until test -e go || test {x} -lt 4; do sleep 0.05; done"
+    id, _ = sweep(box, "--gpus", "1", "--param", "x=range(0,10)", line)
+    until(lambda: len(lines(box.user / "ran")) >= 6)
+    box.crash()
+    (box.user / "go").touch()
+    box.up()
+    found = ends(box, id)
+    assert found["sweep"]["counts"]["done"] == 10
+    assert sorted(map(int, lines(box.user / "ran"))) == list(range(10))
+    assert {trial["attempt"] for trial in found["trials"]} == {0}
+
+
+# ---------------------------------------------------------------------- as one thing
+
+
+def test_held_limited_and_cancelled_as_a_whole(box: Box) -> None:
+    line = "until test -e go{x} || test -e go; do sleep 0.05; done"
+    id, _ = sweep(box, "--gpus", "1", "--max-running", "1", "--param", "x=range(0,6)", line)
+    until(lambda: counts(box, id) == {"running": 1, "waiting": 5})
+    row = next(line for line in box.stoker("queue").stdout.splitlines() if " 0/6 done" in line)
+    assert row.split()[0] == id
+    assert "0/6 done, 1 run" in row
+    assert as_json(box.stoker("--json"))["jobs"] == []
+    assert len(box.stoker("queue", "--no-header", "-e").stdout.splitlines()) == 6
+    assert f"Job {id}_1 is PENDING" in box.stoker("why", id).stdout
+    assert box.stoker("sweep", "edit", id, "--max-running", "3", "--priority", "7").returncode == 0
+    until(lambda: counts(box, id) == {"running": 3, "waiting": 3})
+    assert {job["priority"] for job in box.jobs(id)} == {7}
+    assert box.stoker("hold", id).returncode == 0
+    for number in range(3):
+        (box.user / f"go{number}").touch()
+    until(lambda: counts(box, id) == {"done": 3, "waiting": 3})
+    assert whole(box, id)["sweep"]["state"] == "HELD"
+    assert box.stoker("release", id).returncode == 0
+    until(lambda: counts(box, id) == {"done": 3, "running": 3})
+    done = box.stoker("cancel", id)
+    assert done.returncode == 0
+    assert f"cancelled {id}_3, {id}_4, {id}_5" in done.stderr
+    ends(box, id)
+    assert counts(box, id) == {"done": 3, "cancelled": 3}
+    assert box.stoker("queue").stdout == ""
+    (box.user / "go").touch()
+    assert box.stoker("retry", id, "--failed").returncode == 0
+    until(lambda: counts(box, id) == {"done": 6})
+
+
+def test_an_endless_sweep_ends_when_it_is_cancelled(box: Box) -> None:
+    id, said = sweep(box, "--cpus", "2", "--param", "x=uniform(0,1)", "echo {x} >>ran")
+    assert said.endswith("more until it is cancelled")
+    until(lambda: len(lines(box.user / "ran")) > 8)
+    assert box.stoker("cancel", id).returncode == 0
+    found = ends(box, id)
+    assert found["sweep"]["total"] is None
+    assert len({trial["params"]["x"] for trial in found["trials"]}) == len(found["trials"])
+
+
+def test_poor_trials_are_stopped_early_and_make_room(idle: Box) -> None:
+    box = idle.start("{gpu:1,cpu:8}")
+    program = box.script("train.py", REPORTS)
+    words = (sys.executable, program, "stays=1", "x=0,1,2")
+    rule = ("--minimize", "loss", "--stop", "asha", "--max-steps", "9")
+    id, _ = sweep(box, "--gpus", "1", *rule, *words)
+    found = ends(box, id)  # the poor ones would stay for ten minutes
+    assert counts(box, id) == {"done": 1, "stopped": 2}
+    assert [trial["stopped"] for trial in found["trials"]] == [False, True, True]
+    assert all("stopped early" in trial["cause"] for trial in found["trials"][1:])
+    assert box.gpus()["0"]["jobs"] == []
+    assert "(2 stopped early)" in box.stoker("sweep", "show", id).stdout
+
+
+def test_bad_input_is_one_sentence_and_changes_nothing(box: Box) -> None:
+    box.script("bad.yaml", "program: t.py\nmethod: grid\nparameters: {lr: {values: 3}}\n")
+    for words, named in (
+        (["bad.yaml"], "bad.yaml: parameters.lr"),
+        (["--param", "x=1,2", "--gpus", "many", "echo {x}"], "gpus"),
+        (["--param", "x=1,2", "--max-running", "-1", "echo {x}"], "--max_running"),
+    ):
+        done = box.stoker("sweep", *words)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert named in done.stderr
+    assert as_json(box.stoker("sweep", "list", "--all", "--json")) == {"sweeps": []}
+    assert box.stoker("sweep", "show", "9").returncode == 3
