@@ -15,6 +15,7 @@ from benchmarks import (
     scale,
     sharing,
     startup,
+    sweeps,
     throughput,
     training,
 )
@@ -32,6 +33,7 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "idle": idle.measure,
     "training": training.measure,
     "sharing": sharing.measure,
+    "sweeps": sweeps.measure,
 }
 
 

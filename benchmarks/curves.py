@@ -39,7 +39,11 @@ def images(params: Params, dice: Random) -> tuple[Callable[[int], float], float,
 
 def texts(params: Params, dice: Random) -> tuple[Callable[[int], float], float, float]:
     """Exponentials: dropout slows down and prevents what comes late, overfitting."""
-    off, drop, layers = math.log10(params["lr"]) + 2.5, params["dropout"], params["layers"]
+    off, layers, drop = (
+        math.log10(params["lr"]) + 2.5,
+        int(params["layers"]),
+        float(params["dropout"]),
+    )
     end = 2.9 + 0.25 * off**2 + 1.5 * (drop - 0.2) ** 2 - 0.04 * layers + dice.uniform(0, 0.05)
     pace = (4 + 12 * drop + 0.3 * layers) * 10 ** (0.45 * abs(off - 0.5))
     turn, climb = 25 + 120 * drop, 0.004 * max(0.3 - drop, 0.0) * layers
@@ -55,7 +59,7 @@ def texts(params: Params, dice: Random) -> tuple[Callable[[int], float], float, 
 
 def schedules(params: Params, dice: Random) -> tuple[Callable[[int], float], float, float]:
     """Plateaus until the rate is lowered: what is seen before says little of what comes after."""
-    off, smooth = math.log10(params["lr"]) + 1.5, params["smoothing"]
+    off, smooth = math.log10(params["lr"]) + 1.5, float(params["smoothing"])
     end = 0.2 + 0.05 * off**2 + 0.3 * (smooth - 0.1) ** 2 + dice.uniform(0, 0.04)
     plateau = end + 0.12 + 0.10 * max(off, -0.5) + dice.uniform(-0.05, 0.05)
     pace, lowered = 4 * 10 ** (-0.5 * off), params["lowered"]
@@ -126,7 +130,9 @@ class Curve:
             self.true.append(true)
 
 
-def _reports(at: Callable[[int], float], noise: float, dice: Random) -> Iterator[tuple[float, float]]:
+def _reports(
+    at: Callable[[int], float], noise: float, dice: Random
+) -> Iterator[tuple[float, float]]:
     """Noise remembers itself: a lucky epoch is followed by another one."""
     drift = 0.0
     for step in range(1, STEPS + 1):

@@ -1,6 +1,7 @@
 """Rules of early stopping side by side, in virtual time on the same trials and the same GPUs."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -15,6 +16,7 @@ from stoker.core.policy.early import judged
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.sweep import Rule, Sweep
+from stoker.sweep.rungs import rungs
 from stoker.sweep.values import canonical
 
 GPUS = 8
@@ -122,7 +124,7 @@ class Ours(Way):
         self.state, self.issued = State(), 0
         cards = tuple(DeviceFacts(name=str(n), index=n) for n in range(GPUS))
         self._tell(e.NodeJoined(at=0.0, facts=NodeFacts(name="box", types={"gpu": cards})))
-        spec = Spec(
+        spec = Spec(  # noqa: S604 - a name of one, nothing is run
             kind="line", user="ada", directory="/", shell="sh", name="train", environment="none",
             request=Request(gpus=GpuAsk(amount=1000)),
         )  # fmt: skip
@@ -141,8 +143,11 @@ class Ours(Way):
         self._tell(
             e.JobsSubmitted(at=at, first=first, count=1, spec="spec", sweep=1, trials=(trial,))
         )
-        planned = [event for event in plan(self.state, at, at) if not self._tell(event)]
-        assert [event.job for event in planned] == [number + 2], "one GPU was free, for this one"
+        planned = []
+        for event in plan(self.state, at, at):
+            self._tell(event)
+            planned.append(event.job)
+        assert planned == [number + 2], "one GPU was free, for this one"
         self._tell(e.ProcessStarted(at=at, job=number + 2, attempt=0, pid=1, boot=at))
 
     def stops(self, number: int, step: int, value: float, at: float) -> bool:
@@ -179,7 +184,11 @@ class Optuna(Way):
 
     def stops(self, number: int, step: int, value: float, at: float) -> bool:
         self.trials[number].report(value, step)
-        return self.trials[number].should_prune()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # of numpy, about trials without figures
+            return self.trials[number].should_prune()
 
     def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
         from optuna.trial import TrialState
@@ -191,6 +200,52 @@ class Optuna(Way):
             self.study.tell(trial, state=TrialState.FAIL)
         else:
             self.study.tell(trial, value)
+
+
+class Thinking(Ours):
+    """Our rule again, with trials that Optuna's TPE thinks of, as in a sweep with that method."""
+
+    def __init__(self, name: str, rule: Rule, pool: Pool) -> None:
+        import optuna
+
+        from stoker.sweep.optuna_study import Study
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        super().__init__(name, rule)
+        metric = {"name": "error", "goal": "minimize"}
+        self.study = Study({**pool.definition, "method": "tpe", "metric": metric})
+        self.asked: list[Params] = []
+
+    def point(self, pool: Pool, number: int) -> tuple[Params, Curve]:
+        ((params,), _) = self.study.ask(1)
+        self.asked.append(params)
+        self.study.tell({"trial": number, "params": params, "state": "running"})
+        return params, pool.curve(params)
+
+    def ends(self, number: int, value: float, stopped: bool, at: float) -> None:
+        super().ends(number, value, stopped, at)
+        state = "pruned" if stopped else "complete"
+        known = (
+            {"value": None, "state": "fail"}
+            if math.isnan(value)
+            else {"value": value, "state": state}
+        )
+        self.study.tell({"trial": number, "params": self.asked[number], **known})
+
+
+# ---------------------------------------------------------------------------- the rules
+
+
+def halving(first: int, brackets: int = 1) -> Rule:
+    """Ours, beginning at this step."""
+    steps = rungs({"kind": "asha", "min": first, "eta": 3, "max": STEPS})
+    return Rule("halving", tuple(steps), eta=3.0, brackets=brackets)
+
+
+def middle(first: int, trials: int) -> Rule:
+    """The median rule."""
+    steps = rungs({"kind": "median", "min": first, "every": 1})
+    return Rule("median", tuple(step for step in steps if step < STEPS), trials=trials)
 
 
 # ---------------------------------------------------------------------------- what came of it

@@ -163,6 +163,7 @@ def test_where_the_metric_is_found() -> None:
         (("--param", "lr", "x", "y"), "--param lr:"),
         (("--param", "lr=1,2", "--param", "lr=3,4", "x", "y"), "lr is swept twice"),
         (("--param", "lr=1,2", "echo hi"), "line does not name lr"),
+        (("--param", "lr=1,2", "echo {lr}", "--wait"), "options come before the line"),
         (("--param", "lr=1,2", "--method", "magic", "x", "y"), "method is 'magic'"),
         (("--param", "lr=1,2", "--method", "tpe", "x", "y"), "metric is missing"),
         (("--param", "lr=1,2", "--eta", "4", "x", "y"), "go with --stop asha"),

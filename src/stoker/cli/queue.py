@@ -139,12 +139,23 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
         lines += ["", *_failure(view, coloured)] if lines else _failure(view, coloured)
     if width is not None and len(failures) > FAILURES:
         lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
+    hidden = _hidden_failures(reply, failures) if _folds(args) else 0
+    if hidden:
+        told = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
+        lines += ["", told] if lines else [told]
     if width is not None and reply.get("more"):
         lines.append(_rest(reply))
     if width is not None and lines and header and reply.get("counts"):
         text = summary(reply["counts"])
         lines += ["", colour.paint(text, "dim") if coloured else text]
     return lines
+
+
+def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
+    """Return how many failures are no lines of their own, since their sweeps stand for them."""
+    counts = reply.get("counts") or {}
+    all_of_them = sum(count for state, count in counts.items() if state in _UNHAPPY)
+    return 0 if reply.get("more") else max(all_of_them - len(shown), 0)
 
 
 def _rest(reply: dict[str, Any]) -> str:

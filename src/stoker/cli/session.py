@@ -58,16 +58,19 @@ def confirm(args: Args, client: Client, doing: str) -> bool:
 def report(reply: dict[str, Any], args: Args, past: str) -> int:
     """Say what was done and what was not; 1 when nothing could be done."""
     done, skipped = reply.get("done") or [], reply.get("skipped") or []
+    sweeps = reply.get("sweeps") or []
     if args.flag("json"):
         output.emit(reply)
     else:
         if done:
             output.say(f"stoker: {past} {spans([str(job['label']) for job in done])}")
             _say_who_is_silent(done)
+        elif sweeps:
+            output.say(f"stoker: {past} {spans([str(sweep) for sweep in sweeps])}")
         _say_who_is_skipped(skipped)
-        if not done and not skipped:
+        if not (done or skipped or sweeps):
             output.say("stoker: there was nothing to do")
-    return wire.EXIT_FAILED if skipped and not done else wire.EXIT_OK
+    return wire.EXIT_FAILED if skipped and not (done or sweeps) else wire.EXIT_OK
 
 
 def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:

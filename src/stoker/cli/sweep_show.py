@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     if len(names) > 1 or len(args.words) - len(names) > 1:
         raise UsageError("One sweep at a time. For example: stoker sweep show 17")
     client = existing()
-    name = names[0] if names else newest(client)
+    name = names[0] if names and names[0] not in {"last", "-1"} else newest(client)
     if args.flag("html"):
         file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)
         return _report(client, name, file, args)
@@ -61,6 +61,11 @@ def shown(client: Client, name: str, args: Args) -> int:
         print(as_csv(reply), end="")
     else:
         print("\n".join(told(reply, args)))
+        failed = [str(trial["label"]) for trial in reply["trials"] if _is_bad(trial)]
+        if failed:
+            from stoker.cli.follow import mark_seen
+
+            mark_seen(client, failed)
     return 0
 
 

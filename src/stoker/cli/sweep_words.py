@@ -142,6 +142,8 @@ def _command(args: Args) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"command": [_program(words[0])]}, {}
     if len(words) <= 1:
         return {"line": words[0] if words else line}, {}
+    if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
+        raise UsageError("Our options come before the line for a shell, which is one word.")
     from stoker.sweep.overrides import split
 
     kept, parameters = split(list(words))

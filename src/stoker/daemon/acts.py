@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from msgspec.json import encode
@@ -39,9 +39,10 @@ def _each(
     def decide(state: State, now: Moment) -> Decision:
         if not words:
             raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
-        decision = _act(desk, desk.ids(words, state), step, state, now, recall)
+        meant = _sweeps(words, state) if whole is not None else []
+        decision = _act(desk, desk.ids(words, state), step, state, now, recall, meant)
         if whole is not None:
-            decision.events += [whole(sweep, now.at) for sweep in _sweeps(words, state)]
+            decision.events += [whole(sweep, now.at) for sweep in meant]
         return decision
 
     return decide
@@ -57,8 +58,9 @@ def _sweeps(words: list[str], state: State) -> list[int]:
 
 
 def _act(
-    desk: Desk, ids: list[int], step: Step, state: State, now: Moment, recall: bool
-) -> Decision:
+    desk: Desk, ids: list[int], step: Step, state: State, now: Moment, recall: bool,
+    sweeps: Sequence[int] = (),
+) -> Decision:  # fmt: skip
     facts: list[e.Event] = []
     done: list[int] = []
     skipped: list[dict[str, Any]] = []
@@ -75,14 +77,17 @@ def _act(
                 skipped.append({"id": id, "label": job.label, "why": "it is over"})
                 continue
             facts.append(e.JobRecalled(at=now.at, job=job, spec=spec))
-            boards |= {job.array: None} if job.params is not None else {}
+        boards |= {job.array: None} if job.params is not None and found else {}
         facts += found
         done.append(id)
     facts = [*desk.boards(list(boards), state, now.at), *facts]
 
+    going = [id for id in sweeps if state.sweeps[id].open]
+
     def reply(after: State) -> dict[str, Any]:
         jobs = [after.jobs[id] for id in done]
-        return {"done": [_shown(after, job) for job in jobs], "skipped": skipped}
+        told = {"done": [_shown(after, job) for job in jobs], "skipped": skipped}
+        return told | {"sweeps": going} if sweeps else told
 
     return Decision(events=facts, reply=reply)
 
@@ -202,11 +207,17 @@ def retry(desk: Desk, body: r.Retry) -> Decide:
             return f"it is not over ({job.state.value.lower()})"
         if body.failed and job.state is JobState.COMPLETED:
             return "it succeeded"
+        if job.array in whole and job.state is JobState.COMPLETED:
+            return "it succeeded; to run it again, name it"
         return [e.JobRetried(at=now.at, job=job.id, same_devices=body.same_gpus)]
+
+    whole: list[int] = []
+    """Of these sweeps, only what has not succeeded is meant."""
 
     def decide(state: State, now: Moment) -> Decision:
         if body.select:
             ids = desk.ids(body.select, state)
+            whole[:] = _sweeps(body.select, state)
         elif body.failed:
             ids = _failed(desk, state)
         else:
