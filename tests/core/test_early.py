@@ -12,6 +12,7 @@ from stoker.core.job import Job, Score
 from stoker.core.policy.early import first_rung, hopeless, reached, shares
 from stoker.core.sweep import Board, Rule, Sweep, trial_of, worst
 from stoker.sweep.rungs import MOST, rungs
+from stoker.sweep.stopping import stop_of
 
 
 class Field:
@@ -238,6 +239,22 @@ def test_the_rungs_of_halving_grow_by_eta_and_end_before_the_end():
 @pytest.mark.parametrize("most", [10, 27, 100, 1000, 7, 0.3])
 def test_a_first_rung_that_is_a_share_of_the_end_does_not_end_with_the_end(most):
     assert len(halved(min=most / 27, max=most)) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"kind": "asha", "max": 81}, [3, 9, 27]),
+        ({"kind": "asha", "max": 27}, [1, 3, 9]),
+        ({"kind": "asha", "max": 10}, [1, 3, 9]),
+        ({"kind": "asha", "max": 81, "min": 1}, [1, 3, 9, 27]),
+        ({"kind": "hyperband", "max": 81}, [1, 3, 9, 27]),
+    ],
+)
+def test_where_nobody_names_the_first_rung_it_is_at_a_part_of_what_is_known(asked, expected):
+    stop = stop_of("sweep.yaml", "stop", asked)
+    assert stop is not None
+    assert rungs(stop) == expected
 
 
 def test_without_an_end_there_are_rungs_for_any_training():

@@ -316,6 +316,8 @@ class JobCancelled(Event, frozen=True, kw_only=True):
 
     job: int
     at_once: bool = False
+    needless: bool = False
+    """Its sweep has found what it was looking for."""
 
 
 class JobHeld(Event, frozen=True, kw_only=True):

@@ -15,6 +15,8 @@ Command = str | tuple[str, ...] | None
 
 RANK_STEP = 1 << 40
 """Ranks lie this far apart, so that a job can be moved between any two others."""
+NEEDLESS = "not needed: its sweep has reached the target"
+"""Why a trial was cancelled that would have been one too many. Nothing has gone wrong."""
 SKIPPED = 77
 """The exit code of a job that found nothing to do, as test programs say it."""
 
@@ -340,7 +342,7 @@ class Job(Struct, omit_defaults=True, gc=False):
         if state is JobState.TIMEOUT:
             return 124
         if state is JobState.CANCELLED:
-            return 143
+            return 0 if self.cause == NEEDLESS else 143
         if self.signal:
             return 128 + self.signal
         return self.code or 1

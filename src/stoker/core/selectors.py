@@ -65,9 +65,7 @@ def _parts(word: str) -> list[str]:
     return [word]
 
 
-def _one(
-    word: str, state: State, recall: Recall, by_name: ByName, members: Members
-) -> list[int]:
+def _one(word: str, state: State, recall: Recall, by_name: ByName, members: Members) -> list[int]:
     if word == "all":
         return [id for id, job in state.jobs.items() if not job.finished]
     if word in ("last", "-1"):

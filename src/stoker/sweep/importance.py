@@ -60,7 +60,7 @@ def _groups(column: list[Any]) -> list[Hashable]:
     if not all(_is_number(value) for value in column):
         return [canonical({"": value}) for value in column]
     bins = min(max(math.isqrt(len(column)), 2), MOST_BINS)
-    if len(set(column)) <= bins:
+    if len(set(column)) <= max(bins, len(column) // 2):
         return list(column)
     # Equal values have the rank of the first of them, hence the same bin.
     ranks: dict[float, int] = {}

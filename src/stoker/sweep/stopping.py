@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 KINDS = ("asha", "hyperband", "median")
+FIRST = 27
+"""ASHA's first comparison comes after this part of a training whose length is known."""
 BRACKETS = 3
 """Brackets of Hyperband when none are asked for."""
 
@@ -28,11 +30,11 @@ def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
             "every": _step(where, f"{path}.every", found.get("every", 1)),
         }
     known_keys(where, path, found, ("kind", "min", "eta", "max", "brackets"))
-    least = _step(where, f"{path}.min", found.get("min", 1))
+    most = found.get("max")
+    least = _step(where, f"{path}.min", found.get("min", _first(kind, most)))
     eta = number_in(where, f"{path}.eta", found.get("eta", 3))
     if eta <= 1:
         raise bad(where, f"{path}.eta", eta, "a number above 1")
-    most = found.get("max")
     if most is not None and number_in(where, f"{path}.max", most) <= least:
         raise bad(where, f"{path}.max", most, f"a number above its min, {least},")
     single = kind == "asha"
@@ -41,6 +43,13 @@ def stop_of(where: str, path: str, raw: object) -> dict[str, Any] | None:
         expected = "1 for kind asha" if single else "2 or more for kind hyperband"
         raise bad(where, f"{path}.brackets", brackets, expected)
     return {"kind": kind, "min": least, "eta": eta, "max": most, "brackets": brackets}
+
+
+def _first(kind: str, most: object) -> int | float:
+    """Where the first comparison is if nobody says so (docs/decisions/0010-sweeps.md)."""
+    if kind == "asha" and isinstance(most, (int, float)) and FIRST <= most < 1e15:
+        return most / FIRST if most % FIRST else int(most // FIRST)
+    return 1
 
 
 def _step(where: str, path: str, value: object) -> int | float:

@@ -227,7 +227,7 @@ def sweeps(story: Story) -> None:
     story.tell(e.SweepChanged(at=story.now, sweep=id, held=True, max_running=1, priority=3))
     story.tell(e.SweepChanged(at=story.now, sweep=id, held=False, ended=True, note="no idea"))
     for job in (id + 3, id + 4):
-        story.fact(e.JobCancelled, job)
+        story.fact(e.JobCancelled, job, needless=job == id + 4)
     story.tell(e.TrialsForgotten(at=story.now, sweep=id))
     known = (Trial(id + 1, 0, trials[0][0], JobState.COMPLETED, Score(4.0, 9.0, (3.0,))),)
     story.tell(e.TrialsRecalled(at=story.now, sweep=id, trials=known))

@@ -11,6 +11,7 @@ from stoker.core.instructions import (
     SignalAttempt,
     SuspendAttempt,
 )
+from stoker.core.job import NEEDLESS
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 
@@ -23,7 +24,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
     if job.state is JobState.PENDING:
         state.line.remove(job)
         state.line.stirred |= bool(state.stoppable)  # somebody may have been asked to make room
-        job.ended_at, job.cause = event.at, "cancelled"
+        job.ended_at, job.cause = event.at, NEEDLESS if event.needless else "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
         return []

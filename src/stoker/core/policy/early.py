@@ -112,4 +112,4 @@ def enough(state: State, sweep: Sweep, at: float) -> Iterator[Event]:
     for id in list(state.boards[sweep.id].trials):
         job = state.jobs.get(id)
         if job is not None and job.state is JobState.PENDING:
-            yield JobCancelled(at=at, job=id)
+            yield JobCancelled(at=at, job=id, needless=True)
