@@ -21,7 +21,10 @@ def story() -> Story:
 
 
 def chosen(story: Story, *words: str) -> list[int]:
-    return select(list(words), story.state, lambda _: None, lambda _: [])
+    def members(array: int) -> list[int]:
+        return [job.id for job in story.state.jobs.values() if job.array == array]
+
+    return select(list(words), story.state, lambda _: None, lambda _: [], members)
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
         )
     if len(indexes) > LARGEST_ARRAY:
         raise BadValue(f"--array '{text}' is too large; at most {LARGEST_ARRAY} members.")
-    return tuple(indexes), int(limit) if percent else None
+    return tuple(sorted(indexes)), int(limit) if percent else None
 
 
 def parse_signal(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 
 from stoker.core.job import Job
@@ -24,18 +25,18 @@ Members = Callable[[int], list[int]]
 
 
 def select(
-    words: list[str], state: State, recall: Recall, by_name: ByName,
-    members: Members = lambda _: [],
-) -> list[int]:  # fmt: skip
+    words: list[str], state: State, recall: Recall, by_name: ByName, members: Members
+) -> list[int]:
     """The ids meant by several selectors, in order, without repeats."""
     found: dict[int, None] = {}
+    arrays = _Arrays(state, recall, members)
     for word in words:
         for part in _parts(word):
             sweep = sweep_meant(part, state)
             if sweep is not None:
-                found.update(dict.fromkeys(trials(sweep, state, members)))
+                found.update(dict.fromkeys(arrays.whole(sweep)))
             else:
-                found.update(dict.fromkeys(_one(part, state, recall, by_name, members)))
+                found.update(dict.fromkeys(_one(part, state, by_name, arrays)))
     return list(found)
 
 
@@ -49,10 +50,42 @@ def sweep_meant(word: str, state: State) -> int | None:
     return named[-1] if named else None
 
 
-def trials(sweep: int, state: State, members: Members) -> list[int]:
-    """The jobs of a sweep."""
-    board = state.boards.get(sweep)
-    return list(board.trials) if board is not None else members(sweep)
+class _Arrays:
+    """The members of arrays and sweeps, looked up once for all words that name some of them."""
+
+    def __init__(self, state: State, recall: Recall, members: Members) -> None:
+        self.state, self.recall, self.members = state, recall, members
+        self.known: dict[int, list[int]] = {}
+
+    def whole(self, id: int) -> list[int]:
+        """All jobs of what has this number; none if it is neither an array nor a sweep."""
+        if id not in self.known:
+            self.known[id] = self._look(id)
+        return self.known[id]
+
+    def _look(self, id: int) -> list[int]:
+        board = self.state.boards.get(id)
+        if board is not None:
+            return list(board.trials)
+        if id in self.state.sweeps:
+            return self.members(id)
+        leader = self._job(id)
+        return self.members(id) if leader is not None and leader.array == id else []
+
+    def _job(self, id: int) -> Job | None:
+        return self.state.jobs.get(id) or self.recall(id)
+
+    def member(self, array: int, index: int) -> int:
+        """One of them, by its own number."""
+        ids = self.whole(array)
+        at = bisect_left(ids, index, key=self._index)  # numbers rise with ids
+        if at == len(ids) or self._index(ids[at]) != index:
+            raise NotFound(f"There is no job {array}_{index}.")
+        return ids[at]
+
+    def _index(self, id: int) -> int:
+        job = self._job(id)
+        return job.index if job is not None and job.index is not None else 0
 
 
 def _parts(word: str) -> list[str]:
@@ -65,7 +98,7 @@ def _parts(word: str) -> list[str]:
     return [word]
 
 
-def _one(word: str, state: State, recall: Recall, by_name: ByName, members: Members) -> list[int]:
+def _one(word: str, state: State, by_name: ByName, arrays: _Arrays) -> list[int]:
     if word == "all":
         return [id for id, job in state.jobs.items() if not job.finished]
     if word in ("last", "-1"):
@@ -77,20 +110,20 @@ def _one(word: str, state: State, recall: Recall, by_name: ByName, members: Memb
         return _labelled(word[1:], state)
     match = re.fullmatch(r"(\d{1,15})(?:-(\d{1,15})(?::(\d{1,9}))?)?", word)
     if match:
-        return _numbers(match, word, state, recall)
+        return _numbers(match, word, state, arrays)
     match = re.fullmatch(r"(\d{1,15})_(\d{1,7})", word)
     if match:
-        return [_member(int(match[1]), int(match[2]), state, recall, members)]
+        return [arrays.member(int(match[1]), int(match[2]))]
     return _named(word, state, by_name)
 
 
-def _numbers(match: re.Match[str], word: str, state: State, recall: Recall) -> list[int]:
+def _numbers(match: re.Match[str], word: str, state: State, arrays: _Arrays) -> list[int]:
     first = int(match[1])
     known = range(1, state.rest.next_id)
     if match[2] is None:
         if first not in known:
             raise NotFound(f"There is no job {first}.")
-        return _array(first, state, recall) or [first]
+        return arrays.whole(first) or [first]
     last, step = int(match[2]), int(match[3] or 1)
     if last < first or not step:
         raise BadValue(f"'{word}' runs nowhere; write the smaller id first.")
@@ -102,29 +135,6 @@ def _numbers(match: re.Match[str], word: str, state: State, recall: Recall) -> l
     if last not in known and step == 1:
         raise NotFound(f"There is no job {last}; the newest is {state.rest.next_id - 1}.")
     return ids
-
-
-def _array(first: int, state: State, recall: Recall) -> list[int] | None:
-    """All members, when this id leads an array."""
-    leader = state.jobs.get(first) or recall(first)
-    if leader is None or leader.array != first:
-        return None
-    ids = []
-    for id in range(first, state.rest.next_id):
-        job = state.jobs.get(id) or recall(id)
-        if job is None or job.array != first:
-            break
-        ids.append(id)
-    return ids
-
-
-def _member(array: int, index: int, state: State, recall: Recall, members: Members) -> int:
-    whole = trials(array, state, members) if array in state.sweeps else None
-    for id in whole if whole is not None else _array(array, state, recall) or ():
-        job = state.jobs.get(id) or recall(id)
-        if job is not None and job.index == index:
-            return id
-    raise NotFound(f"There is no job {array}_{index}.")
 
 
 def _labelled(label: str, state: State) -> list[int]:
