@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.job import Job, Score
-from stoker.core.policy.early import first_rung, hopeless, reached, shares
+from stoker.core.policy.early import first_rung, hopeless, shares
 from stoker.core.sweep import Board, Rule, Sweep, trial_of, worst
 from stoker.sweep.rungs import MOST, rungs
 from stoker.sweep.stopping import stop_of
@@ -285,11 +285,11 @@ def test_the_median_rule_looks_at_every_step_at_first():
 def test_a_target_is_reached_when_the_best_is_no_worse():
     sweep = Field(halving()).sweep
     sweep.target = 0.5
-    assert not reached(sweep)
+    assert not sweep.reached
     for best, enough in ((0.6, False), (0.5, True), (0.1, True)):
         sweep.best = best
-        assert reached(sweep) is enough
+        assert sweep.reached is enough
     sweep.maximize = True
-    assert not reached(sweep)
+    assert not sweep.reached
     sweep.best = 0.5
-    assert reached(sweep)
+    assert sweep.reached

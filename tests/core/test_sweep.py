@@ -1,9 +1,12 @@
 """Sweeps in the engine: many trials, counted, compared, stopped, forgotten, as one thing."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.story import S, Swept, gpus
 from stoker.core import events as e
+from stoker.core.dependency import Clause, Dependency
 from stoker.core.instructions import EndAttempt
 from stoker.core.job import Retry, Spec
 from stoker.core.selectors import NotFound, select
@@ -630,3 +633,82 @@ def test_trials_that_have_left_memory_are_found_as_well():
     story.tell(e.TrialsForgotten(at=story.now, sweep=sweep))
     assert chosen(story, str(sweep)) == trials
     assert chosen(story, f"{sweep}_1") == [trials[1]]
+
+
+# -- others that wait for it --------------------------------------------------------------
+
+
+def after(story: Swept, kind: str, *others: int) -> int:
+    return story.submit(gpus(0), dependency=Dependency((Clause(kind, others),)))
+
+
+def test_a_job_waits_for_all_of_a_sweep_also_for_trials_to_come():
+    story = Swept(gpus=4)
+    sweep = story.sweep(asks=True, total=2)
+    waits = after(story, "afterany", sweep)
+    [first] = story.trials(sweep, 1)
+    story.run(first)
+    story.ends(first, 1.0, code=1)
+    assert waits not in story.plan()
+    [second] = story.trials(sweep, 1)
+    story.run(second)
+    assert story.job(waits).state is S.PENDING
+    story.ends(second, 1.0)
+    assert story.plan() == [waits]
+
+
+def test_it_waits_for_ever_if_the_sweep_must_go_well_and_a_trial_failed_until_that_is_retried():
+    story = Swept(gpus=4)
+    sweep = story.sweep()
+    waits = after(story, "afterok", sweep)
+    [only] = story.trials(sweep, 1)
+    story.run(only)
+    story.ends(only, 1.0, code=1)
+    assert waits in story.state.doomed
+    story.fact(e.JobRetried, only)
+    assert waits not in story.state.doomed
+    story.run(only)
+    story.ends(only, 1.0)
+    assert story.plan() == [waits]
+
+
+def test_it_waits_again_when_more_is_asked_of_the_sweep():
+    story = Swept(gpus=4)
+    sweep = story.sweep()
+    [only] = story.trials(sweep, 1)
+    story.run(only)
+    waits = after(story, "afterok", sweep)
+    story.fact(e.JobHeld, waits)
+    story.ends(only, 1.0)
+    story.trials(sweep, 1)
+    story.fact(e.JobReleased, waits)
+    assert waits not in story.plan()
+
+
+def test_a_sweep_that_found_what_it_looked_for_went_well():
+    story = Swept(gpus=1)
+    sweep = story.sweep(target=0.5)
+    waits = after(story, "afterok", sweep)
+    first, second = story.trials(sweep, 2)
+    story.run(first)
+    story.ends(first, 0.1)
+    story.judge()
+    assert story.job(second).state is S.CANCELLED
+    assert story.job(second).result == 0
+    assert story.plan() == [waits]
+
+
+@given(
+    st.permutations(range(6)), st.sets(st.integers(0, 5)), st.sampled_from(["afterok", "afterany"])
+)
+def test_whoever_waits_for_many_is_told_by_the_one_that_matters(order, failing, kind):
+    story = Swept(gpus=6)
+    jobs = [story.submit() for _ in range(6)]
+    waits = after(story, kind, *jobs)
+    story.run(*jobs)
+    for at, number in enumerate(order):
+        story.exited(jobs[number], 1 if number in failing else 0)
+        ended = order[: at + 1]
+        spoiled = kind == "afterok" and any(each in failing for each in ended)
+        assert (waits in story.state.doomed) == spoiled
+        assert (waits in story.state.line) == (at == 5 and not spoiled)

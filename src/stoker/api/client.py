@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from signal import Signals
 from typing import Any, Protocol, Unpack, overload
 
-from stoker.api import link, stream
-from stoker.api.errors import StokerError, UsageError
+from stoker import wire
+from stoker.api import given, link, stream
+from stoker.api.errors import NotFound, UsageError, never_starts
+from stoker.api.given import selector, selectors
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
-from stoker.api.options import JobOptions, as_options, selector, selectors
+from stoker.api.options import JobOptions, as_options
 from stoker.api.origin import submission
 from stoker.api.sweeps import Sweeps
 
@@ -22,6 +25,7 @@ class HasJob(Protocol):
         """The job's label."""
 
 
+Word = str | int | float | os.PathLike[str]
 Which = int | str | Job | HasJob | Iterable[Any]
 """A job: its id, its label, a name, a range, `last`, what `submit` returned; or several."""
 MOST = 1_000_000
@@ -45,24 +49,21 @@ class Client(Sweeps):
 
     @overload
     def submit(
-        self, command: str | Sequence[str], *, array: str, **options: Unpack[JobOptions]
+        self, command: str | Sequence[Word], *, array: str, **options: Unpack[JobOptions]
     ) -> list[Job]: ...
     @overload
     def submit(
-        self, command: str | Sequence[str], *, array: None = None, **options: Unpack[JobOptions]
+        self, command: str | Sequence[Word], *, array: None = None, **options: Unpack[JobOptions]
     ) -> Job: ...
     def submit(
         self,
-        command: str | Sequence[str],
+        command: str | Sequence[Word],
         *,
         array: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job | list[Job]:
         """Queue a command: its words, or a line for the shell. An array gives a list of jobs."""
-        what: dict[str, object] = {"line": command}
-        if not isinstance(command, str):
-            what = {"argv": [os.fspath(word) for word in command]}
-        reply = self.send(what, {**options, "array": array})
+        reply = self.send(given.command(command), {**options, "array": array})
         jobs = self._found(reply)
         return jobs if array is not None else jobs[0]
 
@@ -72,13 +73,14 @@ class Client(Sweeps):
 
     def run(
         self,
-        command: str | Sequence[str],
+        command: str | Sequence[Word],
         *,
         timeout: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
         """Queue a command and wait for its end."""
-        return self.wait(self.submit(command, **options), timeout=timeout)[0]
+        patience = given.seconds(timeout)
+        return self.wait(self.submit(command, **options), timeout=patience)[0]
 
     def send(self, what: Mapping[str, object], options: Mapping[str, object]) -> dict[str, Any]:
         """Submit; return the reply as docs/api.md has it."""
@@ -100,17 +102,18 @@ class Client(Sweeps):
         limit: int | None = None,
     ) -> list[Job]:
         """Return jobs: those named, else all unfinished and the failures not yet seen."""
-        return self._jobs(
-            selectors(which), state=_joined(state), user=user, queue=queue, limit=limit
-        )
+        select = selectors(which)
+        if which and not select:
+            return []  # none of none: not all that there are
+        return self._jobs(select, state=_joined(state), user=user, queue=queue, limit=limit)
 
     queue = jobs
 
     def show(self, which: Which) -> Job:
         """Return one job."""
-        found = self._jobs(selectors([which]))
+        found = self.jobs(which)
         if len(found) != 1:
-            raise UsageError(f"{selector(which)} means {len(found)} jobs; jobs() returns them all.")
+            raise UsageError(f"{which!r:.60} means {len(found)} jobs; jobs() returns them all.")
         return found[0]
 
     def why(self, which: Which) -> Why:
@@ -127,11 +130,16 @@ class Client(Sweeps):
         part: int | None = None,
     ) -> str:
         """Return what a job has written so far; `stream="err"` is a stderr of its own."""
-        data = self.link.log(selector(which), stream=stream, tail=tail, attempt=attempt, part=part)
+        given.one_of(stream, given.STREAMS, "stream")
+        label = selector(which)
+        if attempt is not None:
+            self._check_attempt(label, attempt)
+        data = self.link.log(label, stream=stream, tail=tail, attempt=attempt, part=part)
         return b"".join(data).decode("utf-8", "replace")
 
     def follow(self, which: Which, *, stream: str = "out") -> Iterator[str]:
         """Yield a job's lines as it writes them, until it has ended."""
+        given.one_of(stream, given.STREAMS, "stream")
         rest = b""
         for piece in self.link.follow(selector(which), attempt=0, stream=stream):
             *lines, rest = (rest + piece).split(b"\n")
@@ -142,13 +150,14 @@ class Client(Sweeps):
 
     def wait(self, *which: Which, any: bool = False, timeout: float | None = None) -> list[Job]:
         """Wait until jobs have ended, or one of them with `any`; TimeoutError when time is up."""
-        reply = self.link.wait_long(selectors(which), any_of=any, timeout=timeout)
+        select = selectors(which)
+        reply = self.link.wait_long(select, any_of=any, timeout=given.seconds(timeout))
         for stuck in reply.get("stuck") or ():
-            raise StokerError(f"Job {stuck['id']} can never start: {stuck['text']}.")
+            raise never_starts(stuck, reply["jobs"])
         if not reply["finished"]:
             raise TimeoutError(f"The jobs have not ended within {timeout} s.")
         if len(reply["jobs"]) < int(reply.get("count") or 0):
-            return self._jobs(selectors(which))
+            return self._jobs(select)
         return [Job.of(view) for view in reply["jobs"]]
 
     def history(
@@ -187,9 +196,9 @@ class Client(Sweeps):
         """Take jobs off the queue, or end them: TERM, a grace time, KILL."""
         return self._act("cancel", which)
 
-    def kill(self, *which: Which, signal: str | None = None) -> Changed:
+    def kill(self, *which: Which, signal: str | int | Signals | None = None) -> Changed:
         """Send a signal to running jobs; without one, end them at once."""
-        return self._act("kill", which, signal=signal)
+        return self._act("kill", which, signal=given.signal_name(signal))
 
     def pause(self, *which: Which) -> Changed:
         """Stop running jobs in place; they keep their devices."""
@@ -217,8 +226,13 @@ class Client(Sweeps):
 
     def move(self, *which: Which, where: str = "first", other: Which | None = None) -> Changed:
         """Change the order of queued jobs: `first`, `last`, `before` or `after` the `other`."""
+        given.one_of(where, given.PLACES, "where")
+        if (where in {"before", "after"}) != (other is not None):
+            raise UsageError("before and after need an other job; first and last need none.")
         beside = selector(other) if other is not None else None
-        return self._act("move", which, where=where, other=beside)
+        # Several are moved in the order in which they are named.
+        reply = self.link.act("move", selectors(which), where=where, other=beside)
+        return Changed.of(reply)
 
     def seen(self, *which: Which) -> Changed:
         """Take failures off the bare listing."""
@@ -226,13 +240,13 @@ class Client(Sweeps):
 
     # -- manage ---------------------------------------------------------------------------
 
-    def drain(self, *devices: str, reason: str | None = None) -> Drained:
+    def drain(self, *devices: str | int, reason: str | None = None) -> Drained:
         """Start nothing more on these devices: `0`, `gpu1/0`, a whole machine, `all`."""
-        return Drained.of(self.link.drain(devices, reason))
+        return Drained.of(self.link.drain(given.devices(devices), reason))
 
-    def undrain(self, *devices: str) -> Drained:
+    def undrain(self, *devices: str | int) -> Drained:
         """Use drained devices again."""
-        return Drained.of(self.link.undrain(devices))
+        return Drained.of(self.link.undrain(given.devices(devices)))
 
     def daemon(self) -> dict[str, Any]:
         """Describe the daemon itself."""
@@ -250,7 +264,16 @@ class Client(Sweeps):
         return [Job.of(view) for view in views.values()]
 
     def _act(self, verb: str, which: Iterable[Any], **more: object) -> Changed:
-        return Changed.of(self.link.act(verb, selectors(which), **more))
+        return Changed.of(self.link.act(verb, selectors(which, ordered=False), **more))
+
+    def _check_attempt(self, label: str, attempt: int) -> None:
+        """An attempt that never began has no log."""
+        for view in self.link.jobs([label], limit=1)["jobs"]:
+            last = int(view["attempt"])
+            begun = view["state"] != "PENDING" or last == 0
+            if attempt > last or (attempt == last and not begun):
+                sentence = f"There is no attempt {attempt} of job {view['label']}."
+                raise NotFound(sentence, wire.EXIT_NOT_FOUND, "not_found")
 
 
 def _joined(state: str | Iterable[str] | None) -> str | None:

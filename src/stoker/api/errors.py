@@ -9,7 +9,8 @@ from stoker import wire
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
 __all__ = [
     "Full",
@@ -22,6 +23,7 @@ __all__ = [
     "UnknownOption",
     "Unreachable",
     "UsageError",
+    "never_starts",
     "of_kind",
 ]
 
@@ -48,14 +50,22 @@ class Full(StokerError):
 class UnknownOption(UsageError, TypeError):
     """A keyword that means nothing; the message lists those that do, the nearest first."""
 
-    def __init__(self, name: str, known: Iterable[str], what: str = "option") -> None:
-        listed = sorted(known, key=lambda each: (-_likeness(name, each), each))
+    def __init__(
+        self, name: str, known: Iterable[str], what: str = "option", prefix: str = ""
+    ) -> None:
+        def likeness(each: str) -> float:
+            return _likeness(name.removeprefix(prefix), each.removeprefix(prefix))
+
+        listed = sorted(known, key=lambda each: (-likeness(each), each))
         guess = ""
-        if listed and _likeness(name, listed[0]) >= 0.6:
+        if listed and likeness(listed[0]) >= 0.6:
             guess = f" Did you mean {listed[0]}?"
         super().__init__(f"There is no {what} '{name}'.{guess} There are: {', '.join(listed)}.")
         self.name = name
         self.valid = listed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_as_it_was, (type(self), self.args, self.__dict__))
 
 
 class NotPicklable(StokerError):
@@ -84,14 +94,24 @@ class JobFailed(StokerError):
         """The last lines of its log."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_again, (self.message, self.__dict__))
+        return (_as_it_was, (type(self), self.args, self.__dict__))
 
 
-def _again(message: str, values: dict[str, object]) -> JobFailed:
-    error = JobFailed(message)
+def _as_it_was(
+    kind: type[StokerError], args: tuple[object, ...], values: dict[str, object]
+) -> StokerError:
+    """Make an exception anew from another process, without asking its constructor."""
+    error = kind.__new__(kind, *args)
     error.__dict__.update(values)
     return error
 
+
+for _kind in (
+    StokerError, UsageError, DaemonUnreachable, NotFound, PermissionDenied, Impossible, Full,
+    UnknownOption, NotPicklable, JobFailed,
+):  # fmt: skip
+    _kind.__module__ = "stoker"  # so a traceback shows the name that a script can catch
+Unreachable.__name__ = Unreachable.__qualname__ = "Unreachable"
 
 _KINDS = {
     "not_found": NotFound,
@@ -113,6 +133,12 @@ def of_kind(error: StokerError) -> StokerError:
         return away
     kind = _KINDS.get(error.code)
     return kind(error.message, error.exit_code, error.code) if kind is not None else error
+
+
+def never_starts(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:
+    """Return what to say of a job that waits for something that will not come."""
+    labels = (str(view["label"]) for view in views if view["id"] == stuck["id"])
+    return StokerError(f"Job {next(labels, stuck['id'])} can never start: {stuck['text']}.")
 
 
 def _likeness(one: str, other: str) -> float:

@@ -59,6 +59,11 @@ class Future(concurrent.futures.Future[T]):
         return str(self._known()["label"])
 
     @property
+    def id(self) -> int:
+        """The number of its job: also a member of an array has one of its own."""
+        return int(self._known()["id"])
+
+    @property
     def paths(self) -> Paths:
         """Where its files are."""
         if self._paths is None:

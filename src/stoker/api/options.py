@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from stoker.api.errors import UnknownOption
+from stoker.api.errors import UnknownOption, UsageError
+from stoker.api.given import names
 
 Amount = int | float | str
 Time = int | str | timedelta
@@ -119,7 +120,7 @@ def as_options(given: Mapping[str, object], what: str = "option") -> dict[str, o
         if value is None or value is False:
             continue
         key = ALIASES.get(name, name)
-        found[key] = _listed(value) if key in LISTS else _value(key, value)
+        found[key] = _listed(key, value) if key in LISTS else _value(key, value)
     return found
 
 
@@ -151,12 +152,16 @@ def _absolute(text: str, *, filled_in: bool) -> str:
     return os.path.normpath(os.path.join(here, os.path.expanduser(text)))
 
 
-def _listed(value: object) -> list[str]:
+def _listed(key: str, value: object) -> list[str]:
     if isinstance(value, Mapping):
+        for name, text in value.items():
+            if text is None:
+                raise UsageError(f"{key}: {name} has no value. Give it a text, or leave it out.")
         return [f"{name}={text}" for name, text in value.items()]
     if isinstance(value, str | os.PathLike):
         return [os.fspath(value)]
-    assert isinstance(value, Iterable)
+    if not isinstance(value, Iterable) or isinstance(value, bytes):
+        raise UsageError(f"{key} must be a text or a list of texts, not {value!r}.")
     return [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value]
 
 
@@ -164,25 +169,4 @@ def _dependency(value: object) -> str:
     """Write `afterok:5:6` for jobs, futures and ids; texts are as they are."""
     if isinstance(value, str):
         return value
-    each = value if isinstance(value, Iterable) else [value]
-    return "afterok:" + ":".join(selector(job) for job in each)
-
-
-def selector(job: object) -> str:
-    """Return the text that means a job: its label, or whatever was given."""
-    for name in ("label", "job_id"):
-        text = getattr(job, name, None)
-        if isinstance(text, str):
-            return text
-    return str(job)
-
-
-def selectors(jobs: Iterable[object]) -> list[str]:
-    """Return what means these jobs; lists of them are taken apart."""
-    found: list[str] = []
-    for job in jobs:
-        if isinstance(job, list | tuple | set | frozenset | range):
-            found += selectors(job)
-        else:
-            found.append(selector(job))
-    return found
+    return "afterok:" + ":".join(names([value]))

@@ -11,9 +11,10 @@ from typing import Any, Unpack
 import msgspec
 
 from stoker.api.errors import UsageError
+from stoker.api.given import selector, words
 from stoker.api.jobs import Value
 from stoker.api.link import Link
-from stoker.api.options import JobOptions, selector
+from stoker.api.options import JobOptions
 from stoker.api.origin import submission
 from stoker.client.client import new_key
 
@@ -205,7 +206,7 @@ def _described(
         return _from_file(Path(file)), str(file)
     raw: dict[str, Any] = {"line": command}
     if command is not None and not isinstance(command, str):
-        raw = {"command": [os.fspath(word) for word in command]}
+        raw = {"command": words(command)}
     if points is not None:
         return {**raw, "method": "list", "points": [dict(row) for row in points]}, "the sweep"
     specs = {name: _spec(name, value) for name, value in (parameters or {}).items()}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stoker import wire
 from stoker.api import link as links
-from stoker.api.errors import NotFound, StokerError, Unreachable
+from stoker.api.errors import NotFound, StokerError, Unreachable, never_starts
 from stoker.api.stream import Stream
 
 LINGERS = 5.0
@@ -47,6 +47,8 @@ class Watcher:
         self.lock = threading.Lock()
         self.open: dict[int, list[Watched]] = {}
         self.fresh: set[int] = set()
+        self.depend: dict[str, set[int]] = {}
+        """Jobs that wait for others, by what they wait for."""
         self.thread: threading.Thread | None = None
         self.busy_at = 0.0
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -101,7 +103,12 @@ class Watcher:
         touched = self._take_fresh()
         for kind, content in stream.take():
             id = content.get("job")
-            if id not in self.open or kind in HARMLESS:
+            if kind in HARMLESS or id is None:
+                continue
+            if kind != "ProcessStarted":
+                # It may be what others wait for. Those that wait for the same are asked by one.
+                touched.update(min(waiting) for waiting in self.depend.values())
+            if id not in self.open:
                 continue
             if kind == "ProcessStarted":
                 for future in self.open[id]:
@@ -124,7 +131,7 @@ class Watcher:
 
     def _ask(self, ids: list[int]) -> None:
         try:
-            views = self.link.wait(list(ranges(ids)), timeout=0.0)["jobs"]
+            reply = self.link.wait(list(ranges(ids)), timeout=0.0)
         except NotFound as error:
             if len(ids) > 1:
                 half = len(ids) // 2
@@ -134,11 +141,35 @@ class Watcher:
             for future in self._closed(ids[0]):
                 future.breaks(error)
             return
-        for view in views:
+        for view in reply["jobs"]:
             id = int(view["id"])
             over = view["state"] in wire.FINISHED
             for future in self._closed(id) if over else self.open.get(id, ()):
                 future.stands(view)
+            self._note(id, view)
+        self._take_stuck(reply)
+
+    def _note(self, id: int, view: dict[str, Any]) -> None:
+        """Remember what a job waits for; member by member where each has its own to wait for."""
+        text = str(view.get("depends") or "")
+        key = f"{text} {id}" if "aftercorr" in text else text
+        if text and id in self.open and view["state"] == "PENDING":
+            self.depend.setdefault(key, set()).add(id)
+        elif key in self.depend:
+            self.depend[key].discard(id)
+            if not self.depend[key]:
+                del self.depend[key]
+
+    def _take_stuck(self, reply: dict[str, Any]) -> None:
+        """Tell the futures of jobs that can never start, and look at those like them."""
+        found = {int(stuck["id"]): stuck for stuck in reply.get("stuck") or ()}
+        for id, stuck in found.items():
+            for future in self._closed(id):
+                future.breaks(never_starts(stuck, reply["jobs"]))
+        for key, waiting in list(self.depend.items()):
+            if waiting & found.keys():
+                del self.depend[key]
+                self._look(waiting - found.keys())
 
     def _closed(self, id: int) -> list[Watched]:
         with self.lock:
@@ -147,6 +178,7 @@ class Watcher:
     def _give_up(self, error: BaseException) -> None:
         with self.lock:
             left, self.open, self.thread = self.open, {}, None
+            self.depend.clear()
         told = error if isinstance(error, StokerError) else StokerError(f"Our own fault: {error!r}")
         for futures in left.values():
             for future in futures:

@@ -96,6 +96,8 @@ class State:
         self.stoppable: dict[int, Job] = {}
         """Those of them that can be asked to stop and go on later."""
         self.dependents: dict[int, set[int]] = {}
+        self.blockers: dict[str, int] = {}
+        """By spec: one of the jobs that those who wait for several were seen to wait for."""
         self.doomed: set[int] = set()
         """Waiting jobs that can never start, because of what they wait for."""
         self.alarms: list[tuple[float, int]] = []
@@ -251,8 +253,11 @@ class State:
         return inf if left is None else boot + (at - job.started_at) + left * LATE
 
     def other(self, id: int) -> Other | None:
-        """A job as its dependants see it."""
-        job = self.jobs.get(id)
+        """A job, or all of a sweep, as its dependants see it."""
+        sweep, job = self.sweeps.get(id), self.jobs.get(id)
+        if sweep is not None:
+            began = sweep.created_at if sweep.issued else None
+            return Other(not sweep.open, sweep.went_well, began)
         if job is None:
             return None
         started = [past.started_at for past in job.past if past.started_at is not None]
@@ -314,6 +319,7 @@ class State:
         self.spec_users[hash] -= 1
         if not self.spec_users[hash]:
             del self.spec_users[hash], self.specs[hash]
+            self.blockers.pop(hash, None)
 
     def move(self, job: Job, to: JobState) -> None:
         """Take one step of the lifecycle."""

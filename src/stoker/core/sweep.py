@@ -61,6 +61,8 @@ class Sweep(Struct, omit_defaults=True, kw_only=True):
     """No more trials are wanted, whatever was asked for."""
     note: str | None = None
     """Why it cannot go on, if it cannot."""
+    forgiven: int = 0
+    """How many trials had failed when its owner last said that it should go on."""
     issued: int = 0
     """How many trials it has had; the next one has this number."""
     counts: dict[str, int] = {}
@@ -84,6 +86,18 @@ class Sweep(Struct, omit_defaults=True, kw_only=True):
     def open(self) -> bool:
         """Whether it goes on."""
         return self.unfinished > 0 or self.wanting
+
+    @property
+    def went_well(self) -> bool:
+        """Whether none of its trials failed or was given up."""
+        return not (self.counts.get(FAILED) or (self.counts.get(CANCELLED) and not self.reached))
+
+    @property
+    def reached(self) -> bool:
+        """Whether a trial was as good as was hoped for."""
+        if self.target is None or self.best is None:
+            return False
+        return not self.better(self.target, self.best)
 
     def better(self, value: float, than: float) -> bool:
         """Whether a figure is better than another one."""
@@ -188,5 +202,6 @@ def definition_of(sweep: Sweep, asked: Sweep) -> Sweep:
     return replace(
         asked, id=sweep.id, created_at=sweep.created_at, issued=sweep.issued, counts=sweep.counts,
         best=sweep.best, best_job=sweep.best_job, ended_at=sweep.ended_at,
+        forgiven=sweep.counts.get(FAILED, 0),
         resident=sweep.resident,
     )  # fmt: skip

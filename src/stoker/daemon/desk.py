@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.events import Event, JobRecalled, TrialsRecalled
 from stoker.core.job import Job, Spec
-from stoker.core.selectors import NotFound, select
+from stoker.core.selectors import NotFound, select, sweep_meant
 from stoker.core.state import State
 from stoker.core.sweep import trial_of
 from stoker.core.units import BadValue
@@ -67,6 +67,18 @@ class Desk(Struct):
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
 
+    def one(self, word: str, state: State) -> int:
+        """The first of the jobs that a selector means; a sweep may have none yet."""
+        ids = self.ids([word], state)
+        if not ids:
+            note = next(
+                (s.note for s in state.sweeps.values() if s.id == sweep_meant(word, state)), None
+            )
+            raise Refusal(
+                f"Sweep {word} has no trials yet{f': {note}' if note else ''}.", "not_found"
+            )
+        return ids[0]
+
     def either(self, id: int, state: State) -> tuple[Job, Spec]:
         """A job from memory or from the store."""
         job = state.jobs.get(id)
@@ -91,7 +103,7 @@ class Desk(Struct):
         """The facts that bring finished jobs back to memory."""
         events: list[Event] = []
         for id in ids:
-            if id not in state.jobs:
+            if id not in state.jobs and id not in state.sweeps:
                 job, spec = self.either(id, state)
                 events.append(JobRecalled(at=at, job=job, spec=spec))
         return events

@@ -21,6 +21,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.options import Context, Wanted, read
 from stoker.core.policy.place import could_ever
 from stoker.core.request import GPU, Request, describe
+from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount
 from stoker.daemon import requests as r
@@ -212,7 +213,11 @@ def context(desk: Desk, state: State, now: Moment) -> Context:
             if not job.finished and job.name == name and job.user == desk.user
         ]
 
-    return Context(now.at, lambda word: desk.ids([word], state), singleton)
+    def resolve(word: str) -> list[int]:
+        sweep = sweep_meant(word, state)  # all of it, also the trials that it does not have yet
+        return [sweep] if sweep is not None else desk.ids([word], state)
+
+    return Context(now.at, resolve, singleton)
 
 
 def _receipt(

@@ -170,7 +170,7 @@ def explain(desk: Desk, word: str) -> Decide:
     """Why a job is where it is."""
 
     def decide(state: State, now: Moment) -> Decision:
-        id = desk.ids([word], state)[0]
+        id = desk.one(word, state)
         job, _ = desk.either(id, state)
         found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
         if id not in state.jobs:
@@ -216,6 +216,7 @@ def log_of(desk: Desk, word: str) -> Decide:
 
     def decide(state: State, now: Moment) -> Decision:
         found = []
+        desk.one(word, state)
         for id in desk.ids([word], state):
             job, spec = desk.either(id, state)
             found.append((job_view(job, spec, state, now, desk.logs), job, spec))

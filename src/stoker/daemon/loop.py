@@ -228,6 +228,14 @@ class Loop:
             raise
         except StoreError as error:
             print(f"stoker: {error}", file=sys.stderr, flush=True)
+        except Exception:
+            if not asks:
+                raise
+            # A request brought a bug of ours to light. It is refused, nothing of this turn has
+            # happened, and others are not to suffer for it.
+            import traceback
+
+            traceback.print_exc()
         if self.engine.state.boards and may_start:
             self.sweeps.after(self.engine.state)
         self.waits.check(self.engine.state, self.desk, self._last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
@@ -19,7 +20,16 @@ from stoker.core.events import (
 )
 from stoker.core.job import Command, Source, Spec
 from stoker.core.state import State
-from stoker.core.sweep import CANCELLED, FAILED, Rule, Sweep, Trial, trial_of, word_of
+from stoker.core.sweep import (
+    CANCELLED,
+    FAILED,
+    Rule,
+    Sweep,
+    Trial,
+    definition_of,
+    trial_of,
+    word_of,
+)
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
@@ -34,8 +44,9 @@ from stoker.sweep.values import canonical
 
 MOST_TRIALS = 100_000
 """Trials that are all submitted at the beginning; whoever has more says how many are wanted."""
-THINKING = ("tpe", "gp")
-"""Methods that look at the results so far."""
+NEEDS = {"tpe": ("optuna",), "gp": ("optuna", "scipy", "torch")}
+THINKING = frozenset(NEEDS)
+"""Methods that look at the results so far, and what they need for that."""
 
 
 class Kept(Struct):
@@ -53,6 +64,15 @@ def submit(desk: Desk, body: r.Sweep) -> Decide:
         definition = check(body.definition)
     except BadSweep as error:
         raise Refusal(str(error), "usage") from None
+
+    lacks = [name for name in NEEDS.get(definition["method"], ()) if find_spec(name) is None]
+    if lacks:
+        extra = "gp" if definition["method"] == "gp" else "optuna"
+        raise Refusal(
+            f"The method {definition['method']} needs {' and '.join(lacks)}, which the daemon's"
+            f" Python does not have. Install it: pip install 'stoker[{extra}]'",
+            "usage",
+        )
 
     def decide(state: State, now: Moment) -> Decision:
         again = desk.store.find_key(body.key) if body.key else None
@@ -116,6 +136,9 @@ class _Intake:
             if word_of(trial.state, trial.score) in (FAILED, CANCELLED)
             and (asks or trial.params in keys)
         ]
+        if known is not None and definition_of(known, self._goal()).reached:
+            missing, again = [], []
+            ready.wanted.warnings.append("its target has been reached already")
         kept = Kept(self.definition, spec, digest(encode(spec)))
         sweep = self._sweep(kept, asks, have, len(missing))
         if self.body.dry_run:
@@ -141,6 +164,14 @@ class _Intake:
                 after.sweeps[sweep.id], len(missing), len(again), ready.wanted.warnings
             ),
         )
+
+    def _goal(self) -> Sweep:
+        """What is asked for now, as far as it says when it is enough."""
+        metric = self.definition["metric"] or {}
+        return Sweep(
+            id=0, name="", user="", identity="", definition="", method="", created_at=0.0,
+            target=metric.get("target"), maximize=metric.get("goal") == "maximize",
+        )  # fmt: skip
 
     def _sweep(self, kept: Kept, asks: bool, have: dict[str, Trial], missing: int) -> Sweep:
         definition, metric = self.definition, self.definition["metric"]

@@ -125,8 +125,8 @@ def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str,
 
 def _state(sweep: Sweep) -> str:
     if not sweep.open:
-        every = sum(sweep.counts.values())
-        return "CANCELLED" if every and sweep.counts.get(CANCELLED, 0) == every else "DONE"
+        given_up = sweep.ended and sweep.counts.get(CANCELLED) and not sweep.reached
+        return "CANCELLED" if given_up else "DONE"
     if sweep.counts.get(RUNNING):
         return "RUNNING"
     return "HELD" if sweep.held else "WAITING"

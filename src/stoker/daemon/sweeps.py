@@ -11,7 +11,7 @@ from msgspec.json import decode
 from stoker.core import events as e
 from stoker.core.lifecycle import FINISHED
 from stoker.core.state import State
-from stoker.core.sweep import WAITING, Sweep, Trial
+from stoker.core.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
 from stoker.daemon.desk import Desk
 from stoker.daemon.sampler import Sampler
 from stoker.daemon.sweep_intake import THINKING, Kept, as_trial, kept
@@ -21,6 +21,11 @@ from stoker.sweep.values import canonical
 
 AT_ONCE = 64
 """Trials of an endless sequence that are added at a time."""
+
+
+IN_A_ROW = 10
+"""So many failures without a single success are not bad luck."""
+IN_VAIN = "its last {} trials have failed, and none has succeeded; `stoker release {}` goes on"
 
 
 class Sweeps:
@@ -44,7 +49,10 @@ class Sweeps:
             sweep = state.sweeps[id]
             if sweep.wanting and id not in self.asking and self._idle(sweep):
                 self.asking.add(id)
-                self._think(state, sweep)
+                if in_vain(sweep):
+                    self.ask(_More(self, id, [], trouble=IN_VAIN.format(IN_A_ROW, id)))
+                else:
+                    self._think(state, sweep)
 
     @staticmethod
     def _idle(sweep: Sweep) -> bool:
@@ -141,6 +149,12 @@ class _More:
     def refuse(self, refusal: Refusal) -> None:
         """It is not: another one will be thought of when something happens."""
         self.sweeps.asking.discard(self.sweep)
+
+
+def in_vain(sweep: Sweep) -> bool:
+    """Whether more trials would only fail like all those before."""
+    failed, well = sweep.counts.get(FAILED, 0), sweep.counts.get(DONE) or sweep.counts.get(STOPPED)
+    return not well and failed - sweep.forgiven >= IN_A_ROW
 
 
 def told(trial: Trial) -> dict[str, Any]:

@@ -55,6 +55,15 @@ class Wait:
                 self.left |= {id for id in fresh if not state.jobs[id].finished}
         return any(state.sweeps[id].wanting for id in self.sweeps)
 
+    def notes(self, state: State) -> list[str]:
+        """Why sweeps cannot go on that would have to."""
+        sweeps = [state.sweeps[id] for id in self.sweeps]
+        return [
+            f"sweep {sweep.id} cannot go on: {sweep.note}"
+            for sweep in sweeps
+            if sweep.wanting and sweep.note
+        ]
+
     def answer(self, reply: Any) -> None:
         """From here on the list of waits looks after it."""
         self.waits.waiting.append(self)
@@ -98,13 +107,14 @@ class Waits:
                 for id in (wait.left if wait in fresh else wait.left & touched)
                 if id not in state.jobs or state.jobs[id].finished
             }
+            notes = wait.notes(state) if wait.sweeps and not wait.left else []
             stuck = self._stuck(wait, state, wait in fresh or bool(failed))
             over = not (wait.left or more) or (wait.any and len(wait.left) < len(wait.ids))
             timed_out = wait.until is not None and now >= wait.until
-            if over or timed_out or wait.gone or (stuck and len(stuck) == len(wait.left)):
+            if over or timed_out or wait.gone or notes or (stuck and len(stuck) == len(wait.left)):
                 self.waiting.remove(wait)
                 if not wait.gone:
-                    wait.done(_result(wait, state, desk, stuck, over), None)
+                    wait.done({**_result(wait, state, desk, stuck, over), "notes": notes}, None)
 
     @staticmethod
     def _stuck(wait: Wait, state: State, look: bool) -> list[tuple[int, str]]:
@@ -132,9 +142,8 @@ def _result(
             if worst is None or (job.result or 0) > (worst[0].result or 0):
                 worst = (job, spec)
         found = [worst] if worst else []
-    finished = not wait.left or (wait.any and over)
     return {
-        "finished": finished,
+        "finished": over,
         "count": len(shown),
         "jobs": [job_view(job, spec, state, now, desk.logs) for job, spec in found],
         "stuck": [{"id": id, "text": text} for id, text in stuck],

@@ -21,6 +21,7 @@ from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.policy.share import after_shortage
 from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped, stopped_early
 from stoker.core.state import State
+from stoker.core.sweep import Sweep
 
 Wishes = list[Instruction]
 
@@ -59,7 +60,7 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
         state.move(job, JobState.RUNNING)
     state.look_whether_stoppable(job)
     state.touched.add(job.id)
-    wake_dependents(state, job, event.at)
+    wake_dependents(state, job.id, event.at)
     return []
 
 
@@ -260,22 +261,35 @@ def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
     sweep = state.sweep_of(job)
     if sweep is not None:
         state.look_whether_best(job)
-        sweep.look_whether_over(at)
-    wake_dependents(state, job, at)
+        look_whether_over(state, sweep, at)
+    wake_dependents(state, job.id, at)
     wishes: Wishes = [AnnounceEnd(job.id)]
     if not state.live:
         wishes.append(AnnounceEmpty())
     return wishes
 
 
-def wake_dependents(state: State, job: Job, at: float) -> None:
-    """Look again at the jobs that wait for this one."""
+def look_whether_over(state: State, sweep: Sweep, at: float) -> None:
+    """A sweep may have come to its end, or go on again: tell whoever waits for all of it."""
+    before = sweep.ended_at is None
+    sweep.look_whether_over(at)
+    if before != (sweep.ended_at is None):
+        wake_dependents(state, sweep.id, at)
+
+
+def wake_dependents(state: State, other: int, at: float) -> None:
+    """Look again at the jobs that wait for this one, or for this sweep."""
     settled: dict[str, tuple[bool, bool]] = {}
     """By spec: whether they go on waiting, and whether for ever."""
-    for id in sorted(state.dependents.get(job.id, ())):
+    for id in sorted(state.dependents.get(other, ())):
         waiting = state.jobs[id]
         if waiting.spec not in settled:  # a bulk of them has the same answer: ask once
-            how, _, wake = state.dependency_standing(waiting, at)
+            if _waits_for_more(state, waiting, other):
+                settled[waiting.spec] = (True, id in state.doomed)
+                continue
+            how, others, wake = state.dependency_standing(waiting, at)
+            if others:
+                state.blockers[waiting.spec] = others[-1]
             dependency = state.specs[waiting.spec].dependency
             alike = dependency is not None and not (dependency.by_member or dependency.delayed)
             waits = alike and how is not Standing.MET and wake is None
@@ -283,3 +297,20 @@ def wake_dependents(state: State, job: Job, at: float) -> None:
         waits, doomed = settled[waiting.spec]
         if id in state.line or not waits or doomed != (id in state.doomed):
             state.admit(waiting, at)
+
+
+def _waits_for_more(state: State, waiting: Job, other: int) -> bool:
+    """Whether a job waits for yet another one, so that this one cannot have changed anything.
+
+    Of a large array, each member that ends would otherwise be a look at all of them.
+    """
+    blocker = state.blockers.get(waiting.spec)
+    dependency = state.specs[waiting.spec].dependency
+    if blocker is None or blocker == other or dependency is None or dependency.any:
+        return False
+    if any(clause.kind not in ("afterok", "afterany") for clause in dependency.clauses):
+        return False
+    this, that = state.other(other), state.other(blocker)
+    if this is None or that is None or that.finished or that.doomed or this.doomed:
+        return False
+    return not this.finished or this.ok or all(c.kind == "afterany" for c in dependency.clauses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.changes.attempts import finish, set_deadline, wake_dependents
+from stoker.core.changes.attempts import finish, look_whether_over, set_deadline, wake_dependents
 from stoker.core.instructions import (
     EndAttempt,
     Instruction,
@@ -88,7 +88,7 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     state.move(job, JobState.PENDING)
     sweep = state.sweep_of(job)
     if sweep is not None:
-        sweep.look_whether_over(event.at)
+        look_whether_over(state, sweep, event.at)
     job.attempt += 1
     job.retries = job.requeues = 0
     job.begin_at, job.ended_at, job.cause = None, None, None
@@ -104,7 +104,7 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)
     state.admit(job, event.at)
-    wake_dependents(state, job, event.at)
+    wake_dependents(state, job.id, event.at)
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.changes.attempts import set_deadline
+from stoker.core.changes.attempts import look_whether_over, set_deadline
 from stoker.core.instructions import Instruction
 from stoker.core.job import Job
 from stoker.core.naming import name_of
@@ -84,7 +84,7 @@ def _on_trials(state: State, event: e.JobsSubmitted) -> Wishes:
         state.note_trial(job)
         set_deadline(state, job)
         state.admit(job, event.at)
-    sweep.ended_at = None
+    look_whether_over(state, sweep, event.at)
     state.touched_sweeps.add(sweep.id)
     state.rest.next_id = event.first + event.count
     state.rest_changed = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.changes.attempts import current
+from stoker.core.changes.attempts import current, look_whether_over
 from stoker.core.instructions import EndAttempt, Instruction
 from stoker.core.job import Score
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
-from stoker.core.sweep import Board, definition_of, trial_of, worst
+from stoker.core.sweep import FAILED, Board, definition_of, trial_of, worst
 
 Wishes = list[Instruction]
 
@@ -28,7 +28,7 @@ def on_sweep_defined(state: State, event: e.SweepDefined) -> Wishes:
     rest.last_first, rest.last_count = sweep.id, 1
     state.rest_changed = True
     state.line.stirred = True  # it may run more at a time than before
-    sweep.look_whether_over(event.at)
+    look_whether_over(state, sweep, event.at)
     return []
 
 
@@ -45,9 +45,11 @@ def on_sweep_changed(state: State, event: e.SweepChanged) -> Wishes:
         sweep.priority = event.priority
     if event.note is not None:
         sweep.note = event.note or None
+        if sweep.note is None:
+            sweep.forgiven = sweep.counts.get(FAILED, 0)
     state.touched_sweeps.add(sweep.id)
     state.line.stirred = True
-    sweep.look_whether_over(event.at)
+    look_whether_over(state, sweep, event.at)
     return []
 
 

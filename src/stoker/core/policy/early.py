@@ -41,7 +41,7 @@ def judged(state: State, at: float) -> Iterator[Event]:
         if board is not None and hopeless(sweep, board, job, rung):
             yield TrialStopped(at=at, job=id, attempt=job.attempt)
     for sweep in [state.sweeps[id] for id in state.touched_sweeps]:
-        if sweep.id in state.boards and reached(sweep) and not sweep.ended:
+        if sweep.id in state.boards and sweep.reached and not sweep.ended:
             yield from enough(state, sweep, at)
 
 
@@ -97,13 +97,6 @@ def shares(eta: float, brackets: int) -> list[int]:
     One that is first compared later goes on for longer: about as much time goes to each bracket.
     """
     return [ceil(brackets * eta**later / (later + 1)) for later in reversed(range(brackets))]
-
-
-def reached(sweep: Sweep) -> bool:
-    """Whether a trial was as good as was hoped for."""
-    if sweep.target is None or sweep.best is None:
-        return False
-    return not sweep.better(sweep.target, sweep.best)
 
 
 def enough(state: State, sweep: Sweep, at: float) -> Iterator[Event]:

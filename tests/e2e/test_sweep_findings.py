@@ -1,0 +1,63 @@
+"""Sweeps without a trial, that only fail, that grow while somebody waits, that have enough."""
+
+import sys
+
+from e2e.box import Box, until
+from e2e.test_sweeps import counts, sweep, whole
+
+TPE = ("--minimize", "loss", "--method", "tpe", "-n", "3")
+LOSS = "from stoker.training import report; report(loss={x})"
+
+
+def test_a_sweep_without_trials_can_be_asked_about(box: Box) -> None:
+    id, _ = sweep(box, *TPE, "--hold", "--param", "x=uniform(0,1)", "python -c '...' {x}")
+    daemon = box.client.daemon()["pid"]
+    for verb in ("why", "metrics", "logs"):
+        done = box.stoker(verb, id)
+        assert "Traceback" not in done.stderr
+        assert "500" not in done.stderr
+        assert done.returncode in (0, 3), (verb, done.stderr)
+    waited = box.client.wait([id], timeout=0.0)
+    assert not waited["finished"]
+    box.stoker("cancel", id)
+    assert box.client.wait([id], timeout=30)["finished"]
+    assert box.client.daemon()["pid"] == daemon
+
+
+def test_whoever_waits_for_a_growing_sweep_waits_for_all_of_it(box: Box) -> None:
+    words = ("--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
+    id, _ = sweep(box, *TPE, "--max-running", "1", *words)
+    last = box.submit("--dependency", f"afterok:{id}", "true")
+    assert box.client.wait([id], timeout=60)["count"] == 3
+    assert box.end_of(last)["result"] == 0
+    trials = whole(box, id)["trials"]
+    assert len(trials) == 3
+    begun = box.client.jobs([str(last)])["jobs"][0]["started_at"]
+    assert all(trial["ended_at"] <= begun for trial in trials)
+
+
+def test_a_sweep_that_only_fails_is_not_endless(box: Box) -> None:
+    id, _ = sweep(box, "--method", "random", "--param", "x=uniform(0,1)", "exit 1; {x}")
+    said = box.client.wait([id], timeout=60)
+    assert not said["finished"]
+    assert "have failed" in said["notes"][0]
+    failed = counts(box, id)["failed"]
+    assert 10 <= failed < 40
+    box.stoker("release", id)
+    more = until(lambda: (count := counts(box, id)["failed"]) > failed and count)
+    assert more >= failed + 1
+    box.stoker("cancel", id)
+
+
+def test_a_target_that_was_reached_is_reached_for_good(box: Box) -> None:
+    words = ("--minimize", "loss", "--target", "0.5", "--max-running", "1",
+             "--param", "x=0.4,0.6,0.7,0.8", sys.executable, "-c", LOSS)  # fmt: skip
+    id, _ = sweep(box, *words)
+    done = box.stoker("wait", id)
+    assert done.returncode == 0, done.stderr
+    before = counts(box, id)
+    assert before["done"] >= 1
+    again = box.stoker("sweep", *words)
+    assert again.stdout.strip() == id
+    assert "its target has been reached already" in again.stderr
+    assert counts(box, id) == before
