@@ -2,9 +2,9 @@
 # but python3 (3.11 or newer) and make.
 #
 #   make demo    a small sweep on declared devices, no GPU needed
-#   make test    all suites          (ARGS='-k name' goes to pytest)
-#   make proofs  what takes minutes: all frameworks, and the training examples preempted ten
-#                times each
+#   make test    all suites but the proofs  (ARGS='-k name' goes to pytest)
+#   make proofs  what takes minutes: real frameworks, some 3 GB of them, and the training
+#                examples preempted ten times each
 #   make lint    ruff, mypy, import-linter
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
 #   make clean   remove what the above made, except .venv and .venv-frameworks
@@ -19,12 +19,13 @@ ARGS ?=
 demo: .venv/.installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo/demo.sh
 
-test: .venv/.dev .venv-frameworks/.installed
+test: .venv/.dev
 	@.ci/packages test
 	@.ci/test $(BIN)/python -m "not proof" $(ARGS)
 
 proofs: .venv/.dev .venv-frameworks/.installed
-	@STOKER_PREEMPTIONS=10 .ci/test $(BIN)/python tests/frameworks $(ARGS)
+	@.ci/packages test
+	@STOKER_PREEMPTIONS=10 .ci/test $(BIN)/python -m proof tests/frameworks tests/containers $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

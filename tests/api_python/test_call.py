@@ -1,5 +1,6 @@
 """The runner of calls, by itself: a process that is told to stop, or finds things odd."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -220,6 +221,41 @@ def test_a_function_that_swallows_the_stop_is_stopped_all_the_same(bench: Bench)
     bench.write(Stubborn(mark), bench.go)
     assert bench.stop_at(mark.with_suffix(".1"))[0] == 75
     assert bench.outcome() is None
+
+
+@pytest.mark.parametrize("timeouts", [0, 3])
+def test_a_function_that_swallows_everything_for_ever_is_stopped_all_the_same(
+    bench: Bench, timeouts: int
+) -> None:
+    class Deaf(Counter):
+        def __call__(self, go: Path) -> int:
+            print("last words")  # into a buffer
+            while True:
+                with contextlib.suppress(BaseException):
+                    super().__call__(go)
+
+    mark = bench.base / "mark"
+    bench.write(Deaf(mark), bench.go, signal_delay=1, timeouts=timeouts)
+    code, said = bench.stop_at(mark.with_suffix(".1"), STOKER_DEADLINE=str(time.time() + 2))
+    assert code == (75 if timeouts else 124)
+    assert "last words" in said
+    assert ("its time was up once, and max_num_timeout is 0" in said) == (not timeouts)
+    assert bench.outcome() is None
+
+
+@pytest.mark.parametrize("wrong", [5, stoker.DelayedSubmission(None)])  # type: ignore[arg-type]
+def test_a_checkpoint_that_returns_something_else_is_told(bench: Bench, wrong: object) -> None:
+    class Wrong(Counter):
+        def checkpoint(self, go: Path) -> Any:
+            return wrong
+
+    mark = bench.base / "mark"
+    bench.write(Wrong(mark), bench.go)
+    assert bench.stop_at(mark.with_suffix(".1"))[0] == 1
+    found = bench.outcome()
+    assert found is not None
+    assert isinstance(found.error, TypeError)
+    assert "must return a stoker.DelayedSubmission, or None, not" in str(found.error)
 
 
 def test_asked_to_stop_when_it_is_done_it_does_not_begin_anew(bench: Bench) -> None:

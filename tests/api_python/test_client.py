@@ -1,6 +1,7 @@
 """The verbs of the command line, from Python, by a real daemon."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ def test_a_command_by_words_and_by_line(client: stoker.Client, box: Box) -> None
     assert client.logs(words) == "a b c\n"
     assert (line.state, line.exit_code, line.cause, line.ok) == ("FAILED", 3, "exit 3", False)
     assert client.logs(line.id, tail=1) == "3\n"
+    assert client.logs(line, attempt=0) == "3\n"
+    with pytest.raises(stoker.NotFound, match=f"There is no attempt 9 of job {line.label}"):
+        client.logs(line, attempt=9)
     assert words.ended_at is not None
     assert datetime.now(UTC) - words.ended_at < timedelta(hours=1)
     assert words.directory == str(box.user)
@@ -52,6 +56,8 @@ def test_arrays_and_lines_are_lists(client: stoker.Client) -> None:
     ended = client.wait(array, lines, timeout=SOON)
     assert [job.result for job in ended] == [0, 0, 0, 0, 4]
     assert client.logs(array[2]) == "2\n"
+    assert [job.label for job in client.jobs(job for job in array)] == [job.label for job in array]
+    assert client.jobs([]) == [], "none of none, not all that there are"
     assert client.show(array[0]).label == array[0].label
 
 
@@ -71,7 +77,7 @@ def test_waiting_for_one_of_several_and_not_for_ever(client: stoker.Client, tmp_
 def test_a_job_that_can_never_start_is_not_waited_for(client: stoker.Client) -> None:
     failed = client.run("exit 1", timeout=SOON)
     waits = client.submit("true", dependency=failed)
-    with pytest.raises(stoker.StokerError, match="can never start"):
+    with pytest.raises(stoker.StokerError, match=f"Job {waits.label} can never start: ."):
         client.wait(waits, timeout=SOON)
     client.cancel(waits)
     client.seen(failed)
@@ -103,7 +109,7 @@ def test_the_verbs_that_change_jobs(client: stoker.Client, tmp_path: Path) -> No
 def test_a_signal_of_ones_own(client: stoker.Client) -> None:
     job = client.submit(["sleep", "300"])
     until(lambda: client.show(job).pid)
-    assert client.kill(job, signal="USR1").done
+    assert client.kill(job, signal=signal.SIGUSR1).done
     ended = client.wait(job, timeout=SOON)[0]
     assert (ended.cause, ended.result) == ("killed by SIGUSR1", 138)
     client.seen(job)
@@ -127,7 +133,7 @@ def test_machines_and_gpus(client: stoker.Client) -> None:
     drained = client.drain("1", reason="broken fan")
     assert drained.devices == [f"{node.name}/gpu:1"]
     assert client.gpus()[1].state == "drained"
-    assert client.undrain("1").devices == drained.devices
+    assert client.undrain(1).devices == drained.devices
 
 
 def test_history(client: stoker.Client) -> None:

@@ -24,6 +24,7 @@ SOON = 30.0
 class Odd(Exception):
     def __init__(self, one: int, other: int) -> None:
         super().__init__(one)
+        self.other = other
 
 
 class Own(Exception):
@@ -109,12 +110,24 @@ def test_what_it_raises_comes_back_as_it_was_with_the_traceback(
     assert "in fail" in (future.stdout() or "")
 
 
-def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> None:
+def test_an_exception_that_cannot_be_made_from_its_args_comes_back(
+    executor: stoker.Executor,
+) -> None:
     def raises() -> None:
         raise Odd(1, 2)
 
+    with pytest.raises(Odd) as caught:
+        executor.submit(raises).result(SOON)
+    assert (caught.value.args, caught.value.other) == ((1,), 2)
+    assert "in raises" in str(caught.value.__cause__)
+
+
+def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> None:
+    def raises() -> None:
+        raise Own(threading.Lock())
+
     results = executor.map_array(lambda function: function(), [raises, threading.Lock])
-    with pytest.raises(NotPicklable, match=r"cannot be pickled.*Odd: 1") as caught:
+    with pytest.raises(NotPicklable, match=r"cannot be pickled.*Own: <unlocked") as caught:
         results[0].result(SOON)
     assert "in raises" in str(caught.value.__cause__)
     with pytest.raises(NotPicklable, match=r"What it returned \(_thread.lock\) cannot be pickled"):
@@ -122,6 +135,7 @@ def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> No
 
 
 def test_a_call_that_cannot_be_pickled_is_not_submitted(executor: stoker.Executor) -> None:
+    executor.submit(add, 1).result(SOON)
     before = set(Path(stoker.api.folders.default_base()).iterdir())
     with pytest.raises(NotPicklable, match="open files, connections"):
         executor.submit(print, threading.Lock())
@@ -164,6 +178,7 @@ def test_a_call_that_is_tried_again_has_the_outcome_of_its_last_attempt(
 def test_an_impossible_call_is_refused_with_the_servers_sentence(
     executor: stoker.Executor,
 ) -> None:
+    executor.submit(add, 1).result(SOON)
     executor.update_parameters(gpus=64)
     before = set(Path(stoker.api.folders.default_base()).iterdir())
     with pytest.raises(stoker.Impossible, match="No machine can ever give 64 GPUs") as caught:
@@ -182,6 +197,24 @@ def test_stderr_of_its_own(executor: stoker.Executor) -> None:
     future = executor.submit(both)
     future.result(SOON)
     assert (future.stdout(), future.stderr()) == ("out\n", "err\n")
+
+
+def test_a_call_that_can_never_start_is_not_waited_for(
+    client: stoker.Client, executor: stoker.Executor, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    fails = client.submit(f"until [ -e {go} ]; do sleep 0.02; done; exit 1")
+    executor.update_parameters(dependency=fails)
+    calls = [executor.submit(add, 1), *executor.map_array(add, range(3))]
+    until(lambda: watcher.watcher_of(client.link).depend)
+    go.touch()
+    for call in calls:
+        with pytest.raises(stoker.StokerError, match=f"Job {call.job_id} can never start: ."):
+            call.result(SOON)
+    with pytest.raises(stoker.StokerError, match="can never start"):
+        executor.submit(add, 1).result(SOON)
+    client.cancel(client.jobs("add", state="PENDING"))
+    client.seen(fails)
 
 
 # -------------------------------------------------------------------------------- cancelling
@@ -214,10 +247,11 @@ def test_a_call_that_is_over_is_not_cancelled(executor: stoker.Executor) -> None
 
 def test_shutdown_can_cancel_what_has_not_started(client: stoker.Client, tmp_path: Path) -> None:
     executor = stoker.Executor(client=client, gpus=4)
-    first, second = (executor.submit(wait_for, tmp_path / "go") for _ in range(2))
+    first, *others = executor.map_array(wait_for, [tmp_path / "go"] * 3)
     until(first.running)
     executor.shutdown(wait=False, cancel_futures=True)
-    assert (first.cancelled(), second.cancelled()) == (False, True)
+    assert not first.cancelled()
+    assert all(other.cancelled() for other in others)
     (tmp_path / "go").touch()
     assert first.result(SOON) == "done"
     with pytest.raises(RuntimeError, match="after shutdown"):

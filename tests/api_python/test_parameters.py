@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from submitit import AutoExecutor, LocalExecutor, SlurmExecutor
 
 import stoker
 from stoker.api import options, parameters
@@ -12,6 +13,7 @@ from stoker.api.errors import UnknownOption
 from stoker.api.parameters import Settings
 from stoker.cli.jobflags import JOB
 from stoker.core.options import KNOWN
+from stoker.core.units import parse_duration
 
 
 def settled(checkpoints: bool = False, **given: object) -> Settings:
@@ -47,10 +49,34 @@ def test_submitits_names() -> None:
 def test_slurms_names_are_used_where_they_mean_something_and_passed_over_elsewhere() -> None:
     found = settled(
         timeout_min=5, slurm_time=10, slurm_partition="dev", slurm_array_parallelism=2,
-        slurm_srun_args=["-x"], slurm_use_srun=False, local_setup=[],
+        slurm_srun_args=["-x"], slurm_use_srun=False, local_setup=[], local_timeout_min=1,
     )  # fmt: skip
     assert found.options == {"time": "600s", "queue": "dev"}
     assert found.at_once == 2
+
+
+@pytest.mark.parametrize("prefix", ["slurm", "local"])
+def test_all_of_submitits_names_are_known(prefix: str) -> None:
+    kinds = {"slurm": SlurmExecutor, "local": LocalExecutor}
+    for name in kinds[prefix]._valid_parameters() | AutoExecutor._valid_parameters():
+        parameters.check({f"{prefix}_{name}": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("slurm_partion", "slurm_partition"),
+        ("slurm_srun_arg", "slurm_srun_args"),
+        ("local_setups", "local_setup"),
+        ("debug_timeout", "debug_timeout_min"),
+    ],
+)
+def test_a_misspelt_name_behind_a_prefix_is_not_swallowed(name: str, meant: str) -> None:
+    with pytest.raises(UnknownOption, match=f"Did you mean {meant}") as caught:
+        parameters.check({name: "dev"})
+    assert caught.value.valid[0] == meant
+    with pytest.raises(UnknownOption, match=r"There is no parameter 'slurm_zzzz'\. There are"):
+        parameters.check({"slurm_zzzz": 1})
 
 
 def test_our_own_names_and_values() -> None:
@@ -109,6 +135,35 @@ def test_a_short_one_is_told_late_enough() -> None:
     assert settled(checkpoints=True, time=10, signal_delay_s=90).signal_delay == 90
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"timeout_min": 0.05, "signal_delay_s": 30}, "signal_delay_s"),
+        ({"time": "1:00:00", "signal_delay_s": 3600}, "signal_delay_s"),
+        ({"time": "1m30s", "signal": "USR1@90"}, "signal"),
+    ],
+)
+def test_a_warning_that_would_never_come_is_refused(said: dict[str, object], name: str) -> None:
+    with pytest.raises(stoker.UsageError, match=f"{name}: .* would never be called"):
+        settled(checkpoints=True, **said)
+    settled(**said)  # it is nothing to a call that cannot be saved
+
+
+@pytest.mark.parametrize(
+    "text", ["90", "5:30", "1:30:00", "2-12", "1-02:03:04", "90m", "1d12h", "1.5h", "2 hours"]
+)
+def test_a_limit_is_as_long_as_the_daemon_takes_it(text: str) -> None:
+    assert parameters._seconds(text) == parse_duration(text)
+
+
+def test_a_limit_that_is_none() -> None:
+    assert [parameters._seconds(text) for text in ("soon", "5x", "", None)] == [None] * 4
+
+
+def test_a_signal_without_a_time_comes_in_time() -> None:
+    assert settled(checkpoints=True, signal="USR1", time="20s").options["signal"] == "USR1@5"
+
+
 def test_what_was_said_about_signals_and_retries_stays() -> None:
     found = settled(checkpoints=True, signal="SIGUSR1@30", retries=2)
     assert found.options == {"signal": "SIGUSR1@30", "retries": "2"}
@@ -120,8 +175,3 @@ def test_jobs_and_futures_can_be_depended_on() -> None:
     assert options.as_options({"dependency": [job, 6]}) == {"dependency": "afterok:5:6"}
     assert options.as_options({"dependency": job}) == {"dependency": "afterok:5"}
     assert options.as_options({"dependency": "afterany:7"}) == {"dependency": "afterany:7"}
-
-
-def test_selectors_of_jobs_ids_and_lists() -> None:
-    job = stoker.Job(id=9, label="7_2", name="x", state="PENDING")
-    assert options.selectors([job, 3, "last", [4, range(5, 7)]]) == ["7_2", "3", "last", "4", "5", "6"]  # noqa: E501  # fmt: skip

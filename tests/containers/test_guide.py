@@ -221,6 +221,7 @@ def test_kub_18_a_training_in_a_container_makes_room_and_goes_on(ship: Box) -> N
     ]  # fmt: skip
 
 
+@pytest.mark.proof
 @pytest.mark.needs(".venv-frameworks/.installed", ".venv-frameworks/tensorboard/tensorboard")
 def test_kub_23_tensorboard_shows_what_a_job_logs(
     podman: Podman, ship: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.proof)
             item.add_marker(pytest.mark.needs(".venv-frameworks/.installed"))
             # An attempt begins with seconds of imports, and on a busy machine with many of them.
             item.add_marker(pytest.mark.timeout(600))

@@ -5,8 +5,6 @@ import math
 import subprocess
 from typing import Any
 
-import pytest
-
 from frameworks.bench import BIN
 from stoker.sweep.definition import check
 
@@ -28,7 +26,6 @@ def loss(point: dict[str, Any]) -> float:
     return float((point["x"] - 0.3) ** 2 + (math.log10(point["lr"]) + 2) ** 2 / 9)
 
 
-@pytest.mark.proof
 def test_it_finds_the_bottom_of_a_bowl(tmp_path: Any) -> None:
     with subprocess.Popen(
         [BIN / "python", "-m", "stoker.sweep.asktell"], stdin=subprocess.PIPE,

@@ -33,7 +33,6 @@ def test_the_pytorch_example(bench: Bench, seed: int) -> None:
         saves.close()
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("seed", [2])
 def test_the_lightning_example(bench: Bench, seed: int) -> None:
     epochs, batches = 24, 2  # fewer, for they are long
@@ -50,7 +49,6 @@ def test_the_lightning_example(bench: Bench, seed: int) -> None:
     survives(bench, job, epochs, saved, random.Random(seed))
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("seed", [3])
 def test_the_tensorflow_example(bench: Bench, seed: int) -> None:
     epochs = 40

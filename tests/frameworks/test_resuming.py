@@ -17,7 +17,6 @@ from frameworks.bench import BIN, EXAMPLES, PROGRAMS, Bench, Job, digest
 EPOCHS = 8
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     "framework", ["lightning", "keras", "tf_keras", "transformers", "accelerate"]
 )

@@ -57,7 +57,6 @@ def test_scikit_learn_by_a_file_of_wandb(bench: Bench, example: Example) -> None
     assert "3 done already of 3" in again.stderr
 
 
-@pytest.mark.proof
 def test_pytorch_with_early_stopping(bench: Bench, example: Example) -> None:
     done = example("sweep-torch", "-n", "3", "--max-running", "2")
     assert done.returncode == 0, done.stderr
@@ -71,7 +70,6 @@ def test_pytorch_with_early_stopping(bench: Bench, example: Example) -> None:
     )
 
 
-@pytest.mark.proof
 def test_a_trial_that_was_killed_goes_on_from_its_checkpoint(bench: Bench) -> None:
     box, script = bench.box, ROOT / "examples" / "sweep-torch" / "train.py"
     words = ("sweep", "--maximize", "accuracy", "--param", "lr=0.1", "python", script,

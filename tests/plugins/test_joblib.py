@@ -91,19 +91,21 @@ def test_inside_a_job_parallel_uses_threads_and_submits_nothing(client: Client) 
 
         import joblib
 
-        from stoker.plugins.joblib import register
-
-        register()
         call = joblib.delayed(lambda each: (each + number, os.environ["STOKER_JOB_ID"]))
+        named = joblib.Parallel(n_jobs=2, backend="stoker")(call(each) for each in (4, 5))
         plain = joblib.Parallel(n_jobs=2)(call(each) for each in (0, 1))
         with joblib.parallel_config(backend="stoker"):
             asked = joblib.Parallel(n_jobs=2)(call(each) for each in (2, 3))
-        return [value for value, _ in plain + asked], {job for _, job in plain + asked}
+        found = plain + asked + named
+        return [value for value, _ in found], {job for _, job in found}
 
     with parallel_config(backend="stoker", name="outer"):
         found = Parallel(n_jobs=2)(delayed(outer)(number) for number in (10, 20))
 
-    assert [values for values, _ in found] == [[10, 11, 12, 13], [20, 21, 22, 23]]
+    assert [values for values, _ in found] == [
+        [10, 11, 12, 13, 14, 15],
+        [20, 21, 22, 23, 24, 25],
+    ]
     assert [len(jobs) for _, jobs in found] == [1, 1]
     assert len(client.wait("outer")) == 2
 

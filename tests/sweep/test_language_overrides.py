@@ -189,6 +189,17 @@ def test_interpolations_of_hydra_are_no_macros_of_ours() -> None:
     assert command_of(definition, {"x": 1})[2] == 'dir=${hydra:runtime.cwd}/{"x":1}'
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["hydra.run.dir=outputs/${oc.env:STOKER_SWEEP_ID}/${oc.env:STOKER_TRIAL}",
+     "hydra.run.dir=outputs/${now:%Y-%m-%d}/${hydra.job.num}", "a=${oc.env:USER,nobody}"],
+)  # fmt: skip
+def test_directories_of_hydra_pass_through_unharmed(word: str) -> None:
+    words, parameters = split(["python", "t.py", "lr=1,2", word])
+    definition = check({"method": "grid", "parameters": parameters, "command": words})
+    assert command_of(definition, {"lr": 1}) == ["python", "t.py", "lr=1", word]
+
+
 def test_tables_of_hydra_are_no_fields_of_ours() -> None:
     words, parameters = split(["t", "lr=1,2", "opt={lr:1}"])
     definition = check({"method": "grid", "parameters": parameters, "command": words})
@@ -253,6 +264,9 @@ def test_a_name_that_is_swept_twice_is_refused() -> None:
         ("a.b=x=y,z", "a.b", {"values": ["x=y", "z"]}),
         ("x=it's,fine", "x", {"values": ["it's", "fine"]}),
         ("x='f(1)'", "x", {"value": "f(1)"}),
+        ("v=1.10,1_000,null,1e-4", "v", {"values": ["1.10", "1_000", "null", 1e-4]}),
+        ("v=choice(1.10,[007])", "v", {"values": ["1.10", ["007"]]}),
+        ("x=uniform(0.10,1_0)", "x", {"distribution": "uniform", "min": 0.1, "max": 10}),
     ],
 )  # fmt: skip
 def test_param_is_read(text: str, name: str, spec: dict) -> None:

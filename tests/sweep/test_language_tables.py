@@ -21,6 +21,16 @@ def test_a_csv_file() -> None:
     ]
 
 
+def test_cells_stay_as_they_were_written() -> None:
+    assert read_csv("v,w\n1.10,null\n", "x.csv") == [{"v": "1.10", "w": "null"}]
+
+
+@pytest.mark.parametrize("between", [";", "\t", " ; "])
+def test_a_csv_file_of_another_country(between: str) -> None:
+    text = f"\ufefflr{between}name\r\n0.1{between}a,b\r\n"
+    assert read_csv(text, "x.csv") == [{"lr": 0.1, "name": "a,b"}]
+
+
 def test_json_lines() -> None:
     text = (
         '{"lr": 1e-4, "optimizer": {"name": "adam", "b": {"c": [1, {"d": 2}]}}}\n\n'

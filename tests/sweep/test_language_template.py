@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep.definition import BadSweep, check
-from stoker.sweep.template import command_of
+from stoker.sweep.template import command_of, doubts
 
 PARAMS = {"lr": 0.0001, "flag": True, "off": False, "opt.name": "a b", "none": None, "dims": [1, 2]}
 
@@ -61,11 +61,29 @@ ARGS = [
         ("plain", ["plain", *ARGS]),
         ("$${HOME}", ["${HOME}", *ARGS]),
         ("${args_json}",
-         ['{"dims":[1,2],"flag":true,"lr":0.0001,"none":null,"off":false,"opt.name":"a b"}']),
+         ['{"dims":[1,2],"flag":true,"lr":0.0001,"none":null,"off":false,'
+          '"opt":{"name":"a b"}}']),
     ],
 )  # fmt: skip
 def test_each_macro_becomes_its_words(word: str, found: list[str]) -> None:
     assert words("x", word) == ["x", *found]
+
+
+def test_json_is_nested_as_the_parameters_were(tmp_path) -> None:
+    params = {"optimizer.lr": 0.1, "optimizer.betas.first": 0.9, "seed": 1, "a": 1, "a.b": 2}
+    found = {"optimizer": {"lr": 0.1, "betas": {"first": 0.9}}, "seed": 1, "a": 1, "a.b": 2}
+    assert json.loads(words("x", "${args_json}", params=params)[1]) == found
+    command = words("cat", "${args_json_file}", params=params)
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "STOKER_PARAMS": "flat"}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout) == found
+
+
+def test_a_misspelt_field_is_doubted() -> None:
+    definition = sweep({"lr": 1}, command=["t", "{lrr}", "{lr}", "{gpu}", "{}", '{"a": 1}', "{x}"])
+    assert doubts(definition, filled_in="x:2") == [
+        "{lrr} in the command is no parameter, and stays as it is; there is lr."
+    ]
 
 
 def test_parameters_come_in_the_order_of_the_definition() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sweep.values import canonical, number, shown
+from stoker.sweep.values import canonical, number, shown, typed
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -28,6 +28,23 @@ PLAIN = st.recursive(SCALARS | st.text(), lambda inner: st.lists(inner, max_size
 def test_a_text_is_read_as_people_mean_it(text: str, value: object) -> None:
     found = number(text)
     assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1.10", "1_000", "007", "null", "None", "+3", "1.00", "0.12345678901234567890", "", "nan"],
+)
+def test_what_would_be_rewritten_stays_as_it_was_typed(text: str) -> None:
+    assert typed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-4", 1e-4), ("0.1", 0.1), ("10", 10), ("1e3", 1e3), (".5", 0.5), ("1.0", 1.0),
+     ("0.30000000000000004", 0.1 + 0.2), ("true", True), ("-3", -3)],
+)  # fmt: skip
+def test_what_is_typed_as_a_number_is_one(text: str, value: object) -> None:
+    assert (typed(text), type(typed(text))) == (value, type(value))
 
 
 @given(SCALARS)

@@ -263,7 +263,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband}}\n",
          "sweep.yaml: early_terminate has neither min_iter nor max_iter with s."),
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband, min_iter: 3}}\n",
-         "sweep.yaml: metric is missing; stop needs the name of one."),
+         "sweep.yaml: metric is missing; early_terminate needs the name of one."),
         (f"{HEAD}{TAIL}run_cap: many\n",
          "sweep.yaml: run_cap is 'many'; a whole number from 1 on was expected."),
         (f"{HEAD}{TAIL}run_cap: 3\nsamples: 3\n",
@@ -275,7 +275,13 @@ TAIL = "parameters: {x: {value: 1}}\n"
          ("sweep.yaml: method is 'custom'; one of grid, random, bayes, sobol, tpe, gp was "
           "expected.")),
         (f"program: a.py\nmethod: bayes\n{TAIL}",
-         "sweep.yaml: metric is missing; method tpe needs the name of one."),
+         "sweep.yaml: metric is missing; method bayes needs the name of one."),
+        (f"{HEAD}{TAIL}metric: {{name: loss}}\nearly_terminate: {{type: hyperband, min_iter: 9, "
+         "max_iter: 3}\n",
+         ("sweep.yaml: early_terminate.max_iter is 3; a number above its min, 9, was expected.")),
+        (f"{HEAD}{TAIL}metric: {{name: loss, regex: 'acc=(?P<acc>.*)'}}\n",
+         ("sweep.yaml: metric.regex is 'acc=(?P<acc>.*)'; one group around the value was expected, "
+         "for example loss=(?P<loss>\\S+).")),
         (f"{HEAD}parameters: {{x: {{distribution: beta}}}}\n",
          "sweep.yaml: parameters.x.distribution beta is not there; uniform or normal is."),
         (f"{HEAD}parameters: {{x: {{distribution: log_uniform, min: 1, max: 1000}}}}\n",
@@ -305,3 +311,16 @@ def test_one_sentence_says_what_is_wrong(text: str, sentence: str) -> None:
 def test_files_that_say_they_are_older_are_read_all_the_same() -> None:
     found = read(f"%YAML 1.1\n---\n{HEAD}parameters: {{x: {{values: [1e-4]}}}}\n")
     assert found["parameters"] == {"x": {"values": [0.0001]}}
+
+
+def test_what_is_probably_not_meant_is_doubted() -> None:
+    limits = "min: 1e-4, max: 0.1"
+    kinds = f"{{a: {{distribution: log_uniform, {limits}}}, b: {{distribution: log_uniform_values, {limits}}}}}"
+    doubts: list[str] = []
+    text = f"program: t.py\nmethod: random\nparameters: {kinds}\njob: me/train:v1\nimage_uri: x\n"
+    read_yaml(text, "sweep.yaml", doubts=doubts)
+    assert doubts == [
+        "sweep.yaml: parameters.a runs from 1.0001 to 1.10517, since W&B's log_uniform takes "
+        "exponents of e; if 0.0001 and 0.1 are the limits themselves, it is log_uniform_values.",
+        "sweep.yaml: job, image_uri is of W&B's own and does nothing here.",
+    ]

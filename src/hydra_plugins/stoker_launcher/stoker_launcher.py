@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Hydra looks into all plugins whenever a program of its starts. So nothing is imported above that
 # only a sweep needs.
 log = logging.getLogger(__name__)
+INTERRUPTED = 130
 SECOND_THOUGHTS = 3
 """Seconds in which another Ctrl-C cancels the jobs."""
 
@@ -71,7 +72,7 @@ class StokerLauncher(Launcher):
             _wait(dict(zip(futures, numbers, strict=True)))
         except KeyboardInterrupt:
             _leave_or_cancel(executor, futures)
-            raise
+            raise SystemExit(INTERRUPTED) from None  # all is said; Hydra would show a traceback
         return [_returned(*each) for each in zip(futures, configs, strict=True)]
 
     def _composed(self, overrides: Sequence[str], number: int) -> DictConfig:
@@ -99,9 +100,10 @@ class StokerLauncher(Launcher):
     def _executor(self) -> Executor:
         from stoker.api import Executor
         from stoker.api.options import as_options
+        from stoker.api.parameters import positive
 
         parameters = dict(self.parameters)
-        at_once = parameters.pop("max_running", None)
+        at_once = positive(parameters.pop("max_running", None), "max_running")
         if at_once is not None:
             parameters["array_parallelism"] = at_once
         copied = [name for name in self.config.hydra.job.env_copy if name in os.environ]

@@ -25,6 +25,8 @@ else:
 GO_ON_LATER = 75
 """The exit code that means: I saved my work, run me again."""
 TIME_IS_UP = 124
+UNWINDS = 10.0
+"""Seconds that a function has at most to clean up after its work was saved."""
 SLACK = 2.0
 """Seconds by which the warning before a time limit may be late."""
 
@@ -106,12 +108,16 @@ class Call:
         frames = error.__traceback__.tb_next if error.__traceback__ else None
         text = "".join(traceback.format_exception(type(error), error, frames))
         sys.stderr.write(text)
-        try:
-            loads(_packed(error))  # noqa: S301 - many exceptions can be written, not read
-            _write(self.result, _head("error", "", text), error)
-        except Exception:  # noqa: BLE001
-            what = f"It raised an exception that cannot be pickled. {_name(type(error))}: {error}"
-            _write(self.result, _head("unpicklable", what, text))
+        parts = (type(error), error.args, error.__dict__)
+        for kind, value in (("error", error), ("parts", parts)):
+            try:
+                loads(_packed(value))  # noqa: S301 - many exceptions can be written, not read
+                _write(self.result, _head(kind, "", text), value)
+            except Exception:  # noqa: BLE001, S112 - the parts may do, or nothing does
+                continue
+            return 1
+        what = f"It raised an exception that cannot be pickled. {_name(type(error))}: {error}"
+        _write(self.result, _head("unpicklable", what, text))
         return 1
 
     def one_more_timeout(self) -> int:
@@ -154,6 +160,7 @@ class Stop:
         """Save and leave. Processes that the function forked have inherited this handler."""
         if os.getpid() != self.pid or self.code is not None:
             return
+        heard = time.time()
         if self.ended is not None:
             # A job that ends well after this signal is run again: it must not begin anew.
             _write(self.call.late, str(self.ended).encode())
@@ -166,7 +173,16 @@ class Stop:
             self.code = GO_ON_LATER
         else:
             self.code = self._save(timed_out)
+        self._leave_for_sure(heard)
         raise SystemExit(self.code)
+
+    def _leave_for_sure(self, heard: float) -> None:
+        """End the process before it is killed, also if the function catches what we raise."""
+        import _thread  # a signal handler had better not wait for the locks of `threading`
+
+        end = min(heard + float(self.settings["signal_delay"]), _deadline())
+        pause = max(0.0, min(UNWINDS, (end - time.time()) / 2))
+        _thread.start_new_thread(_leave, (pause, self.code or 0))
 
     def _save(self, timed_out: bool) -> int:
         if self.task is None:
@@ -175,7 +191,7 @@ class Stop:
         try:
             later = function.checkpoint(*args, **kwargs)
             if later is not None:
-                self.call.save((later.function, later.args, later.kwargs))
+                self.call.save(_delayed(later))
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear of
             return self.call.failed(error)
         if later is None:
@@ -183,8 +199,9 @@ class Stop:
             return 1
         most = int(self.settings["timeouts"])
         if timed_out and self.call.one_more_timeout() > most:
+            often = f"{most + 1} times, and" if most else "once, and"
             _say(
-                f"its time was up {most + 1} times, and max_num_timeout is {most}; "
+                f"its time was up {often} max_num_timeout is {most}; "
                 "`stoker retry` goes on from what it saved"
             )
             return TIME_IS_UP
@@ -193,8 +210,29 @@ class Stop:
 
     def _time_is_up(self) -> bool:
         """Whether it was asked because of its time limit, and not to make room for others."""
-        deadline = float(os.environ.get("STOKER_DEADLINE") or "inf")
-        return deadline - time.time() <= float(self.settings["signal_delay"]) + SLACK
+        return _deadline() - time.time() <= float(self.settings["signal_delay"]) + SLACK
+
+
+def _deadline() -> float:
+    return float(os.environ.get("STOKER_DEADLINE") or "inf")
+
+
+def _delayed(later: Any) -> tuple[Any, ...]:
+    """Return the call that a checkpoint asks for; submitit's is as good as ours."""
+    if not callable(getattr(later, "function", None)):
+        raise TypeError(
+            f"checkpoint() must return a stoker.DelayedSubmission, or None, not {later!r:.60}."
+        )
+    return (later.function, later.args, later.kwargs)
+
+
+def _leave(pause: float, code: int) -> None:
+    time.sleep(pause)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def _find_modules(settings: dict[str, Any]) -> None:

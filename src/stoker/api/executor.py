@@ -17,7 +17,7 @@ from stoker.api.errors import StokerError, Unreachable, UsageError
 from stoker.api.folders import Call
 from stoker.api.futures import Future
 from stoker.api.origin import submission
-from stoker.api.watcher import watcher_of
+from stoker.api.watcher import ranges, watcher_of
 from stoker.client.client import new_key
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue one call; return its future at once."""
         self._check_open()
-        call = Call(fn, args, kwargs)
+        call = Call(_callable(fn), args, kwargs)
         if self._batch is not None:
             future: Future[Any] = Future(self.client.link)
             self._batch.append((call, future))
@@ -73,6 +73,7 @@ class Executor(concurrent.futures.Executor):
     def map_array(self, fn: Callable[..., T], /, *iterables: Iterable[Any]) -> list[Future[T]]:
         """Queue a call for each of the arguments, all as one array; return their futures."""
         self._check_open()
+        _callable(fn)
         calls = [Call(fn, args) for args in zip(*iterables, strict=False)]
         if self._batch is not None:
             return [self.submit(fn, *call.args) for call in calls]
@@ -89,7 +90,7 @@ class Executor(concurrent.futures.Executor):
         if self._batch is not None:
             raise UsageError("Inside batch(), use map_array(): there are no results to yield yet.")
         until = time.monotonic() + timeout if timeout is not None else None
-        return _results(self.map_array(fn, *iterables), until)
+        return self._results(self.map_array(fn, *iterables), until)
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -122,11 +123,8 @@ class Executor(concurrent.futures.Executor):
         self._shut = True
         with self._lock:
             left = list(self._open)
-        if cancel_futures and left:
-            by_id = {future.job_id: future for future in left}
-            reply = self.client.link.act("cancel", list(by_id), only="waiting")
-            for each in reply["done"]:
-                by_id[str(each["label"])].was_cancelled()
+        if cancel_futures:
+            self._cancel(left, only="waiting")
         if wait:
             concurrent.futures.wait(left)
 
@@ -181,6 +179,24 @@ class Executor(concurrent.futures.Executor):
             (first + index, future) for index, future in enumerate(futures)
         )
 
+    def _cancel(self, futures: Iterable[Future[Any]], **only: str) -> None:
+        """Cancel calls, in one request however many they are."""
+        by_id = {future.id: future for future in futures if not future.done()}
+        if by_id:
+            reply = self.client.link.act("cancel", list(ranges(sorted(by_id))), **only)
+            for each in reply["done"]:
+                by_id[int(each["id"])].was_cancelled()
+
+    def _results(self, futures: Sequence[Future[T]], until: float | None) -> Iterator[T]:
+        """Yield results in order; what is not asked for any more is cancelled, as elsewhere."""
+        left = list(reversed(futures))
+        try:
+            while left:
+                yield left.pop().result(None if until is None else until - time.monotonic())
+        finally:
+            with contextlib.suppress(StokerError):
+                self._cancel(left)
+
     def _over(self, future: concurrent.futures.Future[Any]) -> None:
         with self._lock:
             self._open.discard(cast("Future[Any]", future))
@@ -206,13 +222,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return "call" if name == "<lambda>" else str(name)
 
 
-def _results(futures: Sequence[Future[T]], until: float | None) -> Iterator[T]:
-    """Yield results in order; what is not asked for any more is cancelled, as elsewhere."""
-    left = list(reversed(futures))
-    try:
-        while left:
-            yield left.pop().result(None if until is None else until - time.monotonic())
-    finally:
-        for future in left:
-            with contextlib.suppress(StokerError):
-                future.cancel()
+def _callable(function: Callable[P, T]) -> Callable[P, T]:
+    if not callable(function):
+        raise UsageError(f"A call needs a function, not {function!r}.")
+    return function

@@ -17,7 +17,7 @@ import msgspec
 
 from stoker import places
 from stoker.api import call as runner
-from stoker.api.errors import NotFound, NotPicklable, PermissionDenied
+from stoker.api.errors import NotFound, NotPicklable, PermissionDenied, UsageError
 from stoker.api.parameters import Settings
 
 RUNNER = "call."
@@ -70,17 +70,22 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
 
 def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: Settings) -> Batch:
     """Write calls down in a folder of their own below `base`."""
-    script = _prepared(base)
     folder = os.path.join(base, key)
-    os.mkdir(folder, 0o700)
+    travels = _inside(base, directory)
     try:
-        travels = _inside(base, directory)
+        script = _prepared(base)
+        os.mkdir(folder, 0o700)
         if travels:
             _lend_cloudpickle(base)
         _write_tasks(folder, calls)
         _write_settings(folder, directory if travels else None, settings)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            why = error.strerror or str(error)
+            raise UsageError(
+                f"Calls cannot be written to {base}: {why}. Name another folder."
+            ) from error
         raise
     if not travels:
         return Batch(folder, {"argv": [settings.python or sys.executable, script, folder]}, False)
@@ -243,6 +248,8 @@ def outcome(path: Path, label: str) -> Outcome | None:
             return Outcome(error=_lost(f"Job {label}: {what}", text))
         try:
             value = pickle.load(file)  # noqa: S301
+            if kind == "parts":
+                value = _from_parts(*value)
         except Exception as error:  # noqa: BLE001 - objects raise what they like
             what = f"{type(error).__name__}: {error}"
             return Outcome(error=_lost(f"Job {label}: its result cannot be read ({what}).", text))
@@ -250,6 +257,15 @@ def outcome(path: Path, label: str) -> Outcome | None:
         return Outcome(value)
     value.__cause__ = RemoteTraceback(text)
     return Outcome(error=value)
+
+
+def _from_parts(
+    kind: type[BaseException], args: tuple[object, ...], values: dict[str, object]
+) -> BaseException:
+    """Make an exception whose constructor does not take its `args`."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(values)
+    return error
 
 
 def _lost(sentence: str, text: str) -> NotPicklable:

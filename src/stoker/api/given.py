@@ -1,9 +1,10 @@
-"""What callers hand in: jobs, commands, signals and times, as the API takes them or as a sentence."""
+"""What callers hand in: jobs, commands, signals and times, as the API takes them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from numbers import Real
 from signal import Signals
@@ -87,7 +88,7 @@ def words(command: object) -> list[str]:
     """Return the words of a command."""
     if isinstance(command, os.PathLike):
         command = [command]
-    if not isinstance(command, Iterable) or isinstance(command, bytes | Mapping | Set):
+    if not isinstance(command, Iterable) or isinstance(command, bytes | Mapping | AbstractSet):
         raise UsageError(
             f"A command is a list of words, or a line for the shell; {command!r} is neither."
         )

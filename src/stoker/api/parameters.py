@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal as signals
 from collections.abc import Mapping
 from typing import Any
@@ -27,9 +28,23 @@ SLURM = {
     "ntasks_per_node": "tasks_per_node",
 }
 """Slurm's names in submitit that are called differently here."""
-OTHERS = ("slurm_", "local_", "debug_")
-"""Parameters for one kind of submitit's executors. Those of Slurm are used where they have a
-meaning here; the rest is passed over, as submitit does."""
+OF_SLURM = frozenset({
+    "account", "array_parallelism", "comment", "constraint", "cpus_per_task", "dependency",
+    "exclude", "exclusive", "gpus_per_node", "gpus_per_task", "gres", "job_name", "mail_type",
+    "mail_user", "max_num_timeout", "mem", "mem_per_cpu", "mem_per_gpu", "nodelist", "nodes",
+    "ntasks_per_node", "num_gpus", "partition", "python", "qos", "signal_delay_s",
+    "stderr_to_stdout", "time",
+})  # fmt: skip
+"""What submitit's executor for Slurm takes, after `slurm_`, and means something here."""
+PASSED_OVER = {
+    "slurm_": frozenset({
+        "additional_parameters", "cpus_per_gpu", "max_pickle_size_gb", "setup", "srun_args",
+        "teardown", "use_srun", "wckey",
+    }),
+    "local_": VALID | {"max_pickle_size_gb", "setup"},
+    "debug_": VALID | {"max_pickle_size_gb", "setup"},
+}  # fmt: skip
+"""Parameters for one kind of submitit's executors that mean nothing here."""
 SECONDS = 60
 """How long before its end, or before it has to go, a call that can be saved is told."""
 TIMEOUTS = 3
@@ -58,15 +73,24 @@ def check(given: Mapping[str, object]) -> dict[str, object]:
             slurm[name.removeprefix("stoker_")] = value
         elif name in VALID:
             found[name] = value
-        elif name.startswith(OTHERS):
-            bare = name.removeprefix("slurm_")
-            bare = SLURM.get(bare, bare)
-            if bare in VALID:
-                slurm[bare] = value
         else:
-            raise UnknownOption(name, VALID, "parameter")
+            slurm.update(_of_one_kind(name, value))
     found.update(slurm)
     return found
+
+
+def _of_one_kind(name: str, value: object) -> dict[str, object]:
+    """Read a parameter for one kind of submitit's executors."""
+    head, _, rest = name.partition("_")
+    prefix, bare = f"{head}_", SLURM.get(rest, rest)
+    if prefix not in PASSED_OVER:
+        raise UnknownOption(name, VALID, "parameter")
+    if prefix == "slurm_" and bare in VALID:
+        return {bare: value}
+    if rest not in PASSED_OVER[prefix]:
+        known = PASSED_OVER[prefix] | (OF_SLURM if prefix == "slurm_" else frozenset())
+        raise UnknownOption(name, (prefix + each for each in known), "parameter", prefix)
+    return {}
 
 
 def settled(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
@@ -87,13 +111,16 @@ def settled(given: Mapping[str, Any], *, checkpoints: bool) -> Settings:
         if limit is not None and "signal_delay_s" not in own:
             delay = max(1, min(SECONDS, limit // 4))
         # USR1 is what NCCL listens to.
-        options.setdefault("signal", f"USR2@{delay}")
+        name, _, seconds = str(options.get("signal", "USR2")).partition("@")
+        options["signal"] = f"{name}@{seconds or delay}"
+        said = "signal_delay_s" if not seconds else "signal"
+        _check_in_time(limit, seconds or own.get("signal_delay_s"), said)
         if not {"requeue", "no_requeue", "retries", "retry_on"} & set(options):
             options["requeue"] = True
     number, delay = _signal(options.get("signal"), delay)
     return Settings(
         options=options,
-        at_once=_positive(own.get("array_parallelism"), "array_parallelism"),
+        at_once=positive(own.get("array_parallelism"), "array_parallelism"),
         one_log=bool(own.get("stderr_to_stdout", True)),
         timeouts=int(_number(own, "max_num_timeout", TIMEOUTS)),
         signal=number,
@@ -128,7 +155,8 @@ def _number(own: Mapping[str, Any], name: str, default: float = 0) -> float:
     return found
 
 
-def _positive(value: object, name: str) -> int | None:
+def positive(value: object, name: str) -> int | None:
+    """Return how many, None where nothing was said."""
     if value is None:
         return None
     if not isinstance(value, int) or value < 1:
@@ -136,15 +164,35 @@ def _positive(value: object, name: str) -> int | None:
     return value
 
 
+def _check_in_time(limit: int | None, delay: Any, name: str) -> None:
+    """A warning that would come before the call begins does not come at all."""
+    if limit and delay is not None and str(delay).isdecimal() and int(delay) >= limit:
+        raise UsageError(
+            f"{name}: {delay} s before its end is before a call of {limit} s begins, so "
+            "checkpoint() would never be called. Give it less, or the call more time."
+        )
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_WORDS = re.compile(r"([\d.]+)\s*([smhdw])[a-z]*\s*", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
 def _seconds(text: object) -> int | None:
-    """Return how long a time limit is, where that is said in seconds or minutes."""
+    """Return how long a time limit is, None where only the daemon can tell."""
     if not isinstance(text, str):
         return None
-    if text.isdecimal():
-        return int(text) * 60
-    number, unit = text[:-1], text[-1:]
-    factor = {"s": 1, "m": 60, "h": 3600}.get(unit)
-    return int(number) * factor if factor and number.isdecimal() else None
+    clock = _CLOCK.fullmatch(text.strip())
+    if clock is not None:
+        fields = [int(field) for field in clock.groups()[1:] if field is not None]
+        if clock[1] is None and len(fields) < 3:
+            fields.insert(0, 0)  # a bare number is minutes, as in Slurm
+        hours, minutes, seconds = (*fields, 0, 0)[:3]
+        return int(clock[1] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if not re.fullmatch(f"(?:{_WORDS.pattern})+", text.strip(), re.IGNORECASE):
+        return None
+    found = (float(number) * _UNITS[unit.lower()] for number, unit in _WORDS.findall(text))
+    return round(sum(found))
 
 
 def _signal(text: object, delay: int) -> tuple[int | None, int]:

@@ -10,13 +10,19 @@ from typing import Any, Unpack
 
 import msgspec
 
-from stoker.api.errors import UsageError
+from stoker.api.errors import UnknownOption, UsageError
 from stoker.api.given import selector, words
 from stoker.api.jobs import Value
 from stoker.api.link import Link
-from stoker.api.options import JobOptions
+from stoker.api.options import NAMES, JobOptions
 from stoker.api.origin import submission
 from stoker.client.client import new_key
+
+KEYWORDS = frozenset(
+    {"parameters", "points", "file", "definition", "new", "method", "samples", "seed", "metric",
+     "goal", "stop", "max_running"}
+)  # fmt: skip
+"""What is said of a sweep, not of its trials."""
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +129,7 @@ class Sweeps:
         a definition) or `points`, one trial each; or a W&B sweep `file`, or a whole `definition`,
         says all of it.
         """
+        _check_names(options)
         name = options.pop("name", None)
         said = {
             "name": name, "method": method, "samples": samples, "seed": seed,
@@ -167,6 +174,16 @@ class Sweeps:
         return msgspec.convert(series, dict[str, list[Point]])
 
 
+def _check_names(options: Mapping[str, object]) -> None:
+    """Refuse a keyword that means nothing; those of a sweep are listed first, or alone."""
+    for name in options:
+        if name not in NAMES:
+            error = UnknownOption(name, KEYWORDS | NAMES)
+            if error.valid[0] in KEYWORDS:
+                error = UnknownOption(name, KEYWORDS, "keyword of a sweep")
+            raise error
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -178,6 +195,11 @@ def _metric(
         if goal is not None:
             raise UsageError("A goal is that of a metric; name the metric, too.")
         return None
+    if not isinstance(metric, str | Mapping):
+        raise UsageError(
+            f"A metric is a name, or a table as in a definition, not {metric!r}. "
+            "For example: metric='loss'"
+        )
     found: dict[str, object] = {"name": metric} if isinstance(metric, str) else dict(metric)
     if goal is not None:
         found["goal"] = {"min": "minimize", "max": "maximize"}.get(goal, goal)

@@ -100,22 +100,18 @@ class Watcher:
         alive = stream.next_ones(self.bell, LINGERS if not self.open else 30.0)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.bell)
-        touched = self._take_fresh()
+        touched, ended = self._take_fresh(), False
         for kind, content in stream.take():
             id = content.get("job")
             if kind in HARMLESS or id is None:
                 continue
-            if kind != "ProcessStarted":
-                # It may be what others wait for. Those that wait for the same are asked by one.
-                touched.update(min(waiting) for waiting in self.depend.values())
-            if id not in self.open:
-                continue
             if kind == "ProcessStarted":
-                for future in self.open[id]:
+                for future in self.open.get(id, ()):
                     future.runs()
             else:
+                ended = True
                 touched.add(id)
-        self._look(touched)
+        self._look(touched | self._waiting() if ended else touched)
         return alive is not False
 
     def _take_fresh(self) -> set[int]:
@@ -149,6 +145,12 @@ class Watcher:
             self._note(id, view)
         self._take_stuck(reply)
 
+    def _waiting(self) -> set[int]:
+        """Return one of each kind of jobs that may have lost what they wait for."""
+        left = {key: waiting & self.open.keys() for key, waiting in self.depend.items()}
+        self.depend = {key: waiting for key, waiting in left.items() if waiting}
+        return {min(waiting) for waiting in self.depend.values()}
+
     def _note(self, id: int, view: dict[str, Any]) -> None:
         """Remember what a job waits for; member by member where each has its own to wait for."""
         text = str(view.get("depends") or "")
@@ -157,8 +159,6 @@ class Watcher:
             self.depend.setdefault(key, set()).add(id)
         elif key in self.depend:
             self.depend[key].discard(id)
-            if not self.depend[key]:
-                del self.depend[key]
 
     def _take_stuck(self, reply: dict[str, Any]) -> None:
         """Tell the futures of jobs that can never start, and look at those like them."""

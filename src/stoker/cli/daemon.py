@@ -44,6 +44,10 @@ STOP_SECONDS = 60.0
 
 def main(argv: list[str]) -> int:
     """Do what the first word says."""
+    if "--help" in argv or "-h" in argv:
+        from stoker.cli.help import show
+
+        return show("daemon")
     args = parse(OPTIONS, argv, verb="daemon")
     word = args.words[0] if args.words else "status"
     action = ACTIONS.get(word)

@@ -64,10 +64,17 @@ def ending(view: dict[str, Any]) -> str:
 
 
 def stuck_code(reply: dict[str, Any]) -> int:
-    """Say which jobs can never start; 1 when there are any."""
+    """Say which jobs can never start, and which sweeps cannot go on; 1 when there are any."""
     for job in reply.get("stuck") or ():
         output.say(f"stoker: job {job.get('label', job['id'])} can never start: {job['text']}")
-    return wire.EXIT_FAILED if reply.get("stuck") else wire.EXIT_OK
+    for note in reply.get("notes") or ():
+        output.say(f"stoker: {output.clean(note)}")
+    return wire.EXIT_FAILED if is_stuck(reply) else wire.EXIT_OK
+
+
+def is_stuck(reply: dict[str, Any]) -> bool:
+    """Whether something that was waited for can never end."""
+    return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
 
 
 def mark_seen(client: Client, labels: Sequence[str]) -> None:

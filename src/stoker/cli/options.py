@@ -80,7 +80,7 @@ class Args:
         try:
             return float(value)
         except ValueError:
-            raise UsageError(f"--{key} takes a number, not {value!r}.") from None
+            raise UsageError(f"{_typed(key)} takes a number, not {value!r}.") from None
 
     def count(self, key: str, default: int | None = None) -> int | None:
         """Return the value of an option as a whole number that is not negative."""
@@ -88,8 +88,12 @@ class Args:
         if value is None:
             return default
         if not value.isdecimal():
-            raise UsageError(f"--{key} takes a whole number, not {value!r}.")
+            raise UsageError(f"{_typed(key)} takes a whole number, not {value!r}.")
         return int(value)
+
+
+def _typed(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
 
 
 def parse(

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+MANY = 20
+"""Of so many jobs of one array at most, each is named."""
+
+
 def was_used() -> bool:
     """Whether anything was ever queued here; if not, no daemon need be started to say so."""
     if os.environ.get("STOKER_SERVER"):
@@ -62,23 +66,45 @@ def report(reply: dict[str, Any], args: Args, past: str) -> int:
     if args.flag("json"):
         output.emit(reply)
     else:
-        if done:
-            output.say(f"stoker: {past} {spans([str(job['label']) for job in done])}")
-            _say_who_is_silent(done)
-        elif sweeps:
-            output.say(f"stoker: {past} {spans([str(sweep) for sweep in sweeps])}")
-        _say_who_is_skipped(skipped)
+        for line in _done(done, [str(sweep) for sweep in sweeps]):
+            output.say(f"stoker: {past} {line}")
+        _say_who_is_silent(done)
+        # Trials that were over, or run already, are no news of a sweep that was meant as a whole.
+        _say_who_is_skipped([job for job in skipped if _whole(job) not in map(str, sweeps)])
         if not (done or skipped or sweeps):
             output.say("stoker: there was nothing to do")
     return wire.EXIT_FAILED if skipped and not (done or sweeps) else wire.EXIT_OK
+
+
+def _done(done: list[dict[str, Any]], sweeps: list[str]) -> list[str]:
+    """Return what something was done to: sweeps and large arrays as wholes, others one by one."""
+    groups: dict[str, list[dict[str, Any]]] = {sweep: [] for sweep in sweeps}
+    for job in done:
+        groups.setdefault(_whole(job), []).append(job)
+    lines, alone = [], []
+    for whole, jobs in groups.items():
+        if whole in sweeps:
+            waiting = all(job["state"] == "PENDING" for job in jobs)
+            count = f"{len(jobs):,} waiting" if waiting else output.counted(len(jobs), "trial")
+            lines.append(f"sweep {whole}" + (f" ({count})" if jobs else ""))
+        elif len(jobs) > MANY and whole:
+            lines.append(f"{len(jobs):,} jobs of {whole}")
+        else:
+            alone += [str(job["label"]) for job in jobs]
+    return [*lines, spans(alone)] if alone else lines
+
+
+def _whole(job: dict[str, Any]) -> str:
+    """Return the sweep or array that a job is part of; empty if it is of none."""
+    array, member, _ = str(job["label"]).partition("_")
+    return array if member else ""
 
 
 def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:
     """Say what was left as it is and why; of many that are one array or sweep, in a line."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for job in skipped:
-        array, member, _ = str(job["label"]).partition("_")
-        groups.setdefault(array if member else f"job {job['label']}", []).append(job)
+        groups.setdefault(_whole(job) or f"job {job['label']}", []).append(job)
     lines = []
     for array, jobs in groups.items():
         if len(jobs) > 3:

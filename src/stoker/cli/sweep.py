@@ -34,6 +34,8 @@ SUBCOMMANDS = {"show": "sweep_show", "list": "sweep_list", "ls": "sweep_list",
                "edit": "sweep_edit"}  # fmt: skip
 THINKING = ("tpe", "gp")
 """Methods that look at the results so far."""
+EXAMPLES = 5
+"""Trials that are shown of a sequence that is not made in advance."""
 
 __all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
 
@@ -48,12 +50,12 @@ def main(argv: list[str]) -> int:
             print(of_verb(module.USAGE, module.__doc__ or "", module.OPTIONS))
             return 0
         return int(module.main(argv[1:]))
-    body, args = build(argv)
+    body, args, doubts = build(argv)
     client = connect()
     reply = client.sweep(body)
     if not args.flag("quiet"):
-        for text in reply.get("warnings") or ():
-            output.say(f"stoker: {text}")
+        for text in [*doubts, *(reply.get("warnings") or ())]:
+            output.say(f"stoker: {output.clean(text)}")
     if args.flag("dry_run"):
         return _planned(reply, body["definition"], args)
     if args.flag("json"):
@@ -61,7 +63,7 @@ def main(argv: list[str]) -> int:
     else:
         print(reply["label"], flush=True)
         if not args.flag("quiet"):
-            output.say(f"stoker: {begun(reply)}")
+            output.say(f"stoker: {begun(reply, body['definition'])}")
             output.say(f"stoker: to look at it: stoker sweep show {reply['label']}")
     if args.flag("wait"):
         from stoker.cli.follow import wait_to_end
@@ -70,15 +72,16 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
-    """Return the request body, and all options by precedence."""
+def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
+    """Return the request body, all options by precedence, and what may be meant otherwise."""
     from stoker.cli import submission
     from stoker.cli.jobflags import job_options
     from stoker.cli.options import Args
     from stoker.client import surroundings
 
     found = typed(argv)
-    definition = definition_of(found)
+    doubts: list[str] = []
+    definition = definition_of(found, doubts)
     takes = {option.key for option in OPTIONS}
     outside = submission.from_environment(os.environ)
     layers = [{key: outside[key] for key in outside if key in takes}, found.values]
@@ -100,10 +103,10 @@ def build(argv: list[str]) -> tuple[dict[str, Any], Args]:
         "new": args.flag("new"),
         "dry_run": args.flag("dry_run"),
     }
-    return body, args
+    return body, args, doubts
 
 
-def begun(reply: dict[str, Any]) -> str:
+def begun(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
     counts, total = reply["counts"], reply.get("total")
     added, retried = int(reply["added"]), int(reply["retried"])
@@ -120,23 +123,60 @@ def begun(reply: dict[str, Any]) -> str:
     said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
     head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
     if total is None:
-        return f"{head}: {said}{', ' if said else ''}more until it is cancelled"
+        return f"{head}: {said}{', ' if said else ''}{to_its_end(definition)}"
     return f"{head}: {said or 'nothing to do'} of {total:,}"
+
+
+def to_its_end(definition: dict[str, Any]) -> str:
+    """Return when a sweep ends that nobody has given a number of samples."""
+    from stoker.sweep.space import size
+
+    whole = size(definition["parameters"])
+    if whole is None:
+        return "more until it is cancelled"
+    return f"more until all {whole:,} that there are have been tried"
 
 
 def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
     """Show the first trials of what would be run."""
-    if args.flag("json"):
-        output.emit({"id": None, **reply})
-        return 0
     commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
+    thinks = definition["method"] in THINKING
+    one_by_one = thinks or total is None
+    if one_by_one and not commands:
+        commands = _first(definition)
+    if args.flag("json"):
+        output.emit({"id": None, **reply, "commands": commands})
+        return 0
     if commands:
         print("\n".join(output.clean(line) for line in commands))
-    if added > len(commands):
+    if not one_by_one and added > len(commands):
         output.say(f"stoker: ... and {added - len(commands):,} more")
     again = f" and {reply['retried']:,} again" if reply["retried"] else ""
+    if thinks:
+        output.say(
+            f"stoker: these are examples of its space; {definition['method']} thinks of trials "
+            "one after the other, as they end"
+        )
+    if one_by_one:
+        count = f"{total:,} in all" if total else to_its_end(definition)
+        output.say(f"stoker: this would run trials{again}: {count}")
+        return 0
     what = f"run {output.counted(added, 'new trial')}{again}"
-    if definition["method"] in THINKING or total is None:
-        what = "think of trials one after the other, as they end"
     output.say(f"stoker: this would {what}" + (f", of {total:,} in all" if total else ""))
     return 0
+
+
+def _first(definition: dict[str, Any]) -> list[str]:
+    """Commands of the first points of a random sequence; of a method that thinks, of any."""
+    from itertools import islice
+    from shlex import join
+
+    from stoker.sweep import samplers
+    from stoker.sweep.template import command_of
+
+    if definition["method"] in THINKING:
+        definition = {**definition, "method": "random"}
+    most = min(definition["samples"] or EXAMPLES, EXAMPLES)
+    points = islice(samplers.fresh(definition, 0, lambda _: False), most)
+    commands = (command_of(definition, params) for params in points)
+    return [command if isinstance(command, str) else join(command) for command in commands]

@@ -114,7 +114,30 @@ def summary(reply: dict[str, Any], coloured: bool, width: int | None) -> list[st
     if sweep.get("note"):
         lines.append(f"  note        {output.clean(sweep['note'])}")
     lines += bars(shares(reply), coloured)
-    return [line if width is None else shortened(line, width) for line in lines]
+    lines = [line if width is None else shortened(line, width) for line in lines]
+    if unheard(reply):
+        lines.append(f"  metric      {unheard(reply)}")
+    return lines
+
+
+def unheard(reply: dict[str, Any]) -> str:
+    """Say what to do when trials have ended and none had the metric; else nothing."""
+    sweep, metric = reply["sweep"], reply["definition"].get("metric")
+    if not metric or not ended(sweep) or any(t.get("value") is not None for t in reply["trials"]):
+        return ""
+    name, source = output.clean(metric["name"]), metric["source"]
+    first = next((t["label"] for t in reply["trials"] if t["state"] == "COMPLETED"), sweep["label"])
+    if source["kind"] == "log":
+        what = f"no line of a log matches {source['pattern']!r}: stoker logs {first}"
+    elif source["kind"] == "file":
+        what = f"{output.clean(source['path'])} is not there, or has no such figure"
+    else:
+        call = f"{name}=..." if name.isidentifier() else f"**{{'{name}': ...}}"
+        what = (
+            f"scripts do so by stoker.training.report({call}), or submit it again with "
+            "--metric-regex or --metric-file"
+        )
+    return f"no trial has reported '{name}'; {what}"
 
 
 def shortened(line: str, width: int) -> str:
@@ -139,8 +162,13 @@ def counted(sweep: dict[str, Any]) -> str:
 def shares(reply: dict[str, Any]) -> dict[str, float]:
     """Return which parameters matter, the most important first."""
     from stoker.sweep.importance import importance
+    from stoker.sweep.standing import counts
 
-    rows = [(t["params"], t["value"]) for t in reply["trials"] if t.get("value") is not None]
+    rows = [
+        (trial["params"], trial["value"])
+        for trial in reply["trials"]
+        if trial.get("value") is not None and counts(trial)
+    ]
     names = varying(reply)
     found = importance([({name: p.get(name) for name in names}, value) for p, value in rows])
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
@@ -165,12 +193,15 @@ def bars(found: dict[str, float], coloured: bool) -> list[str]:
 
 
 def ranked(reply: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return trials with figures, the best first, then those that may get one, then the rest."""
+    """Return trials with figures, the best first, then those that may get one, then the rest.
+
+    One that failed or was cancelled is of the rest, however good it looked on its way.
+    """
     sign = -1.0 if reply["sweep"].get("goal") == "maximize" else 1.0
 
     def place(trial: dict[str, Any]) -> tuple[int, float, int]:
         value = trial.get("value")
-        if value is not None:
+        if value is not None and trial["state"] in LATER:
             return 0, sign * value, trial["number"]
         return LATER.get(str(trial["state"]), 5), 0.0, trial["number"]
 

@@ -48,9 +48,8 @@ OPTIONS = (
 KEYS = frozenset(option.key for option in SWEEP)
 """What describes the sweep, not its trials."""
 FILES = (".yaml", ".yml", ".json")
-METHODS = {"bayes": "tpe", "bayesian": "tpe", "optuna": "tpe", "quasi-random": "sobol"}
-"""What other tools call them."""
-GOALS = {"min": "minimize", "minimize": "minimize", "max": "maximize", "maximize": "maximize"}
+LOOKED_AT = 100_000
+"""Bytes in which a file without a suffix has to say that it is a sweep."""
 EXAMPLE = "stoker sweep python train.py lr=0.1,0.01 'seed=range(0,3)'"
 
 
@@ -71,23 +70,45 @@ def typed(argv: Sequence[str]) -> Args:
 
 
 def is_file(word: str) -> bool:
-    """Whether a word names a file that describes a sweep."""
-    return word == "-" or word.endswith(FILES)
-
-
-def definition_of(args: Args) -> dict[str, Any]:
-    """Return the sweep that was asked for, checked; one sentence if it cannot be."""
-    from stoker.sweep.definition import BadSweep, check
-
+    """Whether a word names a file that describes a sweep; of one without suffix, its text does."""
+    if word == "-" or word.endswith(FILES):
+        return True
+    if "." in os.path.basename(word) or not os.path.isfile(word) or os.access(word, os.X_OK):
+        return False
     try:
-        where, raw = _described(args)
-        _change(raw, args)
-        return check(raw, where)
+        with open(word, "rb") as file:
+            return b"\nparameters:" in b"\n" + file.read(LOOKED_AT)
+    except OSError:
+        return False
+
+
+def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]:
+    """Return the sweep that was asked for, checked; one sentence if it cannot be.
+
+    What is probably not meant as it was typed is added to `doubts`.
+    """
+    from stoker.cli.sweep_changes import change, option_names
+    from stoker.sweep.checking import renamed
+    from stoker.sweep.definition import BadSweep, check
+    from stoker.sweep.template import doubts as doubts_of
+
+    unsure: list[str] = [] if doubts is None else doubts
+    where = "the sweep"
+    try:
+        where, raw = _described(args, unsure)
+        if is_file(args.words[0] if args.words else ""):
+            for text in args.many("param"):
+                name, spec = _param(text)
+                raw["parameters"] = {**raw.get("parameters", {}), name: spec}
+        change(raw, args)
+        found = check(raw, where)
     except BadSweep as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(renamed(error, where, option_names(args)))) from None
+    unsure += doubts_of(found, filled_in=f"{args.values.get('resources')}")
+    return found
 
 
-def _described(args: Args) -> tuple[str, dict[str, Any]]:
+def _described(args: Args, doubts: list[str]) -> tuple[str, dict[str, Any]]:
     """What is swept and run, from a file or from the command line, and what to call that."""
     tables = [key for key in ("csv", "jsonl") if args.text(key) is not None]
     is_described = bool(args.words) and is_file(args.words[0])
@@ -100,8 +121,8 @@ def _described(args: Args) -> tuple[str, dict[str, Any]]:
         if args.text("wrap") is not None:
             raise UsageError(f"{path} describes the whole sweep; --wrap does not go with it.")
         where = "stdin" if path == "-" else path
-        return where, {**read_yaml(read(path), where)}
-    raw, parameters = _command(args)
+        return where, {**read_yaml(read(path), where, doubts=doubts)}
+    raw, parameters = _command(args, doubts)
     if tables:
         if parameters:
             raise UsageError("The trials come from one place: a table, or values in the command.")
@@ -131,7 +152,7 @@ def _nothing_varies(words: list[str]) -> str:
     return f"Nothing varies. Say what does: {EXAMPLE}"
 
 
-def _command(args: Args) -> tuple[dict[str, Any], dict[str, Any]]:
+def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What to run, and the parameters that stand in it."""
     words, line = args.words, args.text("wrap")
     if bool(words) == (line is not None):
@@ -144,9 +165,15 @@ def _command(args: Args) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"line": words[0] if words else line}, {}
     if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
         raise UsageError("Our options come before the line for a shell, which is one word.")
+    from stoker.cli.sweep_pasted import told, without_hydras_own
     from stoker.sweep.overrides import split
 
-    kept, parameters = split(list(words))
+    own, left_out = without_hydras_own(words)
+    kept, parameters = split(own)
+    if left_out and not parameters:  # nothing here is Hydra's
+        kept, parameters = split(list(words))
+    elif left_out:
+        doubts.append(told(left_out))
     return {"command": kept}, parameters
 
 
@@ -192,88 +219,3 @@ def read(path: str) -> str:
         raise UsageError(f"{name} is not valid UTF-8.") from None
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
-
-
-# ------------------------------------------------------------- what options say besides
-
-
-def _change(raw: dict[str, Any], args: Args) -> None:
-    """Options win over what a file says."""
-    if is_file(args.words[0] if args.words else ""):
-        for text in args.many("param"):
-            name, spec = _param(text)
-            raw["parameters"] = {**raw.get("parameters", {}), name: spec}
-    method = args.text("method")
-    if args.text("name") is not None:
-        raw["name"] = args.text("name")
-    if method is not None:
-        raw["method"] = METHODS.get(method.lower(), method.lower())
-    for key in ("samples", "seed"):
-        if args.text(key) is not None:
-            raw[key] = args.count(key)
-    if args.text("max_running") is not None:
-        raw["max_running"] = args.count("max_running") or None  # 0 is any number of them
-    metric = _metric(args, raw.get("metric"))
-    if metric is not None:
-        raw["metric"] = metric
-    raw["stop"] = _stop(args, raw.get("stop"))
-
-
-def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
-    named = [key for key in ("metric", "minimize", "maximize") if args.text(key) is not None]
-    if len(named) > 1:
-        raise UsageError("A sweep has one metric: give --metric, --minimize or --maximize once.")
-    found = dict(before or {})
-    if named:
-        found["name"] = args.text(named[0])
-    if named and named[0] != "metric":
-        found["goal"] = named[0]
-        if args.text("goal") is not None:
-            raise UsageError(f"--{named[0]} says the goal already; --goal goes with --metric.")
-    elif args.text("goal") is not None:
-        goal = args.text("goal") or ""
-        if goal not in GOALS:
-            raise UsageError(f"--goal takes min or max, not {goal!r}.")
-        found["goal"] = GOALS[goal]
-    if args.text("summary") is not None:
-        found["summary"] = args.text("summary")
-    if args.text("target") is not None:
-        found["target"] = args.number("target")
-    source = _source(args)
-    if source is not None:
-        found["source"] = source
-    if found and "name" not in found:
-        raise UsageError("Which metric? Give its name: --minimize loss or --maximize accuracy.")
-    return found or None
-
-
-def _source(args: Args) -> dict[str, Any] | None:
-    pattern, path = args.text("metric_regex"), args.text("metric_file")
-    if pattern is not None and path is not None:
-        raise UsageError("Give --metric-regex or --metric-file; one of them.")
-    if pattern is not None:
-        return {"kind": "log", "pattern": pattern}
-    return {"kind": "file", "path": path} if path is not None else None
-
-
-def _stop(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
-    kind = args.text("stop")
-    given = {
-        name: args.number(key)
-        for name, key in (("min", "min_steps"), ("max", "max_steps"), ("eta", "eta"))
-        if args.text(key) is not None
-    }
-    if kind in {"none", "no", "off"}:
-        before = None
-    elif kind is not None:
-        same = before is not None and before.get("kind") == kind
-        before = before if same else {"kind": kind}
-    if before is None:
-        if given:
-            raise UsageError("--min-steps, --max-steps and --eta go with --stop asha.")
-        return None
-    return {**before, **{key: _whole(value) for key, value in given.items()}}
-
-
-def _whole(value: float | None) -> float | None:
-    return int(value) if value is not None and value == int(value) else value

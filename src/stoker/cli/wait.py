@@ -10,7 +10,7 @@ import time
 
 from stoker import wire
 from stoker.cli import output, patience
-from stoker.cli.follow import concluded, stuck_code
+from stoker.cli.follow import concluded, is_stuck, stuck_code
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.session import existing, selected
 from stoker.cli.times import parse_duration
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     code = max((int(view["result"]) for view in views), default=0)
     if not quiet:
         concluded(client, views)
-    stuck = (wire.EXIT_FAILED if reply.get("stuck") else 0) if quiet else stuck_code(reply)
+    stuck = (wire.EXIT_FAILED if is_stuck(reply) else 0) if quiet else stuck_code(reply)
     if not reply["finished"] and not stuck:
         if not quiet:
             left = len(reply["jobs"]) - len(views)
@@ -71,7 +71,8 @@ def wait(client: Client, args: Args) -> dict[str, Any]:
         if progress:
             output.progress("")
         over = left is not None and left == step
-        if reply["finished"] or over or len(reply.get("stuck") or ()) >= max(going, 1):
+        stuck = reply.get("notes") or len(reply.get("stuck") or ()) >= max(going, 1)
+        if reply["finished"] or over or stuck:
             return reply
         # Of very many jobs only some are listed; then there is nothing to count.
         progress = progress and 1 <= len(views) <= MOST
@@ -84,7 +85,10 @@ def fixed(client: Client, words: list[str]) -> list[str]:
     """Return selectors that will mean the same jobs when they are asked about again."""
     found = []
     for word in words:
-        if word in {"last", "-1"}:
+        sweep = _sweep_meant(client, word)
+        if sweep is not None:
+            found.append(sweep)  # also the trials that it does not have yet
+        elif word in {"last", "-1"}:
             reply = client.jobs([word], limit=1)
             first, more = int(reply["jobs"][0]["id"]), int(reply.get("more") or 0)
             found.append(f"{first}-{first + more}" if more else str(first))
@@ -95,3 +99,15 @@ def fixed(client: Client, words: list[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def _sweep_meant(client: Client, word: str) -> str | None:
+    """The number of the sweep that `last` or a name means; None if it means other jobs."""
+    is_last = word in {"last", "-1"}
+    if not is_last and (not word.strip("0123456789,-:_") or word == "all" or word[:1] == "%"):
+        return None
+    views = client.jobs([word], limit=1)["jobs"]
+    if not views:  # a sweep that has no trials so far
+        return str(client.one_sweep(word)["sweep"]["label"])
+    of_name = is_last or views[0]["name"] == word
+    return str(views[0]["sweep"]) if of_name and views[0].get("sweep") is not None else None

@@ -157,8 +157,7 @@ class Calls:
 
     def _sent(self, batch: Batch) -> concurrent.futures.Future[Any]:
         try:
-            batch.__name__ = name_of(batch.items[0][0])  # type: ignore[attr-defined]
-            return self.executor.submit(batch)
+            return self.executor.submit(_in_job(name_of(batch.items[0][0])), batch)
         except Exception as error:  # noqa: BLE001 - in a thread of ours, joblib would not hear it
             return _failed(error)
 
@@ -169,6 +168,25 @@ class Calls:
         callback(future)
         if not future.cancelled() and future.exception() is None:  # else Parallel aborts them all
             self._fill()
+
+
+def _in_job(name: str) -> Callable[[Batch], list[Any]]:
+    """Return what does a batch over there, where nobody has registered this backend."""
+
+    # Made here, it travels by value: a machine need not have stoker unless its calls name it.
+    def run(batch: Batch) -> list[Any]:
+        from joblib.parallel import register_parallel_backend
+
+        def backend(**given: Any) -> ParallelBackendBase:
+            from stoker.plugins.joblib import StokerBackend
+
+            return StokerBackend(**given)
+
+        register_parallel_backend("stoker", backend)
+        return batch()
+
+    run.__name__ = name
+    return run
 
 
 def _failed(error: Exception) -> concurrent.futures.Future[Any]:

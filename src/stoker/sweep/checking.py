@@ -26,6 +26,24 @@ def bad(where: str, path: str, value: object, expected: str) -> BadSweep:
     return BadSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
 
 
+def renamed(error: BadSweep, where: str, names: Mapping[str, str]) -> BadSweep:
+    """The same complaint about a key by the name that it has to whoever wrote it."""
+    import re
+
+    head, text = f"{where}: ", str(error)
+    if not text.startswith(head):
+        return error
+    text = text.removeprefix(head)
+    for ours in sorted(names, key=len, reverse=True):
+        if re.match(rf"{re.escape(ours)}(?![\w.[])", text):
+            text = names[ours] + text[len(ours) :]
+            head = "" if text.startswith("-") else head
+            break
+    for ours, theirs in names.items():
+        text = text.replace(f"; {ours} needs", f"; {theirs} needs")
+    return BadSweep(head + text)
+
+
 def seen(value: object) -> str:
     """A value of any kind in a few characters."""
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BadSweep", "check"]
 
-METHODS = ("grid", "random", "sobol", "tpe", "gp", "list")
+METHODS = ("grid", "random", "sobol", "tpe", "gp")
 KEYS = (
     "name", "method", "parameters", "points", "samples", "seed", "metric", "stop", "command",
     "line", "max_running",
@@ -43,7 +43,9 @@ def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
     """Return the definition with all that was left out filled in; BadSweep if it cannot be."""
     found = table(where, "the definition", raw)
     known_keys(where, "", found, KEYS)
-    method = one_of(where, "method", found.get("method"), METHODS)
+    method = found.get("method")
+    if method != "list":  # which is not chosen: it is what a table amounts to
+        method = one_of(where, "method", method, METHODS)
     parameters, points = _space(where, method, found)
     metric = _metric(where, found.get("metric"))
     stop = stop_of(where, "stop", found.get("stop"))
@@ -207,7 +209,7 @@ def _pattern(where: str, metric: str, raw: object) -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise BadSweep(f"{where}: {path} is no regular expression: {error}.") from None
     groups = compiled.groupindex
-    if metric in groups or "value" in groups or compiled.groups - ("step" in groups) == 1:
+    if metric in groups or "value" in groups or compiled.groups - len(groups) == 1:
         return pattern
     own = metric if metric.isidentifier() else "value"
     raise BadSweep(

@@ -44,6 +44,21 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     return found
 
 
+def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
+    """A sentence about limits that look like values, where W&B takes exponents."""
+    limits = [number(str(raw.get(key))) for key in ("min", "max")]
+    kind = raw.get("distribution")
+    if kind not in EXPONENTS or not all(
+        isinstance(limit, int | float) and 0 < limit < 1 for limit in limits
+    ):
+        return []
+    low, high = (math.exp(limit) for limit in limits if isinstance(limit, int | float))
+    return [
+        (f"{where}: {path} runs from {low:.6g} to {high:.6g}, since W&B's {kind} takes exponents "
+        f"of e; if {limits[0]} and {limits[1]} are the limits themselves, it is {kind}_values.")
+    ]  # fmt: skip
+
+
 def _raise(where: str, path: str, found: dict[str, Any], inverse: bool) -> None:
     """Make limits that are exponents of e the values they stand for."""
     limits = {}

@@ -108,6 +108,17 @@ def word_pieces(word: str, names: Collection[str], where: str) -> Iterator[Piece
     yield word[at:]
 
 
+def unknown_fields(word: str, names: Collection[str]) -> list[str]:
+    """What in a word looks like a field, but names no parameter: `{lrr}`."""
+    return [
+        found["field"]
+        for found in _WORD.finditer(word)
+        if found["field"] is not None
+        and found["field"].isidentifier()
+        and found["field"] not in (*names, *STAYS)
+    ]
+
+
 def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece]:
     """Take a line for a shell apart; a brace that is the shell's is doubled."""
     at = 0

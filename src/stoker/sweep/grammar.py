@@ -11,12 +11,15 @@ from stoker.sweep.values import number, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 ESCAPED = "\\()[]{}:=, \t"
 """Characters that Hydra reads literally behind a backslash."""
 BLANK = " \t"
 DEEPEST = 20
+LISTING = ("choice", "shuffle", "str", "tag")
+"""Functions whose arguments are values of the parameter; others take numbers."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _NAMED = re.compile(r"([A-Za-z_][\w-]*)[ \t]*=[ \t]*", re.ASCII)
 _BARE = re.compile(r"[\w/.+%@*?|:-]+", re.ASCII)
@@ -38,14 +41,20 @@ class Call:
         self.named: dict[str, Any] = {}
 
 
-def read(text: str) -> list[Any]:
-    """The elements of a value, between its commas."""
-    return _Reader(text).all()
+def hydras(text: str) -> Any:
+    """What a bare text is to Hydra: its null is null, and None is a text."""
+    return text if text == "None" else number(text)
+
+
+def read(text: str, bare: Callable[[str], Any] = hydras) -> list[Any]:
+    """The elements of a value, between its commas; `bare` says what a text without quotes is."""
+    return _Reader(text, bare).all()
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, meaning: Callable[[str], Any]) -> None:
         self.text, self.at, self.depth = text, 0, 0
+        self.meaning = meaning
 
     def all(self) -> list[Any]:
         found = [self.element(",")]
@@ -154,8 +163,7 @@ class _Reader:
             raise NotUnderstood("a value is missing")
         if _ENDLESS.fullmatch(text):
             raise NotUnderstood(f"{text} is no value to sweep over")
-        # Hydra's null is null; None is a text to it.
-        return text if literal or text == "None" else number(text)
+        return text if literal else self.meaning(text)
 
     def gather(self, ends: str) -> tuple[str, bool]:
         """Read characters up to one of `ends` or a bracket; and whether a backslash helped."""
@@ -185,7 +193,8 @@ class _Reader:
         raise NotUnderstood("a } is missing")
 
     def call(self, name: str) -> Call:
-        found = Call(name)
+        found, outside = Call(name), self.meaning
+        self.meaning = outside if name in LISTING else hydras
         self.at += 1
         self.blanks()
         while self.open(")"):
@@ -201,6 +210,7 @@ class _Reader:
                 self.at += 1
                 self.blanks()
         self.at += 1
+        self.meaning = outside
         return found
 
 
@@ -209,7 +219,7 @@ def written(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        plain = _BARE.fullmatch(value) and isinstance(number(value) if value != "None" else "", str)
+        plain = _BARE.fullmatch(value) and isinstance(hydras(value), str)
         return value if plain and not _ENDLESS.fullmatch(value) else _in_quotes(value)
     if isinstance(value, list):
         return f"[{','.join(written(item) for item in value)}]"

@@ -7,11 +7,13 @@ import re
 from stoker.sweep.checking import BadSweep, Values, guess
 from stoker.sweep.fields import ASSIGNMENT, MACROS, OVERRIDE
 from stoker.sweep.functions import known, names, swept
-from stoker.sweep.grammar import Call, NotUnderstood, read
+from stoker.sweep.grammar import Call, NotUnderstood, hydras, read
 from stoker.sweep.specs import name_of, spec
+from stoker.sweep.values import typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _CALLED = re.compile(r"[ \t]*([A-Za-z_][\w-]*)[ \t]*\(", re.ASCII)
@@ -54,7 +56,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
     if not value.strip():
         raise BadSweep(f"{where}: a value was expected behind the =.")
     try:
-        found = _read(value)
+        found = _read(value, typed)
     except NotUnderstood as why:
         raise BadSweep(f"{where}: {why}.") from None
     if isinstance(found, Call):
@@ -66,9 +68,9 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), spec(raw, name.strip(), Values(where))
 
 
-def _read(value: str) -> dict[str, Any] | list[Any] | Call:
+def _read(value: str, bare: Callable[[str], Any] = hydras) -> dict[str, Any] | list[Any] | Call:
     """A parameter; or a list with the single value; or a call of what is no sweep."""
-    elements = read(value)
+    elements = read(value, bare)
     if len(elements) == 1:
         only = elements[0]
         if not isinstance(only, Call):

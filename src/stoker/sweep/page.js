@@ -37,9 +37,11 @@ function lasted(seconds) {
 
 // ------------------------------------------------------- which trial is how good
 
-const measured = trials.filter((trial) => isNumber(trial.value))
+// A trial that failed or was cancelled has a figure of how far it came: it is not compared.
+const measured = trials.filter((trial) => isNumber(trial.value) && trial.counts)
   .sort((a, b) => larger ? b.value - a.value : a.value - b.value);
 const ranks = new Map(measured.map((trial, place) => [trial.label, place]));
+const worth = (trial) => ranks.has(trial.label) ? trial.value : null;
 const best = sweep.best ? sweep.best.label : measured.length ? measured[0].label : null;
 // From good to poor; told apart on white and on black, and by those who see few colours.
 const SCALE = [[33, 94, 140], [38, 140, 140], [92, 172, 98], [196, 182, 62], [222, 143, 92]];
@@ -70,9 +72,9 @@ function look(trial, event) {
     if (node.dataset.trial === trial.label) node.classList.add("looked");
   }
   if (tip.hidden) return;
-  const worth = metric ? `${metric} ${shown(trial.value)}` : trial.state;
+  const said = metric ? `${metric} ${shown(trial.value)}${trial.counts ? "" : `, ${trial.state}`}` : trial.state;
   const lines = axes.map((axis) => make("div", {}, `${axis.name} = ${shown(trial.params[axis.name])}`));
-  tip.replaceChildren(make("b", {}, `${trial.label}: ${worth}`), ...lines);
+  tip.replaceChildren(make("b", {}, `${trial.label}: ${said}`), ...lines);
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 8)}px`;
   tip.style.top = `${Math.min(event.clientY + 14, innerHeight - height - 8)}px`;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 
 from stoker.sweep.importance import importance
+from stoker.sweep.standing import counts
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False
@@ -35,14 +37,14 @@ def facts(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[st
     rows = [
         ({name: trial["params"].get(name) for name in names}, trial["value"])
         for trial in trials
-        if trial.get("value") is not None
+        if trial.get("value") is not None and counts(trial)
     ]
     shares = sorted(importance(rows).items(), key=lambda pair: -pair[1])
     keys = ("id", "label", "name", "user", "state", "method", "metric", "goal", "counts", "total",
             "best", "created_at", "ended_at", "eta", "note")  # fmt: skip
     return {
         "sweep": {key: sweep.get(key) for key in keys},
-        "command": definition.get("line") or " ".join(definition.get("command") or ()),
+        "command": _command(definition),
         "fixed": _fixed(trials, names),
         "axes": [_axis(name, definition, trials) for name in names],
         "importance": shares,
@@ -53,7 +55,14 @@ def facts(view: dict[str, Any], series: dict[str, list[list[float]]]) -> dict[st
 
 def _trial(trial: dict[str, Any]) -> dict[str, Any]:
     keys = ("label", "number", "state", "value", "step", "stopped", "elapsed", "cause", "params")
-    return {key: trial.get(key) for key in keys}
+    return {key: trial.get(key) for key in keys} | {"counts": counts(trial)}
+
+
+def _command(definition: dict[str, Any]) -> str:
+    """The command with its parameters as people write them: lr={lr}."""
+    words = definition.get("command") or ()
+    text = str(definition.get("line") or " ".join(words))
+    return re.sub(r"\$\{param:([^{}]*)\}", r"{\1}", text.replace("${no_args}", "")).strip()
 
 
 def _varying(definition: dict[str, Any], trials: list[dict[str, Any]]) -> list[str]:

@@ -23,7 +23,7 @@ function metricAxis() {
   const values = measured.map((trial) => trial.value);
   const log = values.every((value) => value > 0) && wantsLog(values);
   const ends = { min: Math.min(...values), max: Math.max(...values) };
-  return { name: metric, kind: log ? "log" : "line", ...ends, metric: true, of: (trial) => trial.value };
+  return { name: metric, kind: log ? "log" : "line", ...ends, metric: true, of: worth };
 }
 
 // The place of a value on its axis; null where it has none.

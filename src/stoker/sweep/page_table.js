@@ -4,7 +4,7 @@ function tableOfTrials() {
   const columns = [
     { title: "trial", of: (trial) => trial.number, text: (trial) => trial.label },
     { title: "state", of: (trial) => trial.stopped ? "STOPPED" : trial.state, state: true },
-    ...metric ? [{ title: metric, of: (trial) => trial.value, right: true, metric: true },
+    ...metric ? [{ title: metric, of: worth, text: (trial) => shown(trial.value), right: true, metric: true },
       { title: "step", of: (trial) => trial.step, right: true }] : [],
     { title: "time", of: (trial) => trial.elapsed, text: (trial) => lasted(trial.elapsed), right: true },
     ...axes.map((axis) => ({ title: axis.name, of: (trial) => trial.params[axis.name], right: axis.kind !== "text" })),

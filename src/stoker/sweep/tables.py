@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.sweep.checking import DEEPEST, MOST_VALUES, BadSweep, Values, seen
 from stoker.sweep.specs import name_of
-from stoker.sweep.values import canonical, number
+from stoker.sweep.values import canonical, typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +44,11 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     import csv
     import io
 
+    text = text.removeprefix("\ufeff")
     reader = csv.reader(
-        io.StringIO(text.removeprefix("\ufeff"), newline=""), skipinitialspace=True, strict=True
-    )
+        io.StringIO(text, newline=""), delimiter=_separator(text), skipinitialspace=True,
+        strict=True,
+    )  # fmt: skip
     names: list[str] | None = None
     try:
         for cells in reader:
@@ -68,6 +70,12 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise BadSweep(f"{where}:{reader.line_num}: this is not CSV: {error}.") from None
 
 
+def _separator(text: str) -> str:
+    """What stands between the names; spreadsheets of some countries write semicolons or tabs."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return next((char for char in ",;\t" if char in first), ",")
+
+
 def _header(place: str, cells: list[str]) -> list[str]:
     names = [name_of(place, "the first line", cell.strip()) for cell in cells]
     for name in names:
@@ -77,7 +85,7 @@ def _header(place: str, cells: list[str]) -> list[str]:
 
 
 def _cell(cell: str) -> Any:
-    value = number(cell.strip())
+    value = typed(cell.strip())
     return cell if isinstance(value, str) else value
 
 

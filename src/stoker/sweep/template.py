@@ -13,10 +13,11 @@ from stoker.sweep.fields import (
     Field,
     Macro,
     line_pieces,
+    unknown_fields,
     word_pieces,
 )
 from stoker.sweep.grammar import written
-from stoker.sweep.values import canonical, shown
+from stoker.sweep.values import canonical, nested, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,23 @@ def check_template(definition: dict[str, Any], where: str = "the sweep") -> None
 def command_of(definition: dict[str, Any], params: dict[str, Any]) -> list[str] | str:
     """The command of one trial: its words, or a line for a shell."""
     return Template(definition).fill(params)
+
+
+def doubts(definition: dict[str, Any], filled_in: str = "") -> list[str]:
+    """A sentence for each {name} in a command that is no parameter, but may be meant as one.
+
+    Those whose names are in `filled_in`, such as resources, are filled in by others.
+    """
+    known = names(definition)
+    found = (
+        name for word in definition.get("command") or () for name in unknown_fields(word, known)
+    )
+    return [
+        f"{{{name}}} in the command is no parameter, and stays as it is; "
+        f"there {'is' if len(known) == 1 else 'are'} {', '.join(known)}."
+        for name in dict.fromkeys(found)
+        if name not in filled_in
+    ]
 
 
 class Template:
@@ -114,7 +132,7 @@ class Template:
                 words.append([_part(piece, params, hydra) for piece in pieces])
         words += [[word] for word in self._added(params)]
         if any(isinstance(part, Shell) for word in words for part in word):
-            return _shell_line(words)
+            return _shell_line(words, params)
         return ["".join(word) for word in words]
 
     def _added(self, params: dict[str, Any]) -> list[str]:
@@ -135,7 +153,7 @@ class Template:
             else:
                 part = _part(piece, params, hydra=False)
                 found += part if isinstance(part, Shell) else quoted(part, inside)
-        return _with_file(found) if f'"${FILE}"' in found else found
+        return _with_file(found, params) if f'"${FILE}"' in found else found
 
 
 def names(definition: dict[str, Any]) -> list[str]:
@@ -188,7 +206,7 @@ def _part(piece: Piece, params: dict[str, Any], hydra: bool) -> str:
     if piece.name == "args_json_file":
         return Shell(f'"${FILE}"')
     if piece.name == "args_json":
-        return canonical(params)
+        return canonical(nested(params))
     return {"env": "/usr/bin/env", "interpreter": "python"}[piece.name]
 
 
@@ -247,7 +265,7 @@ def _quotes_after(text: str, inside: str) -> str:
     return inside
 
 
-def _shell_line(words: list[list[str]]) -> str:
+def _shell_line(words: list[list[str]], params: dict[str, Any]) -> str:
     """The words as a line, which leaves no shell behind."""
     line = " ".join(
         "".join(part if isinstance(part, Shell) else quoted(part) for part in word) or "''"
@@ -255,8 +273,9 @@ def _shell_line(words: list[list[str]]) -> str:
     )
     first = "".join(words[0])
     line = f"exec {'env ' if ASSIGNMENT.match(first) else ''}{line}"
-    return _with_file(line) if f'"${FILE}"' in line else line
+    return _with_file(line, params) if f'"${FILE}"' in line else line
 
 
-def _with_file(line: str) -> str:
-    return f'{FILE}=$(mktemp) && printf %s "$STOKER_PARAMS" >"${FILE}" && {line}'
+def _with_file(line: str, params: dict[str, Any]) -> str:
+    text = quoted(canonical(nested(params)))
+    return f'{FILE}=$(mktemp) && printf %s {text} >"${FILE}" && {line}'

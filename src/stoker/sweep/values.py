@@ -9,6 +9,7 @@ from functools import cache
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 LONGEST = 300
 """Digits that a number may have; what is longer is a text."""
@@ -17,6 +18,8 @@ _INTEGER = re.compile(rf"[+-]?{_WHOLE}", re.ASCII)
 _FLOAT = re.compile(
     rf"[+-]?(?:{_WHOLE}\.?|{_WHOLE}?\.\d(?:_?\d)*)(?:[eE][+-]?\d(?:_?\d)*)?", re.ASCII
 )
+_REWRITTEN = re.compile(r"\+.*|.*_.*|[^eE]*\.\d+0|[^eE]{17,}", re.ASCII)
+"""Numbers that would not come back as they were typed: 1.10, 1_000, +3."""
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -34,6 +37,25 @@ def _encoder() -> Callable[[object], str]:
     ).encode
 
 
+def nested(params: Mapping[str, object]) -> dict[str, object]:
+    """Parameters as the tables they came from: `optimizer.lr` is `lr` in `optimizer`.
+
+    Where a name is also the beginning of others (`a` and `a.b`), those keep their dots.
+    """
+    found: dict[str, object] = {}
+    for name, value in params.items():
+        parts = name.split(".")
+        heads = (".".join(parts[:end]) for end in range(1, len(parts)))
+        if not all(parts) or any(head in params for head in heads):
+            found[name] = value
+            continue
+        table: dict[str, Any] = found
+        for part in parts[:-1]:
+            table = table.setdefault(part, {})
+        table[parts[-1]] = value
+    return found
+
+
 def number(text: str) -> int | float | str | bool | None:
     """What a typed text means: `1e-4` is a number, `true` and `null` are what they say.
 
@@ -49,6 +71,20 @@ def number(text: str) -> int | float | str | bool | None:
         value = float(text)
         return value if math.isfinite(value) else text
     return text
+
+
+def typed(text: str) -> int | float | str | bool:
+    """What a typed value is, for a command that gets it back: as text, unless it is the same.
+
+    A version (`1.10`), an id (`1_000`, `007`) and what some language calls nothing (`null`,
+    `None`) reach the command as they were typed; `0.1`, `10` and `1e-4` are numbers.
+    """
+    value = number(text)
+    if value is None or isinstance(value, str):
+        return text
+    if isinstance(value, float) and repr(value) != text and _REWRITTEN.fullmatch(text):
+        return text
+    return text if type(value) is int and str(value) != text else value
 
 
 def shown(value: object) -> str:

@@ -9,12 +9,13 @@ from stoker.sweep.checking import (
     known_keys,
     number_in,
     one_of,
+    renamed,
     table,
     text,
     whole,
 )
 from stoker.sweep.definition import check
-from stoker.sweep.distributions import parameter
+from stoker.sweep.distributions import doubtful, parameter
 from stoker.sweep.template import cleaned, program_name, with_program
 
 TYPE_CHECKING = False
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
 IGNORED = ("description", "project", "entity", "controller", "apiVersion", "kind")
 """Keys that say where W&B keeps the sweep: nothing here depends on them."""
+LAUNCH = (
+    "job", "image_uri", "imageuri", "launch", "scheduler", "resource", "resource_args", "settings",
+    "prior_runs", "display_name", "tags",
+)  # fmt: skip
+"""Keys that say how W&B runs or shows the sweep: whoever wrote them expects something of them."""
 OURS = ("samples", "stop", "max_running", "seed")
 KEYS = (
     "program", "method", "parameters", "metric", "early_terminate", "command", "run_cap", "name",
-    *OURS, *IGNORED,
+    *OURS, *IGNORED, *LAUNCH,
 )  # fmt: skip
 METHODS = ("grid", "random", "bayes", "sobol", "tpe", "gp")
 DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
@@ -34,15 +40,27 @@ DEFAULT = ["${env}", "${interpreter}", "${program}", "${args}"]
 HYPERBAND = ("type", "min_iter", "max_iter", "s", "eta", "strict")
 
 
-def read_yaml(source: str, where: str, *, command: list[str] | None = None) -> dict[str, Any]:
-    """Read a sweep's file; a `command` takes the place of the file's own."""
+def read_yaml(
+    source: str,
+    where: str,
+    *,
+    command: list[str] | None = None,
+    doubts: list[str] | None = None,
+) -> dict[str, Any]:
+    """Read a sweep's file; a `command` takes the place of the file's own.
+
+    What can be read, but is probably not meant so, is added to `doubts`, a sentence each.
+    """
     found = table(where, "the file", load(source, where), "a sweep: method, parameters and so on,")
     known_keys(where, "", found, KEYS)
     found = {key: value for key, value in found.items() if value is not None}
     method = one_of(where, "method", found.get("method"), METHODS)
     parameters: dict[str, Any] = {}
     given = table(where, "parameters", found.get("parameters", {}))
-    _flatten(where, given, "parameters", "", parameters)
+    unsure: list[str] = [] if doubts is None else doubts
+    _flatten(where, given, "parameters", "", parameters, unsure)
+    if unknown := [key for key in LAUNCH if key in found]:
+        unsure.append(f"{where}: {', '.join(unknown)} is of W&B's own and does nothing here.")
     words = list(command) if command else _command(where, found)
     definition = {
         "name": _name(where, found, words),
@@ -58,7 +76,25 @@ def read_yaml(source: str, where: str, *, command: list[str] | None = None) -> d
     if "early_terminate" in found:
         _alone(where, found, "early_terminate", "stop")
         definition["stop"] = _hyperband(where, found["early_terminate"])
-    return check(definition, where)
+    try:
+        return check(definition, where)
+    except BadSweep as error:
+        raise renamed(error, where, _own_names(found)) from None
+
+
+def _own_names(found: dict[str, Any]) -> dict[str, str]:
+    """What the file calls that which has another name in a definition."""
+    names = {}
+    if "early_terminate" in found:
+        names = {"stop": "early_terminate", "stop.min": "early_terminate.min_iter",
+                 "stop.max": "early_terminate.max_iter"}  # fmt: skip
+    if found.get("method") == "bayes":
+        names["method tpe"] = "method bayes"
+    metric = found.get("metric")
+    for key, path in (("regex", "pattern"), ("file", "path")):
+        if isinstance(metric, dict) and key in metric:
+            names[f"metric.source.{path}"] = f"metric.{key}"
+    return names
 
 
 def load(source: str, where: str) -> object:
@@ -108,7 +144,12 @@ def _name(where: str, found: dict[str, Any], words: list[str]) -> str:
 
 
 def _flatten(
-    where: str, given: dict[str, Any], path: str, prefix: str, into: dict[str, Any]
+    where: str,
+    given: dict[str, Any],
+    path: str,
+    prefix: str,
+    into: dict[str, Any],
+    doubts: list[str],
 ) -> None:
     """Collect parameters; those inside of others get dotted names."""
     if path.count(".") > 2 * DEEPEST:
@@ -118,11 +159,12 @@ def _flatten(
         if isinstance(raw, dict) and "parameters" in raw:
             known_keys(where, place, raw, ("parameters",))
             inner = table(where, f"{place}.parameters", raw["parameters"])
-            _flatten(where, inner, f"{place}.parameters", f"{name}.", into)
+            _flatten(where, inner, f"{place}.parameters", f"{name}.", into, doubts)
         elif name in into:
             raise BadSweep(f"{where}: {place} is the second parameter with the name {name}.")
         else:
             into[name] = parameter(where, place, raw)
+            doubts += doubtful(where, place, raw)
 
 
 def _command(where: str, found: dict[str, Any]) -> list[str]:

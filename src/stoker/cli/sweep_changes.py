@@ -1,0 +1,131 @@
+"""What options say of a sweep: its metric, early stopping and amounts; and by which names."""
+
+from __future__ import annotations
+
+from stoker.cli.options import Args
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+METHODS = {"bayes": "tpe", "bayesian": "tpe", "optuna": "tpe", "quasi-random": "sobol"}
+"""What other tools call them."""
+GOALS = {"min": "minimize", "minimize": "minimize", "max": "maximize", "maximize": "maximize"}
+TYPED = {
+    "method": ("method", "--method"),
+    "name": ("name", "--name"),
+    "samples": ("samples", "--samples"),
+    "seed": ("seed", "--seed"),
+    "max_running": ("max_running", "--max-running"),
+    "metric.name": ("metric", "--metric"),
+    "metric.summary": ("summary", "--summary"),
+    "metric.target": ("target", "--target"),
+    "metric.source.pattern": ("metric_regex", "--metric-regex"),
+    "metric.source.path": ("metric_file", "--metric-file"),
+    "stop": ("stop", "--stop"),
+    "stop.kind": ("stop", "--stop"),
+    "stop.min": ("min_steps", "--min-steps"),
+    "stop.max": ("max_steps", "--max-steps"),
+    "stop.eta": ("eta", "--eta"),
+}
+"""A key of the definition -> the option that sets it, and how that is typed."""
+
+
+def option_names(args: Args) -> dict[str, str]:
+    """Return the keys of a definition that were typed as options, and as which."""
+    names = {key: typed for key, (option, typed) in TYPED.items() if args.text(option) is not None}
+    method = (args.text("method") or "").lower()
+    if method:
+        names[f"method {METHODS.get(method, method)}"] = f"--method {method}"
+    for word in ("minimize", "maximize"):
+        if args.text(word) is not None:
+            names["metric.name"] = f"--{word}"
+    return names
+
+
+def change(raw: dict[str, Any], args: Args) -> None:
+    """Apply the options, which win over what a file says."""
+    method = (args.text("method") or "").lower()
+    if method and (method == "list" or raw.get("method") == "list"):
+        raise UsageError(
+            "The rows of a table are the trials, in their order: --csv or --jsonl, "
+            "and no --method beside it."
+        )
+    if args.text("name") is not None:
+        raw["name"] = args.text("name")
+    if method:
+        raw["method"] = METHODS.get(method, method)
+    for key in ("samples", "seed"):
+        if args.text(key) is not None:
+            raw[key] = args.count(key)
+    if args.text("max_running") is not None:
+        raw["max_running"] = args.count("max_running") or None  # 0 is any number of them
+    metric = _metric(args, raw.get("metric"))
+    if metric is not None:
+        raw["metric"] = metric
+    raw["stop"] = _stop(args, raw.get("stop"))
+
+
+def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
+    named = [key for key in ("metric", "minimize", "maximize") if args.text(key) is not None]
+    if len(named) > 1:
+        raise UsageError("A sweep has one metric: give --metric, --minimize or --maximize once.")
+    found = dict(before or {})
+    if named:
+        found["name"] = args.text(named[0])
+    if named and named[0] != "metric":
+        found["goal"] = named[0]
+        if args.text("goal") is not None:
+            raise UsageError(f"--{named[0]} says the goal already; --goal goes with --metric.")
+    elif args.text("goal") is not None:
+        goal = args.text("goal") or ""
+        if goal not in GOALS:
+            raise UsageError(f"--goal takes min or max, not {goal!r}.")
+        found["goal"] = GOALS[goal]
+    if args.text("summary") is not None:
+        found["summary"] = args.text("summary")
+    if args.text("target") is not None:
+        found["target"] = args.number("target")
+    source = _source(args)
+    if source is not None:
+        found["source"] = source
+    if found and "name" not in found:
+        raise UsageError("Which metric? Give its name: --minimize loss or --maximize accuracy.")
+    return found or None
+
+
+def _source(args: Args) -> dict[str, Any] | None:
+    pattern, path = args.text("metric_regex"), args.text("metric_file")
+    if pattern is not None and path is not None:
+        raise UsageError("Give --metric-regex or --metric-file; one of them.")
+    if pattern is not None:
+        return {"kind": "log", "pattern": pattern}
+    return {"kind": "file", "path": path} if path is not None else None
+
+
+def _stop(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
+    kind = args.text("stop")
+    given = {
+        name: args.number(key)
+        for name, key in (("min", "min_steps"), ("max", "max_steps"), ("eta", "eta"))
+        if args.text(key) is not None
+    }
+    if kind in {"none", "no", "off"}:
+        before = None
+    elif kind is not None:
+        same = before is not None and before.get("kind") == kind
+        before = before if same else {"kind": kind}
+    if before is not None and before.get("kind") == "median":
+        for key, name in (("max", "--max-steps"), ("eta", "--eta")):
+            if key in given:
+                raise UsageError(f"{name} does not go with --stop median; --min-steps does.")
+    if before is None:
+        if given:
+            raise UsageError("--min-steps, --max-steps and --eta go with --stop asha.")
+        return None
+    return {**before, **{key: _whole(value) for key, value in given.items()}}
+
+
+def _whole(value: float | None) -> float | None:
+    return int(value) if value is not None and value == int(value) else value
