@@ -61,8 +61,8 @@ ARGS = [
         ("plain", ["plain", *ARGS]),
         ("$${HOME}", ["${HOME}", *ARGS]),
         ("${args_json}",
-         ['{"dims":[1,2],"flag":true,"lr":0.0001,"none":null,"off":false,'
-          '"opt":{"name":"a b"}}']),
+         [('{"dims":[1,2],"flag":true,"lr":0.0001,"none":null,"off":false,'
+          '"opt":{"name":"a b"}}')]),
     ],
 )  # fmt: skip
 def test_each_macro_becomes_its_words(word: str, found: list[str]) -> None:

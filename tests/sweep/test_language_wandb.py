@@ -276,8 +276,8 @@ TAIL = "parameters: {x: {value: 1}}\n"
           "expected.")),
         (f"program: a.py\nmethod: bayes\n{TAIL}",
          "sweep.yaml: metric is missing; method bayes needs the name of one."),
-        (f"{HEAD}{TAIL}metric: {{name: loss}}\nearly_terminate: {{type: hyperband, min_iter: 9, "
-         "max_iter: 3}\n",
+        ((f"{HEAD}{TAIL}metric: {{name: loss}}\nearly_terminate: {{type: hyperband, min_iter: 9, "
+         "max_iter: 3}\n"),
          ("sweep.yaml: early_terminate.max_iter is 3; a number above its min, 9, was expected.")),
         (f"{HEAD}{TAIL}metric: {{name: loss, regex: 'acc=(?P<acc>.*)'}}\n",
          ("sweep.yaml: metric.regex is 'acc=(?P<acc>.*)'; one group around the value was expected, "
@@ -315,12 +315,19 @@ def test_files_that_say_they_are_older_are_read_all_the_same() -> None:
 
 def test_what_is_probably_not_meant_is_doubted() -> None:
     limits = "min: 1e-4, max: 0.1"
-    kinds = f"{{a: {{distribution: log_uniform, {limits}}}, b: {{distribution: log_uniform_values, {limits}}}}}"
+    kinds = ", ".join(
+        f"{name}: {{distribution: {kind}, {limits}}}"
+        for name, kind in (("a", "log_uniform"), ("b", "log_uniform_values"))
+    )
     doubts: list[str] = []
-    text = f"program: t.py\nmethod: random\nparameters: {kinds}\njob: me/train:v1\nimage_uri: x\n"
+    text = (
+        f"program: t.py\nmethod: random\nparameters: {{{kinds}}}\njob: me/train:v1\nimage_uri: x\n"
+    )
     read_yaml(text, "sweep.yaml", doubts=doubts)
     assert doubts == [
-        "sweep.yaml: parameters.a runs from 1.0001 to 1.10517, since W&B's log_uniform takes "
-        "exponents of e; if 0.0001 and 0.1 are the limits themselves, it is log_uniform_values.",
-        "sweep.yaml: job, image_uri is of W&B's own and does nothing here.",
+        (
+            "sweep.yaml: parameters.a runs from 1.0001 to 1.10517, since W&B's log_uniform takes "
+            "exponents of e; if 0.0001 and 0.1 are the limits themselves, it is log_uniform_values."
+        ),
+        "sweep.yaml: of W&B's own, and without effect here: job, image_uri.",
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.daemon.sampler_process import SamplerProcess
+from stoker.daemon.helper_process import HelperProcess
 from stoker.executors.ssh.link import Poller
 
 Answer = Callable[[list[dict[str, Any]], str | None, bool], None]
@@ -66,8 +66,8 @@ class Sampler:
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
         self.talks: dict[int, Talk] = {}
-        self.process: SamplerProcess | None = None
-        self.leaving: list[SamplerProcess] = []
+        self.process: HelperProcess | None = None
+        self.leaving: list[HelperProcess] = []
         """Processes that were let go and have not died yet."""
         self.failures = 0
         self.start_at: float | None = None
@@ -190,7 +190,7 @@ class Sampler:
     def _start(self) -> None:
         self.start_at = None
         try:
-            self.process = SamplerProcess(self.poller, self._heard, self._died, COMMAND)
+            self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return

@@ -25,7 +25,7 @@ from stoker.daemon.leftovers import attempt_of
 from stoker.executors.ssh.link import Poller
 
 if TYPE_CHECKING:
-    from stoker.daemon.sampler_process import SamplerProcess
+    from stoker.daemon.helper_process import HelperProcess
 
 COMMAND = ("-P", "-m", "stoker.executors.scrape")
 PATIENCE = 10.0
@@ -46,8 +46,8 @@ class Scraper:
         self.orders: dict[Key, dict[str, Any]] = {}
         """What is watched."""
         self.finishing: set[Key] = set()
-        self.process: SamplerProcess | None = None
-        self.leaving: list[SamplerProcess] = []
+        self.process: HelperProcess | None = None
+        self.leaving: list[HelperProcess] = []
         self.failures = 0
         self.start_at: float | None = None
         self.heard_at = 0.0
@@ -159,12 +159,12 @@ class Scraper:
         return self.heard_at + IDLE - now
 
     def _start(self) -> None:
-        from stoker.daemon.sampler_process import SamplerProcess
+        from stoker.daemon.helper_process import HelperProcess
 
         self.start_at = None
         self.heard_at = time.monotonic()
         try:
-            self.process = SamplerProcess(self.poller, self._heard, self._died, COMMAND)
+            self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return

@@ -60,7 +60,7 @@ def read_yaml(
     unsure: list[str] = [] if doubts is None else doubts
     _flatten(where, given, "parameters", "", parameters, unsure)
     if unknown := [key for key in LAUNCH if key in found]:
-        unsure.append(f"{where}: {', '.join(unknown)} is of W&B's own and does nothing here.")
+        unsure.append(f"{where}: of W&B's own, and without effect here: {', '.join(unknown)}.")
     words = list(command) if command else _command(where, found)
     definition = {
         "name": _name(where, found, words),

@@ -1,4 +1,4 @@
-"""A helper process that talks in lines, as the sampler's does: its pipes, its last words."""
+"""A helper process that talks in lines: its pipes, and its last words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CHUNKS = 16
 """A pipe holds no more; who goes on talking is not listened to for ever."""
 
 
-class SamplerProcess:
+class HelperProcess:
     """Started when made; a new object for each start. Nothing here waits."""
 
     def __init__(
