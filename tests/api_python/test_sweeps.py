@@ -44,6 +44,8 @@ def test_a_grid_from_beginning_to_end(client: stoker.Client) -> None:
 
 
 def test_other_ways_to_say_it(client: stoker.Client, tmp_path: Path) -> None:
+    single = client.sweep(["true", "{y}"], parameters={"y": 5}, hold=True)
+    assert (single.method, single.total) == ("grid", 1)
     rows = client.sweep(["true", "{x}"], points=[{"x": 1}, {"x": 2}], hold=True)
     assert (rows.method, rows.total) == ("list", 2)
     drawn = client.sweep(
@@ -58,7 +60,7 @@ def test_other_ways_to_say_it(client: stoker.Client, tmp_path: Path) -> None:
     )
     read = client.sweep(file=file, hold=True)
     assert read.total == 2
-    client.cancel(rows, drawn, read)
+    client.cancel(single, rows, drawn, read)
     assert client.sweep_show(rows).sweep.state == "CANCELLED"
 
 
@@ -75,5 +77,11 @@ def test_what_makes_no_sense(client: stoker.Client, tmp_path: Path) -> None:
         client.sweep(["true"], parameters={"lr": "cube(1)"})
     with pytest.raises(stoker.UsageError, match="cannot be read"):
         client.sweep(file=tmp_path / "none.yaml")
+    with pytest.raises(stoker.UsageError, match=r"no keyword .*'metirc'\. Did you mean metric\? "):
+        client.sweep(["true"], parameters={"a": [1]}, metirc="x")  # type: ignore[call-arg]
+    with pytest.raises(stoker.UsageError, match="Did you mean gpus"):
+        client.sweep(["true"], parameters={"a": [1]}, gpuss=1)  # type: ignore[call-arg]
+    with pytest.raises(stoker.UsageError, match="A metric is a name"):
+        client.sweep(["true"], parameters={"a": [1]}, metric=3)  # type: ignore[arg-type]
     with pytest.raises(stoker.NotFound, match="no sweep 4242"):
         client.sweep_show(4242)

@@ -142,6 +142,31 @@ def test_tables(tmp_path: Path) -> None:
     assert found["points"] == [{"lr": 1}, {"lr": 2}]
 
 
+def test_a_file_without_a_suffix_is_known_by_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    path.write_text("program: train.py\nmethod: grid\nparameters: {lr: {values: [1, 2]}}\n")
+    assert definition(str(path))["name"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept", "said"),
+    [
+        ("python t.py -m lr=1,2", "python t.py lr=${param:lr}", "-m is left out"),
+        ("python -m pkg.t --multirun lr=1,2", "python -m pkg.t lr=${param:lr}", "--multirun is"),
+        ("python t.py lr=1,2 hydra/launcher=stoker hydra.launcher.gpus=1",
+         "python t.py lr=${param:lr}", "hydra.launcher.gpus=1 are left out"),
+        ("python t.py -m resnet lr=1,2", "python t.py -m resnet lr=${param:lr}", None),
+        ("torchrun -m pkg.t lr=1,2", "torchrun -m pkg.t lr=${param:lr}", None),
+    ],
+)  # fmt: skip
+def test_a_line_that_was_typed_for_hydra(typed: str, kept: str, said: str | None) -> None:
+    doubts: list[str] = []
+    found = sweep_words.definition_of(sweep_words.typed(typed.split()), doubts)
+    assert " ".join(found["command"]) == kept
+    assert len(doubts) == (said is not None)
+    assert said is None or said in doubts[0]
+
+
 def test_where_the_metric_is_found() -> None:
     base = ("--param", "lr=1,2", "--minimize", "loss")
     found = definition(*base, "--metric-regex", r"loss=(\S+)", "--summary", "best", "python", "t")
@@ -164,8 +189,20 @@ def test_where_the_metric_is_found() -> None:
         (("--param", "lr=1,2", "--param", "lr=3,4", "x", "y"), "lr is swept twice"),
         (("--param", "lr=1,2", "echo hi"), "line does not name lr"),
         (("--param", "lr=1,2", "echo {lr}", "--wait"), "options come before the line"),
-        (("--param", "lr=1,2", "--method", "magic", "x", "y"), "method is 'magic'"),
-        (("--param", "lr=1,2", "--method", "tpe", "x", "y"), "metric is missing"),
+        (("--param", "lr=1,2", "--method", "magic", "x", "y"),
+         "--method is 'magic'; one of grid, random, sobol, tpe, gp was expected."),
+        (("--param", "lr=1,2", "--method", "tpe", "x", "y"),
+         "--minimize NAME or --maximize NAME is missing; --method tpe needs one."),
+        (("--param", "lr=1,2", "--stop", "asha", "x", "y"), "is missing; --stop needs one."),
+        (("--param", "lr=1,2", "--stop", "so", "--metric", "a", "x", "y"), "--stop is 'so'"),
+        (("--param", "lr=1,2", "--stop", "median", "--max-steps", "9", "--metric", "a", "x", "y"),
+         "--max-steps does not go with --stop median"),
+        (("--param", "lr=1,2", "--stop", "asha", "--min-steps", "9", "--max-steps", "3", "--metric",
+          "a", "x", "y"), "--max-steps is 3; a number above"),
+        (("--param", "lr=1,2", "--metric", "loss", "--metric-regex", "acc=(?P<acc>.*)", "x", "y"),
+         "--metric-regex is 'acc=(?P<acc>.*)'; one group"),
+        (("--param", "lr=1,2", "--max-running", "x", "x", "y"), "--max-running takes a whole"),
+        (("--param", "lr=1,2", "--method", "list", "x", "y"), "--csv or --jsonl"),
         (("--param", "lr=1,2", "--eta", "4", "x", "y"), "go with --stop asha"),
         (("--param", "lr=1,2", "--metric-regex", "x", "x", "y"), "Which metric?"),
         (("--param", "lr=1,2", "--metric", "a", "--goal", "up", "x", "y"), "min or max"),
@@ -173,7 +210,7 @@ def test_where_the_metric_is_found() -> None:
         (("--param", "lr=1,2", "-n", "many", "x", "y"), "--samples takes a whole number"),
         (("--param", "lr=1,2", "--csv", "x.csv", "x", "y"), "from one place"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_said_in_a_sentence(argv: tuple[str, ...], said: str) -> None:
     assert said in refused(*argv)
 
@@ -232,6 +269,37 @@ def test_a_dry_run_shows_commands(ready: FakeDaemon, capsys: Captured) -> None:
     assert "run 12 new trials and 1 again, of 20 in all" in told.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "shown", "said"),
+    [
+        (("x=uniform(0,1)",), 5, ["this would run trials until it is cancelled"]),
+        (("x=1,2", "--method", "random"), 2, ["this would run trials until all 2"]),
+        (("x=uniform(0,1)", "-n", "3", "--method", "tpe", "--minimize", "loss"), 3,
+         ["these are examples", "this would run 3 trials in all"]),
+    ],
+)  # fmt: skip
+def test_a_dry_run_of_what_is_not_known_in_advance(
+    ready: FakeDaemon, capsys: Captured, argv: tuple[str, ...], shown: int, said: list[str]
+) -> None:
+    nothing = {**RECEIPT, "added": 0, "retried": 0, "commands": []}
+    total = 3 if "-n" in argv else None
+    ready.answers["POST /v1/sweeps"] = (200, {**nothing, "total": total, "counts": {}})
+    assert main(["sweep", "--dry-run", "--param", *argv, "python", "t.py"]) == 0
+    told = capsys.readouterr()
+    commands = told.out.splitlines()
+    assert len(set(commands)) == len(commands) == shown
+    assert all(line.startswith("python t.py --x=") for line in commands)
+    for word, line in zip(said, told.err.splitlines(), strict=True):
+        assert word in line
+    assert main(["sweep", "--param", *argv, "python", "t.py"]) == 0
+    assert ("until it is cancelled" in capsys.readouterr().err) == (argv == ("x=uniform(0,1)",))
+
+
+def test_a_misspelt_field_is_said(ready: FakeDaemon, capsys: Captured) -> None:
+    assert main(["sweep", "--param", "lr=1,2", "python", "t.py", "{lrr}"]) == 0
+    assert "stoker: {lrr} in the command is no parameter" in capsys.readouterr().err
+
+
 def test_a_program_called_show(ready: FakeDaemon) -> None:
     assert main(["sweep", "--", "show", "lr=1,2"]) == 0
     assert ready.bodies("/v1/sweeps")[0]["definition"]["command"][0] == "show"
@@ -270,6 +338,30 @@ def test_show_without_a_name_is_the_newest(ready: FakeDaemon, capsys: Captured) 
 def test_the_largest_is_first_where_larger_is_better() -> None:
     reply = {**WHOLE, "sweep": {**SWEEP, "goal": "maximize"}}
     assert [found["number"] for found in sweep_show.ranked(reply)] == [0, 1, 2, 4, 3]
+
+
+def test_what_failed_on_its_way_is_not_compared(ready: FakeDaemon) -> None:
+    trials = [trial(0, 0.9), trial(1, 0.1, "FAILED"), trial(2, 0.2, "CANCELLED"), trial(3, 0.5)]
+    found = sweep_show.ranked({**WHOLE, "trials": trials})
+    assert [each["number"] for each in found] == [3, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"kind": "report"}, "stoker.training.report(loss=...)"),
+        ({"kind": "log", "pattern": "l=(.)"}, "no line of a log matches 'l=(.)': stoker logs 17_0"),
+        ({"kind": "file", "path": "o.json"}, "o.json is not there"),
+    ],
+)
+def test_a_metric_that_nobody_reports_is_said(source: dict[str, str], said: str) -> None:
+    definition = {**WHOLE["definition"], "metric": {"name": "loss", "source": source}}
+    silent = {**WHOLE, "definition": definition, "trials": [trial(0, None)]}
+    assert "no trial has reported 'loss'" in sweep_show.unheard(silent)
+    assert said in sweep_show.unheard(silent)
+    assert sweep_show.unheard({**silent, "trials": [trial(0, None), trial(1, 0.5)]}) == ""
+    none = {**SWEEP, "counts": {"running": 1}}
+    assert sweep_show.unheard({**silent, "sweep": none}) == ""
 
 
 def test_show_as_csv_and_json(ready: FakeDaemon, capsys: Captured) -> None:
@@ -380,6 +472,47 @@ def test_what_was_left_as_it_is_of_a_sweep_is_one_line(ready: FakeDaemon, capsys
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "stoker: cancelled 17_9"
     assert lines[1:] == ["stoker: 9 jobs of 17 left as they are; 17_0: it is already over (done)"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "said"),
+    [("hold", "PENDING", "held sweep 17 (60 waiting)"),
+     ("cancel", "CANCELLED", "cancelled sweep 17 (60 trials)")],
+)  # fmt: skip
+def test_what_was_done_to_a_sweep_is_one_line(
+    ready: FakeDaemon, capsys: Captured, verb: str, state: str, said: str
+) -> None:
+    done = [{"id": 18 + n, "label": f"17_{n}", "state": state} for n in range(60)]
+    over = [{"id": 90, "label": "17_99", "why": "it is over"}]
+    ready.answers[f"POST /v1/{verb}"] = (200, {"done": done, "skipped": over, "sweeps": [17]})
+    assert main([verb, "17"]) == 0
+    assert capsys.readouterr().err == f"stoker: {said}\n"
+    ready.answers[f"POST /v1/{verb}"] = (200, {"done": done[:30], "skipped": []})
+    assert main([verb, "17_1", "17_2"]) == 0
+    assert "30 jobs of 17\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["last", "train"])
+@pytest.mark.parametrize("has_trials", [True, False])
+def test_a_sweep_is_waited_for_as_a_whole(
+    ready: FakeDaemon, capsys: Captured, word: str, has_trials: bool
+) -> None:
+    jobs = [view(18, label="17_0", sweep=17)] if has_trials else []
+    ready.answers["GET /v1/jobs"] = (200, {"jobs": jobs, "more": 3, "counts": {}})
+    ready.answers[f"GET /v1/sweeps/{word}"] = (200, WHOLE)
+    ready.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [], "notes": []})
+    assert main(["wait", word]) == 0
+    assert ready.bodies("/v1/wait")[0]["select"] == ["17"]
+
+
+def test_a_sweep_that_cannot_go_on_ends_the_wait(ready: FakeDaemon, capsys: Captured) -> None:
+    note = "sweep 17 cannot go on: optuna is not installed"
+    ready.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [], "notes": [note]})
+    assert main(["wait", "17"]) == 1
+    assert capsys.readouterr().err == f"stoker: {note}\n"
+    assert main(["wait", "17", "-Q"]) == 1
+    assert main(["sweep", "--wait", "python", "t.py", "lr=1,2"]) == 1
+    assert f"stoker: {note}\n" in capsys.readouterr().err
 
 
 def test_completion(ready: FakeDaemon, capsys: Captured) -> None:

@@ -263,7 +263,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband}}\n",
          "sweep.yaml: early_terminate has neither min_iter nor max_iter with s."),
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband, min_iter: 3}}\n",
-         "sweep.yaml: metric is missing; early_terminate needs the name of one."),
+         "sweep.yaml: metric is missing; early_terminate needs one."),
         (f"{HEAD}{TAIL}run_cap: many\n",
          "sweep.yaml: run_cap is 'many'; a whole number from 1 on was expected."),
         (f"{HEAD}{TAIL}run_cap: 3\nsamples: 3\n",
@@ -275,7 +275,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
          ("sweep.yaml: method is 'custom'; one of grid, random, bayes, sobol, tpe, gp was "
           "expected.")),
         (f"program: a.py\nmethod: bayes\n{TAIL}",
-         "sweep.yaml: metric is missing; method bayes needs the name of one."),
+         "sweep.yaml: metric is missing; method bayes needs one."),
         ((f"{HEAD}{TAIL}metric: {{name: loss}}\nearly_terminate: {{type: hyperband, min_iter: 9, "
          "max_iter: 3}\n"),
          ("sweep.yaml: early_terminate.max_iter is 3; a number above its min, 9, was expected.")),

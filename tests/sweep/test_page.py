@@ -130,3 +130,17 @@ def test_figures_that_are_no_numbers_are_left_out() -> None:
 def test_braces_in_texts_are_no_fields() -> None:
     view = made(opt2="{0} {title}")
     assert Page(html(view, {})).data["trials"][0]["params"]["opt2"] == "{0} {title}"
+
+
+def test_what_failed_on_its_way_is_not_compared() -> None:
+    view = made()
+    for trial in view["trials"][:2]:
+        trial["state"] = "FAILED"
+    found = facts(view, {})
+    assert [trial["counts"] for trial in found["trials"]] == [False, False, *[True] * 10]
+
+
+def test_the_command_is_shown_as_people_write_it() -> None:
+    view = made()
+    view["definition"]["command"] = ["python", "t.py", "lr=${param:lr}", "${no_args}"]
+    assert facts(view, {})["command"] == "python t.py lr={lr}"

@@ -123,7 +123,7 @@ def begun(reply: dict[str, Any], definition: dict[str, Any]) -> str:
     said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
     head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
     if total is None:
-        return f"{head}: {said}{', ' if said else ''}{to_its_end(definition)}"
+        return f"{head}: {f'{said}, more' if said else 'trials'} {to_its_end(definition)}"
     return f"{head}: {said or 'nothing to do'} of {total:,}"
 
 
@@ -133,8 +133,8 @@ def to_its_end(definition: dict[str, Any]) -> str:
 
     whole = size(definition["parameters"])
     if whole is None:
-        return "more until it is cancelled"
-    return f"more until all {whole:,} that there are have been tried"
+        return "until it is cancelled"
+    return f"until all {whole:,} that there are have been tried"
 
 
 def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
@@ -158,8 +158,8 @@ def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> i
             "one after the other, as they end"
         )
     if one_by_one:
-        count = f"{total:,} in all" if total else to_its_end(definition)
-        output.say(f"stoker: this would run trials{again}: {count}")
+        count = f"{total:,} trials in all" if total else f"trials {to_its_end(definition)}"
+        output.say(f"stoker: this would run {count}{again}")
         return 0
     what = f"run {output.counted(added, 'new trial')}{again}"
     output.say(f"stoker: this would {what}" + (f", of {total:,} in all" if total else ""))

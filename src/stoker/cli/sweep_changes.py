@@ -34,7 +34,8 @@ TYPED = {
 
 def option_names(args: Args) -> dict[str, str]:
     """Return the keys of a definition that were typed as options, and as which."""
-    names = {key: typed for key, (option, typed) in TYPED.items() if args.text(option) is not None}
+    names = {"metric": "--minimize NAME or --maximize NAME"}
+    names |= {key: typed for key, (option, typed) in TYPED.items() if args.text(option) is not None}
     method = (args.text("method") or "").lower()
     if method:
         names[f"method {METHODS.get(method, method)}"] = f"--method {method}"

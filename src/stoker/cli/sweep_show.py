@@ -134,8 +134,8 @@ def unheard(reply: dict[str, Any]) -> str:
     else:
         call = f"{name}=..." if name.isidentifier() else f"**{{'{name}': ...}}"
         what = (
-            f"scripts do so by stoker.training.report({call}), or submit it again with "
-            "--metric-regex or --metric-file"
+            f"scripts do so by stoker.training.report({call}), or begin it anew with "
+            "--new and --metric-regex or --metric-file"
         )
     return f"no trial has reported '{name}'; {what}"
 

@@ -54,7 +54,7 @@ def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
         (stop is not None, "stop"),
     ):
         if needed and metric is None:
-            raise BadSweep(f"{where}: metric is missing; {by} needs the name of one.")
+            raise BadSweep(f"{where}: metric is missing; {by} needs one.")
     command, line = _command(where, found)
     definition = {
         "name": _name(where, found.get("name"), command or line or ""),
