@@ -4,7 +4,8 @@ function curves() {
   const drawn = trials.map((trial) => ({ trial, points: (series[trial.label] || []).filter((p) => isNumber(p[0]) && isNumber(p[1])) }))
     .filter((each) => each.points.length);
   if (!metric || !drawn.length) return null;
-  const every = drawn.flatMap((each) => each.points);
+  const compared = drawn.filter((each) => each.trial.counts);
+  const every = (compared.length ? compared : drawn).flatMap((each) => each.points);
   const positive = every.every((point) => point[1] > 0);
   const box = make("div");
   const choice = make("input", { type: "checkbox" });
@@ -38,7 +39,7 @@ function range(values, log) {
 
 function curveChart(drawn, every, log) {
   const width = 860, height = 330, left = 56, right = 12, top = 8, bottom = 34;
-  const steps = every.map((point) => point[0]);
+  const steps = drawn.flatMap((each) => each.points.map((point) => point[0]));
   let [first, last] = [Math.min(...steps), Math.max(...steps)];
   if (first === last) [first, last] = [first - 1, last + 1];
   const [low, high] = range(every.map((point) => point[1]), log);
