@@ -6,7 +6,7 @@ with a virtual clock and modelled ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -87,6 +87,8 @@ class Engine:
         self.owed: list[Event] = []
         """Facts that could not be written yet (disk full): they are never dropped."""
         self.trouble: str | None = None
+        self.needs: Callable[[], Container[int]] = tuple
+        """Jobs that must not leave memory, since something of them is still to be heard."""
         self.planning = True
         """False while draining: what runs goes on, nothing new starts."""
         self.unforced = False
@@ -176,6 +178,9 @@ class Engine:
         for sweep in state.forgettable_boards():
             turn.apply(TrialsForgotten(at=now.at, sweep=sweep))
         old = state.forgettable()
+        if old:
+            needed = self.needs()
+            old = tuple(id for id in old if id not in needed)
         if old:
             turn.apply(JobsForgotten(at=now.at, jobs=old))
 

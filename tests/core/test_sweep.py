@@ -579,8 +579,8 @@ def test_a_few_boards_of_sweeps_that_are_over_are_kept():
 
 
 def chosen(story: Swept, *words: str) -> list[int]:
-    past = story.past.get  # type: ignore[attr-defined]
-    return select(list(words), story.state, past, lambda _: [], lambda _: story.members)  # type: ignore[attr-defined]
+    past, members = getattr(story, "past", {}), getattr(story, "members", [])
+    return select(list(words), story.state, past.get, lambda _: [], lambda _: members)
 
 
 def typed() -> tuple[Swept, int, list[int], int]:
@@ -603,6 +603,17 @@ def test_a_trial_is_meant_by_its_number_in_the_sweep():
     assert chosen(story, f"{sweep}_2") == [trials[2]]
     with pytest.raises(NotFound):
         chosen(story, f"{sweep}_3")
+
+
+def test_a_trial_is_meant_by_the_name_of_its_sweep_and_its_number():
+    story = Swept(gpus=1)
+    sweep = story.sweep(name="odd")
+    trials = story.trials(sweep, 2)
+    assert chosen(story, "odd_1") == [trials[1]]
+    with pytest.raises(NotFound):
+        chosen(story, "odd_2")
+    with pytest.raises(NotFound):
+        chosen(story, "even_1")
 
 
 def test_the_last_thing_may_be_a_sweep():

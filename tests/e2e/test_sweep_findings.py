@@ -61,3 +61,32 @@ def test_a_target_that_was_reached_is_reached_for_good(box: Box) -> None:
     assert again.stdout.strip() == id
     assert "its target has been reached already" in again.stderr
     assert counts(box, id) == before
+
+
+def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: Box) -> None:
+    words = (*TPE, "--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
+    id, _ = sweep(box, *words)
+    box.stoker("cancel", id)
+    sweep(box, *words)
+    assert box.client.wait([id], timeout=60)["finished"]
+    assert counts(box, id) == {"done": 3}
+
+
+def test_held_and_asked_for_again_it_is_held_no_more(box: Box) -> None:
+    words = ("--max-running", "1", "--param")
+    id, _ = sweep(box, "--hold", *words, "x=1,2", "true {x}")
+    assert counts(box, id) == {"waiting": 2}
+    sweep(box, "--param", "x=1,2,3", "true {x}")
+    assert box.client.wait([id], timeout=60)["finished"]
+    assert counts(box, id) == {"done": 3}
+    assert whole(box, id)["sweep"]["max_running"] == 1
+
+
+def test_whoever_waits_for_a_sweep_knows_its_best(box: Box) -> None:
+    prints = "for i in $(seq 20000); do echo loss=$i; done; echo loss={x}"
+    words = ("--minimize", "loss", "--metric-regex", "loss=(?P<loss>.*)", "--param", "x=1,2")
+    id, _ = sweep(box, *words, prints)
+    assert box.client.wait([id], timeout=60)["finished"]
+    found = whole(box, id)["sweep"]
+    assert found["best"]["value"] == 1
+    assert found["reading"] == 0

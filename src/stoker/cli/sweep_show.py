@@ -126,6 +126,8 @@ def unheard(reply: dict[str, Any]) -> str:
     if not metric or not ended(sweep) or any(t.get("value") is not None for t in reply["trials"]):
         return ""
     name, source = output.clean(metric["name"]), metric["source"]
+    if sweep.get("reading"):
+        return f"the figures of {output.counted(int(sweep['reading']), 'trial')} are being read"
     first = next((t["label"] for t in reply["trials"] if t["state"] == "COMPLETED"), sweep["label"])
     if source["kind"] == "log":
         what = f"no line of a log matches {source['pattern']!r}: stoker logs {first}"

@@ -114,7 +114,14 @@ def _one(word: str, state: State, by_name: ByName, arrays: _Arrays) -> list[int]
     match = re.fullmatch(r"(\d{1,15})_(\d{1,7})", word)
     if match:
         return [arrays.member(int(match[1]), int(match[2]))]
-    return _named(word, state, by_name)
+    try:
+        return _named(word, state, by_name)
+    except NotFound:
+        name, _, index = word.rpartition("_")
+        sweep = sweep_meant(name, state) if index.isdecimal() and len(index) <= 7 else None
+        if sweep is None:
+            raise
+        return [arrays.member(sweep, int(index))]
 
 
 def _numbers(match: re.Match[str], word: str, state: State, arrays: _Arrays) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +33,8 @@ class Desk(Struct):
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
+    reading: Callable[[], Collection[int]] = tuple
+    """Jobs that are over and whose figures are still being read."""
     remembered: dict[int, tuple[Job, Spec]] = {}
     """Finished jobs read back from the store, for the length of one request."""
 

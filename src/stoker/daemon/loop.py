@@ -135,6 +135,7 @@ class Loop:
         self.trainings = Trainings(self.home, poller, fleet, fleet.state)
         fleet.heard = self.trainings.heard
         self.trainings.scores = Scores(fleet.state)
+        self.engine.needs = desk.reading = self.trainings.trails.reading
         self._sweeps: Sweeps | None = None
         self.inbox: SimpleQueue[Ask] = SimpleQueue()
         self.waits = Waits()

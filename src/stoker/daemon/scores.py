@@ -9,7 +9,7 @@ from math import isfinite
 from msgspec import Struct
 
 from stoker.core import events as e
-from stoker.core.job import Job
+from stoker.core.job import Job, Score
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.daemon.hearing import Key
@@ -43,8 +43,9 @@ class Scores:
         if standing is None:
             # Reports without a step are counted, in each attempt anew: one that goes on from a
             # checkpoint is then compared late, but never before its time.
-            rungs = job.score.rungs if job.score is not None else ()
-            standing = self.standings[key] = Standing(len(rungs), 0.0)
+            score = job.score or Score()
+            best = score.value if sweep.best_of else None  # that of earlier attempts counts
+            standing = self.standings[key] = Standing(len(score.rungs), 0.0, best=best)
         told: list[e.Event] = []
         for point in points:
             value = point.values.get(sweep.metric)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from stoker.core.events import (
     Event,
+    JobReleased,
     JobRetried,
     JobsSubmitted,
     SpecRecorded,
@@ -19,6 +20,7 @@ from stoker.core.events import (
     TrialsRecalled,
 )
 from stoker.core.job import Command, Source, Spec
+from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.sweep import (
     CANCELLED,
@@ -155,6 +157,7 @@ class _Intake:
         if missing:
             events.append(self._submitted(sweep.id, first, kept.hash, missing))
         events += self._retried(again)
+        events += self._released()
         return Decision(
             events=events,
             blobs={**ready.blobs, sweep.definition: encode(kept)},
@@ -184,17 +187,34 @@ class _Intake:
             maximize=metric is not None and metric["goal"] == "maximize",
             best_of=metric is not None and metric["summary"] == "best",
             target=metric["target"] if metric else None, rule=rule_of(definition["stop"]),
-            total=total, asks=asks, max_running=definition["max_running"],
-            priority=self.ready.priority, held=self.ready.wanted.held,
+            total=total, asks=asks, max_running=self._most(), priority=self._priority(),
+            held=self.ready.wanted.held,
         )  # fmt: skip
+
+    def _most(self) -> int | None:
+        """How many may run at a time; asked for again without a word of it, as before."""
+        most: int | None = self.definition["max_running"]
+        return self.known.max_running if most is None and self.known is not None else most
+
+    def _priority(self) -> int:
+        said = self.known is None or self.ready.wanted.priority is not None
+        return self.ready.priority if said or self.known is None else self.known.priority
 
     def _submitted(self, sweep: int, first: int, spec: str, points: list[dict[str, Any]]) -> Event:
         wanted = self.ready.wanted
         return JobsSubmitted(
             at=self.now.at, first=first, count=len(points), spec=spec, key=self.body.key,
-            priority=self.ready.priority, held=wanted.held, begin_at=wanted.begin_at,
+            priority=self._priority(), held=wanted.held, begin_at=wanted.begin_at,
             sweep=sweep, trials=tuple(as_trial(self.definition, params) for params in points),
         )  # fmt: skip
+
+    def _released(self) -> list[Event]:
+        """A sweep that was held and is asked for again is not held any more."""
+        if self.known is None or not self.known.held or self.ready.wanted.held:
+            return []
+        jobs = [self.state.jobs[t.job] for t in self.trials if t.job in self.state.jobs]
+        held = [job.id for job in jobs if job.held and job.state is JobState.PENDING]
+        return [JobReleased(at=self.now.at, job=id) for id in held]
 
     def _retried(self, again: list[Trial]) -> list[Event]:
         events = self.desk.recalled([trial.job for trial in again], self.state, self.now.at)

@@ -115,12 +115,19 @@ def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str,
         "max_running": sweep.max_running,
         "priority": sweep.priority,
         "held": sweep.held,
+        "reading": _reading(desk, state, sweep),
         "note": sweep.note,
         "created_at": iso(sweep.created_at),
         "ended_at": iso(sweep.ended_at),
         "eta_seconds": seconds,
         "eta": iso(now.at + seconds) if seconds is not None else None,
     }
+
+
+def _reading(desk: Desk, state: State, sweep: Sweep) -> int:
+    """How many trials have ended whose figures are still being read."""
+    board, reading = state.boards.get(sweep.id), desk.reading()
+    return sum(id in reading for id in board.trials) if board is not None and reading else 0
 
 
 def _state(sweep: Sweep) -> str:

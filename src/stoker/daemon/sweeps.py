@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.json import decode
 
 from stoker.core import events as e
-from stoker.core.lifecycle import FINISHED
+from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.state import State
 from stoker.core.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
 from stoker.daemon.desk import Desk
@@ -44,6 +44,7 @@ class Sweeps:
         """Something has happened: see who has no trial ready."""
         for id in [id for id in self.thinking if not state.sweeps[id].wanting]:
             self.thinking.discard(id)
+            self.asking.discard(id)  # a question that is forgotten is not answered
             self.sampler.forget(id)
         for id in state.boards:
             sweep = state.sweeps[id]
@@ -64,8 +65,8 @@ class Sweeps:
             return
         try:
             definition = self.kept(sweep).definition
-        except Refusal as refusal:
-            self.ask(_More(self, sweep.id, [], trouble=refusal.message))
+        except Refusal:
+            self.ask(_More(self, sweep.id, None))  # which says so
             return
 
         def answer(points: list[dict[str, Any]], trouble: str | None, done: bool) -> None:
@@ -111,10 +112,16 @@ class _More:
         if self.trouble is not None:
             change = e.SweepChanged(at=now.at, sweep=sweep.id, note=self.trouble)
             return Decision(events=[change])
-        asked = self.sweeps.kept(sweep)
+        try:
+            asked = self.sweeps.kept(sweep)
+        except Refusal as refusal:
+            change = e.SweepChanged(at=now.at, sweep=sweep.id, note=refusal.message)
+            return Decision(events=[change])
         points = self._next(state, sweep, asked.definition)
         if not points:
-            return self._no_more(sweep, now)
+            # Everything that there is was tried; or a proposal was known, and another one is due.
+            known = bool(self.points) and not self.done
+            return Decision() if known else self._no_more(sweep, now)
         events: list[e.Event] = []
         if asked.hash not in state.specs:
             events.append(e.SpecRecorded(at=now.at, hash=asked.hash, spec=asked.spec))
@@ -139,7 +146,7 @@ class _More:
         return list(islice(samplers.fresh(definition, sweep.issued, known.__contains__), most))
 
     def _no_more(self, sweep: Sweep, now: Moment) -> Decision:
-        """Everything that there is was tried, or nobody has an idea what else."""
+        """Nobody has an idea what else to try."""
         return Decision(events=[e.SweepChanged(at=now.at, sweep=sweep.id, ended=True)])
 
     def answer(self, reply: Any) -> None:
@@ -163,14 +170,14 @@ def told(trial: Trial) -> dict[str, Any]:
     state = "running"
     if trial.state in FINISHED:
         state = "fail"
-        if score is not None and score.value is not None:
+        if trial.state is JobState.COMPLETED and score is not None and score.value is not None:
             state = "pruned" if score.stopped else "complete"
     found = {
         "trial": trial.number,
         "params": decode(trial.params),
-        "value": score.value if score is not None and state != "running" else None,
+        "value": score.value if score is not None and state in ("complete", "pruned") else None,
         "state": state,
     }
-    if score is not None and score.stopped and score.value is not None:
+    if state == "pruned" and score is not None:
         found["steps"] = [[score.step, score.value]]  # how far it came counts, too
     return found

@@ -270,6 +270,10 @@ class Trails:
         """Whether what this attempt has left is still needed."""
         return key in self.trails
 
+    def reading(self) -> set[int]:
+        """Jobs that are over, or have another attempt, and of whose figures some are to come."""
+        return {key[0] for key, trail in self.trails.items() if trail.ended}
+
     def gone(self, job: int) -> None:
         """Forget attempts that are no more; what has been told as ended is closed by itself."""
         for key in [key for key in self.trails if key[0] == job]:

@@ -34,6 +34,8 @@ class Wait:
         self.left: set[int] = set()
         self.sweeps: list[int] = []
         """Sweeps meant as a whole, also with the trials that they do not have yet."""
+        self.judged = False
+        """Whether a sweep is meant whose trials are compared."""
         self.gone = False
 
     def decide(self, state: State, now: Moment) -> Decision:
@@ -43,8 +45,15 @@ class Wait:
         self.ids = self.desk.ids(self.words, state)
         self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
         meant = (sweep_meant(word, state) for word in self.words)
-        self.sweeps = [id for id in meant if id is not None and state.sweeps[id].asks]
+        whole = [id for id in meant if id is not None]
+        self.sweeps = [id for id in whole if state.sweeps[id].asks]
+        self.judged = any(state.sweeps[id].metric is not None for id in whole)
         return Decision()
+
+    def reads(self, desk: Desk) -> bool:
+        """Whether figures are still to come: a sweep is over when it is known who is the best."""
+        reading = desk.reading()
+        return any(id in reading for id in self.ids) if reading else False
 
     def look_for_more(self, state: State, events: Sequence[Event]) -> bool:
         """Trials that were thought of meanwhile; whether there may be more of them."""
@@ -107,6 +116,7 @@ class Waits:
                 for id in (wait.left if wait in fresh else wait.left & touched)
                 if id not in state.jobs or state.jobs[id].finished
             }
+            more = more or (wait.judged and not wait.left and wait.reads(desk))
             notes = wait.notes(state) if wait.sweeps and not wait.left else []
             stuck = self._stuck(wait, state, wait in fresh or bool(failed))
             over = not (wait.left or more) or (wait.any and len(wait.left) < len(wait.ids))
