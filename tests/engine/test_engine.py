@@ -260,6 +260,15 @@ def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(roo
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
 
 
+def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: Room):
+    room.engine.needs = lambda: {1}
+    room.submit(count=500, held=True)
+    room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
+    room.engine.cycle([e.JobsSeen(at=0, jobs=())])
+    assert 1 in room.engine.state.jobs
+    assert 2 not in room.engine.state.jobs
+
+
 def test_a_forgotten_job_can_be_retried(room: Room):
     room.submit(count=500, held=True)
     room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
