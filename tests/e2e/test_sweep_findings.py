@@ -90,3 +90,15 @@ def test_whoever_waits_for_a_sweep_knows_its_best(box: Box) -> None:
     found = whole(box, id)["sweep"]
     assert found["best"]["value"] == 1
     assert found["reading"] == 0
+
+
+def test_what_failed_runs_again_with_what_is_asked_for_now(box: Box) -> None:
+    words = ("--param", "x=1,2", 'test "$GOOD" = yes || exit {x}')
+    id, _ = sweep(box, "--priority", "5", *words)
+    assert box.client.wait([id], timeout=60)["finished"]
+    assert counts(box, id) == {"failed": 2}
+    again, said = sweep(box, "--env", "GOOD=yes", *words)
+    assert (again, said) == (id, "2 again of 2")
+    assert box.client.wait([id], timeout=60)["finished"]
+    assert counts(box, id) == {"done": 2}
+    assert whole(box, id)["sweep"]["priority"] == 5

@@ -143,7 +143,8 @@ class Api:
         body = await read_body(request, requests.Sweep)
         if body.own_environment:
             body.environment = {**os.environ, **body.environment}
-        return reply(await self.ask(sweep_intake.submit(self.desk, body)))
+        decide = await asyncio.to_thread(sweep_intake.submit, self.desk, body)
+        return reply(await self.ask(decide))
 
     async def sweeps(self, request: Request) -> Response:
         """Sweeps that go on, or all of them."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from stoker.core.events import (
     Event,
+    JobEdited,
     JobReleased,
     JobRetried,
     JobsSubmitted,
@@ -61,7 +62,10 @@ class Kept(Struct):
 
 
 def submit(desk: Desk, body: r.Sweep) -> Decide:
-    """Begin a sweep, or go on with one that is known: only what is missing or failed runs."""
+    """Begin a sweep, or go on with one that is known: only what is missing or failed runs.
+
+    Works out all of its trials, so it may take a while; what it returns is quick.
+    """
     try:
         definition = check(body.definition)
     except BadSweep as error:
@@ -76,12 +80,19 @@ def submit(desk: Desk, body: r.Sweep) -> Decide:
             "usage",
         )
 
+    asks = definition["method"] in THINKING or _endless(definition)
+    try:
+        # All that takes long, and does not depend on what is known, before it is anybody's turn.
+        wanted = {} if asks else dict(as_trial(definition, each) for each in _wanted(definition))
+    except (BadValue, BadSweep) as error:
+        raise Refusal(str(error), "usage") from None
+
     def decide(state: State, now: Moment) -> Decision:
         again = desk.store.find_key(body.key) if body.key else None
         if again is not None:
             return Decision(reply=lambda after: receipt(after.sweeps[again[0]], 0, 0, []))
         try:
-            return _Intake(desk, body, definition, state, now).decision()
+            return _Intake(desk, body, definition, asks, wanted, state, now).decision()
         except (BadValue, BadSweep) as error:
             raise Refusal(str(error), "usage") from None
 
@@ -92,9 +103,11 @@ class _Intake:
     """One request, held against what is known."""
 
     def __init__(
-        self, desk: Desk, body: r.Sweep, definition: dict[str, Any], state: State, now: Moment
-    ) -> None:
+        self, desk: Desk, body: r.Sweep, definition: dict[str, Any], asks: bool,
+        wanted: dict[str, Command], state: State, now: Moment,
+    ) -> None:  # fmt: skip
         self.desk, self.body, self.definition = desk, body, definition
+        self.asks, self.wanted = asks, wanted
         self.state, self.now = state, now
         self.ready = prepare(desk, self._like_a_job(), state, now)
         self.identity = _identity(self.ready.spec, definition)
@@ -127,24 +140,21 @@ class _Intake:
         """All that follows, as facts."""
         ready, known, state, now = self.ready, self.known, self.state, self.now
         spec = _with_source(ready, self.definition)
-        have = {trial.params: trial for trial in self.trials}
-        asks = self.definition["method"] in THINKING or _endless(self.definition)
-        wanted = [] if asks else _wanted(self.definition)
-        keys = {canonical(params) for params in wanted}
-        missing = [params for params in wanted if canonical(params) not in have]
+        have = {trial.params for trial in self.trials}
+        missing = [each for each in self.wanted.items() if each[0] not in have]
         again = [
             trial
             for trial in self.trials
             if word_of(trial.state, trial.score) in (FAILED, CANCELLED)
-            and (asks or trial.params in keys)
+            and (self.asks or trial.params in self.wanted)
         ]
         if known is not None and definition_of(known, self._goal()).reached:
             missing, again = [], []
             ready.wanted.warnings.append("its target has been reached already")
         kept = Kept(self.definition, spec, digest(encode(spec)))
-        sweep = self._sweep(kept, asks, have, len(missing))
+        sweep = self._sweep(kept, len(have) + len(missing))
         if self.body.dry_run:
-            shown = [_text(command_of(self.definition, params)) for params in missing[:10]]
+            shown = [_text(command) for _, command in missing[:10]]
             plan = receipt(sweep, len(missing), len(again), ready.wanted.warnings)
             return Decision(reply=lambda _: {**plan, "sweep": None, "commands": shown})
         events = [event for event in ready.events if type(event) is not SpecRecorded]
@@ -156,7 +166,7 @@ class _Intake:
         first = state.rest.next_id + (known is None)
         if missing:
             events.append(self._submitted(sweep.id, first, kept.hash, missing))
-        events += self._retried(again)
+        events += self._retried(again, kept.hash)
         events += self._released()
         return Decision(
             events=events,
@@ -176,9 +186,9 @@ class _Intake:
             target=metric.get("target"), maximize=metric.get("goal") == "maximize",
         )  # fmt: skip
 
-    def _sweep(self, kept: Kept, asks: bool, have: dict[str, Trial], missing: int) -> Sweep:
+    def _sweep(self, kept: Kept, known: int) -> Sweep:
         definition, metric = self.definition, self.definition["metric"]
-        total = definition["samples"] if asks else len(have) + missing
+        total = definition["samples"] if self.asks else known
         return Sweep(
             id=self.known.id if self.known is not None else self.state.rest.next_id,
             name=definition["name"], user=self.desk.user, identity=self.identity,
@@ -187,7 +197,7 @@ class _Intake:
             maximize=metric is not None and metric["goal"] == "maximize",
             best_of=metric is not None and metric["summary"] == "best",
             target=metric["target"] if metric else None, rule=rule_of(definition["stop"]),
-            total=total, asks=asks, max_running=self._most(), priority=self._priority(),
+            total=total, asks=self.asks, max_running=self._most(), priority=self._priority(),
             held=self.ready.wanted.held,
         )  # fmt: skip
 
@@ -200,12 +210,14 @@ class _Intake:
         said = self.known is None or self.ready.wanted.priority is not None
         return self.ready.priority if said or self.known is None else self.known.priority
 
-    def _submitted(self, sweep: int, first: int, spec: str, points: list[dict[str, Any]]) -> Event:
+    def _submitted(
+        self, sweep: int, first: int, spec: str, trials: list[tuple[str, Command]]
+    ) -> Event:
         wanted = self.ready.wanted
         return JobsSubmitted(
-            at=self.now.at, first=first, count=len(points), spec=spec, key=self.body.key,
+            at=self.now.at, first=first, count=len(trials), spec=spec, key=self.body.key,
             priority=self._priority(), held=wanted.held, begin_at=wanted.begin_at,
-            sweep=sweep, trials=tuple(as_trial(self.definition, params) for params in points),
+            sweep=sweep, trials=tuple(trials),
         )  # fmt: skip
 
     def _released(self) -> list[Event]:
@@ -216,9 +228,20 @@ class _Intake:
         held = [job.id for job in jobs if job.held and job.state is JobState.PENDING]
         return [JobReleased(at=self.now.at, job=id) for id in held]
 
-    def _retried(self, again: list[Trial]) -> list[Event]:
-        events = self.desk.recalled([trial.job for trial in again], self.state, self.now.at)
-        return events + [JobRetried(at=self.now.at, job=trial.job) for trial in again]
+    def _retried(self, again: list[Trial], spec: str) -> list[Event]:
+        """These run once more, with what is asked for now: that may be why they failed."""
+        at, begin = self.now.at, self.ready.wanted.begin_at
+        events = self.desk.recalled([trial.job for trial in again], self.state, at)
+        for trial in again:
+            events.append(JobRetried(at=at, job=trial.job))
+            job, _ = self.desk.either(trial.job, self.state)
+            if job.spec != spec:
+                edited = JobEdited(
+                    at=at, job=job.id, spec=spec, name=job.name, priority=self._priority(),
+                    begin_at=begin,
+                )  # fmt: skip
+                events.append(edited)
+        return events
 
 
 def as_trial(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, Command]:
@@ -309,7 +332,7 @@ def _with_source(ready: Prepared, definition: dict[str, Any]) -> Spec:
     return replace(ready.spec, source=Source(source["kind"], text, metric["name"]))
 
 
-def _text(command: list[str] | str) -> str:
+def _text(command: Command) -> str:
     from shlex import join
 
-    return command if isinstance(command, str) else join(command)
+    return command if isinstance(command, str) else join(command or ())
