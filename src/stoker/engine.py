@@ -38,6 +38,12 @@ class Refusal(Exception):
         self.message, self.code = message, code
 
 
+class Undecided(Exception):
+    """A bug of ours came to light in a turn with requests. They are refused, nothing of the turn
+    has happened, and the state is as it is on record.
+    """
+
+
 class Decision(Struct):
     """What a request comes to: facts, what must be stored with them, and the answer."""
 
@@ -122,6 +128,8 @@ class Engine:
         except Exception as error:
             self.owed = facts if asks else []  # with requests, one of those may be at fault
             self._give_up(asks, Refusal(f"stoker has a bug: {error!r}", "internal"))
+            if asks:
+                raise Undecided from error
             raise
         if turn.events:
             self.unforced = not turn.force

@@ -9,7 +9,7 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import Instruction, StartProcess
 from stoker.core.state import State
-from stoker.engine import Decision, Engine, Moment, Refusal
+from stoker.engine import Decision, Engine, Moment, Refusal, Undecided
 from stoker.simulate import requests as ask
 from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
@@ -202,7 +202,7 @@ def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: Room):
         return Decision(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
     asked = room.asking(broken)
-    with pytest.raises(KeyError):
+    with pytest.raises(Undecided):
         room.engine.cycle([room.exit(1)], [asked])
     assert [each.code for each in asked.refusals] == ["internal"]
     assert room.engine.state.jobs[1].held is False

@@ -34,7 +34,7 @@ from stoker.daemon.training import Trainings
 from stoker.daemon.views import job_view
 from stoker.daemon.waits import Waits
 from stoker.daemon.watch import GpuWatch
-from stoker.engine import Ask, Decision, Engine, Moment, Refusal
+from stoker.engine import Ask, Decision, Engine, Moment, Refusal, Undecided
 from stoker.executors.local import LocalExecutor
 from stoker.store.port import Store, StoreError, StoreFenced
 
@@ -229,11 +229,8 @@ class Loop:
             raise
         except StoreError as error:
             print(f"stoker: {error}", file=sys.stderr, flush=True)
-        except Exception:
-            if not asks:
-                raise
-            # A request brought a bug of ours to light. It is refused, nothing of this turn has
-            # happened, and others are not to suffer for it.
+        except Undecided:
+            # Perhaps because of one request: others are not to suffer for it.
             import traceback
 
             traceback.print_exc()
