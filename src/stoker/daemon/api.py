@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from stoker.daemon.listen import Listeners
 
 NOTHING = "Nothing was running."
+Sent = TypeVar("Sent", bound=requests.Submission)
 
 
 class Api:
@@ -106,9 +107,7 @@ class Api:
 
     async def submit(self, request: Request) -> Response:
         """New jobs."""
-        body = await read_body(request, requests.Submit)
-        if body.own_environment:
-            body.environment = {**os.environ, **body.environment}
+        body = _at_home(await read_body(request, requests.Submit))
         return reply(await self.ask(intake.submit(self.desk, body)))
 
     async def jobs(self, request: Request) -> Response:
@@ -140,9 +139,7 @@ class Api:
 
     async def sweep(self, request: Request) -> Response:
         """A sweep, new or again."""
-        body = await read_body(request, requests.Sweep)
-        if body.own_environment:
-            body.environment = {**os.environ, **body.environment}
+        body = _at_home(await read_body(request, requests.Sweep))
         decide = await asyncio.to_thread(sweep_intake.submit, self.desk, body)
         return reply(await self.ask(decide))
 
@@ -413,6 +410,13 @@ class Api:
         from stoker.daemon.openapi import document
 
         return reply(document())
+
+
+def _at_home(body: Sent) -> Sent:
+    """A submission from another machine begins with the environment that is here."""
+    if body.own_environment:
+        body.environment = {**os.environ, **body.environment}
+    return body
 
 
 def _owner_only(request: Request) -> None:

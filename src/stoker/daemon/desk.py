@@ -12,7 +12,7 @@ from stoker.core.events import Event, JobRecalled, TrialsRecalled
 from stoker.core.job import Job, Spec
 from stoker.core.selectors import NotFound, select, sweep_meant
 from stoker.core.state import State
-from stoker.core.sweep import trial_of
+from stoker.core.sweep import Sweep, Trial, trial_of
 from stoker.core.units import BadValue
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter, Store
@@ -96,10 +96,17 @@ class Desk(Struct):
         events: list[Event] = []
         for id in sweeps:
             if id is not None and id in state.sweeps and id not in state.boards:
-                rows = self.store.past(Filter(array=id, limit=max(state.sweeps[id].issued, 1)))
-                trials = tuple(trial_of(row.job) for row in rows)
+                trials = tuple(self.trials(state.sweeps[id], state))
                 events.append(TrialsRecalled(at=at, sweep=id, trials=trials))
         return events
+
+    def trials(self, sweep: Sweep, state: State) -> list[Trial]:
+        """All trials of a sweep, also when they have left memory."""
+        board = state.boards.get(sweep.id)
+        if board is not None:
+            return list(board.trials.values())
+        rows = self.store.past(Filter(array=sweep.id, limit=max(sweep.issued, 1)))
+        return [trial_of(row.job) for row in rows]
 
     def recalled(self, ids: list[int], state: State, at: float) -> list[Event]:
         """The facts that bring finished jobs back to memory."""

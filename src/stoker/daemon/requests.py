@@ -27,10 +27,9 @@ class What(Body):
     lines: Annotated[list[Line], Meta(min_length=1, max_length=1_000_000)] | None = None
 
 
-class Submit(Body):
-    """New jobs."""
+class Submission(Body, kw_only=True):
+    """Where a submission comes from, and what it asks for: the same for jobs and for sweeps."""
 
-    what: What
     directory: Path
     shell: Path = "/bin/sh"
     key: Annotated[str, Meta(max_length=200)] = ""
@@ -42,20 +41,18 @@ class Submit(Body):
     dry_run: bool = False
 
 
-class Sweep(Body):
+class Submit(Submission, kw_only=True):
+    """New jobs."""
+
+    what: What
+
+
+class Sweep(Submission, kw_only=True):
     """A sweep, new or again."""
 
     definition: dict[str, Any]
-    directory: Path
-    shell: Path = "/bin/sh"
-    key: Annotated[str, Meta(max_length=200)] = ""
-    options: dict[str, Any] = {}
-    environment: dict[str, Line] = {}
-    own_environment: bool = False
-    umask: Annotated[int, Meta(ge=0, le=0o777)] = 0o022
     new: bool = False
     """A sweep of its own, even if there is one that is the same."""
-    dry_run: bool = False
 
 
 class ChangeSweep(Body):

@@ -30,7 +30,6 @@ from stoker.core.sweep import (
     Sweep,
     Trial,
     definition_of,
-    trial_of,
     word_of,
 )
 from stoker.core.units import BadValue
@@ -38,7 +37,6 @@ from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
 from stoker.daemon.intake import Prepared, digest, prepare
 from stoker.engine import Decision, Moment, Refusal
-from stoker.store.port import Filter
 from stoker.sweep import samplers
 from stoker.sweep.definition import BadSweep, check
 from stoker.sweep.rungs import rungs
@@ -112,7 +110,7 @@ class _Intake:
         self.ready = prepare(desk, self._like_a_job(), state, now)
         self.identity = _identity(self.ready.spec, definition)
         self.known = None if body.new else _known(state, self.identity)
-        self.trials = trials_of(desk, state, self.known) if self.known is not None else []
+        self.trials = desk.trials(self.known, state) if self.known is not None else []
 
     def _like_a_job(self) -> r.Submit:
         """Its trials are submitted like any other job: so is what they have in common."""
@@ -248,15 +246,6 @@ def as_trial(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, C
     """A point of the space as the journal has it."""
     command = command_of(definition, params)
     return canonical(params), command if isinstance(command, str) else tuple(command)
-
-
-def trials_of(desk: Desk, state: State, sweep: Sweep) -> list[Trial]:
-    """All trials of a sweep, also when they have left memory."""
-    board = state.boards.get(sweep.id)
-    if board is not None:
-        return list(board.trials.values())
-    rows = desk.store.past(Filter(array=sweep.id, limit=MOST_TRIALS * 100))
-    return [trial_of(row.job) for row in rows]
 
 
 def kept(desk: Desk, sweep: Sweep) -> Kept:
