@@ -1,0 +1,81 @@
+"""What became of a workload under one policy."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Piece(Struct, gc=False, array_like=True):
+    """One stretch of one job on one machine, for the picture of the cluster."""
+
+    job: int
+    node: int
+    """The number of the machine."""
+    gpu: int
+    """The first of its GPUs."""
+    gpus: float
+    begin: float
+    end: float
+
+
+class Result(Struct, kw_only=True, gc=False):
+    """What became of one job. Times in seconds from the beginning."""
+
+    job: int
+    """Its number in the workload, from 0."""
+    at: float
+    """Submitted."""
+    gpus: float
+    begin: float
+    """Started for the first time."""
+    end: float
+    ran: float
+    """Seconds in which it held GPUs."""
+    service: float
+    """GPU-seconds that it held."""
+    preemptions: int = 0
+    user: str = ""
+    queue: str = ""
+
+    @property
+    def took(self) -> float:
+        """From submission to end: its job completion time."""
+        return self.end - self.at
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which it held nothing."""
+        return self.took - self.ran
+
+
+class Cost(Struct, kw_only=True):
+    """What deciding has cost."""
+
+    events: int = 0
+    seconds: float = 0.0
+    """In all, on this machine: nothing that repeats exactly."""
+    median: float = 0.0
+    """Seconds per event."""
+    p99: float = 0.0
+
+
+class Run(Struct, kw_only=True):
+    """A workload under one policy."""
+
+    policy: str
+    parameters: dict[str, float] = {}
+    workload: str
+    gpus: int
+    """Of the whole cluster."""
+    machines: list[str] = []
+    """Names by number."""
+    results: list[Result]
+    unfinished: int = 0
+    in_use: list[tuple[float, float]] = []
+    """GPUs held from this moment on; thinned out to at most some thousand points."""
+    queued: list[tuple[float, int]] = []
+    """Jobs that wait from this moment on; thinned out likewise."""
+    pieces: list[Piece] = []
+    """For the first so many, as long as somebody asked for them."""
+    cost: Cost = Cost()
+    notes: list[str] = []
