@@ -176,7 +176,7 @@ def test_a_closed_machine_takes_nothing_also_in_a_copy():
     both = lab("a", "b")
     both.nodes["a"].closed = "it does not answer"
     assert nodes(place(both, gpus(1))) == ["b"]
-    assert nodes(place(both.copy(), gpus(1))) == ["b"]
+    assert nodes(place(both.shadow(), gpus(1))) == ["b"]
     assert room(both.nodes["a"], gpus(1)) is None
     both.nodes["b"].closed = "nor does this one"
     assert place(both, Request()) is None
@@ -187,7 +187,7 @@ def test_what_others_use_is_not_there_also_in_a_copy():
     box = lab("a", cpus=4, memory=1000)
     for device in box.nodes["a"].types["cpu"] + box.nodes["a"].types["mem"]:
         device.others = 700
-    for each in (box, box.copy()):
+    for each in (box, box.shadow()):
         assert place(each, Request(cpus=3300, memory=300)) is not None
         assert place(each, Request(cpus=3301)) is None
         assert place(each, Request(memory=301)) is None

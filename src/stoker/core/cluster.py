@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Any
 
 from msgspec import Struct
 
@@ -78,11 +80,20 @@ class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
         )
 
 
+_KINDS: dict[tuple[object, ...], int] = {}
+
+
+def _kind(type: str, facts: DeviceFacts) -> int:
+    """A number that is equal for all devices of one make."""
+    make = (type, facts.capacity, facts.memory, facts.model)
+    return _KINDS.setdefault(make, len(_KINDS))
+
+
 class Device:
     """One device and what is left of it. Only the ledger's take and release change `free`."""
 
     __slots__ = (
-        "drained", "facts", "free", "gone", "memory_free", "name", "others", "slivers",
+        "drained", "facts", "free", "gone", "kind", "memory_free", "name", "others", "slivers",
         "stranger", "stranger_memory", "type",
     )  # fmt: skip
 
@@ -90,6 +101,8 @@ class Device:
         self.type = type
         self.facts = facts
         self.name = facts.name
+        self.kind = _kind(type, facts)
+        """Equal for devices between which nobody sees a difference but their names."""
         self.free = facts.capacity
         self.memory_free = facts.memory or 0
         self.drained: str | None = None
@@ -116,6 +129,15 @@ class Device:
         """What neither we nor others use of it."""
         return self.free - self.others
 
+    @property
+    def standing(self) -> tuple[int, ...]:
+        """Its kind and what is left of it: equal ones serve a request equally well."""
+        marks = (self.drained is not None) + 2 * (self.stranger is not None) + 4 * self.gone
+        return (
+            self.kind, self.free, self.memory_free, self.slivers, marks, self.others,
+            self.stranger_memory,
+        )  # fmt: skip
+
     def answers_to(self, word: str) -> bool:
         """Whether a person who types this word means this device."""
         facts = self.facts
@@ -124,13 +146,18 @@ class Device:
         return bool(facts.uuid) and len(word) >= 5 and str(facts.uuid).startswith(word)
 
 
+Standing = tuple[bool, tuple[tuple[int, ...], ...]]
+
+
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "choices", "closed", "name", "types")
+    __slots__ = ("by_name", "choices", "closed", "name", "number", "types")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int = 0) -> None:
         self.name = name
+        self.number = number
+        """How many had joined before it."""
         self.closed: str | None = None
         """Why nothing new is put here, although what runs here goes on."""
         self.types: dict[str, list[Device]] = {}
@@ -146,11 +173,17 @@ class Node:
 
     def copy(self) -> Node:
         """The same node in a ledger of its own."""
-        twin = Node(self.name)
+        twin = Node(self.name, self.number)
         twin.closed = self.closed
         for device in self.devices():
             twin.add(device.copy())
         return twin
+
+    @property
+    def standing(self) -> Standing:
+        """What is left of it, whatever its devices are called."""
+        found = sorted([device.standing for device in self.devices()])
+        return (self.closed is None, tuple(found))
 
     def devices(self) -> Iterator[Device]:
         """Every device of every type."""
@@ -182,22 +215,89 @@ class Node:
                 self.choices.clear()
 
 
+class Alike:
+    """Nodes that stand equally, found by who joined first."""
+
+    __slots__ = ("_turns", "nodes")
+
+    def __init__(self, *nodes: Node) -> None:
+        """Some nodes, in the order in which they joined."""
+        self.nodes: dict[int, Node] = {node.number: node for node in nodes}
+        self._turns: list[int] = [*self.nodes]
+
+    def add(self, node: Node) -> None:
+        """One more."""
+        self.nodes[node.number] = node
+        if len(self._turns) > 2 * len(self.nodes) + 16:
+            self._turns = sorted(self.nodes)
+        else:
+            heappush(self._turns, node.number)
+
+    def first(self) -> Node:
+        """The one that joined first."""
+        while self._turns[0] not in self.nodes:
+            heappop(self._turns)
+        return self.nodes[self._turns[0]]
+
+    def __iter__(self) -> Iterator[Node]:
+        """In the order in which they joined."""
+        return iter([self.nodes[number] for number in sorted(self.nodes)])
+
+
 class Cluster:
     """All nodes, and the one ledger over them."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self.verdicts: dict[Hashable, dict[Standing, Any]] = {}
+        """What is known of nodes that stand in some way, by the question that was asked."""
+        self._alike: dict[Standing, Alike] = {}
+        self._standing: dict[str, tuple[Standing, int]] = {}
+        self._stale: dict[str, None] = {}
+        self._joined = 0
 
-    def copy(self) -> Cluster:
+    def shadow(self) -> Shadow:
         """A ledger of its own over the same devices, for what-if questions."""
-        twin = Cluster()
-        twin.nodes = {name: node.copy() for name, node in self.nodes.items()}
-        return twin
+        return Shadow(self)
+
+    def names(self) -> Iterable[str]:
+        """All nodes by name."""
+        return self.nodes
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, to be looked at."""
+        return self.nodes.get(name)
+
+    def alike(self) -> Iterable[tuple[Standing, Alike]]:
+        """The nodes, those that stand equally together."""
+        if self._stale:
+            for name in self._stale:
+                self._shelve(name)
+            self._stale.clear()
+        return self._alike.items()
+
+    def changed(self, name: str) -> None:
+        """A node stands otherwise than before."""
+        self._stale[name] = None
+
+    def _shelve(self, name: str) -> None:
+        node, before = self.nodes.get(name), self._standing.pop(name, None)
+        if before is not None:
+            standing, number = before
+            shelf = self._alike[standing]
+            del shelf.nodes[number]
+            if not shelf.nodes:
+                del self._alike[standing]
+        if node is not None:
+            standing = node.standing
+            self._standing[name] = (standing, node.number)
+            self._alike.setdefault(standing, Alike()).add(node)
 
     def join(self, facts: NodeFacts, held: Iterable[Placement]) -> None:
         """A machine says what it has; attempts that run there keep what they hold."""
         before = self.nodes.get(facts.name)
-        node = Node(facts.name)
+        node = Node(facts.name, before.number if before is not None else self._joined)
+        self._joined += before is None
         for type, devices in facts.types.items():
             for each in devices:
                 device = Device(type, each)
@@ -209,6 +309,12 @@ class Cluster:
         for placement in held:
             self._keep(node, before, placement)
         self.nodes[facts.name] = node
+        self.changed(facts.name)
+
+    def leave(self, name: str) -> None:
+        """A machine is no longer among us."""
+        if self.nodes.pop(name, None) is not None:
+            self.changed(name)
 
     @staticmethod
     def _keep(node: Node, before: Node | None, placement: Placement) -> None:
@@ -232,11 +338,13 @@ class Cluster:
         """Enter a placement in the ledger."""
         for part in placement.parts:
             self.nodes[part.node].take(part.takes)
+            self._stale[part.node] = None
 
     def release(self, placement: Placement) -> None:
         """Give a placement back."""
         for part in placement.parts:
             self.nodes[part.node].release(part.takes)
+            self._stale[part.node] = None
 
     def named(self, key: str) -> list[Device]:
         """The device of exactly this key (`node/type:name`), or none."""
@@ -267,3 +375,50 @@ class Cluster:
             for device in node.types.get(type, ())
             if not device.gone and (name == "all" or device.answers_to(name))
         ]
+
+
+class Shadow(Cluster):
+    """A ledger in which something else is true of a few nodes; of all others, what is true."""
+
+    def __init__(self, beneath: Cluster) -> None:
+        super().__init__()
+        self.beneath = beneath
+        self.verdicts = beneath.verdicts
+
+    def names(self) -> Iterable[str]:
+        """All nodes by name."""
+        return self.beneath.names()
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, to be looked at."""
+        return self.nodes.get(name) or self.beneath.node(name)
+
+    def own(self, name: str) -> Node:
+        """The node of this name, to be changed."""
+        node = self.nodes.get(name)
+        if node is None:
+            true = self.beneath.node(name)
+            assert true is not None
+            node = self.nodes[name] = true.copy()
+        self.changed(name)
+        return node
+
+    def alike(self) -> Iterable[tuple[Standing, Alike]]:
+        """The nodes, those that stand equally together."""
+        mine = {node.number for node in self.nodes.values()}
+        for standing, found in self.beneath.alike():
+            if mine.isdisjoint(found.nodes):
+                yield standing, found
+            elif others := [node for node in found if node.number not in mine]:
+                yield standing, Alike(*others)
+        yield from super().alike()
+
+    def take(self, placement: Placement) -> None:
+        """Enter a placement in the ledger."""
+        for part in placement.parts:
+            self.own(part.node).take(part.takes)
+
+    def release(self, placement: Placement) -> None:
+        """Give a placement back."""
+        for part in placement.parts:
+            self.own(part.node).release(part.takes)

@@ -50,7 +50,7 @@ class _Play:
 
     def __init__(self, state: State, boot: float, expected: Expected) -> None:
         self.state, self.expected, self.moment = state, expected, boot
-        self.shadow: Cluster = state.cluster.copy()
+        self.shadow: Cluster = state.cluster.shadow()
         self.held: dict[int, Placement] = {}
         self.ends: list[tuple[float, int]] = []
         self.basis = "time limits"

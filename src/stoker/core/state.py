@@ -466,9 +466,11 @@ class State:
     def _is_first(self, facts: NodeFacts) -> bool:
         return next(iter(self.rest.nodes), facts.name) == facts.name
 
-    def mark_devices(self) -> None:
+    def mark_devices(self, only: str | None = None) -> None:
         """Put what is known of machines and devices besides their use on the ledger."""
-        for name, node in self.cluster.nodes.items():
+        for name in self.cluster.nodes if only is None else (only,):
+            node = self.cluster.nodes[name]
+            self.cluster.changed(name)
             away = self.rest.away.get(name)
             node.closed = away.why if away is not None else self.rest.closed.get(name)
             if away is None and name in self.rest.strays:

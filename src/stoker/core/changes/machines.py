@@ -19,6 +19,7 @@ def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
     for key in state.rest.strangers:
         for device in state.cluster.named(key):
             device.stranger, device.stranger_memory = None, 0
+            state.cluster.changed(key.partition("/")[0])
     state.rest.strangers = {}
     state.rest_changed = True
     return []
@@ -41,7 +42,7 @@ def _join(state: State, facts: NodeFacts) -> None:
         if job.placement is not None and (part := job.placement.on(facts.name)) is not None
     ]
     state.join(facts, held)
-    state.mark_devices()
+    state.mark_devices(facts.name)
 
 
 def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
@@ -51,6 +52,7 @@ def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
         device = state.cluster.nodes[node].by_name.get((type, name))
         if device is not None:
             device.drained = event.reason
+            state.cluster.changed(node)
     state.rest_changed = True
     return []
 
@@ -63,6 +65,7 @@ def on_devices_undrained(state: State, event: e.DevicesUndrained) -> Wishes:
         device = state.cluster.nodes[node].by_name.get((type, name))
         if device is not None:
             device.drained = None
+            state.cluster.changed(node)
     state.rest_changed = True
     return []
 
@@ -76,6 +79,7 @@ def on_foreign_use_changed(state: State, event: e.ForeignUseChanged) -> Wishes:
     state.rest.strangers.pop(key, None)
     if device is not None:
         device.stranger, device.stranger_memory = event.stranger, event.memory
+        state.cluster.changed(event.node)
         if event.stranger is not None or event.memory:
             state.rest.strangers[key] = (event.stranger or "", event.memory)
     state.rest_changed = True

@@ -70,7 +70,7 @@ def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
     for marks in (rest.drained, rest.strangers):
         for key in [key for key in marks if key.startswith(f"{event.name}/")]:
             del marks[key]
-    state.cluster.nodes.pop(event.name, None)
+    state.cluster.leave(event.name)
     _changed(state)
     return []
 

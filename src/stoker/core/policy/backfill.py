@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
-from stoker.core.cluster import Cluster, Placement
-from stoker.core.policy.place import place, room
+from stoker.core.cluster import Cluster, Placement, Shadow
+from stoker.core.policy.place import place, rooms
 from stoker.core.policy.shelf import Amounts
 from stoker.core.request import Request
 
@@ -19,7 +19,7 @@ LONGEST = 1e300
 class Reservation:
     """The head's place: when it can start at the latest, and on what."""
 
-    def __init__(self, start: float, shadow: Cluster) -> None:
+    def __init__(self, start: float, shadow: Shadow) -> None:
         self.start = start
         self.shadow = shadow
         """The ledger as it will be when the head has started."""
@@ -30,10 +30,10 @@ class Reservation:
 
     def beside(self, cluster: Cluster) -> Cluster:
         """What is free now and stays free when the head has started."""
-        gap = cluster.copy()
-        for name, node in gap.nodes.items():
-            later = self.shadow.nodes[name].by_name
-            for device in node.devices():
+        gap = cluster.shadow()
+        for name, node in self.shadow.nodes.items():
+            later = node.by_name
+            for device in gap.own(name).devices():
                 kept = later.get((device.type, device.name))
                 if kept is not None:
                     if kept.free < device.free:
@@ -103,15 +103,14 @@ class Gate:
     def someday(self, shape: Request) -> list[Amounts]:
         """The most that requests of a shape could get if all that runs were over."""
         if self._idle is None:
-            self._idle = self.cluster.copy()
+            self._idle = self.cluster.shadow()
             for _, placement in self.ends():
                 self._idle.release(placement)
         return _rooms(self._idle, shape, inf)
 
 
 def _rooms(cluster: Cluster, shape: Request, limit: float) -> list[Amounts]:
-    found = [room(node, shape) for node in cluster.nodes.values()]
-    return [(*most, limit) for most in found if most is not None]
+    return [(*most, limit) for most in rooms(cluster, shape)]
 
 
 def reserve(
@@ -123,7 +122,7 @@ def reserve(
     unlimited job in the way, the start is unknown, but the devices are still kept: only
     jobs with a limit, or jobs that fit beside the head, may start before it.
     """
-    shadow = cluster.copy()
+    shadow = cluster.shadow()
     for end, placement in sorted(running, key=lambda pair: pair[0]):
         shadow.release(placement)
         found = place(shadow, request)

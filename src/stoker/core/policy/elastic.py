@@ -132,7 +132,7 @@ def grown(
         if better is None:
             continue
         gpus, saved = better
-        trial = shadow.copy()
+        trial = shadow.shadow()
         trial.release(placement)
         there = place(trial, sized(state.effective(job, spec), gpus))
         if there is not None:

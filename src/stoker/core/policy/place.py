@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import Any
+
 from msgspec.structs import replace
 
-from stoker.core.cluster import SLIVER, Cluster, Device, Node, Placement, Take
+from stoker.core.cluster import SLIVER, Alike, Cluster, Device, Node, Placement, Standing, Take
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, format_amount
 
 NOMINAL = 0.95
 """A card sold as 24 GB may report a little less; this share of the asked size will do."""
 MOST_CHOICES = 1000
+MOST_QUESTIONS, MOST_STANDINGS = 4096, 65536
+"""So many questions, and so many kinds of machines for each, are remembered with their answer."""
 
 
 def place(cluster: Cluster, request: Request) -> Placement | None:
     """Devices for this request that are free now, on the machine where it disturbs least."""
     if request.machines > 1:
         return _together(cluster, request)
-    best: Placement | None = None
-    rank: Rank | None = None
-    for node in cluster.nodes.values():
-        takes = fit(node, request)
-        if takes is None:
-            continue
-        if len(cluster.nodes) == 1:
-            return Placement(node.name, takes)
-        found = _rank(node, request)
-        if rank is None or found < rank:  # among equals, whoever joined first: this machine
-            best, rank = Placement(node.name, takes), found
-    return best
+    best = min(_fitting(cluster, request), default=None, key=lambda found: found[:2])
+    if best is None:
+        return None
+    node = best[2].first()
+    takes = fit(node, request)
+    return Placement(node.name, takes) if takes is not None else None
+
+
+def _fitting(cluster: Cluster, request: Request) -> Iterator[tuple[Rank, int, Alike]]:
+    """Machines on which this request fits now, those that are alike together, and how well.
+
+    Among equals, whoever joined first: this machine.
+    """
+    if by_name(request):
+        for name in cluster.names():
+            node = cluster.node(name)
+            if node is not None and fit(node, request) is not None:
+                yield _rank(node, request), node.number, Alike(node)
+        return
+    known = verdicts(cluster, request)
+    for standing, alike in cluster.alike():
+        found = known.get(standing, known)
+        if found is known:
+            node = alike.first()
+            found = _rank(node, request) if fit(node, request) is not None else None
+            known[standing] = found
+        if found is not None:
+            yield found, alike.first().number, alike
+
+
+def by_name(request: Request) -> bool:
+    """Whether machines and devices matter to it by their names, not only by what they have."""
+    ask = request.gpus
+    if request.nodes or request.not_nodes or request.among:
+        return True
+    return ask is not None and bool(ask.only or ask.prefer or ask.avoid or ask.within)
+
+
+def verdicts(cluster: Cluster, question: Hashable) -> dict[Standing, Any]:
+    """What was answered before to this question, by how a machine stands."""
+    known = cluster.verdicts.get(question)
+    if known is None or len(known) > MOST_STANDINGS:
+        if len(cluster.verdicts) > MOST_QUESTIONS:
+            cluster.verdicts.clear()
+        known = cluster.verdicts[question] = {}
+    return known
 
 
 Rank = tuple[int, float]
@@ -57,15 +97,16 @@ def _crowded(device: Device) -> float:
 def _together(cluster: Cluster, request: Request) -> Placement | None:
     """One part on each of several machines, or nothing."""
     each = replace(request, machines=1)
-    found = [
-        (_rank(node, each), number, Placement(node.name, takes))
-        for number, node in enumerate(cluster.nodes.values())
-        if (takes := fit(node, each)) is not None
-    ]
-    if len(found) < request.machines:
+    chosen: list[Node] = []
+    for _, _, alike in sorted(_fitting(cluster, each), key=lambda found: found[:2]):
+        chosen += islice(alike, request.machines - len(chosen))
+        if len(chosen) == request.machines:
+            break
+    else:
         return None
-    chosen = [placement for _, _, placement in sorted(found)[: request.machines]]
-    return replace(chosen[0], more=tuple(chosen[1:]))
+    parts = [Placement(node.name, fit(node, each) or ()) for node in chosen]
+    return replace(parts[0], more=tuple(parts[1:]))
+
 
 
 def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
@@ -116,6 +157,23 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
         return None
     gpus = () if shape.gpus is None else (_most_gpus(_able(node, shape.gpus), shape.gpus),)
     return (*gpus, *(_most(offered(node, shape, type)) for type, _ in wants(shape)))
+
+
+def rooms(cluster: Cluster, shape: Request) -> list[tuple[int, ...]]:
+    """The most that requests of this shape could ask for, machine by machine; none needlessly."""
+    found: dict[tuple[int, ...], None] = {}
+    if by_name(shape):
+        nodes = [node for name in cluster.names() if (node := cluster.node(name)) is not None]
+        found = {most: None for node in nodes if (most := room(node, shape)) is not None}
+        return list(found)
+    known = verdicts(cluster, (shape, "room"))
+    for standing, alike in cluster.alike():
+        most = known.get(standing, known)
+        if most is known:
+            most = known[standing] = room(alike.first(), shape)
+        if most is not None:
+            found[most] = None
+    return list(found)
 
 
 def amounts(request: Request) -> tuple[int, ...]:

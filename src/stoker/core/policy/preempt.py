@@ -149,7 +149,7 @@ def _is_stopping(job: Job) -> bool:
 
 def _once_they_have_stopped(state: State) -> Cluster:
     """The ledger as it will be when all have stopped who were asked to, or are being ended."""
-    shadow = state.cluster.copy()
+    shadow = state.cluster.shadow()
     for job in state.running.values():
         if _is_stopping(job) and job.placement is not None:
             shadow.release(job.placement)
@@ -251,7 +251,8 @@ def _offered(ledger: Cluster, offer: Offer) -> list[Placement]:
     kept = elastic.count(offer.keeps) if offer.keeps is not None else 0
     found = []
     for part in placement.parts:
-        devices, takes = ledger.nodes[part.node].by_name, part.takes
+        node, takes = ledger.node(part.node), part.takes
+        devices = node.by_name if node is not None else {}
         if offer.keeps is not None:  # of what it has, the first GPUs, and all that is no GPU
             takes = tuple(take for take in takes if take.type == GPU)[kept:]
         there = [take for take in takes if not devices[take.type, take.device].gone]
@@ -263,7 +264,8 @@ def _of_use(ledger: Cluster, placement: Placement | None, request: Request) -> b
     """Whether it holds anything of what is wanted, on a machine that will do."""
     if placement is None:
         return False
-    nodes = {part.node for part in placement.parts if ledger.nodes[part.node].closed is None}
+    there = {part.node: ledger.node(part.node) for part in placement.parts}
+    nodes = {name for name, node in there.items() if node is not None and node.closed is None}
     if request.nodes:
         nodes &= set(request.nodes)
     wanted = {GPU} if request.gpu_amount else set()

@@ -1,0 +1,1 @@
+"""Recorded workloads, in the formats that others write them."""

@@ -1,0 +1,88 @@
+"""Opening a recorded workload, and bringing its jobs into order."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO
+
+from stoker.core.cluster import NodeFacts
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.workload import Load, Workload
+
+_GZIP = b"\x1f\x8b"
+_ENDINGS = frozenset({".gz", ".csv", ".tsv", ".txt", ".json", ".swf", ".trace", ".db"})
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[str]]:
+    """Open a text, compressed or not; whatever is wrong with the file is said in one sentence."""
+    try:
+        with opened_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise BadTrace(
+            f"{path} is no text in UTF-8; name a file of one of the formats in docs/traces.md."
+        ) from error
+
+
+@contextmanager
+def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The same, as bytes."""
+    if path.is_dir():
+        raise BadTrace(f"{path} is a directory; name one file in it.")
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            if packed:
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            else:
+                yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadTrace(f"{path} is a damaged gzip file ({error}); copy it again.") from error
+    except OSError as error:
+        raise BadTrace(f"{path} cannot be read ({error.strerror}); check its name.") from error
+
+
+def title_of(path: Path) -> str:
+    """What to call a workload: the file's name, without what tells its kind."""
+    name = path
+    while name.suffix in _ENDINGS:
+        name = name.with_suffix("")
+    return name.name
+
+
+def gathered(
+    path: Path, jobs: list[Load], notes: Sequence[str] = (), nodes: Sequence[NodeFacts] = ()
+) -> Workload:
+    """The jobs by time of submission, the first of them at 0."""
+    if not jobs:
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise BadTrace(f"{path} has no job that ran{why}; name a file with some.")
+    rebase(jobs)
+    return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=list(notes))
+
+
+def rebase(jobs: list[Load]) -> None:
+    """Sort in place by time of submission, and count time from the first."""
+    jobs.sort(key=lambda job: job.at)
+    first = jobs[0].at
+    if first:
+        for job in jobs:
+            job.at -= first
+
+
+def left_out(counts: Counter[str]) -> list[str]:
+    """How many jobs were left out, and why, as notes."""
+    return [
+        f"1 job left out that {why}" if count == 1 else f"{count:,} jobs left out that {why}"
+        for why, count in counts.items()
+        if count
+    ]

@@ -1,0 +1,115 @@
+"""Jobs on record with stoker, whichever way they were read, as a workload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+from msgspec import Struct
+
+from stoker.core.cluster import NodeFacts
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import left_out, rebase
+from stoker.simulate.workload import Load, Workload
+
+_UNKNOWN = 3600.0
+"""What a job is taken to need of which nothing is known, where nothing has ever ended."""
+_NO_TIME = "never ran"
+
+
+class Record(Struct, kw_only=True):
+    """What is on record of one job."""
+
+    submitted: float
+    ran: float
+    """Seconds in all its attempts so far."""
+    over: bool
+    user: str
+    name: str
+    queue: str
+    gpus: float
+    priority: int = 0
+    held: int | None = None
+    """GPUs that an elastic job had last."""
+    cpus: float = 0.0
+    ram: int = 0
+    memory: int | None = None
+    model: str | None = None
+    limit: int | None = None
+    steady: bool = False
+    epochs_done: int = 0
+    epochs: int | None = None
+    expected: float | None = None
+    """Seconds that its owner thinks it takes."""
+
+
+def workload(
+    title: str, records: Iterable[Record], nodes: Sequence[NodeFacts] = (), path: Path | None = None
+) -> Workload:
+    """Those that ran as long as they did; those that have not ended as long as is to be expected."""
+    known = list(records)
+    likely = Likely(known)
+    counts: Counter[str] = Counter()
+    jobs, open_ended, elastic = [], 0, 0
+    for each in known:
+        if each.over and not each.ran:
+            counts[_NO_TIME] += 1
+            continue
+        open_ended += not each.over
+        elastic += bool(each.held)
+        jobs.append(_load(each, each.ran if each.over else likely.seconds(each)))
+    if not jobs:
+        raise BadTrace(f"{path or title} has no job that ran; submit some, or name another file.")
+    notes = left_out(counts)
+    if open_ended:
+        many = "1 job has" if open_ended == 1 else f"{open_ended:,} jobs have"
+        notes.append(
+            f"{many} not ended: taken to need what the epochs done, their like or their limit tell"
+        )
+    if elastic:
+        many = "1 elastic job is" if elastic == 1 else f"{elastic:,} elastic jobs are"
+        notes.append(f"{many} taken with the GPUs held last")
+    rebase(jobs)
+    return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
+
+
+def _load(each: Record, seconds: float) -> Load:
+    return Load(
+        at=each.submitted,
+        seconds=seconds,
+        gpus=max(each.gpus, each.held or 0.0),
+        user=each.user,
+        name=each.name,
+        queue=each.queue,
+        priority=each.priority,
+        cpus=each.cpus,
+        ram=each.ram,
+        memory=each.memory,
+        limit=each.limit,
+        models=(each.model,) if each.model else (),
+        steady=each.steady,
+    )
+
+
+class Likely:
+    """How long jobs take that have not ended, by what others took."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        took: dict[tuple[str, str], list[float]] = {}
+        for each in records:
+            if each.over and each.ran:
+                took.setdefault((each.user, each.name), []).append(each.ran)
+        self._of_kind = {kind: median(times) for kind, times in took.items()}
+        times = [time for kind in took.values() for time in kind]
+        self._of_all = median(times) if times else _UNKNOWN
+
+    def seconds(self, job: Record) -> float:
+        """In all: what is measured counts more than what is said, and that more than its like."""
+        if job.epochs and job.epochs_done and job.ran:
+            return max(job.ran * job.epochs / job.epochs_done, job.ran)
+        guesses = (job.expected, self._of_kind.get((job.user, job.name)), job.limit, self._of_all)
+        # One that has run longer than its like did is taken to be half done.
+        fitting = (guess for guess in guesses if guess and guess > job.ran)
+        return next(fitting, 2 * job.ran)

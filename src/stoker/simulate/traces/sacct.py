@@ -1,0 +1,214 @@
+"""What Slurm has on record: the output of `sacct -P`, with its header."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from sys import intern
+from typing import TypeVar
+
+from stoker.core.units import BadValue, parse_duration, parse_memory
+from stoker.simulate.traces import cells
+from stoker.simulate.traces.cells import BadCell, missing
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.workload import Load, Workload
+
+COMMAND = (
+    "SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E now -o "
+    "JobID,User,Partition,Submit,Start,End,Elapsed,Timelimit,State,ReqTRES,AllocTRES,JobName"
+)
+"""What to type for a file that says everything."""
+
+_GOING = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
+_NEVER = "never started"
+_NOT_OVER = "had not ended"
+_NO_TIME = "ran for no time at all"
+_NOTHING = "had neither a GPU nor a processor"
+_GPU = re.compile(r"gres/gpu(?::([^=:]+))?")
+
+Places = Mapping[str, int]
+T = TypeVar("T")
+
+
+def is_header(line: str) -> bool:
+    """Whether this is the first line of such a file."""
+    names = _names(line)
+    return "|" in line and "submit" in names and not {"jobid", "jobidraw"}.isdisjoint(names)
+
+
+def read(path: Path) -> Workload:
+    """Read the jobs that have started and ended; their steps are passed over."""
+    with opened(path) as file:
+        places = _places(path, file.readline())
+        counts: Counter[str] = Counter()
+        jobs: list[Load] = []
+        line, row = 1, [""]
+        rows = _rows(file, places)
+        try:
+            for line, row in rows:  # noqa: B007 - told when something is wrong
+                job = _job(row, places, counts)
+                if job is not None:
+                    jobs.append(job)
+        except BadCell as error:
+            raise BadTrace(
+                f"{path}, line {line}: {error}; correct the line or take it out."
+            ) from None
+        except IndexError:
+            raise BadTrace(
+                f"{path}, line {line}: expected {len(places)} cells as in the first line, and "
+                f"there are {len(row)}; correct the line or take it out."
+            ) from None
+    notes = left_out(counts)
+    bare = sum(not job.gpus for job in jobs)
+    if bare:
+        notes.append(f"{bare:,} {'job asks' if bare == 1 else 'jobs ask'} for processors only")
+    return gathered(path, jobs, notes)
+
+
+def _names(line: str) -> list[str]:
+    return [name.strip().lower() for name in line.strip().removesuffix("|").split("|")]
+
+
+def _places(path: Path, line: str) -> Places:
+    names = _names(line)
+    places = {name: place for place, name in enumerate(names)}
+    if "submit" not in places:
+        absent = "Submit"
+    elif places.keys().isdisjoint({"elapsed", "elapsedraw"}) and not {"start", "end"} <= set(names):
+        absent = "Elapsed"
+    elif places.keys().isdisjoint({"alloctres", "reqtres"}):
+        absent = "AllocTRES"
+    else:
+        return places
+    raise BadTrace(f"{path}, line 1: there is no column {absent}; type: {COMMAND}")
+
+
+def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]]:
+    """The lines of whole jobs, with their numbers."""
+    width, name = len(places), places.get("jobname")
+    id = places.get("jobid", places.get("jobidraw", 0))
+    for number, line in enumerate(file, 2):
+        row = line.rstrip("\r\n").split("|")
+        if len(row) > width and row[-1] == "":
+            row.pop()  # sacct -p ends its lines in one more bar
+        more = len(row) - width
+        if more > 0 and name is not None:  # a bar in the job's name
+            row[name : name + more + 1] = ["|".join(row[name : name + more + 1])]
+        if row == [""] or (len(row) > id and "." in row[id]):
+            continue
+        yield number, row
+
+
+def _job(row: list[str], places: Places, counts: Counter[str]) -> Load | None:
+    def cell(name: str) -> str:
+        place = places.get(name)
+        return "" if place is None else row[place]
+
+    state, start = cell("state").partition(" ")[0], cell("start")
+    if "start" in places and missing(start):
+        counts[_NEVER] += 1
+        return None
+    if state in _GOING or ("end" in places and missing(cell("end"))):
+        counts[_NOT_OVER] += 1
+        return None
+    seconds = _elapsed(cell)
+    if not seconds:
+        counts[_NO_TIME] += 1
+        return None
+    asked, given = _tres(cell("reqtres")), _tres(cell("alloctres"))
+    gpus, models = _gpus(given or asked)
+    if asked:
+        models = _gpus(asked)[1]  # what it happened to get is not what it needs
+    cpus = _number(given or asked, "cpu")
+    if not gpus and not cpus:
+        counts[_NOTHING] += 1
+        return None
+    return Load(
+        at=_read("Submit", cell("submit"), cells.moment),
+        seconds=seconds,
+        gpus=gpus,
+        user=intern(cell("user")),
+        name=intern(cell("jobname")),
+        queue=intern(cell("partition")),
+        cpus=cpus,
+        ram=_ram(given or asked),
+        limit=_limit(cell),
+        models=models,
+    )
+
+
+def _elapsed(cell: Callable[[str], str]) -> float:
+    for name, title in (("elapsedraw", "ElapsedRaw"), ("elapsed", "Elapsed")):
+        if not missing(cell(name)):
+            return _read(title, cell(name), cells.seconds)
+    start = _read("Start", cell("start"), cells.moment)
+    end = _read("End", cell("end"), cells.moment)
+    if end < start:
+        raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
+    return end - start
+
+
+def _limit(cell: Callable[[str], str]) -> int | None:
+    for name, title, parse in (
+        ("timelimitraw", "TimelimitRaw", _minutes),
+        ("timelimit", "Timelimit", _duration),
+    ):
+        text = cell(name)
+        if not missing(text) and text.lower() not in cells.UNLIMITED:
+            return _read(title, text, parse)
+    return None
+
+
+def _minutes(text: str) -> int | None:
+    return round(cells.number(text) * 60) or None
+
+
+def _duration(text: str) -> int | None:
+    try:
+        return parse_duration(text) or None
+    except BadValue:
+        raise BadCell("a duration such as 1-00:00:00") from None
+
+
+def _read(name: str, text: str, cell: Callable[[str], T]) -> T:
+    try:
+        return cell(text)
+    except BadCell as error:
+        raise BadCell(f"{name} '{text[:40]}' is not {error}") from None
+
+
+def _tres(text: str) -> dict[str, str]:
+    """`cpu=8,gres/gpu=2` by name."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name: value for name, _, value in pairs}
+
+
+def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
+    """How many, and of which models if that is said; Slurm counts typed ones twice."""
+    total, typed, models = 0.0, 0.0, []
+    for name in tres:
+        match = _GPU.fullmatch(name)
+        if match is None:
+            continue
+        if match[1] is None:
+            total = _number(tres, name)
+        else:
+            typed += _number(tres, name)
+            models.append(intern(match[1]))
+    return total or typed, tuple(models)
+
+
+def _number(tres: Mapping[str, str], name: str) -> float:
+    text = tres.get(name, "")
+    return _read(name, text, cells.number) if text else 0.0
+
+
+def _ram(tres: Mapping[str, str]) -> int:
+    text = tres.get("mem", "")
+    try:
+        return parse_memory(text) if text else 0
+    except BadValue:
+        raise BadCell(f"mem '{text[:40]}' is not a size such as 64G") from None

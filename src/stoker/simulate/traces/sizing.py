@@ -1,0 +1,191 @@
+"""Machines for a workload: as somebody types them, or as many as keep it busy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import ceil
+
+from msgspec.structs import replace
+
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.request import CPU, GPU, MEMORY
+from stoker.core.units import THOUSAND, BadValue, parse_memory
+from stoker.simulate.workload import Load, Workload
+
+POOL = "pool"
+"""The one device of a machine's cores, and of its memory."""
+MOST_GPUS = 10_000_000
+_CORES = 64
+"""Of each machine, where jobs ask for nothing but cores."""
+_GROUP = re.compile(r"(\d{1,7})\s*[x×]\s*(\d{1,6})(?::([^,:+]+))?", re.IGNORECASE)
+_EXAMPLE = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G"
+_OPTIONS = ("cpus", "ram", "memory")
+
+
+def box(
+    name: str, gpus: int, model: str | None = None, cpus: float = 0, ram: int = 0, memory: int = 0
+) -> NodeFacts:
+    """One machine; what is 0 it does not account for. Memory in MiB."""
+    types: dict[str, tuple[DeviceFacts, ...]] = {}
+    if cpus:
+        types[CPU] = (DeviceFacts(POOL, round(cpus * THOUSAND)),)
+    if ram:
+        types[MEMORY] = (DeviceFacts(POOL, ram),)
+    if gpus:
+        types[GPU] = tuple(
+            DeviceFacts(name=str(n), index=n, model=model, memory=memory or None)
+            for n in range(gpus)
+        )
+    return NodeFacts(name, types)
+
+
+def boxes(
+    groups: Iterable[tuple[int, int]], model: str | None = None, cpus: float = 0, ram: int = 0
+) -> list[NodeFacts]:
+    """Several kinds of machines: how many of each, and GPUs in each."""
+    return _named([(count, box("", gpus, model, cpus, ram)) for count, gpus in groups])
+
+
+def _named(groups: Sequence[tuple[int, NodeFacts]]) -> list[NodeFacts]:
+    """So many of each, numbered through; machines of a kind share what is said of their devices."""
+    total = sum(count for count, _ in groups)
+    width = max(len(str(total)), 4)
+    kinds = (kind for count, kind in groups for _ in range(count))
+    return [NodeFacts(f"node{n:0{width}d}", kind.types) for n, kind in enumerate(kinds, 1)]
+
+
+def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
+    """Read `8x8` or `2x4:v100+4x4:p100,cpus=64,ram=512G`.
+
+    What stands behind the last kind holds for all that do not say it themselves.
+    """
+    groups = [_group(part.strip(), text, what) for part in text.split("+")]
+    common = groups[-1][3]
+    kinds = []
+    for count, gpus, model, own in groups:
+        said = {**common, **own}
+        kind = box("", gpus, model, said.get("cpus", 0), said.get("ram", 0), said.get("memory", 0))
+        if not kind.types:
+            raise BadValue(f"{what} '{text}' has machines with nothing in them; {_EXAMPLE}.")
+        kinds.append((count, kind))
+    if sum(count * max(gpus, 1) for count, gpus, _, _ in groups) > MOST_GPUS:
+        raise BadValue(f"{what} '{text}' has more than {MOST_GPUS:,} GPUs; {_EXAMPLE}.")
+    return _named(kinds)
+
+
+def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[str, int]]:
+    first, *options = [each.strip() for each in part.split(",")]
+    match = _GROUP.fullmatch(first)
+    if match is None or not int(match[1]):
+        raise BadValue(
+            f"{what} '{text}' is not a number of machines, x and the GPUs of each; {_EXAMPLE}."
+        )
+    said = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or name not in _OPTIONS:
+            raise BadValue(
+                f"{what} '{text}': '{option}' is none of cpus=, ram= and memory=; {_EXAMPLE}."
+            )
+        said[name] = _cores(value, text, what) if name == "cpus" else parse_memory(value, name)
+    return int(match[1]), int(match[2]), match[3] and match[3].strip(), said
+
+
+def _cores(value: str, text: str, what: str) -> int:
+    if not (value.isdecimal() and len(value) < 7):
+        raise BadValue(f"{what} '{text}': cpus={value} is not a number of cores; {_EXAMPLE}.")
+    return int(value)
+
+
+def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[NodeFacts]:
+    """As many machines as are busy for such a share of the time in which the jobs arrive.
+
+    There are at least as many as the largest job needs; where jobs name GPU models, some of each.
+    """
+    jobs = workload.jobs
+    span = (jobs[-1].at - jobs[0].at) or max(job.seconds for job in jobs)
+    by_model: dict[str | None, list[Load]] = {}
+    for job in jobs:
+        by_model.setdefault(job.models[0] if job.models else None, []).append(job)
+    anywhere = by_model.pop(None, [])
+    if not by_model:
+        by_model[None] = []
+    # Those that run anywhere count where there is most to do anyway.
+    busiest = max(by_model, key=lambda model: (_work(by_model[model]), model or ""))
+    by_model[busiest] = by_model[busiest] + anywhere
+    kinds = [
+        (group, model, *_enough(group, span * load, per_node))
+        for model, group in sorted(by_model.items(), key=lambda item: item[0] or "")
+    ]
+    total = sum(count for _, _, count, _ in kinds)
+    cores = ceil(_each([(job.cpus, job) for job in jobs], span * load, total, per_node))
+    ram = ceil(_each([(job.ram, job) for job in jobs], span * load, total, per_node))
+    memory = max((job.memory or 0 for job in jobs), default=0)
+    return _named(
+        [(count, box("", gpus, model, cores, ram, memory)) for _, model, count, gpus in kinds]
+    )
+
+
+def _work(jobs: Iterable[Load]) -> float:
+    return sum(job.gpus * job.seconds for job in jobs)
+
+
+def _enough(jobs: Sequence[Load], time: float, per_node: int) -> tuple[int, int]:
+    """How many machines, and with how many GPUs each."""
+    work = _work(jobs)
+    if not work:
+        cores = sum(job.cpus * job.seconds for job in jobs) / time
+        return max(ceil(cores / _CORES), 1), 0
+    largest = max(max(job.gpus, job.most or 0) for job in jobs)
+    return max(ceil(work / time / per_node), ceil(largest / per_node)), per_node
+
+
+def _each(asked: Sequence[tuple[float, Load]], time: float, total: int, per_node: int) -> float:
+    """What each of the machines must have of something, so that it is never what is short."""
+    if not any(amount for amount, _ in asked):
+        return 0
+    mean = sum(amount * job.seconds for amount, job in asked) / time / total
+    full = max(amount / max(ceil(job.gpus / per_node), 1) for amount, job in asked)
+    # A machine full of jobs of the greediest common kind.
+    return max(mean, full)
+
+
+def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
+    """The workload as these machines can run it, with notes of what had to be passed over.
+
+    Where no machine says how many cores, how much memory or which model it has, no job asks; jobs
+    that are larger than all machines together are left out.
+    """
+    types = {name for node in nodes for name in node.types}
+    cards = [facts for node in nodes for facts in node.types.get(GPU, ())]
+    models = {facts.model for facts in cards if facts.model}
+    vram = any(facts.memory for facts in cards)
+    lacking = [
+        (field, nothing, words)
+        for field, nothing, words, known in (
+            ("cpus", 0.0, "processors", CPU in types),
+            ("ram", 0, "memory", MEMORY in types),
+            ("memory", None, "GPU memory", vram),
+            ("models", (), "GPU models", bool(models)),
+        )
+        if not known and any(getattr(job, field) for job in workload.jobs)
+    ]
+    changes = {field: nothing for field, nothing, _ in lacking}
+    jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
+    room = {model: sum(facts.model == model for facts in cards) for model in models}
+    kept = [
+        job
+        for job in jobs
+        if (job.gpus or job.cpus)
+        and job.gpus <= (sum(room.get(m, 0) for m in job.models) if job.models else len(cards))
+    ]
+    if len(kept) == len(jobs) and not changes:
+        return workload
+    notes = [f"what jobs ask of {words} is passed over: no machine says" for *_, words in lacking]
+    if len(kept) < len(jobs):
+        gone = len(jobs) - len(kept)
+        notes.append(
+            f"{gone:,} {'job' if gone == 1 else 'jobs'} left out that no such cluster can run"
+        )
+    return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])

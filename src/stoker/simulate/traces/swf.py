@@ -1,0 +1,111 @@
+"""The Standard Workload Format of the Parallel Workloads Archive.
+
+Its jobs ask for processors. Here one of them stands for one GPU, since both are what jobs queue
+for; the machine is the one that the header describes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from sys import intern
+
+from stoker.core.cluster import NodeFacts
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.traces.sizing import boxes
+from stoker.simulate.workload import Load, Workload
+
+FIELDS = 18
+_PARTIAL = (2, 3, 4)
+"""Status of a line for a piece of a job that was stopped and went on: another has it whole."""
+_NO_TIME = "never ran, or for no time at all"
+_PIECE = "are pieces of others"
+_NOTHING = "name no processors"
+
+
+def is_line(line: str) -> bool:
+    """Whether a file of this format may have this line."""
+    if line.startswith(";"):
+        return True
+    cells = line.split()
+    return len(cells) == FIELDS and all(cell.lstrip("-").replace(".", "", 1).isdecimal()
+                                        for cell in cells)  # fmt: skip
+
+
+def read(path: Path) -> Workload:
+    """Read the jobs that ran, and the machine if the header tells its size."""
+    header: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    jobs: list[Load] = []
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.startswith(";"):
+                name, _, value = line.lstrip("; \t").partition(":")
+                header.setdefault(name.strip().lower(), value.strip())
+                continue
+            cells = line.split()
+            if not cells:
+                continue
+            if len(cells) != FIELDS:
+                raise BadTrace(
+                    f"{path}, line {number}: expected {FIELDS} numbers, and there are "
+                    f"{len(cells)}; correct the line or take it out."
+                )
+            try:
+                job = _job([float(cell) for cell in cells], counts)
+            except (ValueError, OverflowError):
+                raise BadTrace(
+                    f"{path}, line {number}: expected {FIELDS} numbers, and one of them is none; "
+                    "correct the line or take it out."
+                ) from None
+            if job is not None:
+                jobs.append(job)
+    nodes, machine = _machine(header)
+    notes = ["one processor stands for one GPU", machine, *left_out(counts)]
+    return gathered(path, jobs, notes, nodes)
+
+
+def _job(cells: list[float], counts: Counter[str]) -> Load | None:
+    _, submit, _, run, allocated, _, _, requested, limit, _, status, user, _, app, queue, *_ = cells
+    if int(status) in _PARTIAL:
+        counts[_PIECE] += 1
+        return None
+    if not run > 0:
+        counts[_NO_TIME] += 1
+        return None
+    processors = requested if requested > 0 else allocated
+    if not processors > 0:
+        counts[_NOTHING] += 1
+        return None
+    return Load(
+        at=submit,
+        seconds=run,
+        gpus=float(int(processors)),
+        user=_numbered("user", user),
+        name=_numbered("program", app),
+        queue=_numbered("queue", queue),
+        limit=int(limit) if limit > 0 else None,
+    )
+
+
+def _numbered(what: str, number: float) -> str:
+    return intern(f"{what}{int(number)}") if number >= 0 else ""
+
+
+def _machine(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
+    """The machines as the header describes them, and that in words."""
+    processors, nodes = _size(header.get("maxprocs")), _size(header.get("maxnodes"))
+    processors = processors or nodes
+    if not processors:
+        return [], "the header names no size of the machine"
+    if 1 < nodes < processors and processors % nodes == 0:
+        each = processors // nodes
+        return boxes([(nodes, each)]), f"the machine is {nodes:,} nodes of {each} processors"
+    # Nodes of one processor, or of several sizes: any will do, as in one large machine.
+    return boxes([(1, processors)]), f"the machine is one pool of {processors:,} processors"
+
+
+def _size(text: str | None) -> int:
+    words = (text or "").split()
+    return int(words[0]) if words and words[0].isdecimal() and len(words[0]) < 8 else 0
