@@ -11,20 +11,11 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from stoker.core.clock import due
-from stoker.core.events import (
-    Event,
-    JobsForgotten,
-    JobsSubmitted,
-    SpecRecorded,
-    SweepDefined,
-    TrialsForgotten,
-)
+from stoker.core.cycle import after_requests, before_requests
+from stoker.core.events import Event, JobsSubmitted, SpecRecorded, SweepDefined
 from stoker.core.fold import apply
 from stoker.core.instructions import Instruction
 from stoker.core.job import Spec
-from stoker.core.plan import plan
-from stoker.core.policy.early import judged
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.store.port import Batch, Store, StoreError, StoreFull
@@ -164,10 +155,8 @@ class Engine:
         state, now = self.state, self.clock()
         for fact in facts:
             turn.apply(fact)
-        for fact in due(state, now.at, now.boot):  # what ended in time did, however late we hear
+        for fact in before_requests(state, now.at, now.boot):
             turn.apply(fact)
-        for decided in judged(state, now.at) if state.judging or state.touched_sweeps else ():
-            turn.apply(decided)
         for ask in asks:
             try:
                 decision = ask.decide(state, now)
@@ -179,18 +168,8 @@ class Engine:
                 continue
             turn.take(decision)
             turn.answers.append((ask, None, decision))
-        if self.planning and state.line.stirred:
-            state.line.stirred = False
-            for planned in plan(state, now.at, now.boot):
-                turn.apply(planned)
-        for sweep in state.forgettable_boards():
-            turn.apply(TrialsForgotten(at=now.at, sweep=sweep))
-        old = state.forgettable()
-        if old:
-            needed = self.needs()
-            old = tuple(id for id in old if id not in needed)
-        if old:
-            turn.apply(JobsForgotten(at=now.at, jobs=old))
+        for decided in after_requests(state, now.at, now.boot, self.planning, self.needs):
+            turn.apply(decided)
 
     def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Ask]) -> None:
         """Disk full: refuse requests, give up the ballast, and write the facts alone."""

@@ -191,7 +191,7 @@ def test_what_others_use_is_not_there_also_in_a_copy():
         assert place(each, Request(cpus=3300, memory=300)) is not None
         assert place(each, Request(cpus=3301)) is None
         assert place(each, Request(memory=301)) is None
-        assert room(each.nodes["a"], Request(cpus=1, memory=1)) == (3300, 300)
+        assert room(each.node("a"), Request(cpus=1, memory=1)) == (3300, 300)
 
 
 def test_a_machine_of_one_core_has_no_room_for_a_whole_one_beside_others():

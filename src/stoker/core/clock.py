@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from math import inf
 
 from stoker.core.estimate import estimate
 from stoker.core.events import (
@@ -42,7 +43,7 @@ def due(state: State, at: float, boot: float) -> list[Event]:
             heappush(state.deadlines, (deadline, id))
         elif deadline is not None:
             facts.append(DeadlinePassed(at=at, job=id))
-    for job in state.running.values():
+    for job in _to_look_at(state, boot):
         end, warn = _limits(state, job)
         if end is not None and boot >= end:
             facts.append(TimeLimitReached(at=at, job=job.id, attempt=job.attempt))
@@ -56,11 +57,60 @@ def due(state: State, at: float, boot: float) -> list[Event]:
         too_long = _too_long(state, job)
         if too_long is not None and boot >= too_long:
             facts.append(EstimateExceeded(at=at, job=job.id))
-    for job in state.stoppable.values():
-        patience = _patience(state, job)
+        patience = _patience(state, job) if job.id in state.stoppable else None
         if patience is not None and boot >= patience:
             facts.append(StopOverdue(at=at, job=job.id, attempt=job.attempt))
     return facts
+
+
+def watch(state: State, job: Job) -> None:
+    """Note when the clock has something to say about a running job that has changed."""
+    moment = _next_moment(state, job)
+    if moment is not None and moment < state.watched.get(job.id, inf):
+        state.watched[job.id] = moment
+        heappush(state.watches, (moment, job.id))
+
+
+def _to_look_at(state: State, boot: float) -> list[Job]:
+    """The running jobs about which the clock may have something to say now.
+
+    Where machines do not answer, all of them: nobody counts the time there.
+    """
+    found: dict[int, Job] = {}
+    while state.watches and state.watches[0][0] <= boot:
+        moment, id = heappop(state.watches)
+        if state.watched.get(id) == moment:
+            del state.watched[id]
+            found[id] = state.running[id]
+    for job in found.values():
+        watch(state, job)
+    return list(state.running.values() if state.rest.away else found.values())
+
+
+def _first_moment(state: State) -> float | None:
+    """When the clock next has something to say about somebody who runs."""
+    while state.watches:
+        moment, id = state.watches[0]
+        job = state.running.get(id) if state.watched.get(id) == moment else None
+        if job is not None and _next_moment(state, job) == moment:
+            return moment
+        heappop(state.watches)
+        if job is not None:  # what was noted has been put off since
+            del state.watched[id]
+            watch(state, job)
+    return None
+
+
+def _next_moment(state: State, job: Job) -> float | None:
+    moments = [moment for moment in _limits(state, job) if moment is not None]
+    moments += [moment for _, moment in _given_up(state, job)]
+    too_long = _too_long(state, job)
+    if too_long is not None:
+        moments.append(too_long)
+    patience = _patience(state, job) if job.id in state.stoppable else None
+    if patience is not None:
+        moments.append(patience)
+    return min(moments, default=None)
 
 
 def seconds_until_due(state: State, at: float, boot: float) -> float | None:
@@ -70,16 +120,13 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
         waits.append(state.alarms[0][0] - at)
     if state.deadlines:
         waits.append(state.deadlines[0][0] - at)
-    for job in state.running.values():
-        waits += [moment - boot for moment in _limits(state, job) if moment is not None]
-        waits += [moment - boot for _, moment in _given_up(state, job)]
-        too_long = _too_long(state, job)
-        if too_long is not None:
-            waits.append(too_long - boot)
-    for job in state.stoppable.values():
-        patience = _patience(state, job)
-        if patience is not None:
-            waits.append(patience - boot)
+    if state.rest.away:
+        found = (_next_moment(state, job) for job in state.running.values())
+        waits += [moment - boot for moment in found if moment is not None]
+    elif (moment := _first_moment(state)) is not None:
+        waits.append(moment - boot)
+    if state.drift and len(state.line):
+        waits.append(state.drift[0][0] - at)
     return max(min(waits), 0.0) if waits else None
 
 

@@ -96,12 +96,15 @@ def paced(family: Family, gpus: int, model: str, epoch: float, step: float | Non
     return replace(family, paces=(*others, Pace(gpus, model, epoch, step or None)))
 
 
-def remember(families: Families, name: str, family: Family) -> None:
+def remember(families: Families, name: str, family: Family) -> list[tuple[str, Family]]:
     """Put what was learned last at the end, and forget the oldest when there are too many."""
     families.pop(name, None)
     families[name] = family
+    gone = []
     while len(families) > MOST_FAMILIES:
-        del families[next(iter(families))]
+        oldest = next(iter(families))
+        gone.append((oldest, families.pop(oldest)))
+    return gone
 
 
 def epoch_on(family: Family, gpus: int, model: str) -> tuple[float | None, bool]:
@@ -148,13 +151,13 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec, family: Family) -> t
     gpus = -(-ask.amount // 1000) if ask is not None else 0
     if job.progress is not None and job.progress.gpus:
         gpus = job.progress.gpus
-    models = [
+    models = (
         device.facts.model
         for node in cluster.nodes.values()
         for device in node.types.get(GPU, ())
         if device.facts.model
-    ]
-    return gpus, models[0] if gpus and models else NO_GPU
+    )
+    return gpus, next(models, NO_GPU) if gpus else NO_GPU
 
 
 def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: float) -> Estimate:
@@ -188,6 +191,21 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
             sorted((each.gpus, each.epoch) for each in family.paces if each.model == model)
         ),
     )
+
+
+def remaining(
+    families: Families, cluster: Cluster, job: Job, spec: Spec, at: float
+) -> float | None:
+    """Seconds that a job needs from now on: as it was measured itself, or its like were."""
+    progress, training = job.progress, spec.training
+    epochs = training.epochs if training is not None else None
+    if progress is None or progress.pace is None or epochs is None:
+        return estimate(families, cluster, job, spec, at).remaining_seconds
+    epoch = progress.pace[2]
+    left = max(epochs - progress.epochs, 0) * epoch
+    if job.placement is not None and progress.counted_at is not None:
+        left -= min(max(at - progress.counted_at, 0.0), max(left - epoch, 0.0))
+    return left
 
 
 def attained(job: Job, at: float) -> float:

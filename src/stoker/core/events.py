@@ -448,6 +448,15 @@ class QueueDeleted(Event, frozen=True, kw_only=True):
     name: str
 
 
+class PolicyChosen(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What a queue goes by from now on; `*`: every queue for which nothing else is said."""
+
+    queue: str
+    name: str = ""
+    """Empty: whatever is said for all others."""
+    parameters: dict[str, float] = {}
+
+
 class RecordsCleared(Event, frozen=True, kw_only=True):
     """The history of a front door was wiped: what ended before is not shown there any more."""
 
@@ -483,6 +492,7 @@ AnyEvent = (
     | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
     | EstimateExceeded | SweepDefined | SweepChanged | TrialMeasured | TrialStopped
     | TrialsForgotten | TrialsRecalled
-    | ForeignUseChanged | QueueDefined | QueueDeleted | RecordsCleared | JobsSeen | JobsForgotten
+    | ForeignUseChanged | QueueDefined | QueueDeleted | PolicyChosen
+    | RecordsCleared | JobsSeen | JobsForgotten
     | JobRecalled
 )  # fmt: skip

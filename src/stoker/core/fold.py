@@ -17,13 +17,28 @@ from stoker.core.changes import (
     time,
     training,
 )
+from stoker.core.clock import watch
 from stoker.core.instructions import Instruction
 from stoker.core.state import State
 
 
 def apply(state: State, event: e.Event) -> list[Instruction]:
     """Let a fact change the state; return what is to be done outside."""
-    return _HANDLERS[type(event)](state, event)
+    wishes = _HANDLERS[type(event)](state, event)
+    id = getattr(event, "job", None)
+    job = state.running.get(id) if type(id) is int else None
+    if job is not None:
+        watch(state, job)
+    elif type(event) in _OF_ALL:
+        for job in state.running.values():
+            watch(state, job)
+    return wishes
+
+
+_OF_ALL = (
+    e.DaemonStarted, e.NodeJoined, e.NodeReached, e.NodeRemoved, e.NodeUnreachable
+)  # fmt: skip
+"""What may change when the clock has something to say about any job that runs."""
 
 
 _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
@@ -77,6 +92,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.ForeignUseChanged: machines.on_foreign_use_changed,
     e.QueueDefined: machines.on_queue_defined,
     e.QueueDeleted: machines.on_queue_deleted,
+    e.PolicyChosen: machines.on_policy_chosen,
     e.RecordsCleared: memory.on_records_cleared,
     e.JobsSeen: memory.on_jobs_seen,
     e.JobsForgotten: memory.on_jobs_forgotten,

@@ -157,6 +157,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """Seconds that earlier attempts have run."""
     counted_at: float | None = None
     """When the last epoch began, for all we know."""
+    pace: tuple[int, str, float] | None = None
+    """Number and model of GPUs, and seconds per epoch, as it was measured last."""
     metrics: dict[str, float] = {}
     """What the script has reported last."""
 
@@ -301,6 +303,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     same_devices: bool = False
     last_devices: tuple[str, ...] = ()
     last_node: str | None = None
+    ready_at: float | None = None
+    """When nothing but others was in its way any more, if that was later than its submission."""
     last_others: tuple[str, ...] = ()
     """The machines of the other parts of its last attempt, by rank."""
     note: str | None = None

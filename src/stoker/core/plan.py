@@ -8,8 +8,10 @@ from math import inf
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy import elastic
 from stoker.core.policy.backfill import Gate
-from stoker.core.policy.order import Group, Walk
-from stoker.core.policy.preempt import make_room
+from stoker.core.policy.order import Group, JobClass, Walk
+from stoker.core.policy.preempt import make_room, promised
+from stoker.core.policy.rank import OVERDUE
+from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Amounts
 from stoker.core.request import Request
 from stoker.core.state import State
@@ -20,39 +22,51 @@ def plan(
 ) -> Iterator[AttemptPlanned | StopAsked | StopWithdrawn]:
     """Yield what starts now, and who is to stop; the caller applies each before the next.
 
-    1. Walk the line: priority first, then order of submission, one head per class.
+    1. Walk the line: priority first, then as the policy of the queue says, one head per class.
     2. Pass over classes at the limit of their queue or array, and those with no room.
-    3. A head that fits starts, and the next of its class takes its place in the walk.
-    4. The first that does not fit gets a reservation; in a strict queue, the queue stops.
+    3. A head that fits starts, unless what it needs is kept for somebody before it, for whom
+       others are making room. The next of its class takes its place in the walk.
+    4. The first that does not fit gets a reservation, where the policy gives any; where nobody
+       may pass it, the queue stops.
     5. Behind it, only what cannot delay that reservation starts (backfill).
     6. If somebody who runs can make room for those without any, it is asked to.
     """
 
     def passed() -> Iterator[Request]:
         for job, found in walk.passed(lambda group: _within(state, group, gate.someday)):
-            yield state.request(job, found)
+            if _holds_its_place(state, found):
+                yield state.request(job, found)
 
-    gate = Gate(state.cluster, state.ends, passed, boot)
+    kept = promised(state) if state.leaving else ()
+    gate = Gate(state.cluster, state.ends, passed, boot, kept)
     walk = Walk(state.line, state.jobs, lambda group: _within(state, group, gate.ways))
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
         job, found = candidate
+        gate.at = walk.at
         if found.queue in stopped or state.limit_reached(found):
             continue
         limit = state.specs[job.spec].limit
         placement = None
         for request in elastic.sizes(state, job, state.request(job, found)):
-            placement = placement or gate.find(request, limit)
+            placement = placement or gate.find(request, limit, job.id)
         if placement is None:
             walk.unfit(found)
-            queue = state.rest.queues.get(found.queue)
-            if queue is not None and queue.strict:
+            if state.gaps(found.queue) is Gaps.NOBODY:
                 stopped.add(found.queue)
             continue
         yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
         walk.again(found)
     if state.stoppable:
         yield from make_room(state, at, boot)
+
+
+def _holds_its_place(state: State, found: JobClass) -> bool:
+    """Whether nobody behind it may delay the head of this class."""
+    gaps = state.gaps(found.queue)
+    if gaps is Gaps.OVERDUE:
+        return found.place[1] == OVERDUE
+    return gaps is not Gaps.ANYBODY
 
 
 def _within(state: State, group: Group, there: Callable[[Request], list[Amounts]]) -> list[Amounts]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappush
 
+from stoker.core.clock import watch
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY
 from stoker.core.state import Rest, State
@@ -39,15 +40,15 @@ def restore(
         if deadline is not None and not job.finished:
             heappush(state.deadlines, (deadline, job.id))
         if job.holding and job.placement is not None:
-            state.running[job.id] = job
-            state.count(job, job.placement, +1)
-            state.look_whether_stoppable(job)
+            state.run_on(job)
     for job in sorted((job for job in known if job.finished), key=_when_ended):
         state.finished[job.id] = None
         if job.state in UNHAPPY and not job.seen:
             state.unseen[job.id] = None
     for job in known:
         state.admit(job, 0.0)  # at no time: a delay that is over is told by the next cycle
+    for job in state.running.values():
+        watch(state, job)
     state.touched.clear()
     state.touched_sweeps.clear()
     return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappush
+from heapq import heappop, heappush
 from math import inf
 from typing import TypeVar
 
@@ -18,7 +18,10 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.order import JobClass, Key, ReadyLine
+from stoker.core.policy.rank import Known, rank
+from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
 from stoker.core.policy.share import can_stop, reserved
+from stoker.core.policy.victims import Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.sweep import Board, Sweep, trial_of, word_of
 
@@ -33,6 +36,8 @@ DEMOTION = 1000
 """What a job loses of its priority when it takes far longer than it said."""
 LATE = 1.2
 """A measured job may take so much longer than it seems."""
+AUTO = "auto"
+"""A queue goes by `planner` from the moment at which one of its jobs reports epochs."""
 NONE_OF_ITS_OWN = "none"
 """No GPU is called that: what a queue without GPUs gives to jobs that ask for one."""
 
@@ -79,6 +84,10 @@ class Rest(Struct, omit_defaults=True):
     """Attempts that were restarted elsewhere and may still run, by machine."""
     families: Families = {}
     """What was learned about kinds of training jobs, the one heard of last at the end."""
+    policies: dict[str, tuple[str, dict[str, float]]] = {}
+    """What each queue goes by, and with which parameters; `*`: those for whom nothing is said."""
+    reporting: dict[str, None] = {}
+    """Queues of which some job has reported epochs."""
 
 
 class State:
@@ -95,6 +104,20 @@ class State:
         """Jobs that hold devices."""
         self.stoppable: dict[int, Job] = {}
         """Those of them that can be asked to stop and go on later."""
+        self.victims = Victims()
+        """The same by who makes room first; each stands at least as far back as it should."""
+        self.leaving: dict[int, Job] = {}
+        """Those who were asked to stop, or are being ended: what they hold is free before long."""
+        self.elastic: dict[int, Job] = {}
+        """Running jobs that can do with more or fewer GPUs."""
+        self.sharing: dict[int, Job] = {}
+        """Running jobs that share their GPUs by memory."""
+        self.drift: list[tuple[float, int]] = []
+        """Moments at which a job's rank changes by itself, as a heap; some may be out of date."""
+        self.watches: list[tuple[float, int]] = []
+        """When the clock may have something to say about a running job, by the boot clock."""
+        self.watched: dict[int, float] = {}
+        """The entry of that heap that counts, of each job."""
         self.dependents: dict[int, set[int]] = {}
         self.blockers: dict[str, int] = {}
         """By spec: one of the jobs that those who wait for several were seen to wait for."""
@@ -122,6 +145,7 @@ class State:
         """Jobs forgotten since the last commit."""
         self.rest_changed = False
         self._devices_of: dict[str, tuple[QueueDefined, Among]] = {}
+        self._policies: dict[str, Policy] = {}
 
     # -- asking -------------------------------------------------------------------------
 
@@ -143,8 +167,43 @@ class State:
         priority = self.priority(job)
         if queue is not None and queue.strict:
             # Only the head of such a queue counts, whatever the others behind it ask for.
-            return (None, priority, spec.queue, throttled, None)
-        return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit)
+            return (None, priority, spec.queue, throttled, None, "")
+        request, user = self.effective(job, spec), job.user if self.policy(spec.queue).fair else ""
+        return (request, priority, spec.queue, throttled, spec.limit, user)
+
+    def policy(self, queue: str) -> Policy:
+        """What a queue goes by."""
+        found = self._policies.get(queue)
+        if found is None:
+            found = self._policies[queue] = self._policy(queue)
+        return found
+
+    def _policy(self, queue: str) -> Policy:
+        name, parameters = self.rest.policies.get(queue) or self.rest.policies.get("*", ("", {}))
+        if name == AUTO:
+            name = "planner" if queue in self.rest.reporting else USUAL.name
+        return policy(name, parameters) if name in POLICIES else USUAL
+
+    def forget_policies(self) -> None:
+        """Some queue goes by another policy from now on."""
+        self._policies.clear()
+
+    def preempts(self, job: Job) -> bool:
+        """Whether it makes room for others of equal priority."""
+        return self.policy(self.specs[job.spec].queue).preempts
+
+    def gaps(self, queue: str) -> Gaps:
+        """Who may start there although somebody before cannot."""
+        defined = self.rest.queues.get(queue)
+        if defined is not None and defined.strict:
+            return Gaps.NOBODY
+        return self.policy(queue).gaps
+
+    def known(self, job: Job) -> Known:
+        """What there is to judge a job by."""
+        spec = self.specs[job.spec]
+        rules = self.policy(spec.queue)
+        return Known(job, spec, rules, self.rest.families, self.cluster)
 
     @staticmethod
     def priority(job: Job) -> int:
@@ -332,6 +391,8 @@ class State:
             self.finished.pop(job.id, None)
             self.unseen.pop(job.id, None)
         job.state = to
+        if to is JobState.COMPLETING:
+            self.leaving[job.id] = job
         if job.finished:
             self.finished[job.id] = None
             if to in UNHAPPY and not job.seen:
@@ -389,6 +450,14 @@ class State:
         self.doomed.discard(job.id)
         if job.state is not JobState.PENDING:
             return
+        if not self._ready(job, now):
+            return
+        level, until = rank(self.known(job), now)
+        self.line.add(job, self.key(job), level)
+        if until < inf:
+            heappush(self.drift, (until, job.id))
+
+    def _ready(self, job: Job, now: float) -> bool:
         dependency = self.dependency(job)
         if dependency is not None:
             how, _, wake = self.dependency_standing(job, now)
@@ -403,13 +472,45 @@ class State:
             if how is Standing.NEVER:
                 self.doomed.add(job.id)
             if how is not Standing.MET:
-                return
+                return False
         if job.held:
-            return
+            return False
         if job.begin_at is not None:
             heappush(self.alarms, (job.begin_at, job.id))
-            return
-        self.line.add(job, self.key(job))
+            return False
+        return True
+
+    def readmit(self, queue: str | None, at: float) -> None:
+        """Something else counts in a queue, or in all of them: all who wait there stand anew."""
+        for id in list(self.line.where):
+            if queue is None or self.specs[self.jobs[id].spec].queue == queue:
+                self.admit(self.jobs[id], at)
+        for job in list(self.stoppable.values()):
+            if queue is None or self.specs[job.spec].queue == queue:
+                self.look_whether_stoppable(job, at)
+
+    def refresh(self, at: float) -> None:
+        """Time has passed: put those anew whose rank has changed by itself."""
+        while self.drift and self.drift[0][0] <= at:
+            _, id = heappop(self.drift)
+            job = self.jobs.get(id)
+            if job is None:
+                continue
+            if id in self.line:
+                self._admit(job, at)
+            elif id in self.stoppable:
+                self.stand_anew(job, at)
+                self.line.stirred |= len(self.line) > 0
+
+    def stand_anew(self, job: Job, at: float) -> None:
+        """Work out how soon a running job makes room for others."""
+        known = self.known(job)
+        level, until = rank(known, at) if known.rules.preempts else (0.0, inf)
+        if known.rules.fair:
+            level += self.line.handicaps.get(job.user, 0.0)
+        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0)
+        if until < inf:
+            heappush(self.drift, (until, job.id))
 
     def unlink(self, job: Job) -> None:
         """A job waits for others no longer."""
@@ -426,7 +527,23 @@ class State:
         self.cluster.take(placement)
         self.count(job, placement, +1)
         job.placement = placement
+        self._enter_running(job, placement)
+
+    def _enter_running(self, job: Job, placement: Placement) -> None:
         self.running[job.id] = job
+        ask = self.specs[job.spec].request.gpus
+        if ask is not None and ask.most is not None:
+            self.elastic[job.id] = job
+        if ask is not None and ask.beside:
+            self.sharing[job.id] = job
+
+    def run_on(self, job: Job) -> None:
+        """A job holds devices already (read back from the store)."""
+        assert job.placement is not None
+        self._enter_running(job, job.placement)
+        self.count(job, job.placement, +1)
+        self.look_whether_stoppable(job, 0.0)
+        self.look_whether_leaving(job)
 
     def give_back(self, job: Job) -> None:
         """An attempt is over: its devices are free again."""
@@ -438,13 +555,27 @@ class State:
         self.count(job, placement, -1)
         job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
         job.placement = None
-        self.running.pop(job.id, None)
-        self.stoppable.pop(job.id, None)
+        for some in (self.running, self.stoppable, self.leaving, self.elastic, self.sharing):
+            some.pop(job.id, None)
+        self.victims.drop(job.id)
+        self.watched.pop(job.id, None)
 
-    def look_whether_stoppable(self, job: Job) -> None:
+    def look_whether_stoppable(self, job: Job, at: float) -> None:
         """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
         if job.started_at is not None and can_stop(job, self.specs[job.spec]):
             self.stoppable[job.id] = job
+            self.stand_anew(job, at)
+            quantum = self.policy(self.specs[job.spec].queue).quantum
+            if quantum:
+                heappush(self.drift, (job.started_at + quantum, job.id))
+
+    def look_whether_leaving(self, job: Job) -> None:
+        """Keep an eye on those whose devices are free before long."""
+        asked = job.progress is not None and job.progress.stop is not None
+        if asked or job.state is JobState.COMPLETING:
+            self.leaving[job.id] = job
+        else:
+            self.leaving.pop(job.id, None)
 
     def reserve_anew(self, job: Job, placement: Placement) -> None:
         """An attempt holds the same devices, but more or less of their memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Piece(Struct, gc=False, array_like=True):
@@ -77,5 +77,5 @@ class Run(Struct, kw_only=True):
     """Jobs that wait from this moment on; thinned out likewise."""
     pieces: list[Piece] = []
     """For the first so many, as long as somebody asked for them."""
-    cost: Cost = Cost()
+    cost: Cost = field(default_factory=Cost)
     notes: list[str] = []

@@ -58,7 +58,7 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     job.started_at, job.started_boot = event.at, event.boot
     if job.state is JobState.CONFIGURING:
         state.move(job, JobState.RUNNING)
-    state.look_whether_stoppable(job)
+    state.look_whether_stoppable(job, event.at)
     state.touched.add(job.id)
     wake_dependents(state, job.id, event.at)
     return []
@@ -296,7 +296,11 @@ def wake_dependents(state: State, other: int, at: float) -> None:
             settled[waiting.spec] = (waits, how is Standing.NEVER)
         waits, doomed = settled[waiting.spec]
         if id in state.line or not waits or doomed != (id in state.doomed):
+            before = id in state.line
             state.admit(waiting, at)
+            if id in state.line and not before:
+                waiting.ready_at = at
+                state.touched.add(id)
 
 
 def _waits_for_more(state: State, waiting: Job, other: int) -> bool:

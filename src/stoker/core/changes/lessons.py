@@ -21,6 +21,8 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
     if event.seconds is not None and job.placement is not None:
         gpus, model = estimate.hardware(state.cluster, job.placement)
         family = estimate.paced(family, gpus, model, event.seconds, event.step)
+        if progress is not None:
+            job.progress = progress = replace(progress, pace=(gpus, model, event.seconds))
     if event.warmup is not None:
         family = replace(family, warmup=event.warmup)
     if progress is not None and progress.peak is not None and progress.epochs > progress.since:
@@ -52,11 +54,11 @@ def _at_most_all(state: State, job: Job, memory: int) -> int:
 
 def _remember(state: State, name: str, family: estimate.Family, at: float) -> None:
     """Keep what was learned; who waits for memory may need less of it now, or more."""
-    before = dict(state.rest.families)
-    estimate.remember(state.rest.families, name, family)
+    before = state.rest.families.get(name) or estimate.Family()
+    gone = estimate.remember(state.rest.families, name, family)
     state.rest_changed = True
-    changed = {each for each in before if each not in state.rest.families}  # the oldest goes
-    if name not in before or before[name].peak != family.peak:
+    changed = {each for each, what in gone if what.peak is not None}
+    if before.peak != family.peak:
         changed.add(name)
     for id in list(state.line.where) if changed else ():
         waiting = state.jobs[id]

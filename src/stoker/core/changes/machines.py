@@ -111,11 +111,17 @@ def _changed(
     if brings or (before is not None and before.resources):
         for facts in list(state.rest.nodes.values())[:1]:
             _join(state, facts)
-    _readmit(state, event.name, event.at)
+    state.readmit(event.name, event.at)
 
 
-def _readmit(state: State, queue: str, at: float) -> None:
-    for id in list(state.line.where):
-        job = state.jobs[id]
-        if state.specs[job.spec].queue == queue:
-            state.admit(job, at)
+def on_policy_chosen(state: State, event: e.PolicyChosen) -> Wishes:
+    """A queue is worked off in another way from now on; what runs goes on."""
+    if event.name:
+        state.rest.policies[event.queue] = (event.name, dict(event.parameters))
+    else:
+        state.rest.policies.pop(event.queue, None)
+    state.rest_changed = True
+    state.forget_policies()
+    state.line.stirred = True
+    state.readmit(None if event.queue == "*" else event.queue, event.at)
+    return []

@@ -48,7 +48,7 @@ def on_job_held(state: State, event: e.JobHeld) -> Wishes:
 def on_job_released(state: State, event: e.JobReleased) -> Wishes:
     """It waits like any other again."""
     job = state.jobs[event.job]
-    job.held = False
+    job.held, job.ready_at = False, event.at
     state.touched.add(job.id)
     state.admit(job, event.at)
     return []

@@ -38,6 +38,8 @@ def on_wait_over(state: State, event: e.WaitOver) -> Wishes:
     if job is not None and job.state is JobState.PENDING:
         if job.begin_at is not None and job.begin_at <= event.at:
             job.begin_at = None
+            if not job.attempt:
+                job.ready_at = event.at
         state.touched.add(job.id)
         state.admit(job, event.at)
     return []

@@ -30,8 +30,22 @@ def on_training_began(state: State, event: e.TrainingBegan) -> Wishes:
     job.progress = replace(job.progress or Progress(), listening=True)
     state.touched.add(job.id)
     state.line.stirred = True  # others may wait for somebody who can make room
-    state.look_whether_stoppable(job)
+    state.look_whether_stoppable(job, event.at)
+    _reports(state, job, event.at)
     return [AskToStop(job.id, job.attempt)] if job.progress.stop is not None else []
+
+
+def _reports(state: State, job: Job, at: float) -> None:
+    """A job of its queue reports epochs: from now on, that may count there."""
+    queue = state.spec(job).queue
+    if queue in state.rest.reporting:
+        return
+    before = state.policy(queue)
+    state.rest.reporting[queue] = None
+    state.rest_changed = True
+    state.forget_policies()
+    if state.policy(queue) is not before:
+        state.readmit(queue, at)
 
 
 def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
@@ -45,6 +59,8 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
     job.progress = replace(before, epochs=done, counted_at=event.at, metrics=metrics)
     state.touched.add(job.id)
     lessons.learn(state, job, event)
+    if job.id in state.stoppable:
+        state.stand_anew(job, event.at)
     _correct(state, job)
     state.line.stirred = True
     return []
@@ -83,6 +99,7 @@ def on_stop_asked(state: State, event: e.StopAsked) -> Wishes:
     stop = Stop(event.why, event.boot, event.by, event.gpus)
     job.progress = replace(progress, stop=stop)
     state.touched.add(job.id)
+    state.look_whether_leaving(job)
     if progress.listening:
         return [AskToStop(job.id, job.attempt)]
     if spec.warning is not None:
@@ -97,6 +114,7 @@ def on_stop_withdrawn(state: State, event: e.StopWithdrawn) -> Wishes:
         return []
     job.progress = replace(job.progress, stop=None)
     state.touched.add(job.id)
+    state.look_whether_leaving(job)
     return [LetGoOn(job.id, job.attempt)] if job.progress.listening else []
 
 
@@ -130,5 +148,7 @@ def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Wishes:
     job.progress = replace(job.progress or Progress(), demoted=True)
     state.touched.add(job.id)
     state.line.stirred = True
+    if job.id in state.stoppable:
+        state.stand_anew(job, event.at)
     state.admit(job, event.at)
     return []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.policy.place import place, rooms
-from stoker.core.policy.shelf import Amounts
+from stoker.core.policy.shelf import START, Amounts, Place
 from stoker.core.request import Request
 
 GRACE = 10.0
@@ -51,8 +51,13 @@ class Gate:
         ends: Callable[[], list[tuple[float, Placement]]],
         passed: Callable[[], Iterable[Request]],
         now: float,
+        kept: Sequence[tuple[Place, int, Placement]] = (),
     ) -> None:
         self.cluster, self.now = cluster, now
+        self.kept = kept
+        """Those for whom others are making room right now, in order, and what is kept for them."""
+        self.at: Place = START
+        """Where in line we are."""
         self.ends = ends
         """When each running attempt is over at the latest; asked only if it matters."""
         self.passed = passed
@@ -60,12 +65,15 @@ class Gate:
         self.reservation: Reservation | None = None
         self._gap: Cluster | None = None
         self._idle: Cluster | None = None
+        self._left: Shadow | None = None
 
-    def find(self, request: Request, limit: int | None) -> Placement | None:
-        """Devices on which this request may start now, or None. The caller takes them."""
-        placement = place(self.cluster, request)
+    def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
+        """Devices on which this request of a job may start now, or None. The caller takes them."""
+        behind = self._is_behind() and all(job != each for _, each, _ in self.kept)
+        placement = place(self._unkept() if behind else self.cluster, request)
         if placement is None:
             return None
+        self._left = None
         if self.reservation is None:
             self.reservation = self._reserved()
         ahead = self.reservation
@@ -76,6 +84,18 @@ class Gate:
         if placement is not None:
             self._gap = None
         return placement
+
+    def _is_behind(self) -> bool:
+        """Whether somebody before this place in line is being made room for."""
+        return bool(self.kept) and self.kept[0][0] < self.at
+
+    def _unkept(self) -> Shadow:
+        """The ledger without what is kept for others."""
+        if self._left is None:
+            self._left = self.cluster.shadow()
+            for _, _, placement in self.kept:
+                _keep(self._left, placement)
+        return self._left
 
     def _reserved(self) -> Reservation | None:
         for request in self.passed():
@@ -95,7 +115,7 @@ class Gate:
         """The most that requests of a shape could get now, and the time limit they may have."""
         ahead = self.reservation
         if ahead is None:
-            return _rooms(self.cluster, shape, inf)
+            return _rooms(self._unkept() if self._is_behind() else self.cluster, shape, inf)
         # A little more time than there is, so that no rounding hides one that `find` would take.
         left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)
         return _rooms(self.cluster, shape, left) + _rooms(self._beside(ahead), shape, inf)
@@ -107,6 +127,16 @@ class Gate:
             for _, placement in self.ends():
                 self._idle.release(placement)
         return _rooms(self._idle, shape, inf)
+
+
+def _keep(ledger: Shadow, placement: Placement) -> None:
+    """Take as much of a placement as is free yet."""
+    for part in placement.parts:
+        node = ledger.own(part.node)
+        for take in part.takes:
+            device = node.by_name[take.type, take.device]
+            device.free -= min(take.amount, max(device.free, 0))
+            device.memory_free -= min(take.memory, max(device.memory_free, 0))
 
 
 def _rooms(cluster: Cluster, shape: Request, limit: float) -> list[Amounts]:

@@ -12,25 +12,34 @@ from stoker.core.policy.place import amounts, shape_of
 from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
 from stoker.core.request import Request
 
-Key = tuple[Request | None, int, str, int, int | None]
-"""Request, priority, queue, the throttled array it belongs to (0: none), and time limit.
+Key = tuple[Request | None, int, str, int, int | None, str]
+"""Request, priority, queue, the throttled array it belongs to (0: none), time limit and user.
 
 No request and no limit in a queue of strict order, where only the head counts anyway.
 
-The time limit, since a short job may fit into a gap that is closed to a long one before it.
+The time limit, since a short job may fit into a gap that is closed to a long one before it. The
+user, only where it counts what each has had: then all that is theirs moves at once.
 """
+
+
+Entry = tuple[float, int, int]
+"""Where a job stands among its like: by its policy, then by its order, then by its id."""
 
 
 class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
-    __slots__ = ("amounts", "array", "group", "heap", "key", "priority", "queue", "request")
+    __slots__ = (
+        "amounts", "array", "group", "handicap", "heap", "key", "priority", "queue", "request",
+    )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self.request, self.priority, self.queue, self.array, _ = key
-        self.heap: list[tuple[int, int]] = []
-        """Order and id; the first is always of a job that is ready."""
+        self.request, self.priority, self.queue, self.array, _, _ = key
+        self.heap: list[Entry] = []
+        """The first is always of a job that is ready."""
+        self.handicap = 0.0
+        """By how much all of them stand further back than they would by themselves."""
         self.group: Group | None = None
         """Where it is found by what it asks for; None if only by itself."""
         self.amounts: Amounts = ()
@@ -46,7 +55,8 @@ class JobClass:
     @property
     def place(self) -> Place:
         """Where its head stands in the line."""
-        return (-self.priority, *self.heap[0])
+        rank, order, id = self.heap[0]
+        return (-self.priority, rank + self.handicap, order, id)
 
 
 FEW = 8
@@ -65,7 +75,7 @@ class Group:
 
 def only_amounts_count(key: Key) -> bool:
     """Whether the amounts it asks for decide alone if a class has room."""
-    request, _, _, array, _ = key
+    request, _, _, array, _, _ = key
     if request is None or array or request.exclusive or request.machines > 1:
         return False
     return request.gpus is None or request.gpus.share is None
@@ -82,7 +92,12 @@ class ReadyLine:
         self.single: dict[Key, JobClass] = {}
         """Classes in no group, each of which is looked at by itself."""
         self.where: dict[int, JobClass] = {}
-        self.dead: set[tuple[JobClass, int, int]] = set()
+        self.ranks: dict[int, float] = {}
+        """Where its policy puts each of them; those who are not here, by their order alone."""
+        self.users: dict[str, dict[Key, JobClass]] = {}
+        """The classes of users for whom it counts what they have had."""
+        self.handicaps: dict[str, float] = {}
+        self.dead: set[tuple[JobClass, float, int, int]] = set()
         """Entries of heaps, none of them the first of one, whose jobs are not ready any more."""
         self.stirred = False
         """Whether something has changed since the last plan that could let a job start."""
@@ -104,20 +119,22 @@ class ReadyLine:
             for group in self.groups.values():
                 heads += islice((found for found in group.shelf if not stopped(found)), 1)
             best = min(heads, key=lambda found: found.place, default=None)
-            self._first = jobs[best.heap[0][1]] if best is not None else None
+            self._first = jobs[best.heap[0][2]] if best is not None else None
         return self._first
 
     def look_again(self) -> None:
         """Limits may let others go first now."""
         self._first = None
 
-    def add(self, job: Job, key: Key) -> None:
+    def add(self, job: Job, key: Key, rank: float = 0.0) -> None:
         """A job became ready."""
         self._first = None
         found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
         self.stirred = True
-        entry = (job.order, job.id)
+        if rank:
+            self.ranks[job.id] = rank
+        entry = (rank, job.order, job.id)
         if self.dead and (found, *entry) in self.dead:
             self.dead.discard((found, *entry))
         elif not found.heap or entry < found.heap[0]:
@@ -132,7 +149,7 @@ class ReadyLine:
         found = self.where.pop(job.id, None)
         if found is None:
             return
-        entry = (job.order, job.id)
+        entry = (self.ranks.pop(job.id, 0.0), job.order, job.id)
         if found.heap[0] != entry:
             self.dead.add((found, *entry))
             return
@@ -147,10 +164,23 @@ class ReadyLine:
 
     def head(self, found: JobClass, jobs: dict[int, Job]) -> Job | None:
         """The first of a class, or None when the class has emptied."""
-        return jobs[found.heap[0][1]] if found.heap else None
+        return jobs[found.heap[0][2]] if found.heap else None
+
+    def handicap(self, user: str, by: float) -> None:
+        """All that a user has waiting stands so much further back from now on."""
+        self.handicaps[user] = by
+        for found in self.users.get(user, {}).values():
+            if found.handicap != by:
+                self._first = None
+                self._unshelve(found)
+                found.handicap = by
+                self._shelve(found)
 
     def _open(self, key: Key) -> JobClass:
         found = self.classes[key] = self.single[key] = JobClass(key)
+        if user := key[5]:
+            found.handicap = self.handicaps.get(user, 0.0)
+            self.users.setdefault(user, {})[key] = found
         if only_amounts_count(key):
             name = _kind(found)
             group = self.groups.get(name)
@@ -173,6 +203,10 @@ class ReadyLine:
 
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
+        if user := found.key[5]:
+            del self.users[user][found.key]
+            if not self.users[user]:
+                del self.users[user]
         group = found.group
         if group is not None:
             if not group.shelf:
@@ -239,7 +273,7 @@ class Walk:
                 self._look(group)  # somebody before it took what it would have needed
                 continue
             self.at, self._last = place, group
-            return self.jobs[found.heap[0][1]], found
+            return self.jobs[found.heap[0][2]], found
         return None
 
     def again(self, found: JobClass) -> None:
@@ -264,7 +298,7 @@ class Walk:
                 _enter(turns, group.shelf.first(after, ways(group)))
         while turns and turns[0][0] < self.at:
             place, _, found = heappop(turns)
-            yield self.jobs[found.heap[0][1]], found
+            yield self.jobs[found.heap[0][2]], found
             if found.group is not None:
                 _enter(turns, found.group.shelf.first(place, ways(found.group)))
 
@@ -287,7 +321,7 @@ def in_order(
     line: ReadyLine, jobs: dict[int, Job], most: int, but: Container[int] = ()
 ) -> list[Job]:
     """The first ready jobs in the order in which they are considered, but for these arrays."""
-    first: list[tuple[int, int, int]] = []
+    first: list[Place] = []
     for found in line.classes.values():
         if found.array and found.array in but:
             continue
@@ -295,6 +329,7 @@ def in_order(
         while heap and taken < most:
             entry = heappop(heap)
             if (found, *entry) not in line.dead:
-                first.append((-found.priority, *entry))
+                rank, order, id = entry
+                first.append((-found.priority, rank + found.handicap, order, id))
                 taken += 1
-    return [jobs[id] for _, _, id in sorted(first)[:most]]
+    return [jobs[int(place[-1])] for place in sorted(first)[:most]]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge, nsmallest
+from math import log2
 
 from msgspec import Struct
 
-from stoker.core.cluster import Cluster, Placement
+from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.events import StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
@@ -15,11 +16,17 @@ from stoker.core.policy import elastic
 from stoker.core.policy.backfill import reserve
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import place
+from stoker.core.policy.rank import OVERDUE
+from stoker.core.policy.rules import Gaps
+from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
+from stoker.core.units import THOUSAND
 
 LOOK_AT = 16
 """So many of those who wait, the first in line first, are looked at in one cycle."""
+MOST_OFFERS = 256
+"""So many of those who run are thought of for one of them."""
 MOST_QUESTIONS = 4
 """So often it is worked out in one cycle what those before would make of the room."""
 
@@ -39,41 +46,36 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | Stop
     2. For each of those who wait, the first in line first: what would be free once all have
        stopped who were asked before. If that is enough, it has only to wait.
     3. Otherwise as few as possible stop: elastic jobs that can do with less, then those of
-       lower priority, the least urgent and the latest first.
+       lower priority, then, where the policy says so, those who need far more than it does.
     4. When nobody waits, elastic jobs may grow into what is free.
     """
-    for job in [job for job in state.stoppable.values() if _for_nobody(state, job)]:
+    for job in [job for job in state.leaving.values() if _for_nobody(state, job, at)]:
         yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
-    able = {id: job for id, job in state.stoppable.items() if _can_be_asked(job)}
-    if not able:
-        return
-    for job in _crowded(state, able):
-        del able[job.id]
-        why = "its GPU has not enough memory for all who share it"
-        yield _ask(job, why, at, boot)
-    shadow, blocked = _once_they_have_stopped(state), _Blocked(state, boot)
-    for found in _waiting(state, able):
+    for job in _crowded(state):
+        yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
+    shadow, blocked = once_they_have_stopped(state), _Blocked(state, boot)
+    for found in _waiting(state):
         head = state.line.head(found, state.jobs)
         if head is None or found.queue in blocked.queues:
             continue
         request = state.request(head, found)
         there = place(shadow, request)
         if there is None:
-            chosen = _choose(shadow, request, _offers(state, head, able))
+            chosen = _choose(state, shadow, request, found, at)
             if chosen and not blocked.let(shadow, request, head, chosen):
                 _undo(shadow, chosen)
                 chosen = []
             for offer in chosen:
-                del able[offer.job.id]
                 gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
                 yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
             there = place(shadow, request) if chosen else None
         if there is not None:
             shadow.take(there)
         else:
-            blocked.add(found.queue, request)
+            blocked.add(found, request)
     if not len(state.line):
-        for job, gpus, why in elastic.grown(state, shadow, list(able.values()), at):
+        growing = [job for job in state.elastic.values() if _can_be_asked(state, job, at)]
+        for job, gpus, why in elastic.grown(state, shadow, growing, at) if growing else ():
             yield _ask(job, why, at, boot, gpus=gpus)
 
 
@@ -87,12 +89,13 @@ class _Blocked:
         self.requests: list[Request] = []
         self.questions = 0
 
-    def add(self, queue: str, request: Request) -> None:
+    def add(self, found: JobClass, request: Request) -> None:
         """Nobody can make room for this one."""
-        self.requests.append(request)
-        limits = self.state.rest.queues.get(queue)
-        if limits is not None and limits.strict:
-            self.queues.add(queue)
+        gaps = self.state.gaps(found.queue)
+        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or found.place[1] == OVERDUE):
+            self.requests.append(request)
+        if gaps is Gaps.NOBODY:
+            self.queues.add(found.queue)
 
     def let(self, shadow: Cluster, request: Request, head: Job, chosen: list[Offer]) -> bool:
         """Whether one behind them could start if these stopped, or would stop them in vain."""
@@ -120,7 +123,7 @@ def _ask(
     return StopAsked(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, by=by, gpus=gpus)
 
 
-def _for_nobody(state: State, job: Job) -> bool:
+def _for_nobody(state: State, job: Job, at: float) -> bool:
     """Whether the one for whom it was to make room has started, or is not that urgent any more."""
     stop = job.progress.stop if job.progress is not None else None
     if stop is None or stop.by is None or job.state is not JobState.RUNNING:
@@ -130,10 +133,14 @@ def _for_nobody(state: State, job: Job) -> bool:
     if stop.by not in state.line:
         return True
     ahead = state.priority(state.jobs[stop.by]) - state.priority(job)
-    return ahead < 0 or (ahead == 0 and stop.gpus is None)
+    if ahead or stop.gpus is not None:
+        return ahead < 0
+    if not state.preempts(job):
+        return True
+    return state.victims.level(job.id) <= state.line.where[stop.by].place[1]
 
 
-def _can_be_asked(job: Job) -> bool:
+def _can_be_asked(state: State, job: Job, at: float) -> bool:
     if job.state is not JobState.RUNNING or job.placement is None:
         return False
     return job.progress is None or job.progress.stop is None
@@ -147,10 +154,10 @@ def _is_stopping(job: Job) -> bool:
     return stop is not None and not stop.ignored and job.state is JobState.RUNNING
 
 
-def _once_they_have_stopped(state: State) -> Cluster:
+def once_they_have_stopped(state: State) -> Shadow:
     """The ledger as it will be when all have stopped who were asked to, or are being ended."""
     shadow = state.cluster.shadow()
-    for job in state.running.values():
+    for job in state.leaving.values():
         if _is_stopping(job) and job.placement is not None:
             shadow.release(job.placement)
             _come_back(state, shadow, job)
@@ -168,66 +175,139 @@ def _come_back(state: State, shadow: Cluster, job: Job) -> None:
         shadow.take(there)
 
 
-def _waiting(state: State, able: dict[int, Job]) -> list[JobClass]:
-    """The classes whose heads have no room and for whom somebody here could make some."""
-    least = min(map(state.priority, able.values()), default=0)
-    if not any(elastic.spare(state, job) for job in able.values()):
-        least += 1
+def promised(state: State) -> list[tuple[Place, int, Placement]]:
+    """Those for whom others are making room: where they stand, and what is kept for them."""
+    heads = {
+        job.progress.stop.by
+        for job in state.leaving.values()
+        if job.progress is not None
+        and job.progress.stop is not None
+        and job.progress.stop.by is not None
+        and _is_stopping(job)
+    }
+    waiting = sorted((state.line.where[id].place, id) for id in heads if id in state.line)
+    if not waiting:
+        return []
+    shadow, found = once_they_have_stopped(state), []
+    for seat, id in waiting:
+        job = state.jobs[id]
+        there = place(shadow, state.request(job, state.line.where[id]))
+        if there is not None:
+            shadow.take(there)
+            found.append((seat, id, there))
+    return found
+
+
+def _waiting(state: State) -> list[JobClass]:
+    """The classes whose heads have no room and for whom somebody could make some."""
+    worst = next(state.victims.worst_first(), None)
+    if worst is None and not state.elastic:
+        return []
     line = state.line
     singles = nsmallest(LOOK_AT, line.single.values(), key=lambda each: each.place)
     shelves = [group.shelf for group in line.groups.values()]
     found: list[JobClass] = []
     for each in merge(singles, *shelves, key=lambda each: each.place):
-        if each.priority < least or len(found) == LOOK_AT:
+        if len(found) == LOOK_AT:
+            break
+        if not state.elastic and worst is not None and (-each.priority, each.place[1]) >= worst[:2]:
             break
         if not state.limit_reached(each):
             found.append(each)
     return found
 
 
-def _offers(state: State, head: Job, able: dict[int, Job]) -> list[Offer]:
-    """What could be had for this one, the cheapest first."""
-    urgency = state.priority(head)
-    shrinking = [
-        Offer(job, keeps)
-        for job in able.values()
-        if state.priority(job) <= urgency and (keeps := elastic.spare(state, job)) is not None
-    ]
-    stopping = [Offer(job) for job in able.values() if state.priority(job) < urgency]
-    stopping.sort(key=lambda offer: (state.priority(offer.job), -(offer.job.started_at or 0.0)))
-    return shrinking + stopping
+def _offers(state: State, found: JobClass, at: float) -> Iterator[Offer]:
+    """What could be had for the head of a class, the cheapest first."""
+    urgency, level = found.priority, found.place[1]
+    for job in list(state.elastic.values()):
+        if state.priority(job) <= urgency and _can_be_asked(state, job, at):
+            keeps = elastic.spare(state, job)
+            if keeps is not None:
+                yield Offer(job, keeps)
+    rules = state.policy(found.queue)
+    least = level + log2(rules.hysteresis) if rules.preempts else None
+    for priority, rank, _, id in state.victims.worst_first():
+        if (-urgency, level) >= (priority, rank):
+            return
+        job = state.jobs[id]
+        if not _can_be_asked(state, job, at):
+            continue
+        if -priority == urgency:
+            if least is None or not state.preempts(job):
+                continue
+            state.stand_anew(job, at)
+            if state.victims.level(id) <= least or not _had_its_time(state, job, at):
+                continue
+        yield Offer(job)
 
 
-def _choose(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:
+def _had_its_time(state: State, job: Job, at: float) -> bool:
+    """Whether an attempt has had its quantum."""
+    quantum = state.policy(state.spec(job).queue).quantum
+    return job.started_at is not None and at - job.started_at >= quantum
+
+
+def _choose(
+    state: State, shadow: Shadow, request: Request, found: JobClass, at: float
+) -> list[Offer]:
     """As few as possible, entered in the shadow; nothing when not even all would do."""
-    useful = [offer for offer in offers if _of_use(shadow, offer.job.placement, request)]
-    everything = list({offer.job.id: offer for offer in useful}.values())
-    _enter(shadow, everything)
-    enough = place(shadow, request) is not None
-    _undo(shadow, everything)
-    if not enough:
-        return []
     taken: dict[int, Offer] = {}
-    for offer in useful:
+    looked = 0
+    for offer in _offers(state, found, at):
+        looked += 1
+        if looked > MOST_OFFERS:
+            break
+        if not _of_use(shadow, offer.job.placement, request):
+            continue
         before = taken.get(offer.job.id)  # one that offered a part before offers the whole now
         if before is not None:
             _undo(shadow, [before])
         taken[offer.job.id] = offer
         _enter(shadow, [offer])
-        if place(shadow, request) is not None:
-            break
-    return _without_the_needless(shadow, request, list(taken.values()))
+        if _may_suffice(shadow, offer, request, taken) and place(shadow, request) is not None:
+            return _without_the_needless(shadow, request, list(taken.values()))
+    _undo(shadow, list(taken.values()))
+    return []
+
+
+def _may_suffice(
+    shadow: Shadow, offer: Offer, request: Request, taken: dict[int, Offer]
+) -> bool:
+    """Whether it is worth while to look: some machine could now have GPUs enough."""
+    assert offer.job.placement is not None
+    if request.gpus is None or request.machines > 1 or request.gpus.share is not None:
+        return True
+    for part in offer.job.placement.parts:
+        node = shadow.node(part.node)
+        if node is None:
+            continue
+        left = sum(device.left for device in node.types.get(GPU, ()) if not device.gone)
+        if request.gpus.beside or left >= request.gpus.amount:
+            return True
+    return False
 
 
 def _without_the_needless(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:
     """Leave out whoever need not have been asked, the first who were thought of first."""
+    there = place(shadow, request)
+    assert there is not None
+    nodes = {part.node for part in there.parts}
+    useless = [offer for offer in offers if nodes.isdisjoint(_nodes_of(offer))]
+    _undo(shadow, useless)
     needed = []
     for offer in offers:
+        if offer in useless:
+            continue
         _undo(shadow, [offer])
         if place(shadow, request) is None:
             _enter(shadow, [offer])
             needed.append(offer)
     return needed
+
+
+def _nodes_of(offer: Offer) -> set[str]:
+    return {part.node for part in offer.job.placement.parts} if offer.job.placement else set()
 
 
 def _enter(ledger: Cluster, offers: list[Offer]) -> None:
@@ -278,28 +358,24 @@ def _of_use(ledger: Cluster, placement: Placement | None, request: Request) -> b
     )
 
 
-def _crowded(state: State, able: dict[int, Job]) -> list[Job]:
+def _crowded(state: State) -> list[Job]:
     """Jobs that share a GPU whose memory is not enough for all, one for each such GPU."""
     found: dict[int, Job] = {}
-    asked = {
-        (part.node, name)
-        for job in state.stoppable.values()
-        if job.progress is not None and job.progress.stop is not None and job.placement
-        for part in job.placement.parts
-        for name in part.names(GPU)
-    }
-    for node in state.cluster.nodes.values():
-        for device in node.types.get(GPU, ()):
-            short = device.memory_free - device.stranger_memory < 0 and not device.gone
-            if device.slivers < 2 or not short or (node.name, device.name) in asked:
-                continue
-            sharing = [
-                job
-                for job in able.values()
-                if (part := job.placement.on(node.name) if job.placement else None) is not None
-                and device.name in part.names(GPU)
-            ]
-            if sharing:
-                last = max(sharing, key=lambda job: (-state.priority(job), job.started_at or 0.0))
-                found[last.id] = last
+    on: dict[tuple[str, str], list[Job]] = {}
+    for job in state.sharing.values():
+        for part in job.placement.parts if job.placement is not None else ():
+            for name in part.names(GPU):
+                on.setdefault((part.node, name), []).append(job)
+    for (node, name), jobs in on.items():
+        device = state.cluster.nodes[node].by_name[GPU, name]
+        short = device.memory_free - device.stranger_memory < 0 and not device.gone
+        if device.slivers < 2 or not short:
+            continue
+        if any(job.progress is not None and job.progress.stop is not None for job in jobs):
+            continue
+        sharing = [job for job in jobs if job.id in state.stoppable and job.id not in found]
+        sharing = [job for job in sharing if _can_be_asked(state, job, 0.0)]
+        if sharing:
+            last = max(sharing, key=lambda job: (-state.priority(job), job.started_at or 0.0))
+            found[last.id] = last
     return list(found.values())

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from stoker.simulate.report.figures import Figures, figures_of, labels, ratios
+from stoker.simulate.report.figures import Figures, all_figures, figures_of, labels, ratios
 from stoker.simulate.report.page import write
 from stoker.simulate.report.table import as_json, lines, size_lines
 
-__all__ = ["Figures", "as_json", "figures_of", "labels", "lines", "ratios", "size_lines", "write"]
+__all__ = [
+    "Figures",
+    "all_figures",
+    "as_json",
+    "figures_of",
+    "labels",
+    "lines",
+    "ratios",
+    "size_lines",
+    "write",
+]

@@ -45,7 +45,7 @@ def cluster(runs: Sequence[Run]) -> dict[str, Any] | None:
         "end": round(end / tick),
         "machines": [names[node] if node < len(names) else str(node) for node in shown],
         "sizes": [sizes[node] for node in shown],
-        "all": len(sizes) if len(sizes) > len(names) else len(names),
+        "all": max(len(names), len(sizes)),
         **_jobs(runs, jobs, tick),
         "pieces": [_columns(pieces, rows, places, tick, end) for pieces in chosen],
         "labels": labels(runs),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -17,6 +16,10 @@ a job that fails at once would outweigh all others."""
 
 SIZES = ("none", "<1", "1", "2–4", "5–8", ">8")
 """GPUs of a job, as waiting is told apart by them."""
+
+
+Times = tuple[float, float, float, float]
+"""Of a job: its completion time, its waiting, its slowdown, and the GPU-seconds that it held."""
 
 
 class Spread(Struct, kw_only=True, frozen=True):
@@ -52,7 +55,7 @@ class Figures(Struct, kw_only=True, frozen=True):
     """From submission to end."""
     waiting: Spread | None
     slowdown: Spread | None
-    """Completion time by time running, bounded; see `SHORT`."""
+    """Completion time by time running, bounded: see `SHORT`."""
     makespan: float | None
     """From the first submission to the last end."""
     busy: float | None
@@ -80,12 +83,13 @@ class Measure(Struct, kw_only=True, frozen=True):
 
 def _of(path: str) -> Callable[[Figures], float | None]:
     """Return what finds a figure, None where a part of its path is None."""
-    first, _, rest = path.partition(".")
-    inner = attrgetter(rest) if rest else None
+    names = path.split(".")
 
     def get(figures: Figures) -> float | None:
-        found = getattr(figures, first)
-        return found if found is None or inner is None else inner(found)
+        found: Any = figures
+        for name in names:
+            found = None if found is None else getattr(found, name)
+        return None if found is None else float(found)
 
     return get
 
@@ -120,23 +124,23 @@ def figures_of(run: Run, label: str | None = None) -> Figures:
     last = max((each.at for each in results), default=0.0)
     end = max((each.end for each in results), default=0.0)
     preemptions = sum(each.preemptions for each in results)
-    busy = share_in_use(run, begin, last)
-    busy_whole = share_in_use(run, begin, end)
-    everything = _group("", results) if results else None
+    jobs = times(results)
+    everything = _group("", jobs) if jobs else None
+    by_size = _groups((size_of(each.gpus) for each in results), jobs)
     return Figures(
         label=run.policy if label is None else label,
         jobs=len(results),
         unfinished=run.unfinished,
-        jct=everything and everything.jct,
-        waiting=everything and everything.waiting,
-        slowdown=everything and everything.slowdown,
+        jct=everything.jct if everything else None,
+        waiting=everything.waiting if everything else None,
+        slowdown=everything.slowdown if everything else None,
         makespan=end - begin if results else None,
-        busy=busy,
-        busy_whole=busy_whole,
+        busy=share_in_use(run, begin, last),
+        busy_whole=share_in_use(run, begin, end),
         preemptions=preemptions / len(results) if results else None,
-        by_size=_groups(results, lambda each: size_of(each.gpus), SIZES.index),
-        by_user=_groups(results, attrgetter("user")),
-        by_queue=_groups(results, attrgetter("queue")),
+        by_size=sorted(by_size, key=lambda group: SIZES.index(group.name)),
+        by_user=_groups((each.user for each in results), jobs),
+        by_queue=_groups((each.queue for each in results), jobs),
         cost=run.cost,
     )
 
@@ -195,12 +199,17 @@ def best(figures: Sequence[Figures], measure: Measure) -> float | None:
 
 def warnings(figures: Sequence[Figures]) -> list[str]:
     """Say what keeps these runs from being compared as they stand."""
-    return [
-        f"{each.label}: {each.unfinished:,} of {each.jobs + each.unfinished:,} jobs did not end; "
-        "its figures are those of the others."
-        for each in figures
-        if each.unfinished
-    ]
+    found = []
+    for each in figures:
+        if each.unfinished and not each.jobs:
+            found.append(f"{each.label}: none of {each.unfinished:,} jobs ended.")
+        elif each.unfinished:
+            every = each.jobs + each.unfinished
+            found.append(
+                f"{each.label}: {each.unfinished:,} of {every:,} jobs did not end; "
+                "its figures are those of the others."
+            )
+    return found
 
 
 def size_of(gpus: float) -> str:
@@ -232,14 +241,15 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def waited(result: Result) -> float:
-    """Return the seconds a job held nothing; sums of many floats may fall short of 0."""
-    return max(0.0, result.waited)
-
-
-def slowdown(result: Result) -> float:
-    """Return how many times as long as it ran a job took."""
-    return max(1.0, result.took / max(result.ran, SHORT))
+def times(results: Iterable[Result]) -> list[Times]:
+    """Return what is reckoned with of each job, once for all: there may be a million."""
+    found = []
+    for each in results:
+        took = each.end - each.at
+        # Sums of many floats may fall a little short of what they stand for.
+        waited = max(0.0, took - each.ran)
+        found.append((took, waited, max(1.0, took / max(each.ran, SHORT)), each.service))
+    return found
 
 
 def share_in_use(run: Run, begin: float, end: float) -> float | None:
@@ -266,27 +276,22 @@ def _ratio(value: float | None, base: float | None) -> float | None:
     return value / base
 
 
-def _groups(
-    results: Sequence[Result],
-    name_of: Callable[[Result], str],
-    place: Callable[[str], int] | None = None,
-) -> list[Group]:
-    """Put jobs together by name: in the order of their places, else the largest first."""
-    members: dict[str, list[Result]] = {}
-    for result in results:
-        members.setdefault(name_of(result), []).append(result)
+def _groups(names: Iterable[str], jobs: Iterable[Times]) -> list[Group]:
+    """Put jobs together by name, the largest first."""
+    members: dict[str, list[Times]] = {}
+    for name, each in zip(names, jobs, strict=True):
+        members.setdefault(name, []).append(each)
     groups = [_group(name, each) for name, each in members.items()]
-    if place is not None:
-        return sorted(groups, key=lambda group: place(group.name))
     return sorted(groups, key=lambda group: (-group.service, group.name))
 
 
-def _group(name: str, results: Sequence[Result]) -> Group:
+def _group(name: str, jobs: Sequence[Times]) -> Group:
+    took, waited, slowdown, service = zip(*jobs, strict=True)
     return Group(
         name=name,
-        jobs=len(results),
-        service=math.fsum(each.service for each in results),
-        jct=spread(each.took for each in results),
-        waiting=spread(waited(each) for each in results),
-        slowdown=spread(slowdown(each) for each in results),
+        jobs=len(jobs),
+        service=math.fsum(service),
+        jct=spread(took),
+        waiting=spread(waited),
+        slowdown=spread(slowdown),
     )

@@ -14,7 +14,8 @@ const shape = (kind, attributes = {}, ...inside) =>
 // ------------------------------------------------------- how things are written
 
 const count = (value) => Math.round(value).toLocaleString("en-US");
-const digits = (value) => value >= 99.95 ? count(value) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+const digits = (value) => value >= 99.95 ? count(value) : value >= 9.995 ? value.toFixed(1)
+  : value >= 0.0995 || value === 0 ? value.toFixed(2) : String(Number(value.toPrecision(2)));
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 function span(seconds, unit) {
@@ -28,6 +29,12 @@ function span(seconds, unit) {
 function unitOf(values) {
   const least = Math.min(...values.filter((value) => value > 0));
   return UNITS.find((each) => least >= 0.5 * each[1]) || UNITS[3];
+}
+
+// A moment from the beginning: days, and the hour.
+function clock(seconds) {
+  const whole = Math.round(seconds), two = (value) => String(Math.floor(value)).padStart(2, "0"), rest = whole % 86400;
+  return `${whole >= 86400 ? `${Math.floor(whole / 86400)} d ` : ""}${two(rest / 3600)}:${two(rest / 60 % 60)}:${two(rest % 60)}`;
 }
 
 function moment(seconds) {
@@ -102,6 +109,9 @@ function say(title, rows, x, y) {
   tip.style.top = `${Math.max(8, Math.min(y + 14, innerHeight - height - 8))}px`;
 }
 const hush = () => { tip.hidden = true; };
+// A finger leaves as soon as it has touched: what it asked for stays until the page moves.
+const gone = (event) => event.pointerType !== "touch";
+addEventListener("scroll", hush, { passive: true });
 
 // A line that follows the pointer, a finger or the arrow keys, and says what it meets.
 function crosshair(svg, { left, right, top, bottom, told }) {
@@ -121,7 +131,7 @@ function crosshair(svg, { left, right, top, bottom, told }) {
   for (const kind of ["pointerdown", "pointermove"]) {
     svg.addEventListener(kind, (event) => show(event.clientX - svg.getBoundingClientRect().left, event.clientY));
   }
-  svg.addEventListener("pointerleave", end);
+  svg.addEventListener("pointerleave", (event) => { if (gone(event)) end(); });
   svg.addEventListener("blur", end);
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -178,7 +188,9 @@ function headline() {
 
 function draw() {
   head();
-  const main = document.getElementById("main");
-  main.append(...[wide(compared()), curves(), sizes(), ...overTime(), wide(gantt()), wide(groups("users", "By user")),
-    data.queues.rows.length > 1 ? wide(groups("queues", "By queue")) : null, deciding(), remarks()].filter(Boolean));
+  // Where many policies make the sizes tall, two plots stand beside them.
+  const spent = price(), tall = spent && sizeHeight() > 640, first = curves();
+  const beside = tall && first ? make("div", { class: "column" }, first, spent) : first;
+  document.getElementById("main").append(...[wide(compared()), beside, sizes(), ...overTime(), wide(gantt()), wide(groups("users", "By user")),
+    data.queues.rows.length > 1 ? wide(groups("queues", "By queue")) : null, tall ? null : spent, deciding(), tall ? remarks() : wide(remarks())].filter(Boolean));
 }

@@ -17,11 +17,13 @@ from stoker.simulate.report.figures import MEASURES, Figures, Group
 from stoker.simulate.report.table import finite
 
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
-           "page_tables.js")  # fmt: skip
+           "page_price.js", "page_tables.js")  # fmt: skip
 MANY = 40
 """Users or queues that are listed by name; the others are left out, and counted."""
 BINS = 480
 """Parts into which time is cut for the curves over time."""
+LONG = 0.8
+"""Where jobs come for less than this share of the time, that part of it is also drawn alone."""
 TAIL = 0.99
 """Below it quantiles are evenly spaced; above, where the slowest jobs are, they stand closer."""
 SHARES = [TAIL * each / 300 for each in range(300)]
@@ -34,36 +36,49 @@ def write(
     workload_title: str,
     notes: Sequence[str] = (),
     base: str | None = None,
+    figures: Sequence[Figures] | None = None,
 ) -> None:
-    """Write the page of some runs of the same workload."""
-    Path(path).write_text(html(runs, workload_title, notes, base), encoding="utf-8")
+    """Write the page of some runs of the same workload; `figures` if they are known already."""
+    text = html(runs, workload_title, notes, base, figures)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def html(
-    runs: Sequence[Run], workload_title: str, notes: Sequence[str] = (), base: str | None = None
+    runs: Sequence[Run],
+    workload_title: str,
+    notes: Sequence[str] = (),
+    base: str | None = None,
+    figures: Sequence[Figures] | None = None,
 ) -> str:
     """Return the page; the runs are compared with the base, which is the first unless named."""
     return _file("page.html").format(
         title=escape(f"{workload_title} · stoker simulate"),
         style=_file("page.css"),
-        data=embedded(facts(runs, workload_title, notes, base)),
+        data=embedded(facts(runs, workload_title, notes, base, figures)),
         script="\n".join(_file(name) for name in SCRIPTS),
     )
 
 
 def facts(
-    runs: Sequence[Run], title: str, notes: Sequence[str], base: str | None = None
+    runs: Sequence[Run],
+    title: str,
+    notes: Sequence[str],
+    base: str | None = None,
+    figures: Sequence[Figures] | None = None,
 ) -> dict[str, Any]:
     """All that the script draws."""
-    figures = known.all_figures(runs)
+    figures = known.all_figures(runs) if figures is None else figures
     end = max((each.end for run in runs for each in run.results), default=0.0)
+    last = max((each.at for run in runs for each in run.results), default=0.0)
+    spans = [end, last] if 0 < last < LONG * end else [end]
     against = known.base_of(figures, base) if figures else None
     return {
         "title": title,
         "gpus": runs[0].gpus if runs else 0,
         "machines": len(runs[0].machines) if runs else 0,
         "end": end,
-        "last": max((each.at for run in runs for each in run.results), default=0.0),
+        "last": last,
+        "spans": spans,
         "base": figures.index(against) if against else 0,
         "notes": list(notes),
         "warnings": known.warnings(figures),
@@ -74,15 +89,16 @@ def facts(
             for measure in MEASURES
         ],
         "shares": SHARES,
-        "runs": [_run(run, each, end) for run, each in zip(runs, figures, strict=True)],
+        "runs": [_run(run, each, spans) for run, each in zip(runs, figures, strict=True)],
         "users": _matrix([each.by_user for each in figures]),
         "queues": _matrix([each.by_queue for each in figures]),
         "cluster": cluster(runs),
     }  # fmt: skip
 
 
-def _run(run: Run, figures: Figures, end: float) -> dict[str, Any]:
+def _run(run: Run, figures: Figures, spans: Sequence[float]) -> dict[str, Any]:
     """What is drawn of one run."""
+    jobs = known.times(run.results)
     return {
         "label": figures.label,
         "jobs": figures.jobs,
@@ -90,16 +106,16 @@ def _run(run: Run, figures: Figures, end: float) -> dict[str, Any]:
         "notes": list(run.notes),
         "cost": to_builtins(run.cost),
         "curves": {
-            "jct": _curve([each.took for each in run.results]),
-            "waiting": _curve([known.waited(each) for each in run.results]),
-            "slowdown": _curve([known.slowdown(each) for each in run.results]),
+            name: _curve([each[place] for each in jobs])
+            for place, name in enumerate(("jct", "waiting", "slowdown"))
         },
         "sizes": {
             group.name: [group.jobs, *map(_rough, (group.waiting.median, group.waiting.p90))]
             for group in figures.by_size
         },
-        "use": _binned(run.in_use, end),
-        "queue": _binned(run.queued, end),
+        "use": [_binned(run.in_use, each) for each in spans],
+        "most": max((waiting for _, waiting in run.queued), default=0),
+        "queue": [_binned(run.queued, each) for each in spans],
     }
 
 
@@ -118,12 +134,9 @@ def _binned(steps: Sequence[tuple[float, float]], end: float) -> list[float]:
     for place, (since, value) in enumerate(steps):
         until = min(steps[place + 1][0] if place + 1 < len(steps) else end, end)
         at = max(since, 0.0)
-        while value and at < until:
-            part = min(int(at / width), BINS - 1)
-            # Rounding must not leave a step on the edge where it began.
-            edge = until if part == BINS - 1 else min(until, (part + 1) * width)
-            areas[part] += value * (edge - at)
-            at = edge if edge > at else until
+        for part in range(int(at / width), min(int(until / width), BINS - 1) + 1):
+            held = min(until, (part + 1) * width) - max(at, part * width)
+            areas[part] += value * max(0.0, held)
     return [_rough(area / width) for area in areas]
 
 

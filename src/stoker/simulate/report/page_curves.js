@@ -23,11 +23,13 @@ function shareAt(points, value) {
 }
 
 function curveChart(width, chosen) {
-  const height = 340, left = 44, right = width - 10, top = 12, bottom = height - 36, slow = chosen === "slowdown";
+  const height = innerWidth > 820 ? Math.max(340, Math.min(sizeHeight(), 560)) : 340, left = 44, right = width - 10, top = 12, bottom = height - 36, slow = chosen === "slowdown";
   const lines = runs.map((run, place) => ({ place, run, points: run.curves[chosen] })).filter((line) => line.points.length);
-  const some = lines.flatMap((line) => [line.points[Math.floor(line.points.length * 0.02)], line.points.at(-1)]);
+  // One job in two thousand may be far out; with it in sight all others would be close together.
+  const some = lines.flatMap((line) => [line.points[Math.floor(line.points.length * 0.02)], line.points.at(-4)]);
   const high = Math.max(slow ? 10 : 60, ...some), low = slow ? 1 : Math.max(1, Math.min(high / 100, ...some));
-  const x = (value) => left + Math.log(Math.max(value, low) / low) / Math.log(high / low) * (right - left);
+  const least = Math.min(...lines.map((line) => line.points[0]));
+  const x = (value) => left + Math.log(Math.min(Math.max(value, low), high) / low) / Math.log(high / low) * (right - left);
   const y = (share) => bottom - share * (bottom - top);
   const back = (at) => low * (high / low) ** ((at - left) / (right - left));
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img",
@@ -39,7 +41,7 @@ function curveChart(width, chosen) {
   const powers = [1, 2, 5, 10, 20, 50, 100, 1e3, 1e4, 1e5, 1e6, 1e7].filter((each) => each >= low && each <= high).map((each) => [each, `${count(each)} ×`]);
   for (const [value, text] of roomy(slow ? powers : spanTicks(low, high), x, 46)) {
     svg.append(shape("line", { class: "axis", x1: x(value), x2: x(value), y1: bottom, y2: bottom + 4 }),
-      shape("text", { x: x(value), y: bottom + 17, "text-anchor": "middle" }, text));
+      shape("text", { x: x(value), y: bottom + 17, "text-anchor": "middle" }, value === low && least < low ? `≤ ${text}` : text));
   }
   svg.append(shape("text", { x: (left + right) / 2, y: height - 3, "text-anchor": "middle" }, CURVES[chosen][1]));
   const paths = lines.map(({ place, points }) => {
@@ -68,7 +70,7 @@ function labelled(lines, paths, box) {
       for (const side of [1, -1]) {
         const level = box.bottom - step / 38 * (box.bottom - box.top);
         const on = paths[own].find((point) => point[1] <= level);
-        if (!on) continue;
+        if (!on || on[0] < box.left + 3) continue;
         const at = { x: side > 0 ? on[0] + 7 : on[0] - 7 - long, y: level + (side > 0 ? 8 : 0), text };
         const area = [at.x - 3, at.y - 11, at.x + long + 3, at.y + 3];
         if (area[0] < box.left || area[2] > box.right || area[3] > box.bottom) continue;

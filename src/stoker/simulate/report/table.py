@@ -23,9 +23,10 @@ FIRST = ("jct_mean", "wait_mean", "jct_p99", "preemptions", "busy", "jct_median"
 Row = tuple[str, list[str]]
 
 
-def lines(runs: Sequence[Run], width: int | None = None, base: str | None = None) -> list[str]:
+def lines(
+    figures: Sequence[Figures], width: int | None = None, base: str | None = None
+) -> list[str]:
     """Return the table; `width` leaves out what does not fit, None nothing."""
-    figures = known.all_figures(runs)
     if not figures:
         return []
     against = known.base_of(figures, base)
@@ -44,9 +45,8 @@ def lines(runs: Sequence[Run], width: int | None = None, base: str | None = None
     return text + [f"note: {each}" for each in known.warnings(figures)]
 
 
-def size_lines(runs: Sequence[Run], width: int | None = None) -> list[str]:
+def size_lines(figures: Sequence[Figures], width: int | None = None) -> list[str]:
     """Return a table of the mean wait by the GPUs of a job."""
-    figures = known.all_figures(runs)
     waits = [{group.name: group.waiting.mean for group in each.by_size} for each in figures]
     columns: list[tuple[int, Row]] = []
     for rank, size in enumerate(SIZES):
@@ -57,9 +57,11 @@ def size_lines(runs: Sequence[Run], width: int | None = None) -> list[str]:
     return _aligned(("mean wait", [each.label for each in figures]), columns, width)
 
 
-def as_json(runs: Sequence[Run], base: str | None = None) -> dict[str, Any]:
+def as_json(
+    runs: Sequence[Run], base: str | None = None, figures: Sequence[Figures] | None = None
+) -> dict[str, Any]:
     """Return all figures of all runs, and how each compares with the base."""
-    figures = known.all_figures(runs)
+    figures = known.all_figures(runs) if figures is None else figures
     against = known.base_of(figures, base) if figures else None
     return {
         "workload": runs[0].workload if runs else "",

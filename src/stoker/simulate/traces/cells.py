@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from math import isfinite
+from math import inf
+from typing import TypeVar
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
 
@@ -12,6 +14,9 @@ MISSING = frozenset(
 )
 """How tables say that nothing is known, in small letters."""
 UNLIMITED = frozenset({"unlimited", "partition_limit"})
+T = TypeVar("T")
+_REMEMBERED = 100_000
+"""So many different cells of a column; the rest are read each time."""
 _LATEST = 1e11
 """Seconds since 1970 in the year 5138: a larger number counts something smaller."""
 
@@ -31,7 +36,7 @@ def number(text: str) -> float:
         value = float(text)
     except ValueError:
         raise BadCell("a number") from None
-    if not isfinite(value) or value < 0:
+    if not 0.0 <= value < inf:  # written so that NaN is refused too
         raise BadCell("a number from 0 up")
     return value
 
@@ -47,10 +52,34 @@ def whole(text: str) -> int:
     return int(value)
 
 
+class Memo(dict[str, T]):
+    """What was read before need not be read again: most cells of a column are alike."""
+
+    def __init__(self, cell: Callable[[str], T]) -> None:
+        self._cell = cell
+
+    def __missing__(self, text: str) -> T:
+        value = self._cell(text)
+        if len(self) < _REMEMBERED:
+            self[text] = value
+        return value
+
+
+def _midnight(day: str) -> float:
+    return datetime.fromisoformat(day.replace("/", "-")).replace(tzinfo=UTC).timestamp()
+
+
+_days = Memo(_midnight)
+
+
 def moment(text: str) -> float:
     """Seconds since 1970 or since any other beginning, or a date; one without a zone is UTC."""
     if text[4:5] in ("-", "/"):
         try:
+            if len(text) == 19 and text[13] == text[16] == ":":  # as nearly all are written
+                hour, minute, second = int(text[11:13]), int(text[14:16]), int(text[17:])
+                if hour < 24 and minute < 60 and second < 60:
+                    return _days[text[:10]] + (hour * 3600 + minute * 60 + second)
             found = datetime.fromisoformat(text.strip().replace("/", "-"))
             if found.tzinfo is None:
                 found = found.replace(tzinfo=UTC)
@@ -77,7 +106,7 @@ def seconds(text: str) -> float:
             return float(parse_duration(text.partition(".")[0]))
         except BadValue:
             raise BadCell("a number of seconds, or D-HH:MM:SS") from None
-    if not isfinite(value) or value < 0:
+    if not 0.0 <= value < inf:
         raise BadCell("a number of seconds from 0 up")
     return value
 

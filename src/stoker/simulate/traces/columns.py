@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from sys import intern
 from typing import IO, Any
@@ -12,9 +13,9 @@ from typing import IO, Any
 from msgspec import Struct
 
 from stoker.simulate.traces import cells
-from stoker.simulate.traces.cells import BadCell, missing
+from stoker.simulate.traces.cells import BadCell, Memo, missing
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.traces.files import gathered, left_out, many, opened
 from stoker.simulate.workload import Load, Workload
 
 Cell = Callable[[str], Any]
@@ -56,9 +57,9 @@ _UNITS = {
 }  # fmt: skip
 _TIMES = ("at", "seconds", "start", "end", "limit")
 _SIZES = {"_mib": 1.0, "_mb": 1.0, "_gib": 1024.0, "_gb": 1024.0}
-_NEVER = "did not end, or never began"
-_NO_TIME = "ran for no time at all"
-_NOTHING = "asked for no GPU and no processor"
+_NEVER = "that did not end, or never began"
+_NO_TIME = "that ran for no time at all"
+_NOTHING = "that asked for no GPU and no processor"
 
 
 class Column(Struct, frozen=True):
@@ -146,9 +147,12 @@ def _reader(field: str, unit: float) -> Cell:
 
 def _scaled_moment(text: str, unit: float) -> float:
     try:
-        return float(text) * unit
+        value = float(text)
     except ValueError:
         raise BadCell("a number") from None
+    if not isfinite(value):
+        raise BadCell("a number")
+    return value * unit
 
 
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
@@ -179,7 +183,7 @@ def _read(
         )
     if "at" not in found:
         found["at"] = found["start"]
-        notes.append("no times of submission: jobs are taken to be submitted when they started")
+        notes.append("No times of submission: jobs are taken to be submitted when they started.")
     counts: Counter[str] = Counter()
     rows = csv.reader(file, delimiter=delimiter)
     jobs: list[Load] = []
@@ -197,10 +201,7 @@ def _read(
 
 def _remarks(jobs: list[Load]) -> list[str]:
     bare = sum(not job.gpus for job in jobs)
-    if not bare:
-        return []
-    kept = "1 job asks" if bare == 1 else f"{bare:,} jobs ask"
-    return [f"{kept} for processors only"]
+    return [f"{many(bare, 'asks')} for processors only."] if bare else []
 
 
 def _jobs(
@@ -209,27 +210,27 @@ def _jobs(
     at, gpus = found["at"], found["gpus"]
     lasting = _lasting(found)
     more = [
-        (field, column)
+        (field, column.place, Memo(column.cell))
         for field, column in found.items()
         if field not in ("at", "seconds", "start", "end", "gpus")
     ]
     at_place, gpus_place = at.place, gpus.place
-    at_cell, gpus_cell = at.cell, gpus.cell
+    at_cell, amounts = at.cell, Memo(gpus.cell)
     for row in rows:
         if not row:
             continue
         try:
             seconds = lasting(row)
-            submitted = row[at_place]
-            if seconds is None or missing(submitted):
+            if not seconds:
+                counts[_NEVER if seconds is None else _NO_TIME] += 1
+                continue
+            amount = amounts[row[gpus_place]]
+            values = {field: memo[row[place]] for field, place, memo in more}
+            moment = at_cell(row[at_place])
+        except BadCell as error:
+            if missing(row[at_place]):
                 counts[_NEVER] += 1
                 continue
-            if not seconds:
-                counts[_NO_TIME] += 1
-                continue
-            moment, amount = at_cell(submitted), gpus_cell(row[gpus_place])
-            values = {field: column.cell(row[column.place]) for field, column in more}
-        except BadCell as error:
             raise _located(error, row, found) from None
         if not amount and not values.get("cpus"):
             counts[_NOTHING] += 1
@@ -272,9 +273,12 @@ def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]
 
     def lasting(row: list[str]) -> float | None:
         text = row[place]
-        if missing(text):
+        try:
+            seconds: float = cell(text)
+        except BadCell:
+            if not missing(text):
+                raise
             return between(row)
-        seconds: float = cell(text)
         return seconds
 
     return lasting

@@ -64,7 +64,7 @@ def gathered(
 ) -> Workload:
     """The jobs by time of submission, the first of them at 0."""
     if not jobs:
-        why = f" ({'; '.join(notes)})" if notes else ""
+        why = f" ({' '.join(notes)})" if notes else ""
         raise BadTrace(f"{path} has no job that ran{why}; name a file with some.")
     rebase(jobs)
     return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=list(notes))
@@ -79,10 +79,13 @@ def rebase(jobs: list[Load]) -> None:
             job.at -= first
 
 
+def many(count: int, verb: str = "") -> str:
+    """`1 job`, `2,000 jobs`; with a verb such as `asks` in its form."""
+    if count == 1:
+        return f"1 job {verb}".strip()
+    return f"{count:,} jobs {verb.removesuffix('s')}".strip()
+
+
 def left_out(counts: Counter[str]) -> list[str]:
     """How many jobs were left out, and why, as notes."""
-    return [
-        f"1 job left out that {why}" if count == 1 else f"{count:,} jobs left out that {why}"
-        for why, count in counts.items()
-        if count
-    ]
+    return [f"{many(count)} left out {why}." for why, count in counts.items() if count]

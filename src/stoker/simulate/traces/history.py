@@ -11,7 +11,7 @@ from msgspec import Struct
 from stoker.core.units import THOUSAND, parse_amount
 from stoker.simulate.traces import cells
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.files import opened_bytes, title_of
+from stoker.simulate.traces.files import many, opened_bytes, title_of
 from stoker.simulate.traces.records import Record, workload
 from stoker.simulate.workload import Workload
 
@@ -84,7 +84,7 @@ def read(path: Path) -> Workload:
             ) from error
     found = workload(title_of(path), _records(path, reply.jobs), (), path)
     if reply.more:
-        found.notes.append(f"{reply.more:,} older jobs are not in the file; see --limit")
+        found.notes.append(f"{many(reply.more)} of the past not in the file; see --limit.")
     return found
 
 

@@ -22,6 +22,8 @@ from stoker.store.layouts import SCHEMA
 from stoker.store.port import Filter, Store
 
 MAGIC = b"SQLite format 3\0"
+_WITH_LOG = b"\2\2"
+"""What stands at byte 18 of a database that is written through a log."""
 _JOBS = "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec ORDER BY id"
 
 
@@ -45,7 +47,7 @@ def read_file(path: Path, now: float | None = None) -> Workload:
                 now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
             records = list(_records(_pairs(db), now))
             nodes = _nodes(db)
-    except (sqlite3.Error, MsgspecError) as error:
+    except (OSError, sqlite3.Error, MsgspecError) as error:
         raise BadTrace(
             f"{path} cannot be read as a journal of stoker ({error}); make a copy of yours with: "
             "stoker db backup FILE"
@@ -57,15 +59,12 @@ def read_file(path: Path, now: float | None = None) -> Workload:
 def _looking(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that changes nothing, even in a directory where nothing can be written."""
     uri = f"{path.resolve().as_uri()}?mode=ro"
+    with path.open("rb") as file:
+        logs = file.read(20)[18:] == _WITH_LOG
+    if logs and not Path(f"{path}-wal").exists():
+        # Nobody has it open; SQLite would make a log beside it, and leave that behind.
+        uri += "&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
-        try:
-            db.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.OperationalError:
-            db = None
-        if db is not None:
-            yield db
-            return
-    with contextlib.closing(sqlite3.connect(f"{uri}&immutable=1", uri=True)) as db:
         yield db
 
 

@@ -27,5 +27,5 @@ def is_header(names: list[str]) -> bool:
 
 def read(path: Path) -> Workload:
     """Read a workload."""
-    notes = ["all times of the file are taken as milliseconds", "its priorities are passed over"]
+    notes = ["All times of the file are milliseconds.", "Its priorities are passed over."]
     return columns.read_as(path, _NAMES, notes)

@@ -27,11 +27,14 @@ from typing import NamedTuple
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
+from stoker.simulate.traces.cells import BadCell, number
 from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import gathered, opened
 from stoker.simulate.workload import Load, Speed, Workload
 
 MACHINES, GPUS_EACH = 16, 4
 """The cluster of the study."""
+TIMES = ("local_bsz", "step_time", "sync_time")
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 CANDIDATES = 50
 """Batch sizes that an application considers, in geometric steps."""
@@ -44,24 +47,20 @@ def read(path: Path) -> Workload:
     folder = _profiles(path)
     applications: dict[str, Application] = {}
     jobs = []
-    for line, row in enumerate(_rows(path, COLUMNS), start=2):
-        kind = row["application"]
+    for line, row in _rows(path, COLUMNS):
+        kind = row["application"] or ""
         if kind not in applications:
-            applications[kind] = Application.read(folder / kind)
-        numbers = [_number(path, line, row[column]) for column in ("time", *COLUMNS[3:])]
-        jobs.append(_load(applications[kind], numbers[0], int(numbers[1]), int(numbers[2])))
-    jobs.sort(key=lambda load: load.at)
-    gpus = tuple(DeviceFacts(name=str(index), index=index) for index in range(GPUS_EACH))
-    return Workload(
-        title=path.stem,
-        jobs=jobs,
-        nodes=[NodeFacts(f"node{index:02}", {GPU: gpus}) for index in range(1, MACHINES + 1)],
-        notes=[
-            "Applications know the fastest batch size for the GPUs they have.",
-            "Speed between measured numbers of machines, GPUs and batch sizes is interpolated.",
-            "Jobs for which one GPU was chosen stay on one GPU.",
-        ],
-    )
+            applications[kind] = Application.read(folder, kind)
+        at, gpus, batch = (_number(path, line, row, column) for column in ("time", *COLUMNS[3:]))
+        jobs.append(_load(applications[kind], at, int(gpus), max(int(batch), 1)))
+    gpus_each = tuple(DeviceFacts(name=str(index), index=index) for index in range(GPUS_EACH))
+    notes = [
+        "Applications know the fastest batch size for the GPUs they have.",
+        "Speed between measured numbers of machines, GPUs and batch sizes is interpolated.",
+        "Jobs for which one GPU was chosen stay on one GPU.",
+    ]
+    nodes = [NodeFacts(f"node{index:02}", {GPU: gpus_each}) for index in range(1, MACHINES + 1)]
+    return gathered(path, jobs, notes, nodes)
 
 
 def _load(application: Application, at: float, gpus: int, batch: int) -> Load:
@@ -116,7 +115,8 @@ class Noise(NamedTuple):
 
     def gain(self, scale: float) -> float:
         """How many steps of the smallest batch one is worth that is so much larger."""
-        return (self.variance + self.norm) / (self.variance / scale + self.norm)
+        divisor = self.variance / scale + self.norm
+        return (self.variance + self.norm) / divisor if divisor > 0 else 1.0
 
 
 class Application:
@@ -139,27 +139,30 @@ class Application:
         self._seconds: dict[tuple[int, int, int | None], list[float]] = {}
 
     @classmethod
-    def read(cls, folder: Path) -> Application:
+    def read(cls, profiles: Path, name: str) -> Application:
         """From its folder of profiles."""
+        folder = profiles / name
         runs: dict[int, list[tuple[float, Noise]]] = {}
-        for path in sorted(folder.glob("validation-*.csv")):
-            batch = int(_number(path, 1, path.stem.partition("-")[2]))
-            runs[batch] = [
+        for path in sorted(folder.glob("validation-*.csv")) if name else ():
+            batch = path.stem.partition("-")[2]
+            if not (batch.isdecimal() and int(batch)):
+                raise BadTrace(f"{path} names no batch size; call it validation-BATCH.csv.")
+            runs[int(batch)] = [
                 (cells[0], Noise(cells[1], cells[2]))
                 for cells in _table(path, ("progress", "grad_sqr", "grad_var"))
             ]
         epochs = min(map(len, runs.values()), default=0)
         if not epochs:
             raise BadTrace(
-                f"There is no profile of {folder.name}: put its validation-BATCH.csv, "
-                f"placements.csv and scalability.csv into {folder}."
+                f"{profiles} has no epochs of the application {name!r}; put its "
+                f"validation-BATCH.csv, placements.csv and scalability.csv into {folder}."
             )
         # Where an epoch ends differs a little with the batch: it has ended once it has for one.
         ends = [min(run[epoch][0] for run in runs.values()) for epoch in range(epochs)]
         starts = [0.0, *ends[:-1]]
         progress = [max(end - start, SLACK) for start, end in zip(starts, ends, strict=True)]
         noise = {batch: [noise for _, noise in run] for batch, run in runs.items()}
-        return cls(folder.name, Steps.read(folder), progress, noise)
+        return cls(name, Steps.read(folder), progress, noise)
 
     def seconds(self, epoch: int, gpus: int, machines: int, batch: int | None) -> float:
         """What an epoch takes there, with the best batch size or the given one."""
@@ -218,19 +221,23 @@ class Steps:
     def read(cls, folder: Path) -> Steps:
         """From the two tables; ways of spreading as many GPUs over as many machines are alike."""
         sums: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-        columns = ("placement", "local_bsz", "step_time", "sync_time")
-        for placement, local, step, exchange in _table(folder / "placements.csv", columns):
+        for placement, *rest in _table(folder / "placements.csv", ("placement", *TIMES)):
+            local, step, exchange = rest
             each = [int(digit) for digit in str(int(placement))]
             sums.setdefault((len(each), sum(each), int(local)), []).append((step, exchange))
-        columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-        for machines, gpus, local, step, exchange in _table(folder / "scalability.csv", columns):
+        for counts in _table(folder / "scalability.csv", ("num_nodes", "num_replicas", *TIMES)):
+            machines, gpus, local, step, exchange = counts
             sums.setdefault((int(machines), int(gpus), int(local)), []).append((step, exchange))
         measured: dict[int, dict[int, dict[int, tuple[float, float]]]] = {}
         for (m, g, batch), times in sums.items():
             mean = (sum(t[0] for t in times) / len(times), sum(t[1] for t in times) / len(times))
             measured.setdefault(m, {}).setdefault(g, {})[batch] = mean
+        if any(step <= 0 for times in sums.values() for step, _ in times):
+            raise BadTrace(f"{folder} has steps that take no time; take their lines out.")
         if 1 not in measured.get(1, {}):
-            raise BadTrace(f"{folder / 'placements.csv'} has no line for one GPU: it needs one.")
+            raise BadTrace(
+                f"{folder / 'placements.csv'} has no placement 1; add what one GPU does."
+            )
         return cls(measured)
 
     def range(self, largest: int) -> tuple[int, int]:
@@ -289,32 +296,38 @@ def _profiles(path: Path) -> Path:
         if folder.is_dir():
             return folder
     raise BadTrace(
-        f"{path.name} needs the folder of its applications: put 'profiles' beside it, "
-        "or beside the folder it is in."
+        f"{path} lies beside no folder 'profiles' of its applications; copy that one too, "
+        "beside it or beside the folder it is in."
     )
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
     return [
-        tuple(_number(path, line, row[column]) for column in columns)
-        for line, row in enumerate(_rows(path, columns), start=2)
+        tuple(_number(path, line, row, column) for column in columns)
+        for line, row in _rows(path, columns)
     ]
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            table = csv.DictReader(file)
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
+    with opened(path) as file:
+        table = csv.DictReader(file)
+        try:
             missing = [column for column in columns if column not in (table.fieldnames or ())]
             if missing:
-                raise BadTrace(f"{path} has no column {missing[0]}: it needs {', '.join(columns)}.")
-            yield from table
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadTrace(f"{path} cannot be read: {error}.") from None
+                raise BadTrace(
+                    f"{path}, line 1: expected the columns {', '.join(columns)}; add {missing[0]}."
+                )
+            for row in table:
+                yield table.line_num, row
+        except csv.Error as error:
+            raise BadTrace(f"{path}, line {table.line_num}: {error}.") from None
 
 
-def _number(path: Path, line: int, text: str | None) -> float:
+def _number(path: Path, line: int, row: dict[str, str | None], column: str) -> float:
     try:
-        return float(text or "")
-    except ValueError:
-        raise BadTrace(f"{path}, line {line}: {text!r} is no number.") from None
+        return number(row[column] or "")
+    except BadCell as expected:
+        raise BadTrace(
+            f"{path}, line {line}: expected {expected} as {column}, not {row[column]!r}; "
+            "correct the line or take it out."
+        ) from None

@@ -14,7 +14,7 @@ from stoker.simulate.workload import Load, Workload
 
 _LOOKED_AT = 1 << 16
 """So many bytes at the beginning are enough."""
-_GAVEL_CELLS = 10
+_GAVEL_CELLS = 9
 _POLLUX = {"name", "time", "application", "num_replicas", "batch_size"}
 _PODS = {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"}
 _MACHINES = {"cpu_milli", "memory_mib", "gpu", "model"}
@@ -70,7 +70,9 @@ def read(path: Path, format: str | None = None) -> Workload:
         format = recognised(path)
     elif format not in FORMATS:
         raise BadTrace(f"--format {format} is none of {', '.join(FORMATS)}; write one of them.")
-    return FORMATS[format](path)
+    workload = FORMATS[format](path)
+    rebase(workload.jobs)
+    return workload
 
 
 def recognised(path: Path) -> str:

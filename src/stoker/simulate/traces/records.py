@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.files import left_out, rebase
+from stoker.simulate.traces.files import left_out, many, rebase
 from stoker.simulate.workload import Load, Workload
 
 _UNKNOWN = 3600.0
 """What a job is taken to need of which nothing is known, where nothing has ever ended."""
-_NO_TIME = "never ran"
+_NO_TIME = "that never ran"
 
 
 class Record(Struct, kw_only=True):
@@ -48,7 +48,7 @@ class Record(Struct, kw_only=True):
 def workload(
     title: str, records: Iterable[Record], nodes: Sequence[NodeFacts] = (), path: Path | None = None
 ) -> Workload:
-    """Those that ran as long as they did; those that have not ended as long as is to be expected."""
+    """Those that ended as long as they ran, and the others as long as is to be expected."""
     known = list(records)
     likely = Likely(known)
     counts: Counter[str] = Counter()
@@ -64,13 +64,12 @@ def workload(
         raise BadTrace(f"{path or title} has no job that ran; submit some, or name another file.")
     notes = left_out(counts)
     if open_ended:
-        many = "1 job has" if open_ended == 1 else f"{open_ended:,} jobs have"
         notes.append(
-            f"{many} not ended: taken to need what the epochs done, their like or their limit tell"
+            f"Not ended: {many(open_ended)}, taken to need what the epochs done, jobs of the same "
+            "name or the time limit tell."
         )
     if elastic:
-        many = "1 elastic job is" if elastic == 1 else f"{elastic:,} elastic jobs are"
-        notes.append(f"{many} taken with the GPUs held last")
+        notes.append(f"Elastic: {many(elastic)}, taken with the GPUs held last.")
     rebase(jobs)
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import cells
-from stoker.simulate.traces.cells import BadCell, missing
+from stoker.simulate.traces.cells import BadCell, Memo, missing
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.traces.files import gathered, left_out, many, opened
 from stoker.simulate.workload import Load, Workload
 
 COMMAND = (
@@ -23,10 +23,10 @@ COMMAND = (
 """What to type for a file that says everything."""
 
 _GOING = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
-_NEVER = "never started"
-_NOT_OVER = "had not ended"
-_NO_TIME = "ran for no time at all"
-_NOTHING = "had neither a GPU nor a processor"
+_NEVER = "that never started"
+_NOT_OVER = "that had not ended"
+_NO_TIME = "that ran for no time at all"
+_NOTHING = "that had neither a GPU nor a processor"
 _GPU = re.compile(r"gres/gpu(?::([^=:]+))?")
 
 Places = Mapping[str, int]
@@ -43,13 +43,13 @@ def read(path: Path) -> Workload:
     """Read the jobs that have started and ended; their steps are passed over."""
     with opened(path) as file:
         places = _places(path, file.readline())
-        counts: Counter[str] = Counter()
+        reader = _Reader(places)
         jobs: list[Load] = []
         line, row = 1, [""]
         rows = _rows(file, places)
         try:
             for line, row in rows:  # noqa: B007 - told when something is wrong
-                job = _job(row, places, counts)
+                job = reader.job(row)
                 if job is not None:
                     jobs.append(job)
         except BadCell as error:
@@ -61,10 +61,10 @@ def read(path: Path) -> Workload:
                 f"{path}, line {line}: expected {len(places)} cells as in the first line, and "
                 f"there are {len(row)}; correct the line or take it out."
             ) from None
-    notes = left_out(counts)
+    notes = left_out(reader.counts)
     bare = sum(not job.gpus for job in jobs)
     if bare:
-        notes.append(f"{bare:,} {'job asks' if bare == 1 else 'jobs ask'} for processors only")
+        notes.append(f"{many(bare, 'asks')} for processors only.")
     return gathered(path, jobs, notes)
 
 
@@ -102,64 +102,87 @@ def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]
         yield number, row
 
 
-def _job(row: list[str], places: Places, counts: Counter[str]) -> Load | None:
-    def cell(name: str) -> str:
-        place = places.get(name)
-        return "" if place is None else row[place]
+class Tres(NamedTuple):
+    """What Slurm has counted of one job."""
 
-    state, start = cell("state").partition(" ")[0], cell("start")
-    if "start" in places and missing(start):
-        counts[_NEVER] += 1
-        return None
-    if state in _GOING or ("end" in places and missing(cell("end"))):
-        counts[_NOT_OVER] += 1
-        return None
-    seconds = _elapsed(cell)
-    if not seconds:
-        counts[_NO_TIME] += 1
-        return None
-    asked, given = _tres(cell("reqtres")), _tres(cell("alloctres"))
-    gpus, models = _gpus(given or asked)
-    if asked:
-        models = _gpus(asked)[1]  # what it happened to get is not what it needs
-    cpus = _number(given or asked, "cpu")
-    if not gpus and not cpus:
-        counts[_NOTHING] += 1
-        return None
-    return Load(
-        at=_read("Submit", cell("submit"), cells.moment),
-        seconds=seconds,
-        gpus=gpus,
-        user=intern(cell("user")),
-        name=intern(cell("jobname")),
-        queue=intern(cell("partition")),
-        cpus=cpus,
-        ram=_ram(given or asked),
-        limit=_limit(cell),
-        models=models,
-    )
+    gpus: float
+    models: tuple[str, ...]
+    cpus: float
+    ram: int
 
 
-def _elapsed(cell: Callable[[str], str]) -> float:
-    for name, title in (("elapsedraw", "ElapsedRaw"), ("elapsed", "Elapsed")):
-        if not missing(cell(name)):
-            return _read(title, cell(name), cells.seconds)
-    start = _read("Start", cell("start"), cells.moment)
-    end = _read("End", cell("end"), cells.moment)
-    if end < start:
-        raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
-    return end - start
+class _Reader:
+    """From rows to jobs. Most cells of a column are alike, and are read once."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.counts: Counter[str] = Counter()
+        self._tres = Memo(_tres)
+        self._seconds = Memo(cells.seconds)
+        self._limits: dict[tuple[str, str], int | None] = {}
+
+    def job(self, row: list[str]) -> Load | None:
+        """One job; None if there is nothing to replay, which is counted."""
+        places = self.places
+
+        def cell(name: str) -> str:
+            place = places.get(name)
+            return "" if place is None else row[place]
+
+        if "start" in places and missing(cell("start")):
+            self.counts[_NEVER] += 1
+            return None
+        if cell("state").partition(" ")[0] in _GOING or ("end" in places and missing(cell("end"))):
+            self.counts[_NOT_OVER] += 1
+            return None
+        seconds = self._elapsed(cell)
+        if not seconds:
+            self.counts[_NO_TIME] += 1
+            return None
+        asked, given = self._tres[cell("reqtres")], self._tres[cell("alloctres")]
+        counted = given or asked
+        if counted is None or not (counted.gpus or counted.cpus):
+            self.counts[_NOTHING] += 1
+            return None
+        return Load(
+            at=_read("Submit", cell("submit"), cells.moment),
+            seconds=seconds,
+            gpus=counted.gpus,
+            user=intern(cell("user")),
+            name=intern(cell("jobname")),
+            queue=intern(cell("partition")),
+            cpus=counted.cpus,
+            ram=counted.ram,
+            limit=self._limit(cell("timelimitraw"), cell("timelimit")),
+            models=(asked or counted).models,  # what it happened to get is not what it needs
+        )
+
+    def _elapsed(self, cell: Callable[[str], str]) -> float:
+        for name, title in (("elapsedraw", "ElapsedRaw"), ("elapsed", "Elapsed")):
+            text = cell(name)
+            if text and not missing(text):
+                return _read(title, text, self._seconds.__getitem__)
+        start = _read("Start", cell("start"), cells.moment)
+        end = _read("End", cell("end"), cells.moment)
+        if end < start:
+            raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
+        return end - start
+
+    def _limit(self, minutes: str, duration: str) -> int | None:
+        key = (minutes, duration)
+        if key not in self._limits:
+            self._limits[key] = _limit(minutes, duration)
+        return self._limits[key]
 
 
-def _limit(cell: Callable[[str], str]) -> int | None:
-    for name, title, parse in (
-        ("timelimitraw", "TimelimitRaw", _minutes),
-        ("timelimit", "Timelimit", _duration),
-    ):
-        text = cell(name)
-        if not missing(text) and text.lower() not in cells.UNLIMITED:
-            return _read(title, text, parse)
-    return None
+def _limit(minutes: str, duration: str) -> int | None:
+    if _says(minutes):
+        return _read("TimelimitRaw", minutes, _minutes)
+    return _read("Timelimit", duration, _duration) if _says(duration) else None
+
+
+def _says(text: str) -> bool:
+    return not missing(text) and text.lower() not in cells.UNLIMITED
 
 
 def _minutes(text: str) -> int | None:
@@ -180,10 +203,14 @@ def _read(name: str, text: str, cell: Callable[[str], T]) -> T:
         raise BadCell(f"{name} '{text[:40]}' is not {error}") from None
 
 
-def _tres(text: str) -> dict[str, str]:
-    """`cpu=8,gres/gpu=2` by name."""
+def _tres(text: str) -> Tres | None:
+    """Read `cpu=8,gres/gpu=2,mem=64G`; None where nothing was counted."""
+    if not text:
+        return None
     pairs = (part.partition("=") for part in text.split(",") if part)
-    return {name: value for name, _, value in pairs}
+    amounts = {name: value for name, _, value in pairs}
+    gpus, models = _gpus(amounts)
+    return Tres(gpus, models, _number(amounts, "cpu"), _ram(amounts))
 
 
 def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:

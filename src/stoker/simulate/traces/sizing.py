@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND, BadValue, parse_memory
+from stoker.simulate.traces.files import many
 from stoker.simulate.workload import Load, Workload
 
 POOL = "pool"
@@ -107,7 +109,7 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     span = (jobs[-1].at - jobs[0].at) or max(job.seconds for job in jobs)
     by_model: dict[str | None, list[Load]] = {}
     for job in jobs:
-        by_model.setdefault(job.models[0] if job.models else None, []).append(job)
+        by_model.setdefault(_best(job), []).append(job)
     anywhere = by_model.pop(None, [])
     if not by_model:
         by_model[None] = []
@@ -119,12 +121,20 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
         for model, group in sorted(by_model.items(), key=lambda item: item[0] or "")
     ]
     total = sum(count for _, _, count, _ in kinds)
-    cores = ceil(_each([(job.cpus, job) for job in jobs], span * load, total, per_node))
-    ram = ceil(_each([(job.ram, job) for job in jobs], span * load, total, per_node))
+    cores = _each(jobs, lambda job: job.cpus, span * load, total, per_node)
+    ram = _each(jobs, lambda job: job.ram, span * load, total, per_node)
     memory = max((job.memory or 0 for job in jobs), default=0)
     return _named(
         [(count, box("", gpus, model, cores, ram, memory)) for _, model, count, gpus in kinds]
     )
+
+
+def _best(job: Load) -> str | None:
+    """Of the models that will do, the one on which it is fastest, or else the one named first."""
+    speed = job.speed
+    if speed is None or len(job.models) < 2:
+        return job.models[0] if job.models else None
+    return max(job.models, key=lambda model: speed.rate(0.0, ceil(job.gpus), 1, model))
 
 
 def _work(jobs: Iterable[Load]) -> float:
@@ -137,18 +147,17 @@ def _enough(jobs: Sequence[Load], time: float, per_node: int) -> tuple[int, int]
     if not work:
         cores = sum(job.cpus * job.seconds for job in jobs) / time
         return max(ceil(cores / _CORES), 1), 0
-    largest = max(max(job.gpus, job.most or 0) for job in jobs)
+    largest = max(job.gpus for job in jobs)
     return max(ceil(work / time / per_node), ceil(largest / per_node)), per_node
 
 
-def _each(asked: Sequence[tuple[float, Load]], time: float, total: int, per_node: int) -> float:
-    """What each of the machines must have of something, so that it is never what is short."""
-    if not any(amount for amount, _ in asked):
-        return 0
-    mean = sum(amount * job.seconds for amount, job in asked) / time / total
-    full = max(amount / max(ceil(job.gpus / per_node), 1) for amount, job in asked)
-    # A machine full of jobs of the greediest common kind.
-    return max(mean, full)
+def _each(
+    jobs: Sequence[Load], amount: Callable[[Load], float], time: float, total: int, per_node: int
+) -> int:
+    """What each of the machines must have of something: the usual, and enough for any job."""
+    mean = sum(amount(job) * job.seconds for job in jobs) / time / total
+    largest = max(amount(job) / max(ceil(job.gpus / per_node), 1) for job in jobs)
+    return ceil(max(mean, largest))
 
 
 def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
@@ -159,7 +168,7 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     """
     types = {name for node in nodes for name in node.types}
     cards = [facts for node in nodes for facts in node.types.get(GPU, ())]
-    models = {facts.model for facts in cards if facts.model}
+    models = any(facts.model for facts in cards)
     vram = any(facts.memory for facts in cards)
     lacking = [
         (field, nothing, words)
@@ -167,25 +176,29 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
             ("cpus", 0.0, "processors", CPU in types),
             ("ram", 0, "memory", MEMORY in types),
             ("memory", None, "GPU memory", vram),
-            ("models", (), "GPU models", bool(models)),
+            ("models", (), "GPU models", models),
         )
         if not known and any(getattr(job, field) for job in workload.jobs)
     ]
     changes = {field: nothing for field, nothing, _ in lacking}
     jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
-    room = {model: sum(facts.model == model for facts in cards) for model in models}
-    kept = [
-        job
-        for job in jobs
-        if (job.gpus or job.cpus)
-        and job.gpus <= (sum(room.get(m, 0) for m in job.models) if job.models else len(cards))
-    ]
+    names = Counter((facts.model or "").lower() for facts in cards)
+    room = {wanted: _room(names, wanted) for wanted in {job.models for job in jobs}}
+    kept = [job for job in jobs if (job.gpus or job.cpus) and job.gpus <= room[job.models]]
     if len(kept) == len(jobs) and not changes:
         return workload
-    notes = [f"what jobs ask of {words} is passed over: no machine says" for *_, words in lacking]
+    notes = [
+        f"What jobs ask of {words} is passed over: no machine names any." for *_, words in lacking
+    ]
     if len(kept) < len(jobs):
-        gone = len(jobs) - len(kept)
-        notes.append(
-            f"{gone:,} {'job' if gone == 1 else 'jobs'} left out that no such cluster can run"
-        )
+        notes.append(f"{many(len(jobs) - len(kept))} left out that no such cluster can run.")
     return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])
+
+
+def _room(names: Counter[str], wanted: tuple[str, ...]) -> int:
+    """How many GPUs there are of these models; a part of a name will do, as for any job."""
+    return sum(
+        count
+        for name, count in names.items()
+        if not wanted or any(word.lower() in name for word in wanted)
+    )

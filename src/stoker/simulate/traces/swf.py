@@ -7,6 +7,7 @@ for; the machine is the one that the header describes.
 from __future__ import annotations
 
 from collections import Counter
+from math import isfinite
 from pathlib import Path
 from sys import intern
 
@@ -19,9 +20,9 @@ from stoker.simulate.workload import Load, Workload
 FIELDS = 18
 _PARTIAL = (2, 3, 4)
 """Status of a line for a piece of a job that was stopped and went on: another has it whole."""
-_NO_TIME = "never ran, or for no time at all"
-_PIECE = "are pieces of others"
-_NOTHING = "name no processors"
+_NO_TIME = "that never ran, or for no time at all"
+_PIECE = "since others tell the whole of them"
+_NOTHING = "that name no processors"
 
 
 def is_line(line: str) -> bool:
@@ -53,7 +54,10 @@ def read(path: Path) -> Workload:
                     f"{len(cells)}; correct the line or take it out."
                 )
             try:
-                job = _job([float(cell) for cell in cells], counts)
+                numbers = [float(cell) for cell in cells]
+                if not isfinite(sum(numbers)):
+                    raise ValueError
+                job = _job(numbers, counts)
             except (ValueError, OverflowError):
                 raise BadTrace(
                     f"{path}, line {number}: expected {FIELDS} numbers, and one of them is none; "
@@ -62,7 +66,7 @@ def read(path: Path) -> Workload:
             if job is not None:
                 jobs.append(job)
     nodes, machine = _machine(header)
-    notes = ["one processor stands for one GPU", machine, *left_out(counts)]
+    notes = ["One processor stands for one GPU.", machine, *left_out(counts)]
     return gathered(path, jobs, notes, nodes)
 
 
@@ -98,12 +102,12 @@ def _machine(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
     processors, nodes = _size(header.get("maxprocs")), _size(header.get("maxnodes"))
     processors = processors or nodes
     if not processors:
-        return [], "the header names no size of the machine"
+        return [], "The header does not tell the size of the machine."
     if 1 < nodes < processors and processors % nodes == 0:
         each = processors // nodes
-        return boxes([(nodes, each)]), f"the machine is {nodes:,} nodes of {each} processors"
+        return boxes([(nodes, each)]), f"The machine is {nodes:,} nodes of {each} processors."
     # Nodes of one processor, or of several sizes: any will do, as in one large machine.
-    return boxes([(1, processors)]), f"the machine is one pool of {processors:,} processors"
+    return boxes([(1, processors)]), f"The machine is one pool of {processors:,} processors."
 
 
 def _size(text: str | None) -> int:

@@ -1,0 +1,175 @@
+"""Policies by name: who goes first, what may slip into gaps, and who makes room for whom.
+
+A policy is a value. The planner is one piece of code for all of them, so that what is compared in
+a simulation is what runs in the daemon. A queue goes by the policy that was chosen for it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class Order(Enum):
+    """By what those of equal priority are ordered."""
+
+    ARRIVAL = "arrival"
+    """Who came first."""
+    TIME = "time"
+    """Who needs the least time from now on."""
+    SERVICE = "service"
+    """Who needs the fewest GPU-seconds from now on."""
+    ATTAINED = "attained"
+    """Who has had the fewest GPU-seconds, in a few steps; within a step, who came first."""
+    SHARE = "share"
+    """Whose owner has had the least lately, compared with what is theirs."""
+
+
+class Knows(Enum):
+    """What is believed about how long a job takes."""
+
+    NOTHING = "nothing"
+    SAID = "said"
+    """What its owner said it takes. In a simulation that is the truth."""
+    LIMIT = "limit"
+    """That it takes no longer than its time limit."""
+    MEASURED = "measured"
+    """Its epochs, once the first ones are over; until then, what it has had; else its limit."""
+
+
+class Gaps(Enum):
+    """Who may start although somebody before it cannot."""
+
+    NOBODY = "nobody"
+    ANYBODY = "anybody"
+    EASY = "easy"
+    """Whoever cannot delay the first that has no room."""
+    CONSERVATIVE = "conservative"
+    """Whoever cannot delay anybody of the first hundred that have no room."""
+    OVERDUE = "overdue"
+    """Anybody, but whoever has waited too long is not delayed any more."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """How a queue is worked off."""
+
+    name: str
+    about: str
+    order: Order = Order.ARRIVAL
+    knows: Knows = Knows.NOTHING
+    gaps: Gaps = Gaps.EASY
+    preempts: bool = False
+    """Whether those who can stop and go on later make room for others of equal priority."""
+    fair: float = 0.0
+    """How much it counts what a user has had lately: doublings of a job's service for each
+    doubling of the user's usage above the average. 0: not at all."""
+    floor: float = 600.0
+    """Seconds on each GPU below which nobody tells jobs apart that have not been measured."""
+    hysteresis: float = 2.0
+    """A running job makes room for one that needs so many times less."""
+    quantum: float = 600.0
+    """Seconds that an attempt has for itself before it is asked to make room."""
+    steps: tuple[float, ...] = ()
+    """Attained GPU-seconds at which a job moves to the next step (`Order.ATTAINED`)."""
+    patience: float = 0.0
+    """Seconds of waiting after which a job is overdue. 0: never."""
+    longest: bool = False
+    """The most service first, for the end of all that waits (makespan)."""
+
+
+PARAMETERS = ("fair", "floor", "hysteresis", "quantum", "patience")
+"""What may be chosen besides the name."""
+
+DAY = 86400.0
+
+_ALL = (
+    Policy(
+        name="fifo",
+        about="in order of arrival; whoever has no room holds up all behind it",
+        gaps=Gaps.NOBODY,
+    ),
+    Policy(
+        name="skip",
+        about="in order of arrival; whoever has no room is passed over",
+        gaps=Gaps.ANYBODY,
+    ),
+    Policy(
+        name="backfill",
+        about="in order of arrival; those behind use gaps without delaying the first (EASY)",
+    ),
+    Policy(
+        name="conservative",
+        about="in order of arrival; those behind use gaps without delaying anybody before them",
+        gaps=Gaps.CONSERVATIVE,
+    ),
+    Policy(
+        name="sjf",
+        about="the shortest first, by what owners say; never stopped; gaps as in backfill",
+        order=Order.TIME,
+        knows=Knows.SAID,
+    ),
+    Policy(
+        name="srtf",
+        about="the shortest remaining time first, by what owners say; others make room",
+        order=Order.TIME,
+        knows=Knows.SAID,
+        gaps=Gaps.ANYBODY,
+        preempts=True,
+        hysteresis=1.0,
+        quantum=0.0,
+    ),
+    Policy(
+        name="srsf",
+        about="the fewest remaining GPU-seconds first, by what owners say; others make room",
+        order=Order.SERVICE,
+        knows=Knows.SAID,
+        gaps=Gaps.ANYBODY,
+        preempts=True,
+        hysteresis=1.0,
+        quantum=0.0,
+    ),
+    Policy(
+        name="tiresias",
+        about="the least GPU-seconds so far first, in three steps (2D-LAS); others make room",
+        order=Order.ATTAINED,
+        gaps=Gaps.ANYBODY,
+        preempts=True,
+        hysteresis=1.0,
+        quantum=0.0,
+        steps=(3200.0, 12800.0),
+    ),
+    Policy(
+        name="fair",
+        about="whose owner has had the least lately first; gaps as in backfill",
+        order=Order.SHARE,
+        fair=1.0,
+    ),
+    Policy(
+        name="planner",
+        about="the fewest GPU-seconds to go first, as far as measured; others make room",
+        order=Order.SERVICE,
+        knows=Knows.MEASURED,
+        gaps=Gaps.OVERDUE,
+        preempts=True,
+        fair=0.5,
+        patience=7 * DAY,
+    ),
+    Policy(
+        name="makespan",
+        about="all done as early as possible: the most GPU-seconds to go first",
+        order=Order.SERVICE,
+        knows=Knows.MEASURED,
+        gaps=Gaps.ANYBODY,
+        longest=True,
+    ),
+)
+POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
+USUAL = POLICIES["backfill"]
+"""What a queue goes by for which nobody has chosen anything."""
+
+
+def policy(name: str, parameters: dict[str, float]) -> Policy:
+    """A policy with other parameters than its own."""
+    return replace(POLICIES[name], **parameters) if parameters else POLICIES[name]

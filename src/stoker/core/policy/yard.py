@@ -1,0 +1,355 @@
+"""Machines by what is left on them, so that the best one for a request is found at once.
+
+Machines with about the same left stand in one cell: the same gap in a GPU (or number of whole
+GPUs), and about as many GPUs, cores and memory in all. A request looks at cells, not at machines:
+how many there are depends on how different machines are, hardly on how many. What a request costs
+in a cell is worked out once and kept until what is typical has changed.
+
+The cells say where to look first. Whether there is room at all is known exactly: every machine
+also stands on a shelf, which finds the fullest one that has enough of everything.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, nsmallest
+from operator import itemgetter
+
+from stoker.core.policy.fragment import (
+    GRAIN,
+    Ask,
+    Cost,
+    Foresight,
+    Room,
+    Typical,
+    cost,
+    fits,
+    loss_beside,
+    loss_of_gap,
+    steps,
+)
+from stoker.core.policy.shelf import START, Amounts, Place, Shelf
+from stoker.core.units import THOUSAND
+
+LOOKS = 16
+"""So many machines of a cell are tried, which may or may not have enough."""
+CELLS = 192
+"""A request looks at about so many cells."""
+CLOSER = 8
+"""Of so many machines, from the cells that promise most, the costs are compared exactly."""
+KEPT = 256
+"""For so many different requests what they cost is kept."""
+GAPS = 8
+"""A part of a GPU is looked for in so many sizes of gaps, the most promising ones."""
+
+_Where = tuple[int, int, int]
+"""About how many GPUs, cores and MiB are left."""
+_Stand = tuple[int, int, int]
+"""The order in a cell: GPUs left, cores left, number of the machine."""
+_Kind = tuple[str, tuple[str, ...]]
+"""Machines that differ in nothing but amounts: the model, and what else they have."""
+
+
+class _Cell:
+    """Machines with about the same left."""
+
+    __slots__ = ("corner", "stands")
+
+    def __init__(self, where: _Where) -> None:
+        self.corner = _corner(where)
+        """The least of each that a machine in here has."""
+        self.stands: list[_Stand] = []
+
+
+_GPU_STEP = 1000
+_CPU_FINE = 1
+_MEM_FINE = 0
+
+
+class _Slot:
+    """The cells of machines with the same gap, or number of whole GPUs."""
+
+    __slots__ = ("cells", "order")
+
+    def __init__(self) -> None:
+        self.cells: dict[_Where, _Cell] = {}
+        self.order: list[_Where] = []
+        """Those with the fewest GPUs left first."""
+
+    def some(self, least: _Where, most: int) -> list[_Where]:
+        """Cells that may have enough: all, or so many from all over."""
+        order = self.order
+        start = bisect_left(order, least)
+        if len(order) - start <= most:
+            return order[start:]
+        # Half of them where best fit looks, the others evenly from the rest.
+        near = start + most // 2
+        return order[start:near] + order[near :: -(-(len(order) - near) // (most - most // 2))]
+
+
+class _Group:
+    """All machines of one kind."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, _Slot] = {}
+        """By gap in a GPU, or whole GPUs in thousandths; 0: for those who want none."""
+        self.shelf: Shelf[int] = Shelf()
+
+
+class Yard:
+    """What is left on every machine."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_Kind, _Group] = {}
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        self._rooms: dict[int, Room] = {}
+        self._costs: dict[tuple[Ask, str], _Costs] = {}
+        self._version: tuple[Typical, int] | None = None
+
+    def put(self, name: str, room: Room) -> None:
+        """A machine has this left now."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._names)
+            self._names.append(name)
+        elif number in self._rooms:
+            if self._rooms[number] == room:
+                return
+            self._leave(number)
+        self._rooms[number] = room
+        group = self._groups.setdefault(_kind(room), _Group())
+        stand = _stand(number, room)
+        where = _where(room)
+        for key in _slots(room):
+            slot = group.slots.setdefault(key, _Slot())
+            cell = slot.cells.get(where)
+            if cell is None:
+                cell = slot.cells[where] = _Cell(where)
+                insort(slot.order, where)
+            insort(cell.stands, stand)
+        group.shelf.put(stand, _scarcity(room), number)
+
+    def drop(self, name: str) -> None:
+        """A machine is gone, or closed; when it comes back it stands where it stood."""
+        number = self._numbers[name]
+        self._leave(number)
+        del self._rooms[number]
+
+    def _leave(self, number: int) -> None:
+        room = self._rooms[number]
+        kind = _kind(room)
+        group, stand, where = self._groups[kind], _stand(number, room), _where(room)
+        for key in _slots(room):
+            slot = group.slots[key]
+            stands = slot.cells[where].stands
+            del stands[bisect_left(stands, stand)]
+            if not stands:
+                del slot.cells[where]
+                del slot.order[bisect_left(slot.order, where)]
+                if not slot.order:
+                    del group.slots[key]
+        group.shelf.take(stand, _scarcity(room))
+        if not group.shelf:
+            del self._groups[kind]
+
+    def room(self, name: str) -> Room | None:
+        """What is left on a machine, if it is here."""
+        return self._rooms.get(self._numbers.get(name, -1))
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def best(self, ask: Ask, typical: Typical, count: int = 1) -> list[str]:
+        """The machines where the request costs the least, one part on each; none: no room."""
+        groups = [
+            (model, group)
+            for (model, more), group in sorted(self._groups.items(), key=itemgetter(0))
+            if (not ask.models or model in ask.models)
+            and all(name in more for name, amount in ask.more if amount)
+        ]
+        found: dict[int, None] = {}
+        most = count if count > 1 else CLOSER
+        for number in self._promising(ask, typical, groups, alone=count == 1):
+            found[number] = None
+            if len(found) == most:
+                break
+        if len(found) < count:
+            # The shelves know of every machine; they are in the order of best fit.
+            for number in self._any(ask, groups):
+                found[number] = None
+                if len(found) == count:
+                    break
+            else:
+                return []
+        if count == 1 < len(found):
+            rooms = self._rooms
+            return [
+                self._names[min(found, key=lambda each: (cost(rooms[each], ask, typical)[0], each))]
+            ]
+        return [self._names[number] for number in found]
+
+    def _promising(
+        self, ask: Ask, typical: Typical, groups: list[tuple[str, _Group]], alone: bool
+    ) -> Iterator[int]:
+        """Machines with room, cell by cell, from where it costs least; `alone`: one of each."""
+        heap: list[tuple[Cost, int, int, _Cell]] = []
+        least = (ask.gpus // _GPU_STEP, _level(ask.cpu, _CPU_FINE), _level(ask.mem, _MEM_FINE))
+        for model, group in groups:
+            foresight = typical.foresight(model)
+            costs = self._kept(ask, model, typical)
+            keys = costs.serving(group, ask, foresight)
+            share = max(CELLS // (len(groups) * max(len(keys), 1)), 4)
+            for key in keys:
+                known = costs.by_slot.setdefault(key, {})
+                slot = group.slots[key]
+                for where in slot.some(least, share):
+                    found = known.get(where)
+                    if found is None:
+                        found = known[where] = costs.work_out(ask, foresight, key, where, least)
+                    if found is not _NEVER:
+                        cell = slot.cells[where]
+                        heap.append((found, cell.stands[0][2], key, cell))
+        heapify(heap)
+        while heap:
+            for number in self._fitting(ask, heappop(heap)[3], alone):
+                yield number
+                if alone:
+                    break
+
+    def _fitting(self, ask: Ask, cell: _Cell, alone: bool) -> Iterator[int]:
+        """The machines of a cell that have enough, unless those are hard to find in there."""
+        for _, _, number in cell.stands[:LOOKS] if alone else cell.stands:
+            if fits(self._rooms[number], ask):
+                yield number
+
+    def _any(self, ask: Ask, groups: list[tuple[str, _Group]]) -> Iterator[int]:
+        """All machines with room."""
+        for _, group in groups:
+            after: Place = START
+            way = None
+            while True:
+                if way is None:
+                    way = self._way(group, ask)
+                found = group.shelf.first(after, (way,))
+                if found is None:
+                    break
+                after = found[0]
+                yield found[2]
+
+    def _way(self, group: _Group, ask: Ask) -> Amounts:
+        """A request as the shelf of this group counts."""
+        some = self._rooms[next(iter(group.shelf))]
+        asked = dict(ask.more)
+        amounts = (ask.gpus, ask.cpu, ask.mem, *(asked.get(name, 0) for name, _ in some.more))
+        return tuple(map(_scarce, amounts))
+
+    def _kept(self, ask: Ask, model: str, typical: Typical) -> _Costs:
+        version = self._version
+        if version is None or version[0] is not typical or version[1] != typical.version:
+            self._version = (typical, typical.version)
+            self._costs.clear()
+        found = self._costs.get((ask, model))
+        if found is None:
+            if len(self._costs) >= KEPT:
+                self._costs.clear()
+            found = self._costs[ask, model] = _Costs()
+        return found
+
+
+class _Costs:
+    """What one request costs, as far as it has been worked out."""
+
+    __slots__ = ("beside", "by_slot", "gaps")
+
+    def __init__(self) -> None:
+        self.gaps: dict[int, tuple[float, int]] = {}
+        self.by_slot: dict[int, dict[_Where, Cost]] = {}
+        self.beside: dict[_Where, float] = {}
+
+    def serving(self, group: _Group, ask: Ask, foresight: Foresight) -> list[int]:
+        """In which slots to look for what is asked for."""
+        if not ask.gpus:
+            return [0] if 0 in group.slots else []
+        whole, part = divmod(ask.gpus, THOUSAND)
+        if whole:
+            return [key for key in group.slots if key >= whole * THOUSAND]
+        least = part // GRAIN * GRAIN
+        ranked = []
+        for key in group.slots:
+            if least <= key < THOUSAND and key:
+                rank = self.gaps.get(key)
+                if rank is None:
+                    lost = loss_of_gap(foresight, ask, max(key, part))
+                    rank = self.gaps[key] = (lost, key)
+                ranked.append(rank)
+        gaps = [key for _, key in nsmallest(GAPS, ranked)]
+        return gaps + [key for key in group.slots if key >= THOUSAND]
+
+    def work_out(
+        self, ask: Ask, foresight: Foresight, key: int, where: _Where, least: _Where
+    ) -> Cost:
+        """What it costs on a machine that has the least that all in a cell have."""
+        if where[0] < least[0] or where[1] < least[1] or where[2] < least[2]:
+            return _NEVER
+        gpus, cpu, mem = _corner(where)
+        gpus, cpu, mem = max(gpus, ask.gpus), max(cpu, ask.cpu), max(mem, ask.mem)
+        beside = self.beside.get(where)
+        if beside is None:
+            beside = self.beside[where] = loss_beside(foresight, ask, gpus, cpu, mem)
+        loss = beside + loss_of_gap(foresight, ask, min(max(key, ask.gpus % THOUSAND), THOUSAND))
+        return steps(loss), gpus - ask.gpus, cpu - ask.cpu
+
+
+_NEVER: Cost = (0, -1, -1)
+"""Where no machine has enough."""
+
+
+def _kind(room: Room) -> _Kind:
+    return room.model, tuple(name for name, _ in room.more)
+
+
+def _stand(number: int, room: Room) -> _Stand:
+    return sum(room.gpus), room.cpu, number
+
+
+def _slots(room: Room) -> set[int]:
+    slots = {left // GRAIN * GRAIN for left in room.gpus if left < THOUSAND}
+    slots.add(room.whole * THOUSAND)
+    slots.add(0)
+    return slots
+
+
+def _where(room: Room) -> _Where:
+    return sum(room.gpus) // _GPU_STEP, _level(room.cpu, _CPU_FINE), _level(room.mem, _MEM_FINE)
+
+
+def _corner(where: _Where) -> tuple[int, int, int]:
+    return where[0] * _GPU_STEP, _least(where[1], _CPU_FINE), _least(where[2], _MEM_FINE)
+
+
+def _level(amount: int, fine: int) -> int:
+    """Where an amount is on a scale with 2 to the power of `fine` steps to the doubling."""
+    shift = max(amount.bit_length() - fine - 1, 0)
+    return (amount >> shift) + (shift << fine)
+
+
+def _least(level: int, fine: int) -> int:
+    """The least amount on a step of that scale."""
+    shift = max((level >> fine) - 1, 0)
+    return (level - (shift << fine)) << shift
+
+
+def _scarcity(room: Room) -> Amounts:
+    return tuple(
+        map(_scarce, (room.most, room.cpu, room.mem, *(amount for _, amount in room.more)))
+    )
+
+
+def _scarce(amount: int) -> float:
+    """The less there is the more, so that the shelf, which finds the modest, finds the roomy.
+
+    Exact: different whole numbers below 2 to the power of 50 never become equal.
+    """
+    return (1 << 40) / amount if amount > 0 else float("inf")

@@ -1,0 +1,160 @@
+"""Workloads of the Gavel study: steps become seconds by what was measured beside them."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stoker.simulate.traces import gavel
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.pollux import Training
+from stoker.simulate.workload import Load
+
+SAMPLE = Path(__file__).parent / "traces" / "gavel"
+SMALL = "Transformer (batch size 128)"
+LARGE = "Transformer (batch size 256)"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(SAMPLE, tmp_path / "gavel")
+    return tmp_path / "gavel" / "jobs.trace"
+
+
+def jobs() -> dict[str, Load]:
+    return {f"{job.name} × {job.gpus:g}": job for job in gavel.read(SAMPLE / "jobs.trace").jobs}
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(BadTrace) as caught:
+        gavel.read(path)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def line_of(path: Path, place: int, cell: str) -> None:
+    """Replace one cell of the first line."""
+    first, *rest = path.read_text().splitlines(keepends=True)
+    row = first.split("\t")
+    row[place] = cell
+    path.write_text("\t".join(row) + "".join(rest))
+
+
+def test_jobs_come_by_time_with_their_gpus_and_kinds() -> None:
+    found = gavel.read(SAMPLE / "jobs.trace").jobs
+    assert [(job.at, job.gpus, job.name) for job in found] == [
+        (0.0, 4.0, "ResNet-18 (batch size 128)"),
+        (0.0, 1.0, LARGE),
+        (0.0, 1.0, SMALL),
+        (0.0, 1.0, "ResNet-50 (batch size 64)"),
+        (41249.0, 2.0, "ResNet-50 (batch size 128)"),
+    ]
+
+
+def test_seconds_are_those_on_the_fastest_model() -> None:
+    found = jobs()
+    assert found[f"{SMALL} × 1"].seconds == pytest.approx(4967 / 5.4461)  # a V100
+    assert found[f"{LARGE} × 1"].seconds == pytest.approx(1271 / 1.6777)  # a P100
+
+
+def test_the_rate_on_other_models_is_relative_to_the_fastest() -> None:
+    speed = jobs()[f"{SMALL} × 1"].speed
+    assert speed is not None
+    assert speed.rate(0.0, 1, 1, "v100") == 1.0
+    assert speed.rate(0.5, 1, 1, "p100") == pytest.approx(3.0735 / 5.4461)
+    assert speed.rate(0.5, 1, 1, "NVIDIA Tesla K80") == pytest.approx(0.9816 / 5.4461)
+    assert speed.rate(0.0, 1, 1, "a100") == 0.0
+
+
+def test_gpus_of_several_machines_have_their_own_rate() -> None:
+    speed = jobs()["ResNet-18 (batch size 128) × 4"].speed
+    assert speed is not None
+    assert speed.rate(0.0, 4, 1, "v100") == 1.0
+    assert speed.rate(0.0, 4, 2, "v100") == pytest.approx(35.3607 / 69.9505)
+    assert speed.rate(0.0, 3, 1, "v100") == 0.0  # on three nobody has measured it
+
+
+def test_a_job_runs_only_on_models_on_which_it_fits() -> None:
+    found = jobs()
+    assert found["ResNet-50 (batch size 128) × 2"].models == ("p100", "v100")
+    assert found[f"{SMALL} × 1"].models == ("k80", "p100", "v100")
+
+
+def test_what_remains_beside_another_is_relative_to_the_same_model_alone() -> None:
+    found = jobs()
+    small, large = found[f"{SMALL} × 1"].speed, found[f"{LARGE} × 1"].speed
+    assert small is not None
+    assert large is not None
+    assert small.beside(large, "p100") == pytest.approx(1.5067 / 3.0735)
+    assert large.beside(small, "p100") == pytest.approx(0.8029 / 1.6777)
+    assert small.beside(small, "k80") == pytest.approx(0.4698 / 0.9816)
+
+
+def test_those_who_do_not_fit_or_were_never_tried_together_share_nothing() -> None:
+    found = jobs()
+    small, large = found[f"{SMALL} × 1"].speed, found[f"{LARGE} × 1"].speed
+    four = found["ResNet-18 (batch size 128) × 4"].speed
+    assert small is not None
+    assert large is not None
+    assert four is not None
+    assert large.beside(large, "v100") == 0.0
+    assert small.beside(large, "k80") == 0.0
+    assert small.beside(four, "v100") == 0.0
+    assert small.beside(small, "a100") == 0.0
+    assert small.beside(Training.__new__(Training), "v100") == 0.0
+
+
+def test_measurements_may_be_compressed(copy: Path) -> None:
+    plain = copy.parent / "simulation_throughputs.json"
+    plain.with_suffix(".json.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    seconds = [job.seconds for job in gavel.read(copy).jobs]
+    assert seconds == [job.seconds for job in gavel.read(SAMPLE / "jobs.trace").jobs]
+
+
+def test_older_files_without_directories_are_read_too(copy: Path) -> None:
+    rows = [line.split("\t") for line in copy.read_text().splitlines()]
+    copy.write_text("\n".join("\t".join([*row[:2], *row[3:]]) for row in rows))
+    expected = gavel.read(SAMPLE / "jobs.trace").jobs
+    assert [(job.at, job.seconds) for job in gavel.read(copy).jobs] == [
+        (job.at, job.seconds) for job in expected
+    ]
+
+
+def test_kinds_that_were_not_measured_are_left_out_and_counted(copy: Path) -> None:
+    line_of(copy, 0, "GPT-7")
+    workload = gavel.read(copy)
+    assert len(workload.jobs) == 4
+    assert "1 job left out of a kind that was not measured on so many GPUs." in workload.notes
+
+
+def test_a_trace_without_measurements_is_refused(copy: Path) -> None:
+    (copy.parent / "simulation_throughputs.json").unlink()
+    assert refusal(copy) == (
+        "FILE tells steps, not seconds: put the speeds that were measured, "
+        "simulation_throughputs.json, into the same folder."
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"v100": {"x": {"null": "fast"}}}'])
+def test_measurements_that_are_none_are_refused(copy: Path, text: str) -> None:
+    (copy.parent / "simulation_throughputs.json").write_text(text)
+    assert "simulation_throughputs.json holds no speeds (" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    ("place", "cell", "words"),
+    [
+        (5, "many", "steps 'many' is not a number"),
+        (5, "0", "steps '0' is not a number above 0"),
+        (6, "0", "GPUs '0' is not a whole number from 1 up"),
+        (6, "1.5", "GPUs '1.5' is not a whole number from 1 up"),
+        (9, "nan\n", "submission 'nan' is not a number from 0 up"),
+        (0, "a\tb", "expected 10 cells separated by tabs, and there are 11"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_number(
+    copy: Path, place: int, cell: str, words: str
+) -> None:
+    line_of(copy, place, cell)
+    assert refusal(copy) == f"FILE, line 1: {words}; correct the line or take it out."

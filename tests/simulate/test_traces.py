@@ -1,0 +1,561 @@
+"""Every format of a recorded workload, what is said of a bad one, and machines for it."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.units import BadValue
+from stoker.simulate.traces import columns, recognise, sacct, sizing
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.workload import Load, Workload
+
+SAMPLES = Path(__file__).parent / "traces"
+OUT = "correct the line or take it out."
+RENAME = "rename the column that has them."
+FILES = {
+    "csv/philly.csv": "csv",
+    "csv/itp.csv": "csv",
+    "muri/trace.csv": "muri",
+    "sacct/jobs.txt": "sacct",
+    "swf/example.swf": "swf",
+    "history/history.json": "history",
+}
+
+
+def written(tmp_path: Path, text: str, name: str = "jobs.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refusal(path: Path, format: str | None = None) -> str:
+    with pytest.raises(BadTrace) as caught:
+        recognise.read(path, format)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+# -- all of them ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "format"), FILES.items())
+def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path) -> None:
+    copy = tmp_path / "anything"
+    shutil.copy(SAMPLES / name, copy)
+    assert recognise.recognised(copy) == format
+    assert recognise.read(copy).jobs == recognise.read(SAMPLES / name, format).jobs
+
+
+@pytest.mark.parametrize(
+    ("line", "format"),
+    [
+        ("name,time,application,num_replicas,batch_size", "pollux"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase", "openb"),
+        ("LM (batch size 5)\tpython main.py\tlm\t--steps\t1\t925\t4\t1\t-1.0\t0", "gavel"),
+        ("LM (batch size 5)\tpython main.py\t--steps\t1\t925\t4\t1\t-1.0\t0", "gavel"),
+        ("; Version: 2.2", "swf"),
+        ("1 0 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1", "swf"),
+        ("JobIDRaw|Submit|Elapsed|AllocTRES|", "sacct"),
+        ('{"jobs": []}', "history"),
+        ("\n\nsubmit_time,duration,num_gpus", "csv"),
+    ],
+)
+def test_the_first_line_tells_the_format(tmp_path: Path, line: str, format: str) -> None:
+    assert recognise.recognised(written(tmp_path, line + "\n")) == format
+
+
+@pytest.mark.parametrize("name", [*FILES, "pollux/workload.csv", "gavel/jobs.trace"])
+def test_jobs_are_in_order_and_the_first_is_submitted_at_0(name: str) -> None:
+    jobs = recognise.read(SAMPLES / name).jobs
+    times = [job.at for job in jobs]
+    assert times == sorted(times)
+    assert times[0] == 0.0
+    assert all(job.seconds > 0 and (job.gpus > 0 or job.cpus > 0) for job in jobs)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_compressed_file_is_read_like_any_other(name: str, tmp_path: Path) -> None:
+    packed = tmp_path / Path(name).name
+    packed.write_bytes(gzip.compress((SAMPLES / name).read_bytes()))
+    assert recognise.read(packed) == recognise.read(SAMPLES / name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_reading_twice_gives_the_same(name: str) -> None:
+    assert recognise.read(SAMPLES / name) == recognise.read(SAMPLES / name)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes("\ufeffSubmit Time;Duration;GPUs\r\n0;5;1\r\n\r\n9;5;2\r\n".encode())
+    assert recognise.read(path).jobs == [
+        Load(at=0.0, seconds=5.0, gpus=1.0),
+        Load(at=9.0, seconds=5.0, gpus=2.0),
+    ]
+
+
+# -- plain tables -----------------------------------------------------------------------
+
+
+def test_philly_has_dates_and_virtual_clusters() -> None:
+    found = recognise.read(SAMPLES / "csv/philly.csv")
+    assert (found.title, len(found.jobs), found.notes) == ("philly", 42, [])
+    assert found.jobs[0] == Load(at=0.0, seconds=1194.0, gpus=1.0, queue="6214e9")
+
+
+def test_split_gives_each_virtual_cluster_a_workload_of_its_own() -> None:
+    whole = recognise.read(SAMPLES / "csv/philly.csv")
+    parts = recognise.split(whole)
+    assert list(parts) == ["0e4a51", "11cb48", "6214e9", "6c71a0", "b436b2", "ed69ec"]
+    assert sum(len(part.jobs) for part in parts.values()) == len(whole.jobs)
+    assert all(part.jobs[0].at == 0.0 for part in parts.values())
+    assert {job.queue for job in parts["b436b2"].jobs} == {"b436b2"}
+    assert parts["b436b2"].title == "philly b436b2"
+    assert whole == recognise.read(SAMPLES / "csv/philly.csv")  # nothing of it was changed
+
+
+def test_split_of_a_workload_without_queues_is_that_workload() -> None:
+    whole = recognise.read(SAMPLES / "csv/itp.csv")
+    assert recognise.split(whole) == {"": whole}
+
+
+def test_a_table_with_every_column(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "job_id,user,vc,jobname,gpu_num,cpu_num,mem_gb,node_num,state,submit_time,start_time,"
+        "end_time,duration,queue,timelimit,priority,gpu_memory,gpu_type\n"
+        "1,ada,vc1,resnet,2,8,64,1,COMPLETED,2020-04-01 00:00:10,2020-04-01 00:01:00,"
+        "2020-04-01 01:01:00,3600.0,50,1-00:00:00,3,10G,V100|A100\n",
+    )
+    assert recognise.read(path).jobs == [
+        Load(
+            at=0.0, seconds=3600.0, gpus=2.0, user="ada", name="resnet", queue="vc1", priority=3,
+            cpus=8.0, ram=65536, memory=10240, limit=86400, models=("V100", "A100"),
+        )
+    ]  # fmt: skip
+
+
+def test_a_duration_is_the_time_between_start_and_end_where_none_is_given(tmp_path: Path) -> None:
+    path = written(tmp_path, "submit,start,end,gpus\n0,10,70,1\n5,80,None,1\n6,,,1\n7,90,90,1\n")
+    found = recognise.read(path)
+    assert [job.seconds for job in found.jobs] == [60.0]
+    assert found.notes == [
+        "2 jobs left out that did not end, or never began.",
+        "1 job left out that ran for no time at all.",
+    ]
+
+
+def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "submit_time_ms,runtime_minutes,gpus,time_limit_hours\n"
+        "1600000000500,2,1,1.5\n1600000001000,3,1,\n",
+    )
+    assert recognise.read(path).jobs == [
+        Load(at=0.0, seconds=120.0, limit=5400),
+        Load(at=0.5, seconds=180.0),
+    ]
+
+
+def test_jobs_without_gpus_are_kept_if_they_ask_for_processors(tmp_path: Path) -> None:
+    path = written(tmp_path, "submit,duration,gpus,cpus\n0,5,0,4\n1,5,0,0\n2,5,1,\n")
+    found = recognise.read(path)
+    assert [(job.gpus, job.cpus) for job in found.jobs] == [(0.0, 4.0), (1.0, 0.0)]
+    assert found.notes == [
+        "1 job left out that asked for no GPU and no processor.",
+        "1 job asks for processors only.",
+    ]
+
+
+def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) -> None:
+    found = recognise.read(written(tmp_path, "start_time,end_time,num_gpus\n20,25,1\n10,15,1\n"))
+    assert [job.at for job in found.jobs] == [0.0, 10.0]
+    assert found.notes == [
+        "No times of submission: jobs are taken to be submitted when they started."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "submit_time,duration,num_gpus\n0,5,1\n1,abc,1\n",
+            f"FILE, line 3: duration 'abc' is not a number of seconds, or D-HH:MM:SS; {OUT}",
+        ),
+        (
+            "submit_time,duration,num_gpus\n0,5,1\n\n1,5,many\n",
+            "FILE, line 4: num_gpus 'many' is not a number; correct the line or take it out.",
+        ),
+        (
+            "submit_time,duration,num_gpus\n0,-5,1\n",
+            f"FILE, line 2: duration '-5' is not a number of seconds from 0 up; {OUT}",
+        ),
+        (
+            "submit_time,duration,num_gpus\nyesterday,5,1\n",
+            (
+                "FILE, line 2: submit_time 'yesterday' is not a number of seconds or"
+                f" a date such as 2026-11-01 12:00:00; {OUT}"
+            ),
+        ),
+        (
+            "submit_time,duration,num_gpus\n1600000000500,5,1\n",
+            (
+                "FILE, line 2: submit_time '1600000000500' is not a number of seconds"
+                f" (in milliseconds, end the column's name in _ms); {OUT}"
+            ),
+        ),
+        (
+            "submit_time,duration,num_gpus\n0,5\n",
+            f"FILE, line 2: expected 3 cells as in the first line, and there are fewer; {OUT}",
+        ),
+        (
+            "submit,start,end,gpus\n0,10,5,1\n",
+            "FILE, line 2: the job ends (5) before it starts (10); correct the line.",
+        ),
+        (
+            "submit_time,duration,user\n0,5,ada\n",
+            f"FILE, line 1: no column has a name for numbers of GPUs (num_gpus); {RENAME}",
+        ),
+        (
+            "duration,gpus\n5,1\n",
+            f"FILE, line 1: no column has a name for times of submission (submit_time); {RENAME}",
+        ),
+        (
+            "submit_time,gpus\n5,1\n",
+            (
+                "FILE, line 1: no column has a name for durations"
+                f" (duration, or start_time and end_time); {RENAME}"
+            ),
+        ),
+        ("", "FILE, line 1: the file is empty; name one with jobs in it."),
+        (
+            "submit_time,duration,num_gpus\n",
+            "FILE has no job that ran; name a file with some.",
+        ),
+        (
+            "submit_time,duration,num_gpus\n1,0,1\n",
+            (
+                "FILE has no job that ran (1 job left out that ran for no time at all.); "
+                "name a file with some."
+            ),
+        ),
+        (
+            "Dear diary\n",
+            (
+                "FILE, line 1: this is none of the formats that we know; write a table with the "
+                "columns submit_time,duration,num_gpus, or name its format with --format."
+            ),
+        ),
+        (
+            "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\n",
+            "FILE, line 1: this is a list of machines; name the one of the jobs.",
+        ),
+    ],
+)
+def test_a_bad_table_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    assert refusal(written(tmp_path, text)) == sentence
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "FILE is a directory; name one file in it."
+    absent = "FILE cannot be read (No such file or directory); check its name."
+    assert refusal(tmp_path / "nothing") == absent
+    whole = gzip.compress((SAMPLES / "csv/itp.csv").read_bytes())
+    cut = tmp_path / "cut"
+    cut.write_bytes(whole[: len(whole) // 2])
+    assert refusal(cut).startswith("FILE is a damaged gzip file (")
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"submit,duration,gpus,user\n0,5,1,J\xf6rg\n")
+    assert refusal(latin) == (
+        "FILE is no text in UTF-8; name a file of one of the formats in docs/traces.md."
+    )
+    assert refusal(SAMPLES / "csv/itp.csv", "xml") == (
+        "--format xml is none of csv, sacct, swf, history, journal, muri, pollux, gavel, openb; "
+        "write one of them."
+    )
+
+
+CELL = st.one_of(
+    st.floats(allow_nan=True).map(str), st.text(max_size=8), st.sampled_from(["", "-", "None"])
+)
+
+
+@given(st.lists(st.lists(CELL, min_size=3, max_size=4), max_size=4))
+def test_any_table_is_read_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    lines = ["submit_time,duration,num_gpus,priority", *(",".join(row) for row in rows)]
+    path.write_text("\n".join(lines), "utf-8", errors="replace")
+    said, jobs = "", []
+    try:
+        jobs = columns.read(path).jobs
+    except BadTrace as error:
+        said = str(error)
+    assert not jobs or jobs[0].at == 0.0
+    assert all(job.seconds > 0 and job.gpus > 0 for job in jobs)
+    assert jobs or (said.startswith(str(path)) and said.endswith("."))
+
+
+# -- Muri, Slurm, SWF ---------------------------------------------------------------------
+
+
+def test_muri_counts_in_milliseconds() -> None:
+    found = recognise.read(SAMPLES / "muri/trace.csv")
+    assert found.jobs[:2] == [
+        Load(at=0.0, seconds=2868294.0, gpus=1.0, name="dqn"),
+        Load(at=201694.0, seconds=4472936.0, gpus=8.0, name="dqn"),
+    ]
+    assert found.notes == [
+        "All times of the file are milliseconds.",
+        "Its priorities are passed over.",
+    ]
+
+
+def test_muri_needs_its_columns() -> None:
+    assert refusal(SAMPLES / "csv/philly.csv", "muri") == (
+        "FILE, line 1: there is no column submit_time; add it, or let the format be recognised."
+    )
+
+
+def test_sacct_gives_what_jobs_asked_for() -> None:
+    found = recognise.read(SAMPLES / "sacct/jobs.txt")
+    assert [(job.at, job.seconds, job.gpus, job.limit, job.models) for job in found.jobs] == [
+        (0.0, 5400.0, 1.0, 7200, ()),
+        (30.0, 86410.0, 8.0, 86400, ("a100",)),
+        (600.0, 1800.0, 1.0, None, ()),
+        (600.0, 1200.0, 1.0, None, ()),
+        (720.0, 600.0, 0.0, None, ()),
+        (1200.0, 7200.0, 16.0, 14400, ()),
+        (1800.0, 930.0, 1.0, 1800, ("v100",)),
+    ]
+    prepared = found.jobs[4]
+    assert (prepared.user, prepared.queue, prepared.name) == ("dan", "cpu", "preprocess|step two")
+    assert (prepared.cpus, prepared.ram) == (16.0, 64000)
+    assert found.jobs[5].ram == 1024 * 1024
+    assert found.notes == [
+        "2 jobs left out that never started.",
+        "1 job left out that had not ended.",
+        "1 job left out that ran for no time at all.",
+        "1 job asks for processors only.",
+    ]
+
+
+def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "JobIDRaw|Submit|Start|End|TimelimitRaw|AllocTRES|\n"
+        "7|1700000000|1700000100|1700000160|90|cpu=4,gres/gpu:a100=1,gres/gpu:v100=1|\n",
+    )
+    assert recognise.read(path).jobs == [
+        Load(at=0.0, seconds=60.0, gpus=2.0, cpus=4.0, limit=5400, models=("a100", "v100"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "JobID|Submit|Elapsed\n",
+            f"FILE, line 1: there is no column AllocTRES; type: {sacct.COMMAND}",
+        ),
+        (
+            "JobID|Submit|Elapsed|AllocTRES\n1|noon|00:01:00|gres/gpu=1\n",
+            (
+                "FILE, line 2: Submit 'noon' is not a number of seconds or"
+                f" a date such as 2026-11-01 12:00:00; {OUT}"
+            ),
+        ),
+        (
+            "JobID|Submit|Elapsed|AllocTRES\n1|0|soon|gres/gpu=1\n",
+            f"FILE, line 2: Elapsed 'soon' is not a number of seconds, or D-HH:MM:SS; {OUT}",
+        ),
+        (
+            "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00|gres/gpu=x\n",
+            "FILE, line 2: gres/gpu 'x' is not a number; correct the line or take it out.",
+        ),
+        (
+            "JobID|Submit|Elapsed|Timelimit|AllocTRES\n1|0|00:01:00|long|gres/gpu=1\n",
+            f"FILE, line 2: Timelimit 'long' is not a duration such as 1-00:00:00; {OUT}",
+        ),
+        (
+            "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00\n",
+            f"FILE, line 2: expected 4 cells as in the first line, and there are 3; {OUT}",
+        ),
+    ],
+)
+def test_bad_sacct_output_is_refused_with_its_line(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    assert refusal(written(tmp_path, text)) == sentence
+
+
+def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
+    found = recognise.read(SAMPLES / "swf/example.swf")
+    assert found.jobs[0] == Load(
+        at=0.0, seconds=8936.0, gpus=4.0, user="user5", name="program2", queue="queue2", limit=18472
+    )
+    assert (len(found.jobs), len(found.nodes)) == (27, 16)
+    assert {len(node.types["gpu"]) for node in found.nodes} == {8}
+    assert found.notes == [
+        "One processor stands for one GPU.",
+        "The machine is 16 nodes of 8 processors.",
+        "2 jobs left out that never ran, or for no time at all.",
+        "1 job left out since others tell the whole of them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "nodes", "note"),
+    [
+        ("", [], "The header does not tell the size of the machine."),
+        ("; MaxProcs: 430\n; MaxNodes: 338\n", [430], "The machine is one pool of 430 processors."),
+        ("; MaxProcs: 128\n; MaxNodes: 128\n", [128], "The machine is one pool of 128 processors."),
+        (";MaxNodes: 3 (was 4)\n", [3], "The machine is one pool of 3 processors."),
+    ],
+)
+def test_swf_machines(tmp_path: Path, header: str, nodes: list[int], note: str) -> None:
+    line = "1 0 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
+    found = recognise.read(written(tmp_path, header + line))
+    assert [len(node.types["gpu"]) for node in found.nodes] == nodes
+    assert found.notes == ["One processor stands for one GPU.", note]
+    assert found.jobs == [Load(at=0.0, seconds=10.0)]
+
+
+def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert refusal(written(tmp_path, "; Version: 2\n1 2 3\n")) == (
+        "FILE, line 2: expected 18 numbers, and there are 3; correct the line or take it out."
+    )
+    line = "1 0 -1 x 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
+    assert refusal(written(tmp_path, "; Version: 2\n" + line)) == (
+        "FILE, line 2: expected 18 numbers, and one of them is none; correct the line or take it "
+        "out."
+    )
+
+
+# -- machines -----------------------------------------------------------------------------
+
+
+def shape(text: str) -> list[tuple[str, int, str | None]]:
+    return [
+        (node.name, len(node.types["gpu"]), node.types["gpu"][0].model)
+        for node in sizing.machines(text)
+    ]
+
+
+def test_machines_as_they_are_typed() -> None:
+    assert shape("2x8") == [("node0001", 8, None), ("node0002", 8, None)]
+    assert shape("1x4:v100 + 2x2:p100") == [
+        ("node0001", 4, "v100"), ("node0002", 2, "p100"), ("node0003", 2, "p100"),
+    ]  # fmt: skip
+    assert len(sizing.machines("20000x4")) == 20000
+    assert sizing.machines("20000x4")[0].name == "node00001"
+
+
+def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> None:
+    first, second = sizing.machines("1x4:v100,cpus=32+1x4:p100,cpus=64,ram=512G,memory=16G")
+    assert first.types["cpu"][0].capacity == 32_000
+    assert second.types["cpu"][0].capacity == 64_000
+    for node in (first, second):
+        assert [facts.name for facts in (*node.types["cpu"], *node.types["mem"])] == ["pool"] * 2
+        assert node.types["mem"][0].capacity == 512 * 1024
+        assert node.types["gpu"][3].memory == 16 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("8y8", "--cluster '8y8' is not a number of machines, x and the GPUs of each; "),
+        ("0x8", "--cluster '0x8' is not a number of machines, x and the GPUs of each; "),
+        ("", "--cluster '' is not a number of machines, x and the GPUs of each; "),
+        ("2x4,gpu=3", "--cluster '2x4,gpu=3': 'gpu=3' is none of cpus=, ram= and memory=; "),
+        ("2x4,cpus=x", "--cluster '2x4,cpus=x': cpus=x is not a number of cores; "),
+        ("2x0", "--cluster '2x0' has machines with nothing in them; "),
+        ("9999999x9", "--cluster '9999999x9' has more than 10,000,000 GPUs; "),
+    ],
+)
+def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
+    with pytest.raises(BadValue) as caught:
+        sizing.machines(text)
+    example = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G."
+    assert str(caught.value) == sentence + example
+
+
+def load(at: float, seconds: float, gpus: float, **more: object) -> Load:
+    return Load(at=at, seconds=seconds, gpus=gpus, **more)  # type: ignore[arg-type]
+
+
+def test_as_many_machines_as_the_load_asks_for() -> None:
+    jobs = [load(0, 800, 4), load(500, 800, 4), load(1000, 800, 8)]
+    nodes = sizing.sized(Workload(title="", jobs=jobs), load=0.8)
+    # 12,800 GPU-seconds in 1,000 s at 80 %: 16 GPUs.
+    assert [len(node.types["gpu"]) for node in nodes] == [8, 8]
+    assert len(sizing.sized(Workload(title="", jobs=jobs), load=0.8, per_node=4)) == 4
+
+
+def test_the_largest_job_always_fits() -> None:
+    jobs = [load(0, 1, 17), load(1e6, 1, 1)]
+    assert len(sizing.sized(Workload(title="", jobs=jobs))) == 3
+
+
+def test_jobs_that_come_all_at_once_get_machines_too() -> None:
+    assert len(sizing.sized(Workload(title="", jobs=[load(0, 60, 8)] * 8))) == 10
+
+
+def test_machines_have_the_models_cores_and_memory_that_jobs_ask_for() -> None:
+    jobs = [
+        load(0, 100, 1, models=("a100",), cpus=48.0, ram=1000),
+        load(0, 100, 1),
+        load(100, 100, 2, models=("v100",)),
+    ]
+    nodes = sizing.sized(Workload(title="", jobs=jobs))
+    assert [node.types["gpu"][0].model for node in nodes] == ["a100", "v100"]
+    assert {node.types["cpu"][0].capacity for node in nodes} == {48_000}
+    assert {node.types["mem"][0].capacity for node in nodes} == {1000}
+
+
+def test_machines_are_of_the_model_on_which_jobs_are_fastest() -> None:
+    class Uneven:
+        def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
+            return {"k80": 0.2, "p100": 0.5, "v100": 1.0}[model]
+
+        def beside(self, other: object, model: str) -> float:
+            return 0.0
+
+    job = load(0, 100, 4, models=("k80", "v100", "p100"), speed=Uneven())
+    (node,) = sizing.sized(Workload(title="", jobs=[job]))
+    assert {facts.model for facts in node.types["gpu"]} == {"v100"}
+
+
+def test_jobs_of_processors_only_get_machines_without_gpus() -> None:
+    jobs = [load(0, 100, 0, cpus=64.0), load(100, 100, 0, cpus=64.0)]
+    nodes = sizing.sized(Workload(title="", jobs=jobs))
+    assert [list(node.types) for node in nodes] == [["cpu"]] * 3
+
+
+def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
+    jobs = [
+        load(0, 1, 1, cpus=4.0, models=("a100",)),
+        load(1, 1, 0, cpus=4.0),
+        load(2, 1, 64),
+        load(3, 1, 16),
+    ]
+    given = Workload(title="x", jobs=jobs, notes=["before"])
+    fitted = sizing.fitted(given, sizing.machines("2x8"))
+    assert fitted.jobs == [load(0, 1, 1), load(3, 1, 16)]
+    assert fitted.notes == [
+        "before",
+        "What jobs ask of processors is passed over: no machine names any.",
+        "What jobs ask of GPU models is passed over: no machine names any.",
+        "2 jobs left out that no such cluster can run.",
+    ]
+    roomy = sizing.machines("8x8:a100,cpus=64")
+    assert sizing.fitted(given, roomy) is given
+    others = sizing.fitted(given, sizing.machines("8x8:NVIDIA V100,cpus=64"))
+    assert others.jobs == jobs[1:]
+    assert sizing.fitted(given, sizing.machines("8x8:NVIDIA A100,cpus=64")) is given

@@ -1,0 +1,201 @@
+"""Stoker's own records as a workload: the journal by its store and its file, and the history."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
+from stoker.core.job import Job, Past, Progress, Spec, Training
+from stoker.core.lifecycle import JobState
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import Rest
+from stoker.simulate.traces import history, journal, recognise
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.workload import Load
+from stoker.store.memory import MemoryStore
+from stoker.store.port import Batch, Store
+from stoker.store.sqlite import SqliteStore
+
+SAMPLE = Path(__file__).parent / "traces/history/history.json"
+BOX = NodeFacts("box", {"gpu": tuple(DeviceFacts(str(n)) for n in range(4))})
+NOW = 10_000.0
+
+
+def spec(request: Request, **more: Any) -> Spec:
+    common = {
+        "kind": "line", "user": "ada", "directory": "/tmp", "shell": "/bin/sh",
+        "environment": "x", "name": "train",
+    }  # fmt: skip
+    return Spec(request=request, **{**common, **more})
+
+
+SPECS = {
+    "one": spec(Request(gpus=GpuAsk(1000)), limit=7200),
+    "wide": spec(
+        Request(gpus=GpuAsk(4000, model="a100"), cpus=8000, memory=100, machines=2), queue="large"
+    ),
+    "epochs": spec(Request(gpus=GpuAsk(1000, most=4000)), training=Training(epochs=10)),
+    "other": spec(Request(cpus=2000), name="prepare", restartable=True),
+}
+
+
+def job(id: int, spec: str, state: str, at: float, *spans: tuple[float, float], **more: Any) -> Job:
+    past = tuple(Past(n, start, end, "done") for n, (start, end) in enumerate(spans))
+    ended = {"ended_at": past[-1].ended_at, "started_at": past[-1].started_at} if past else {}
+    return Job(
+        id=id, spec=spec, name=SPECS[spec].name, user="ada", state=JobState(state),
+        submitted_at=at, past=past, **{**ended, **more},
+    )  # fmt: skip
+
+
+JOBS = [
+    job(1, "one", "COMPLETED", 1000.0, (1100.0, 1200.0), (1300.0, 1500.0)),
+    job(2, "wide", "FAILED", 1010.0, (1010.0, 1060.0), priority=5),
+    job(3, "one", "CANCELLED", 1020.0, ended_at=1030.0),
+    job(4, "epochs", "RUNNING", 1030.0, started_at=9600.0, last_devices=("0", "1"),
+        progress=Progress(epochs=4, ran=400.0),
+        placement=Placement("box", (Take("gpu", "0", 1000), Take("gpu", "1", 1000)))),
+    job(5, "one", "PENDING", 9000.0),
+    job(6, "other", "PENDING", 9500.0),
+]  # fmt: skip
+
+
+def filled(store: Store) -> Store:
+    store.claim()
+    store.commit(
+        Batch(
+            events=[e.JobHeld(at=NOW, job=5)], jobs=JOBS, dropped=[2],
+            rest=Rest(nodes={"box": BOX}), blobs={}, secrets={}, keys=[], specs=SPECS,
+        ),
+        force=True,
+    )  # fmt: skip
+    return store
+
+
+EXPECTED = [
+    Load(at=0.0, seconds=300.0, gpus=1.0, user="ada", name="train", queue="default", limit=7200,
+         steady=True),
+    Load(at=10.0, seconds=50.0, gpus=8.0, user="ada", name="train", queue="large", priority=5,
+         cpus=16.0, ram=200, models=("a100",), steady=True),
+    # 400 s before and 400 s now for 4 of 10 epochs.
+    Load(at=30.0, seconds=2000.0, gpus=2.0, user="ada", name="train", queue="default"),
+    # Jobs of its name took 300 and 50 s.
+    Load(at=8000.0, seconds=175.0, gpus=1.0, user="ada", name="train", queue="default", limit=7200,
+         steady=True),
+    # Nothing is known of its like: what all took.
+    Load(at=8500.0, seconds=175.0, gpus=0.0, user="ada", name="prepare", queue="default", cpus=2.0),
+]  # fmt: skip
+NOTES = [
+    "1 job left out that never ran.",
+    (
+        "Not ended: 3 jobs, taken to need what the epochs done, jobs of the same name or the time "
+        "limit tell."
+    ),
+    "Elastic: 1 job, taken with the GPUs held last.",
+]
+
+
+def test_a_store_gives_finished_running_and_waiting_jobs_and_the_machines() -> None:
+    found = journal.read(filled(MemoryStore()))
+    assert found.jobs == EXPECTED
+    assert found.notes == NOTES
+    assert list(found.nodes) == [BOX]
+
+
+def test_the_file_of_the_journal_is_only_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    store = filled(SqliteStore(str(path)))
+    try:
+        found = recognise.read(path)  # while a daemon has it open
+        assert found == msgspec.structs.replace(journal.read(store), title="journal")
+        assert found.jobs == EXPECTED
+    finally:
+        store.close()
+    before = path.read_bytes()
+    assert recognise.read(path) == found
+    assert path.read_bytes() == before
+
+
+def test_nothing_is_left_beside_a_backup(tmp_path: Path) -> None:
+    store = filled(SqliteStore(str(tmp_path / "journal.db")))
+    (tmp_path / "kept").mkdir()
+    store.backup(str(tmp_path / "kept/copy"))
+    store.close()
+    (tmp_path / "kept").chmod(0o500)
+    try:
+        assert recognise.read(tmp_path / "kept/copy").jobs == EXPECTED
+        assert [each.name for each in (tmp_path / "kept").iterdir()] == ["copy"]
+    finally:
+        (tmp_path / "kept").chmod(0o700)
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "music.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE songs (name TEXT)")
+    db.close()
+    with pytest.raises(BadTrace) as caught:
+        recognise.read(path)
+    assert str(caught.value) == (
+        f"{path} cannot be read as a journal of stoker (no such table: events); make a copy of "
+        "yours with: stoker db backup FILE"
+    )
+
+
+def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "journal.db"
+    filled(SqliteStore(str(path))).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(BadTrace, match=r"newer stoker \(layout 99, this one knows \d+\); upgrade"):
+        recognise.read(path)
+
+
+def test_an_empty_store_has_nothing_to_simulate() -> None:
+    store = MemoryStore()
+    store.claim()
+    with pytest.raises(BadTrace) as caught:
+        journal.read(store)
+    assert str(caught.value) == ("this lab has no job that ran; submit some, or name another file.")
+
+
+def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
+    found = history.read(SAMPLE)
+    assert len(found.jobs) == 19
+    assert found.jobs[0] == Load(
+        at=0.0, seconds=13088.0, gpus=2.0, user="cleo", name="eval", queue="default", limit=28800,
+        steady=True,
+    )  # fmt: skip
+    assert found.jobs[3].seconds == 5539.0  # 4,639 in the first attempt, 900 in the second
+    (elastic,) = [job for job in found.jobs if job.name.endswith("batch 64")]
+    assert (elastic.gpus, elastic.seconds, elastic.steady) == (3.0, 5000.0, False)
+    assert found.notes == [
+        "1 job left out that never ran.",
+        "Elastic: 1 job, taken with the GPUs held last.",
+        "3 jobs of the past not in the file; see --limit.",
+    ]
+
+
+def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"jobs": [{"id": "a"}]}')
+    with pytest.raises(BadTrace) as caught:
+        recognise.read(path)
+    assert str(caught.value) == (
+        f"{path} is not what `stoker history --json` prints (Expected `int`, got `str` - at "
+        "`$.jobs[0].id`); type: stoker history --json --limit 1000000 > FILE"
+    )
+    path.write_text('{"jobs": [{"id": 7, "submitted_at": "noon", "state": "COMPLETED"}]}')
+    with pytest.raises(BadTrace) as caught:
+        recognise.read(path)
+    assert str(caught.value) == (
+        f"{path}: job 7 cannot be read (a number of seconds or a date such as 2026-11-01 12:00:00)."
+    )
