@@ -118,7 +118,8 @@ class Device:
 
     def copy(self) -> Device:
         """The same device in a ledger of its own, for what-if questions."""
-        twin = Device(self.type, self.facts)
+        twin = Device.__new__(Device)
+        twin.type, twin.facts, twin.name, twin.kind = self.type, self.facts, self.name, self.kind
         twin.free, twin.memory_free, twin.others = self.free, self.memory_free, self.others
         twin.stranger, twin.stranger_memory = self.stranger, self.stranger_memory
         twin.drained, twin.gone, twin.slivers = self.drained, self.gone, self.slivers
@@ -175,8 +176,10 @@ class Node:
         """The same node in a ledger of its own."""
         twin = Node(self.name, self.number)
         twin.closed = self.closed
-        for device in self.devices():
-            twin.add(device.copy())
+        for type, devices in self.types.items():
+            twin.types[type] = copies = [device.copy() for device in devices]
+            for device in copies:
+                twin.by_name[type, device.name] = device
         return twin
 
     @property

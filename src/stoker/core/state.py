@@ -508,7 +508,7 @@ class State:
         level, until = rank(known, at) if known.rules.preempts else (0.0, inf)
         if known.rules.fair:
             level += self.line.handicaps.get(job.user, 0.0)
-        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0)
+        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, at)
         if until < inf:
             heappush(self.drift, (until, job.id))
 

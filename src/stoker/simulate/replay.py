@@ -83,13 +83,16 @@ class Replay:
         parameters: dict[str, float] | None = None,
         assumed: Assumed | None = None,
         pieces: int = 0,
+        state: State | None = None,
     ) -> None:
+        """With a state, that of a real daemon (or a copy) is played on; see `carry_on`."""
         self.workload, self.nodes, self.name = workload, nodes, policy
         self.parameters, self.assumed = parameters or {}, assumed or Assumed()
         rules = POLICIES[policy]
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
-        self.state = State()
+        self.given = state is not None
+        self.state = state or State()
         self.courses: dict[int, Course] = {}
         self.todo: list[tuple[float, int, str, int, int]] = []
         """What happens next: when, in which order, what, to which job, and its version."""
@@ -104,9 +107,13 @@ class Replay:
 
     def run(self, heard: Callable[[int], None] = lambda done: None) -> Run:
         """Play it all."""
-        self._apply(e.PolicyChosen(at=0.0, queue="*", name=self.name, parameters=self.parameters))
-        for facts in self.nodes:
-            self._apply(e.NodeJoined(at=0.0, facts=facts))
+        if not self.given:
+            chosen = e.PolicyChosen(
+                at=0.0, queue="*", name=self.name, parameters=self.parameters
+            )
+            self._apply(chosen)
+            for facts in self.nodes:
+                self._apply(e.NodeJoined(at=0.0, facts=facts))
         jobs, at = self.workload.jobs, 0
         while at < len(jobs) or self.todo:
             arrival = jobs[at].at if at < len(jobs) else inf
@@ -124,6 +131,17 @@ class Replay:
             self._turn(wishes)
             heard(self.diary.ended)
         return self._told()
+
+    def carry_on(self, id: int, load: Load, left: float) -> None:
+        """A job that the given state knows already needs so many seconds more."""
+        job = self.state.jobs[id]
+        course = self.courses[id] = Course(load)
+        course.done, course.attempt = max(load.seconds - left, 0.0), job.attempt
+        if job.placement is not None:
+            course.placement, course.begin = job.placement, self.now
+            course.end = course.when(load.seconds)
+            self._later(course.end, "end", id, course.version)
+            self.diary.begun(id, load, self.now, job.placement)
 
     def _turn(self, wishes: list[object]) -> None:
         """One cycle of the core, until it wishes for nothing more."""
@@ -155,14 +173,14 @@ class Replay:
         request = self._request(load)
         training = self._training(load)
         limit = load.limit
-        key = (request, training, limit, load.user, load.name, load.queue)
+        key = (request, training, limit, load.user, id, load.queue)
         hash = self.specs.get(key)
         wishes: list[object] = []
         if hash is None or hash not in self.state.specs:
             hash = self.specs[key] = hash or str(len(self.specs))
             spec = Spec(
                 kind="argv", user=load.user, directory="/", shell="", environment="",
-                request=request, name=load.name, queue=load.queue or "default", limit=limit,
+                request=request, name=f"{load.name}#{id}", queue=load.queue or "default", limit=limit,
                 training=training, steady=load.steady or self.assumed.steady,
             )  # fmt: skip
             wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))

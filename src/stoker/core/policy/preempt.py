@@ -236,7 +236,8 @@ def _offers(state: State, found: JobClass, at: float) -> Iterator[Offer]:
         if -priority == urgency:
             if least is None or not state.preempts(job):
                 continue
-            state.stand_anew(job, at)
+            if not state.victims.is_of(id, at):
+                state.stand_anew(job, at)
             if state.victims.level(id) <= least or not _had_its_time(state, job, at):
                 continue
         yield Offer(job)

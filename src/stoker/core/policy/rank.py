@@ -9,7 +9,7 @@ What it has had so far becomes more, in steps at moments that are known in advan
 
 from __future__ import annotations
 
-from math import ceil, floor, inf, log2
+from math import floor, inf, log2
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ LEAST = 1.0
 """Nobody needs less than a second."""
 STEP = 0.5
 """What a job has had counts in steps of half a doubling."""
+SOON = 1.0
+"""Nobody is looked at again within a second, however the moments are rounded."""
 CORES = 8
 """So many cores without a GPU count as much as one GPU."""
 
@@ -98,7 +100,7 @@ def _had(job: Job, rules: Policy, at: float, weight: float) -> Rank:
     level = step * STEP + log2(weight)
     if job.placement is None or job.started_at is None:
         return level, inf
-    return level, at + 2 ** ((step + 1) * STEP) - attained(job, at)
+    return level, at + max(2 ** ((step + 1) * STEP) - attained(job, at), SOON)
 
 
 def _attained_step(job: Job, rules: Policy, at: float, weight: float) -> Rank:
@@ -106,8 +108,7 @@ def _attained_step(job: Job, rules: Policy, at: float, weight: float) -> Rank:
     step = sum(service >= each for each in rules.steps)
     if step == len(rules.steps) or job.started_at is None or job.placement is None:
         return float(step), inf
-    # A little later than needed, so that no rounding leaves it below the step.
-    return float(step), at + ceil((rules.steps[step] - service) / weight)
+    return float(step), at + max((rules.steps[step] - service) / weight, SOON)
 
 
 def gpus_of(request: Request) -> float:

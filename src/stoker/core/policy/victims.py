@@ -16,14 +16,23 @@ class Victims:
     def __init__(self) -> None:
         self._seats: list[Seat] = []
         self._seat: dict[int, Seat] = {}
+        self._as_of: dict[int, float] = {}
 
-    def put(self, job: int, priority: int, level: float, started: float) -> None:
-        """Enter a job, or move it."""
+    def put(self, job: int, priority: int, level: float, started: float, at: float) -> None:
+        """Enter a job, or move it, by what is known at some moment."""
+        self._as_of[job] = at
         seat = (-priority, level, started, job)
-        if self._seat.get(job) != seat:
-            self.drop(job)
-            insort(self._seats, seat)
-            self._seat[job] = seat
+        before = self._seat.get(job)
+        if before == seat:
+            return
+        if before is not None:
+            del self._seats[bisect_left(self._seats, before)]
+        insort(self._seats, seat)
+        self._seat[job] = seat
+
+    def is_of(self, job: int, at: float) -> bool:
+        """Whether it stands where it should at this moment."""
+        return self._as_of[job] == at
 
     def level(self, job: int) -> float:
         """Where its policy puts a job."""
@@ -32,6 +41,7 @@ class Victims:
     def drop(self, job: int) -> None:
         """It does not run any more."""
         seat = self._seat.pop(job, None)
+        self._as_of.pop(job, None)
         if seat is not None:
             del self._seats[bisect_left(self._seats, seat)]
 

@@ -34,7 +34,7 @@ from stoker.core.units import THOUSAND
 
 LOOKS = 16
 """So many machines of a cell are tried, which may or may not have enough."""
-CELLS = 192
+CELLS = 128
 """A request looks at about so many cells."""
 CLOSER = 8
 """Of so many machines, from the cells that promise most, the costs are compared exactly."""
@@ -202,14 +202,15 @@ class Yard:
             keys = costs.serving(group, ask, foresight)
             share = max(CELLS // (len(groups) * max(len(keys), 1)), 4)
             for key in keys:
-                known = costs.by_slot.setdefault(key, {})
-                slot = group.slots[key]
+                slot, lost = group.slots[key], costs.of_gap(key, ask, foresight)
                 for where in slot.some(least, share):
-                    found = known.get(where)
-                    if found is None:
-                        found = known[where] = costs.work_out(ask, foresight, key, where, least)
-                    if found is not _NEVER:
+                    beside = costs.beside.get(where)
+                    if beside is None:
+                        beside = costs.work_out(ask, foresight, where, least)
+                    loss, gpus, cpu = beside
+                    if gpus >= 0:
                         cell = slot.cells[where]
+                        found = (steps(lost + loss), gpus, cpu)
                         heap.append((found, cell.stands[0][2], key, cell))
         heapify(heap)
         while heap:
@@ -258,52 +259,52 @@ class Yard:
         return found
 
 
+_Beside = tuple[float, int, int]
+"""What is lost for want of cores and memory, and the GPUs and cores that are left."""
+_NEVER: _Beside = (0.0, -1, -1)
+"""No machine there has enough."""
+
+
 class _Costs:
     """What one request costs, as far as it has been worked out."""
 
-    __slots__ = ("beside", "by_slot", "gaps")
+    __slots__ = ("beside", "gaps")
 
     def __init__(self) -> None:
-        self.gaps: dict[int, tuple[float, int]] = {}
-        self.by_slot: dict[int, dict[_Where, Cost]] = {}
-        self.beside: dict[_Where, float] = {}
+        self.gaps: dict[int, float] = {}
+        self.beside: dict[_Where, _Beside] = {}
 
     def serving(self, group: _Group, ask: Ask, foresight: Foresight) -> list[int]:
         """In which slots to look for what is asked for."""
         if not ask.gpus:
-            return [0] if 0 in group.slots else []
-        whole, part = divmod(ask.gpus, THOUSAND)
-        if whole:
-            return [key for key in group.slots if key >= whole * THOUSAND]
-        least = part // GRAIN * GRAIN
-        ranked = []
-        for key in group.slots:
-            if least <= key < THOUSAND and key:
-                rank = self.gaps.get(key)
-                if rank is None:
-                    lost = loss_of_gap(foresight, ask, max(key, part))
-                    rank = self.gaps[key] = (lost, key)
-                ranked.append(rank)
-        gaps = [key for _, key in nsmallest(GAPS, ranked)]
-        return gaps + [key for key in group.slots if key >= THOUSAND]
+            return [0]
+        least = ask.gpus // GRAIN * GRAIN
+        if least >= THOUSAND:
+            return [key for key in group.slots if key >= ask.gpus // THOUSAND * THOUSAND]
+        whole = [key for key in group.slots if key >= THOUSAND]
+        gaps = [key for key in group.slots if least <= key < THOUSAND and key]
+        if len(gaps) > GAPS:
+            gaps = nsmallest(GAPS, gaps, lambda key: (self.of_gap(key, ask, foresight), key))
+        return gaps + whole
 
-    def work_out(
-        self, ask: Ask, foresight: Foresight, key: int, where: _Where, least: _Where
-    ) -> Cost:
-        """What it costs on a machine that has the least that all in a cell have."""
-        if where[0] < least[0] or where[1] < least[1] or where[2] < least[2]:
-            return _NEVER
-        gpus, cpu, mem = _corner(where)
-        gpus, cpu, mem = max(gpus, ask.gpus), max(cpu, ask.cpu), max(mem, ask.mem)
-        beside = self.beside.get(where)
-        if beside is None:
-            beside = self.beside[where] = loss_beside(foresight, ask, gpus, cpu, mem)
-        loss = beside + loss_of_gap(foresight, ask, min(max(key, ask.gpus % THOUSAND), THOUSAND))
-        return steps(loss), gpus - ask.gpus, cpu - ask.cpu
+    def of_gap(self, key: int, ask: Ask, foresight: Foresight) -> float:
+        """What is lost in the gaps of the GPUs of a slot."""
+        lost = self.gaps.get(key)
+        if lost is None:
+            gap = max(min(key, THOUSAND), ask.gpus % THOUSAND)
+            lost = self.gaps[key] = loss_of_gap(foresight, ask, gap)
+        return lost
 
-
-_NEVER: Cost = (0, -1, -1)
-"""Where no machine has enough."""
+    def work_out(self, ask: Ask, foresight: Foresight, where: _Where, least: _Where) -> _Beside:
+        """What is lost on a machine that has the least that all in a cell have."""
+        found = _NEVER
+        if where[0] >= least[0] and where[1] >= least[1] and where[2] >= least[2]:
+            gpus, cpu, mem = _corner(where)
+            gpus, cpu, mem = max(gpus, ask.gpus), max(cpu, ask.cpu), max(mem, ask.mem)
+            loss = loss_beside(foresight, ask, gpus, cpu, mem)
+            found = (loss, gpus - ask.gpus, cpu - ask.cpu)
+        self.beside[where] = found
+        return found
 
 
 def _kind(room: Room) -> _Kind:

@@ -1,0 +1,101 @@
+"""Pods that share GPUs, and the machines of their cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.core.cluster import DeviceFacts
+from stoker.simulate.traces import openb
+from stoker.simulate.traces.errors import BadTrace
+
+SAMPLE = Path(__file__).parent / "traces" / "openb" / "openb_pod_list_default.csv"
+HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"
+
+
+def pods(folder: Path, *lines: str, machines: str | None = None) -> Path:
+    path = folder / "pods.csv"
+    path.write_text(HEAD + "".join(f"{line}\n" for line in lines))
+    if machines is not None:
+        (folder / "my_node_list.csv").write_text(
+            "sn,cpu_milli,memory_mib,gpu,model\n" + machines + "\n"
+        )
+    return path
+
+
+def test_the_sample_has_pods_and_machines():
+    workload = openb.read(SAMPLE)
+    assert (len(workload.jobs), len(workload.nodes)) == (51, 31)
+    first = workload.jobs[0]
+    assert (first.at, first.seconds) == (0.0, 12902960 - 2690044)
+    assert (first.gpus, first.cpus, first.ram, first.models) == (0.46, 6.0, 12288, ())
+    assert [job.at for job in workload.jobs] == sorted(job.at for job in workload.jobs)
+
+
+def test_a_machine_has_pools_and_gpus_of_a_model(tmp_path: Path):
+    path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,2,P100\nn2,8000,1024,0,")
+    gpus, none = openb.read(path).nodes
+    assert gpus.types == {
+        "cpu": (DeviceFacts("pool", 64000),),
+        "mem": (DeviceFacts("pool", 262144),),
+        "gpu": tuple(DeviceFacts(str(n), index=n, model="P100") for n in range(2)),
+    }
+    assert (none.name, set(none.types)) == ("n2", {"cpu", "mem"})
+
+
+def test_a_pod_asks_for_parts_models_and_nothing(tmp_path: Path):
+    jobs = openb.read(
+        pods(
+            tmp_path, "a,500,10,1,250,V100M16|V100M32,3,5", "b,1000,10,8,1000,,4,9",
+            "c,1000,10,0,0,,5,9", "d,1000,10,2,500,,6,9",
+        )
+    )  # fmt: skip
+    assert [job.gpus for job in jobs.jobs] == [0.25, 8.0, 0.0, 2.0]
+    assert jobs.jobs[0].models == ("V100M16", "V100M32")
+    assert (jobs.jobs[0].cpus, jobs.jobs[0].at, jobs.jobs[1].at) == (0.5, 0.0, 1.0)
+    assert jobs.notes == [
+        "1 job asks for parts of several GPUs: taken as whole ones.",
+        "No table of machines (node_list) lies beside it.",
+    ]
+
+
+def test_pods_without_an_end_or_a_duration_are_left_out(tmp_path: Path):
+    workload = openb.read(
+        pods(tmp_path, "a,1,1,1,1000,,0,", "b,1,1,1,1000,,7,7", "c,1,1,1,1000,,7,8")
+    )
+    assert len(workload.jobs) == 1
+    assert workload.notes[:2] == [
+        "1 job left out for want of a beginning or an end.",
+        "1 job left out for want of a duration.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("a,x,1,1,1000,,0,5", "line 2: cpu_milli is 'x'; write a whole number."),
+        ("a,1,-1,1,1000,,0,5", "line 2: memory_mib is '-1'; write a whole number from 0 up."),
+        ("a,1,1,1,1001,,0,5", "line 2: gpu_milli is 1001; write at most 1000, one whole GPU."),
+        ("a,1,1,1,1000,,soon,5", "line 2: creation_time is 'soon'; write a number."),
+        ("a,1,,1,1000,,0,5", "line 2: memory_mib is ''; write a whole number."),
+    ],
+)
+def test_a_bad_cell_is_named(tmp_path: Path, line: str, sentence: str):
+    with pytest.raises(BadTrace) as error:
+        openb.read(pods(tmp_path, line))
+    assert str(error.value).endswith(sentence)
+
+
+def test_a_bad_table_of_machines_is_named(tmp_path: Path):
+    path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,many,P100")
+    with pytest.raises(BadTrace, match=r"my_node_list.csv, line 2: gpu is 'many'"):
+        openb.read(path)
+    (tmp_path / "other_node_list.csv").write_text("sn\n")
+    with pytest.raises(BadTrace, match="several tables of machines"):
+        openb.read(path)
+
+
+def test_a_table_without_a_column_is_refused(tmp_path: Path):
+    path = tmp_path / "pods.csv"
+    path.write_text("name,cpu_milli\na,1\n")
+    with pytest.raises(BadTrace, match="has no column memory_mib"):
+        openb.read(path)
