@@ -17,6 +17,7 @@ from stoker.core.dependency import Clause, Dependency, Standing
 from stoker.core.job import RANK_STEP, EarlySignal, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.place import could_ever
+from stoker.core.policy.rules import POLICIES
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import requests as ask
 from stoker.simulate.checks import unaccounted_processes
@@ -190,6 +191,17 @@ class AnyCourse(RuleBasedStateMachine):
     def limit_queue(self, most, gpus):
         self.box.do(ask.define_queue("narrow", max_running=most, max_gpus=gpus))
         self.box.do(ask.define_queue("strict", strict=True, devices=("0", "2")))
+
+    @rule(
+        name=st.sampled_from([*POLICIES, "planner", "planner", "auto", ""]),
+        queue=st.sampled_from(["*", "*", "default", "narrow", "strict"]),
+        quantum=st.sampled_from([None, 0.0, 10.0]),
+        patience=st.sampled_from([None, 60.0]),
+    )
+    def choose_policy(self, name, queue, quantum, patience):
+        given = {"quantum": quantum, "patience": patience} if name else {}
+        parameters = {key: value for key, value in given.items() if value is not None}
+        self.box.do(ask.choose_policy(name, queue, **parameters))
 
     # -- time and mishaps ---------------------------------------------------------------
 

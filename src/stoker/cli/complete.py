@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from stoker.cli.options import Option
 
 NOT_OF_JOBS = frozenset({
-    "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db",
-    "completion",
+    "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
+    "completion", "simulate", "what-if",
 })  # fmt: skip
 WORDS = {
     "daemon": ("start", "stop", "restart", "status", "run", "install"),
@@ -65,6 +65,8 @@ def candidates(words: list[str]) -> list[str]:
         return [FILES]
     if verb not in NOT_OF_JOBS:
         return jobs()
+    if verb == "policy":
+        return policies()
     if of_sweeps:
         return sweeps()
     if verb == "sweep" and len(words) == 2:
@@ -84,6 +86,15 @@ def jobs() -> list[str]:
     names = {clean(view["name"]): view["state"] for view in views if view.get("name")}
     found += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
     return [*found, "last\tthe newest submission", "all\tevery job that is not finished"]
+
+
+def policies() -> list[str]:
+    """Return the policies there are, with what they do."""
+    try:
+        views = connect(autostart=False).policies()["policies"]
+    except StokerError:
+        views = []
+    return [f"{view['name']}\t{clean(view['about'])}" for view in views]
 
 
 def sweeps() -> list[str]:

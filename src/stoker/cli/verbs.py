@@ -41,8 +41,16 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
     (
+        "Plan",
+        (
+            ("simulate", "replay recorded jobs under several policies, and compare them"),
+            ("what-if", "what another policy, more GPUs or another priority would change"),
+        ),
+    ),
+    (
         "Manage",
         (
+            ("policy", "by what queues are worked off; choose another policy"),
             ("drain", "start nothing more on a GPU"),
             ("undrain", "use a drained GPU again"),
             ("daemon", "start, stop, restart, status, run, install"),
@@ -79,4 +87,4 @@ def module_of(verb: str) -> str:
         return "stoker.feed.main"
     if verb == "door":
         return "stoker.frontdoors.door"
-    return f"stoker.cli.{verb.lstrip('_')}"
+    return f"stoker.cli.{verb.lstrip('_').replace('-', '_')}"

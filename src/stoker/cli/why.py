@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 USAGE = ("why JOB ...",)
 OPTIONS = (VERBOSE,)
+ARRIVAL, CAME_FIRST = "arrival", "came first"
+"""What goes without saying."""
 
 
 def main(argv: list[str]) -> int:
@@ -74,22 +76,40 @@ def told(reply: dict[str, Any]) -> list[str]:
     if any(said in text for said in _said(reply)):
         text = ""  # the machines below say it in more detail
     lines = [f"{head}: {text}" if text else f"{head}."]
-    if reply.get("position"):
-        ahead = reply.get("ahead") or []
-        names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
-        before = f"; before it: {names}" if ahead else ""
-        lines.append(f"It is number {reply['position']} in the queue{before}.")
+    lines += _in_line(reply)
     for node in reply.get("nodes") or ():
         if node.get("constraints"):
             lines += _node(node)
-    for text in reply.get("coming") or ():
+    for text in (*(reply.get("coming") or ()), *(reply.get("room") or ())):
         said = output.clean(text)
         lines.append(f"{said[:1].upper()}{said[1:]}.")
+    opens = [f"  {output.clean(text)}" for text in reply.get("unblocks") or ()]
+    lines += ["What would let it start:", *opens] if opens else []
     expected = reply.get("expected_start")
     if expected:
         basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""
         lines.append(f"Expected start: {relative(expected)} ({absolute(expected)}{basis}).")
     return lines
+
+
+def _in_line(reply: dict[str, Any]) -> list[str]:
+    """Return where it stands, by what, and who is before it."""
+    place, ahead = reply.get("position"), reply.get("ahead") or []
+    stands, first = reply.get("standing"), reply.get("before") or []
+    if not place and not stands:
+        return []
+    of = f" of {stands['of']:,}" if stands and stands["of"] > 1 else ""
+    where = f"It is number {place:,}{of} in the queue" if place else f"It is far back{of}"
+    if stands and stands["by"] != ARRIVAL:
+        text = stands["figure"]["text"]
+        where += f", by {stands['by']} ({stands['policy']}){f': {text}' if text else ''}"
+    if all(each["why"] == CAME_FIRST for each in first):
+        names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
+        return [f"{where}{f'; before it: {names}' if ahead else ''}."]
+    lines = [f"{where}. Before it:"]
+    lines += [f"  {each['label']}  {output.clean(each['why'])}" for each in first]
+    more = (place - 1 if place else len(first)) - len(first)
+    return [*lines, f"  and {more:,} more"] if more > 0 else lines
 
 
 def _said(reply: dict[str, Any]) -> list[str]:

@@ -200,6 +200,18 @@ class Client:
         target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
         return self._whole("DELETE", target, None, TIMEOUT, retry=False)
 
+    def policies(self) -> dict[str, Any]:
+        """List what each queue goes by, and all policies there are."""
+        return self._get("/policies", [])
+
+    def choose_policy(
+        self, name: str, parameters: Mapping[str, object] | None = None, queue: str = "*"
+    ) -> dict[str, Any]:
+        """Have a queue go by another policy; without a name, by what is said for all others."""
+        return self._post(
+            "/policies", {"queue": queue, "name": name, "parameters": dict(parameters or {})}
+        )
+
     def clear(self, door: str) -> dict[str, Any]:
         """Wipe what a front door shows of the past."""
         return self._post("/clear", {"door": door})

@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import SLIVER, Device, Node
-from stoker.core.dependency import Standing
+from stoker.core.dependency import Standing as Dependent
 from stoker.core.estimate import estimate, hardware
+from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standing, unblocks
 from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
@@ -53,6 +54,14 @@ class Why(Struct, frozen=True):
     basis: str | None = None
     coming: tuple[str, ...] = ()
     """Who makes room for it, and when."""
+    standing: Standing | None = None
+    """Where it stands in line, and by what."""
+    before: tuple[Ahead, ...] = ()
+    """The first few of those who are ahead, each with the reason."""
+    unblocks: tuple[str, ...] = ()
+    """What would let it start."""
+    room: tuple[str, ...] = ()
+    """Of one that runs: for whom it makes room, or might have to."""
 
 
 def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
@@ -61,11 +70,11 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return _silence(state, job, now)
     how, others, wake = state.dependency_standing(job, now)
     listed = ", ".join(str(other) for other in others[:5])
-    if how is Standing.NEVER:
+    if how is Dependent.NEVER:
         return "DependencyNeverSatisfied", f"job {listed} cannot end the way this one needs"
-    if how is Standing.OPEN and wake is not None:
+    if how is Dependent.OPEN and wake is not None:
         return "Dependency", f"begins {format_duration(wake - now)} from now, after job {listed}"
-    if how is Standing.OPEN:
+    if how is Dependent.OPEN:
         return "Dependency", f"waits for job{'s' * (len(others) > 1)} {listed}"
     if job.held:
         return "JobHeldUser", f"held; stoker release {job.label}"
@@ -136,28 +145,37 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     """Everything there is to say about why a job is where it is."""
     code, phrase = reason(state, job, at)
     if job.state is not JobState.PENDING:
-        return Why(reason=code, text=_not_waiting(job, phrase, list(silent_since(state, job))))
+        text = _not_waiting(job, phrase, list(silent_since(state, job)))
+        return Why(code, text, room=room(state, job, at, boot) if job.holding else ())
     spec = state.spec(job)
     request = state.effective(job, spec)
     nodes = _nodes(state, request, boot)
     coming = _coming(state, job, at)
-    if code not in ("Resources", "Priority", "NodeUnreachable"):
-        return Why(reason=code, text=phrase or "", nodes=nodes, coming=coming)
+    lacking = {GPU if each.name == "gpus" else each.name for v in nodes for each in v.constraints}
+    opens = unblocks(state, job, lacking, at, boot, expected)
+    if code not in ("Resources", "Priority", "NodeUnreachable") or job.id not in state.line:
+        return Why(reason=code, text=phrase or "", nodes=nodes, coming=coming, unblocks=opens)
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
-    ahead = tuple(each.label for each in line[: position - 1]) if position else ()
+    others = line[: position - 1] if position else line
+    ahead = tuple(each.label for each in others) if position else ()
     starts, basis = forecast(state, boot, expected, AHEAD, job.id)
     wait = starts.get(job.id)
     text = f"needs {describe(request)}"
-    lacking = [constraint.text for view in nodes for constraint in view.constraints]
-    if lacking:
-        text += "; " + "; ".join(lacking[:4])
+    said = [constraint.text for view in nodes for constraint in view.constraints]
+    if said:
+        text += "; " + "; ".join(said[:4])
     elif code == "Priority":
         text += f"; {phrase}"
     if ahead:
         text += f"; {len(ahead)} ahead of it"
     basis = basis if wait is not None else ""
-    return Why(code, text, position, ahead[:50], nodes, wait, basis or None, coming)
+    place_in_line = standing(state, job, position, at)
+    first = before(state, job, others[:FEW], at)
+    return Why(
+        code, text, position, ahead[:50], nodes, wait, basis or None, coming, place_in_line, first,
+        opens,
+    )  # fmt: skip
 
 
 def _coming(state: State, job: Job, at: float) -> tuple[str, ...]:

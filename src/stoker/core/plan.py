@@ -64,8 +64,8 @@ def plan(
 def _holds_its_place(state: State, found: JobClass) -> bool:
     """Whether nobody behind it may delay the head of this class."""
     gaps = state.gaps(found.queue)
-    if gaps is Gaps.OVERDUE:
-        return found.place[1] == OVERDUE
+    if gaps is Gaps.OVERDUE:  # one with a time limit cannot count on others making room in time
+        return found.place[1] == OVERDUE or found.key[4] is not None
     return gaps is not Gaps.ANYBODY
 
 

@@ -25,6 +25,7 @@ from stoker.daemon import (
     looks,
     machine,
     nodes,
+    policies,
     queues,
     requests,
     settings,
@@ -267,6 +268,10 @@ class Api:
         """Forget a named queue."""
         return reply(await self.ask(queues.delete_queue(self.desk, request.path_params["name"])))
 
+    async def policies(self, request: Request) -> Response:
+        """What the queues go by."""
+        return reply(await self.ask(policies.shown(self.desk)))
+
     async def history(self, request: Request) -> Response:
         """What has finished."""
         query = request.query_params
@@ -289,6 +294,7 @@ class Api:
         loop = self.loop
         found = await self.ask(lambda state, now: answered(looks.counts(state)))
         machines = await self.ask(nodes.roll(loop.fleet))
+        goes_by = await self.ask(lambda state, now: answered(policies.summary(state)))
         gpus = sum(
             len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
         )
@@ -304,6 +310,7 @@ class Api:
                 "mode": self.mode,
                 "draining": loop.draining,
                 "counts": found,
+                "policy": goes_by,
                 "gpus": gpus,
                 "node": self.desk.node,
                 **machines,
@@ -479,6 +486,7 @@ VERBS: dict[str, tuple[Any, Any]] = {
     "drain": (acts.drain, requests.Drain),
     "undrain": (acts.drain, requests.Undrain),
     "queues": (queues.define_queue, requests.Queue),
+    "policies": (policies.choose, requests.Policy),
     "clear": (queues.clear, requests.Clear),
     "nodes": (nodes.add, requests.AddNode),
     "nodes/remove": (nodes.remove, requests.RemoveNode),
@@ -498,6 +506,7 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
         ("/gpus", api.gpus),
         ("/nodes", api.nodes),
         ("/queues", api.queues),
+        ("/policies", api.policies),
         ("/history", api.history),
         ("/daemon", api.status),
         ("/events", api.events),

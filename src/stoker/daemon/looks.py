@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from stoker.core.explain import why
 from stoker.core.forecast import forecast
@@ -186,6 +186,10 @@ def explain(desk: Desk, word: str) -> Decide:
                 "position": answer.position,
                 "ahead": list(answer.ahead),
                 "coming": list(answer.coming),
+                "standing": to_builtins(answer.standing),
+                "before": to_builtins(answer.before),
+                "unblocks": list(answer.unblocks),
+                "room": list(answer.room),
                 "expected_start": start,
                 "expected_basis": answer.basis,
                 "nodes": [

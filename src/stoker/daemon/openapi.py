@@ -38,6 +38,7 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/gpus": ("Every GPU and its use", ()),
     "/nodes": ("Every machine", ()),
     "/queues": ("Named queues", ()),
+    "/policies": ("What the queues go by, and what else there is", ()),
     "/history": (
         "What has finished",
         ("select", "state", "user", "name", "queue", "door", "since", "until", "limit"),
@@ -68,6 +69,7 @@ POSTS: dict[str, tuple[str, type]] = {
     "/drain": ("Close devices to new jobs", r.Drain),
     "/undrain": ("Open devices again", r.Undrain),
     "/queues": ("Define a named queue", r.Queue),
+    "/policies": ("Have a queue, or all of them, go by another policy", r.Policy),
     "/clear": ("Wipe the history that a front door shows", r.Clear),
     "/daemon/stop": ("End the daemon", r.Stop),
     "/backup": ("Copy the database", r.Backup),

@@ -196,6 +196,17 @@ class Queue(Body):
     """Refuse to change a queue that is there already."""
 
 
+class Policy(Body):
+    """What a queue goes by from now on."""
+
+    queue: Annotated[str, Meta(pattern=r"^(\*|[\w.:-]{1,64})$")] = "*"
+    """`*`: every queue for which nothing else is said."""
+    name: Annotated[str, Meta(max_length=64)] = ""
+    """Empty: whatever is said for all others."""
+    parameters: Annotated[dict[Word, float | Word], Meta(max_length=16)] = {}
+    """Numbers (times in seconds), or as people type them: `20m`."""
+
+
 class Clear(Body):
     """Wipe the history that a front door shows."""
 

@@ -17,12 +17,13 @@ from stoker.core.events import (
     IdsReserved,
     NodeJoined,
     NodeRemoved,
+    PolicyChosen,
     QueueDefined,
 )
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
-from stoker.core.state import State
+from stoker.core.state import AUTO, State
 from stoker.daemon import leftovers, nodes
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
@@ -173,6 +174,7 @@ def _take_over(
             at=at, term=term, boot=boot, pid=os.getpid(), version=__version__, clock=clock().boot
         ),
         NodeJoined(at=at, facts=facts),
+        *_for_a_new_home(loop, at),
         *(
             QueueDefined(
                 at=at, name=q.name, max_running=q.max_running, max_gpus=q.max_gpus,
@@ -216,6 +218,11 @@ def _take_over(
     loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
     _sweep(loop, at)
     return unheeded
+
+
+def _for_a_new_home(loop: Loop, at: float) -> list[Event]:
+    """Whoever begins today has the planner. What was queued before goes on as it did."""
+    return [] if loop.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]
 
 
 def _needed(loop: Loop) -> set[str]:

@@ -225,6 +225,10 @@ class Replay:
         often = ceil(load.seconds / assumed.checkpoint) if assumed.checkpoint else least
         return max(least, often, 1)
 
+    def _known(self, load: Load) -> float:
+        """The work after which its epochs have been measured."""
+        return load.seconds * self.assumed.known_after
+
     # -- what happens -------------------------------------------------------------------
 
     def _later(self, at: float, what: str, job: int, version: int) -> None:
@@ -236,7 +240,7 @@ class Replay:
         if course is None or course.version != version:
             return []
         if what == "known":
-            return self._counted(id, course, course.load.seconds * self.assumed.known_after)
+            return self._counted(id, course, self._known(course.load))
         if what == "stop" and course.stop <= self.now:
             wishes = [] if self.oracle else self._counted(id, course, course.work(self.now))
             course.done = course.work(self.now)
@@ -302,7 +306,7 @@ class Replay:
             return wishes
         wishes += self._apply(e.TrainingBegan(at=self.now, job=id, attempt=wish.attempt))
         if not self.oracle and not self.assumed.limits:
-            known = load.seconds * self.assumed.known_after
+            known = self._known(load)
             if course.done < known:
                 self._later(course.when(known), "known", id, course.version)
         return wishes

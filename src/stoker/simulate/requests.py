@@ -289,6 +289,13 @@ def define_queue(name: str, **limits: Any) -> Decide:
     )
 
 
+def choose_policy(name: str, queue: str = "*", **parameters: float) -> Decide:
+    """Have queues go by something else."""
+    return lambda _state, now, _store: Decision(
+        events=[e.PolicyChosen(at=now.at, queue=queue, name=name, parameters=parameters)]
+    )
+
+
 def delete_queue(name: str) -> Decide:
     """Forget a named queue."""
     return lambda _state, now, _store: Decision(events=[e.QueueDeleted(at=now.at, name=name)])

@@ -1,10 +1,15 @@
 """Where a job stands among those of equal priority: a number, and until when that holds.
 
-The number is a binary logarithm, of GPU-seconds or of seconds: one less means half as much to go,
-or to have had. What a waiting job has left does not change while it waits, so its number holds
-until it is overdue. Of a running job, what is left becomes less with every second; that is worked
-out only when somebody asks, since an older number is merely too large, and never hides anybody.
-What it has had so far becomes more, in steps at moments that are known in advance.
+The number is a binary logarithm, of GPU-seconds or of seconds: one less means half as much to go.
+It moves in steps, so that jobs that need about the same keep the order in which they came, and
+running ones are not stopped for a trifle.
+
+What a waiting job has left does not change while it waits; that it waits, counts in its favour,
+and the moments at which that makes a step are known in advance. Of a running job, what is left
+becomes less with every second. That is worked out only when somebody asks: an older number is
+merely too large, and hides nobody. Of one that nobody has measured yet, all that is known is that
+even its first epoch takes longer than this, so it is taken to need many times what it has had;
+the moments at which that makes a step are known, too.
 """
 
 from __future__ import annotations
@@ -24,12 +29,14 @@ OVERDUE = -1e6
 """Before everybody who has not waited too long."""
 LEAST = 1.0
 """Nobody needs less than a second."""
-STEP = 0.5
-"""What a job has had counts in steps of half a doubling."""
 SOON = 1.0
 """Nobody is looked at again within a second, however the moments are rounded."""
+MANY = 20.0
+"""Before its first epoch is over, a job is taken to need so many times what it has had."""
 CORES = 8
 """So many cores without a GPU count as much as one GPU."""
+SHORTEST_LIMIT = 600.0
+"""Below that, people who type time limits do not tell jobs apart."""
 
 Rank = tuple[float, float]
 """The number, and the wall-clock time at which it changes by itself."""
@@ -46,61 +53,89 @@ class Known(Struct):
     cluster: Cluster
 
 
+class Left(Struct, frozen=True):
+    """How long a job is believed to need from now on, and how far that is to be trusted."""
+
+    seconds: float
+    grain: float
+    """Steps, in doublings; 0: exact."""
+    ageing: float
+    """Whoever has waited so many times what it needs stands a doubling further in front."""
+    until: float = inf
+    """When it is believed to need more, though nothing has been heard."""
+
+
 def rank(known: Known, at: float) -> Rank:
     """Where a job stands now."""
     job, rules = known.job, known.rules
-    late = overdue_at(job, rules, at)
-    if late <= at:
-        return OVERDUE, inf
-    waits = job.placement is None
-    level, until = _level(known, at)
-    return level, min(until, late) if waits else until
-
-
-def overdue_at(job: Job, rules: Policy, at: float) -> float:
-    """When a job has waited too long in all; what it has run does not count."""
-    if not rules.patience:
-        return inf
-    since = job.ready_at if job.ready_at is not None else job.submitted_at
-    return since + attained(job, at) + rules.patience
-
-
-def _level(known: Known, at: float) -> Rank:
-    job, spec, rules = known.job, known.spec, known.rules
     if rules.order is Order.ARRIVAL or rules.order is Order.SHARE:
         return 0.0, inf
-    weight = gpus_of(spec.request)
+    weight = gpus_of(known.spec.request)
     if rules.order is Order.ATTAINED:
         return _attained_step(job, rules, at, weight)
-    left = time_left(known, rules.knows, at)
-    if left is None:
-        return _had(job, rules, at, weight)
-    level = log2(max(left, LEAST)) + (log2(weight) if rules.order is Order.SERVICE else 0.0)
-    return (-level if rules.longest else level), inf
+    left = left_of(known, at)
+    amount = max(left.seconds, LEAST) * (weight if rules.order is Order.SERVICE else 1.0)
+    level = _down(log2(amount), left.grain)
+    if rules.longest:
+        return -level, left.until
+    waits = waited(job, at)
+    late = patience_of(rules, left.seconds)
+    if waits >= late:
+        return OVERDUE, inf
+    age, older = _age(waits, left)
+    if job.placement is not None:
+        return level - age, left.until
+    return level - age, at + max(min(older, late) - waits, SOON)
 
 
-def time_left(known: Known, knows: Knows, at: float) -> float | None:
-    """Seconds that a job is believed to need from now on."""
-    job, spec = known.job, known.spec
-    if knows is Knows.MEASURED:
-        left = remaining(known.families, known.cluster, job, spec, at)
-        if left is not None or spec.limit is None:
-            return left
-        knows = Knows.LIMIT
-    total: float | None = spec.limit
-    if knows is Knows.SAID and spec.training is not None:
-        total = spec.training.expected
-    return max(total - attained(job, at), 0.0) if total is not None else None
+def waited(job: Job, at: float) -> float:
+    """Seconds in which it could have run and did not; while it runs, they do not become more."""
+    since = job.ready_at if job.ready_at is not None else job.submitted_at
+    return max(at - since - attained(job, at), 0.0)
 
 
-def _had(job: Job, rules: Policy, at: float, weight: float) -> Rank:
-    """Nobody knows what is left: by what it has had, and one that has had little like any other."""
-    had = max(attained(job, at), rules.floor, LEAST)
-    step = floor(log2(had) / STEP)
-    level = step * STEP + log2(weight)
+def patience_of(rules: Policy, left: float) -> float:
+    """Seconds of waiting after which one that needs so long is overdue."""
+    return max(rules.patience, rules.overdue * left) if rules.patience else inf
+
+
+def left_of(known: Known, at: float) -> Left:
+    """How long a job needs from now on, by what its policy believes."""
+    job, spec, rules = known.job, known.spec, known.rules
+    if rules.knows is Knows.SAID:
+        said = spec.training.expected if spec.training is not None else None
+        return Left(max((said or 0) - attained(job, at), 0.0), 0.0, inf)
+    grain = log2(rules.grain)
+    if rules.knows is Knows.MEASURED:
+        measured = remaining(known.families, known.cluster, job, spec, at)
+        if measured is not None:
+            return Left(measured, grain, rules.ageing)
+    if spec.limit is not None:
+        return Left(max(spec.limit - attained(job, at), SHORTEST_LIMIT), 1.0, 1.0)
+    return _unmeasured(job, rules, at, grain)
+
+
+def _unmeasured(job: Job, rules: Policy, at: float, grain: float) -> Left:
+    had = attained(job, at)
+    guess = max(MANY * had, rules.floor)
     if job.placement is None or job.started_at is None:
-        return level, inf
-    return level, at + max(2 ** ((step + 1) * STEP) - attained(job, at), SOON)
+        return Left(guess, grain, rules.ageing)
+    step = grain * (floor(log2(guess) / grain) + 1)
+    return Left(guess, grain, rules.ageing, at + max(2**step / MANY - had, SOON))
+
+
+def _age(waits: float, left: Left) -> Rank:
+    """By how much a job stands further in front for having waited, and when it is a step more."""
+    if left.ageing == inf:
+        return 0.0, inf
+    scale = left.ageing * max(left.seconds, LEAST)
+    age = _down(log2(1 + waits / scale), left.grain)
+    return age, scale * (2 ** (age + left.grain) - 1)
+
+
+def _down(level: float, grain: float) -> float:
+    """The step at or below a level. Those of equal jobs come out equal, whatever is rounded."""
+    return round(floor(level / grain + 1e-9) * grain, 9) if grain else level
 
 
 def _attained_step(job: Job, rules: Policy, at: float, weight: float) -> Rank:

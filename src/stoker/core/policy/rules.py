@@ -65,21 +65,30 @@ class Policy(Struct, frozen=True, kw_only=True):
     fair: float = 0.0
     """How much it counts what a user has had lately: doublings of a job's service for each
     doubling of the user's usage above the average. 0: not at all."""
-    floor: float = 600.0
-    """Seconds on each GPU below which nobody tells jobs apart that have not been measured."""
-    hysteresis: float = 2.0
+    floor: float = 1200.0
+    """Seconds that every job is taken to need which has not been measured, if it has had little."""
+    grain: float = 1.2
+    """Jobs are told apart by what they need in steps of this ratio."""
+    ageing: float = 30.0
+    """One that has waited so many times what it needs stands as if it needed half."""
+    hysteresis: float = 2.4
     """A running job makes room for one that needs so many times less."""
-    quantum: float = 600.0
+    quantum: float = 0.0
     """Seconds that an attempt has for itself before it is asked to make room."""
     steps: tuple[float, ...] = ()
     """Attained GPU-seconds at which a job moves to the next step (`Order.ATTAINED`)."""
     patience: float = 0.0
-    """Seconds of waiting after which a job is overdue. 0: never."""
+    """Seconds of waiting before which nobody is overdue. 0: nobody ever is."""
+    overdue: float = 300.0
+    """A job is overdue when it has waited so many times what it needs, and that long at least.
+    Nobody passes it any more."""
     longest: bool = False
     """The most service first, for the end of all that waits (makespan)."""
 
 
-PARAMETERS = ("fair", "floor", "hysteresis", "quantum", "patience")
+PARAMETERS = (
+    "fair", "floor", "grain", "ageing", "hysteresis", "quantum", "patience", "overdue"
+)  # fmt: skip
 """What may be chosen besides the name."""
 
 DAY = 86400.0
@@ -118,7 +127,6 @@ _ALL = (
         gaps=Gaps.ANYBODY,
         preempts=True,
         hysteresis=1.0,
-        quantum=0.0,
     ),
     Policy(
         name="srsf",
@@ -128,7 +136,6 @@ _ALL = (
         gaps=Gaps.ANYBODY,
         preempts=True,
         hysteresis=1.0,
-        quantum=0.0,
     ),
     Policy(
         name="tiresias",
@@ -137,7 +144,6 @@ _ALL = (
         gaps=Gaps.ANYBODY,
         preempts=True,
         hysteresis=1.0,
-        quantum=0.0,
         steps=(3200.0, 12800.0),
     ),
     Policy(

@@ -1,9 +1,10 @@
 """Machines by what is left on them, so that the best one for a request is found at once.
 
 Machines with about the same left stand in one cell: the same gap in a GPU (or number of whole
-GPUs), and about as many GPUs, cores and memory in all. A request looks at cells, not at machines:
-how many there are depends on how different machines are, hardly on how many. What a request costs
-in a cell is worked out once and kept until what is typical has changed.
+GPUs), and about as many GPUs, cores and memory in all. A request looks at cells, not at machines,
+and only at some of them, where it is likely to cost least, so that it hardly matters how many
+machines there are. What it costs in a cell is kept until what is typical has changed; for one
+machine of each of the few best cells it is then worked out exactly.
 
 The cells say where to look first. Whether there is room at all is known exactly: every machine
 also stands on a shelf, which finds the fullest one that has enough of everything.
@@ -33,15 +34,17 @@ from stoker.core.policy.shelf import START, Amounts, Place, Shelf
 from stoker.core.units import THOUSAND
 
 LOOKS = 16
-"""So many machines of a cell are tried, which may or may not have enough."""
+"""So many machines of a cell are tried that turn out not to have enough."""
 CELLS = 128
 """A request looks at about so many cells."""
-CLOSER = 8
+CLOSER = 6
 """Of so many machines, from the cells that promise most, the costs are compared exactly."""
 KEPT = 256
 """For so many different requests what they cost is kept."""
-GAPS = 8
+GAPS = 6
 """A part of a GPU is looked for in so many sizes of gaps, the most promising ones."""
+WHOLE = 4
+"""Whole GPUs are looked for where there are few, in so many numbers of them."""
 
 _Where = tuple[int, int, int]
 """About how many GPUs, cores and MiB are left."""
@@ -54,17 +57,16 @@ _Kind = tuple[str, tuple[str, ...]]
 class _Cell:
     """Machines with about the same left."""
 
-    __slots__ = ("corner", "stands")
+    __slots__ = ("stands",)
 
-    def __init__(self, where: _Where) -> None:
-        self.corner = _corner(where)
-        """The least of each that a machine in here has."""
+    def __init__(self) -> None:
         self.stands: list[_Stand] = []
 
 
-_GPU_STEP = 1000
+_GPU_STEP = THOUSAND
 _CPU_FINE = 1
 _MEM_FINE = 0
+"""Cells are so wide: one GPU, half a doubling of cores, a doubling of memory."""
 
 
 class _Slot:
@@ -126,7 +128,7 @@ class Yard:
             slot = group.slots.setdefault(key, _Slot())
             cell = slot.cells.get(where)
             if cell is None:
-                cell = slot.cells[where] = _Cell(where)
+                cell = slot.cells[where] = _Cell()
                 insort(slot.order, where)
             insort(cell.stands, stand)
         group.shelf.put(stand, _scarcity(room), number)
@@ -184,11 +186,11 @@ class Yard:
             else:
                 return []
         if count == 1 < len(found):
-            rooms = self._rooms
-            return [
-                self._names[min(found, key=lambda each: (cost(rooms[each], ask, typical)[0], each))]
-            ]
+            return [self._names[min(found, key=lambda each: self._exactly(each, ask, typical))]]
         return [self._names[number] for number in found]
+
+    def _exactly(self, number: int, ask: Ask, typical: Typical) -> tuple[Cost, int]:
+        return cost(self._rooms[number], ask, typical)[0], number
 
     def _promising(
         self, ask: Ask, typical: Typical, groups: list[tuple[str, _Group]], alone: bool
@@ -200,7 +202,7 @@ class Yard:
             foresight = typical.foresight(model)
             costs = self._kept(ask, model, typical)
             keys = costs.serving(group, ask, foresight)
-            share = max(CELLS // (len(groups) * max(len(keys), 1)), 4)
+            share = max(CELLS // (len(groups) * max(len(keys), 1)), 3)
             for key in keys:
                 slot, lost = group.slots[key], costs.of_gap(key, ask, foresight)
                 for where in slot.some(least, share):
@@ -214,28 +216,28 @@ class Yard:
                         heap.append((found, cell.stands[0][2], key, cell))
         heapify(heap)
         while heap:
-            for number in self._fitting(ask, heappop(heap)[3], alone):
+            for number in self._fitting(ask, heappop(heap)[3]):
                 yield number
                 if alone:
                     break
 
-    def _fitting(self, ask: Ask, cell: _Cell, alone: bool) -> Iterator[int]:
+    def _fitting(self, ask: Ask, cell: _Cell) -> Iterator[int]:
         """The machines of a cell that have enough, unless those are hard to find in there."""
-        for _, _, number in cell.stands[:LOOKS] if alone else cell.stands:
+        misses = 0
+        for _, _, number in cell.stands:
             if fits(self._rooms[number], ask):
                 yield number
+            else:
+                misses += 1
+                if misses == LOOKS:
+                    break
 
     def _any(self, ask: Ask, groups: list[tuple[str, _Group]]) -> Iterator[int]:
         """All machines with room."""
         for _, group in groups:
             after: Place = START
-            way = None
-            while True:
-                if way is None:
-                    way = self._way(group, ask)
-                found = group.shelf.first(after, (way,))
-                if found is None:
-                    break
+            way = (self._way(group, ask),)
+            while (found := group.shelf.first(after, way)) is not None:
                 after = found[0]
                 yield found[2]
 
@@ -280,8 +282,9 @@ class _Costs:
             return [0]
         least = ask.gpus // GRAIN * GRAIN
         if least >= THOUSAND:
-            return [key for key in group.slots if key >= ask.gpus // THOUSAND * THOUSAND]
-        whole = [key for key in group.slots if key >= THOUSAND]
+            least = least // THOUSAND * THOUSAND
+            return nsmallest(WHOLE, [key for key in group.slots if key >= least])
+        whole = nsmallest(WHOLE, [key for key in group.slots if key >= THOUSAND])
         gaps = [key for key in group.slots if least <= key < THOUSAND and key]
         if len(gaps) > GAPS:
             gaps = nsmallest(GAPS, gaps, lambda key: (self.of_gap(key, ask, foresight), key))

@@ -91,12 +91,13 @@ def read(path: Path) -> Workload:
 def _records(path: Path, views: list[View]) -> Iterator[Record]:
     for view in views:
         try:
-            yield _record(view)
+            yield record_of(view)
         except ValueError as error:
             raise BadTrace(f"{path}: job {view.id} cannot be read ({error}).") from error
 
 
-def _record(view: View) -> Record:
+def record_of(view: View) -> Record:
+    """What is on record of a job that was listed."""
     asked, training = view.request, view.training
     machines = asked.machines or 1
     return Record(

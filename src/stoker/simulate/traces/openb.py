@@ -92,7 +92,7 @@ def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
     if count > MOST_GPUS:
         raise BadTrace(f"{path}, line {line}: gpu is {count}; a machine has at most {MOST_GPUS}.")
     model = row["model"] or None
-    types = {
+    types: dict[str, tuple[DeviceFacts, ...]] = {
         CPU: (DeviceFacts(POOL, _cell(path, line, row, "cpu_milli")),),
         MEMORY: (DeviceFacts(POOL, _cell(path, line, row, "memory_mib")),),
     }

@@ -59,7 +59,7 @@ def workload(
             continue
         open_ended += not each.over
         elastic += bool(each.held)
-        jobs.append(_load(each, each.ran if each.over else likely.seconds(each)))
+        jobs.append(load_of(each, each.ran if each.over else likely.seconds(each)))
     if not jobs:
         raise BadTrace(f"{path or title} has no job that ran; submit some, or name another file.")
     notes = left_out(counts)
@@ -74,7 +74,8 @@ def workload(
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 
 
-def _load(each: Record, seconds: float) -> Load:
+def load_of(each: Record, seconds: float) -> Load:
+    """A job that takes so many seconds in all."""
     return Load(
         at=each.submitted,
         seconds=seconds,

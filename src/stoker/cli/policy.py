@@ -1,0 +1,186 @@
+"""By what queues are worked off: who goes first, who uses gaps, who makes room for whom.
+
+Without a name, shows what each queue goes by now; `*` stands for every queue for which nothing
+else is said. With a name, that policy counts from now on, there or in one queue. Nothing that
+runs is touched. Times are written as 90s, 20m, 6h or 7d.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import colour, output, table
+from stoker.cli.options import VERBOSE, Args, Option, parse
+from stoker.cli.table import Column
+from stoker.client.client import connect
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = (
+    "policy [--list]",
+    "policy NAME [PARAMETER=VALUE ...] [--queue QUEUE]",
+    "policy --reset [--queue QUEUE]",
+)
+OPTIONS = (
+    Option("-p/--queue", "QUEUE", "of this queue alone; otherwise of all that have none of theirs"),
+    Option("--list", None, "all policies there are"),
+    Option("--reset", None, "as if nothing had been chosen (for that queue: as all others)"),
+    Option("--no-header", None, "no headings"),
+    VERBOSE,
+)
+TIMES = frozenset(("floor", "quantum", "patience"))
+ALL = "*"
+
+
+def main(argv: list[str]) -> int:
+    """Show policies, or choose one."""
+    args = parse(OPTIONS, argv, verb="policy")
+    if args.flag("reset"):
+        if args.words or args.flag("list"):
+            raise UsageError("With --reset goes no policy: stoker policy --reset [--queue Q]")
+        return _choose("", {}, args)
+    if args.words:
+        if args.flag("list"):
+            raise UsageError("Write stoker policy --list, or the name of one to choose it.")
+        return _choose(*_typed(args.words), args)
+    reply = connect().policies()
+    if args.flag("json"):
+        output.emit(reply["policies"] if args.flag("list") else _only(reply["queues"], args))
+        return 0
+    print("\n".join(_all(reply, args) if args.flag("list") else _queues(reply, args)))
+    return 0
+
+
+def _typed(words: list[str]) -> tuple[str, dict[str, object]]:
+    """Return a policy's name and its parameters: `planner quantum=20m hysteresis=3`."""
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1:
+        raise UsageError(
+            "Which policy? For example: stoker policy planner quantum=20m"
+            if not names
+            else f"One policy at a time, not {output.clean(' and '.join(names[:3]))}."
+        )
+    found: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            continue
+        if key in found:
+            raise UsageError(f"{output.clean(key)} is given twice.")
+        found[key] = value
+    return names[0], found
+
+
+# -- choosing -------------------------------------------------------------------------------
+
+
+def _choose(name: str, parameters: dict[str, object], args: Args) -> int:
+    reply = connect().choose_policy(name, parameters, args.text("queue") or ALL)
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    for line in told(reply):
+        output.say(f"stoker: {line}")
+    return 0
+
+
+def told(reply: dict[str, Any]) -> list[str]:
+    """Return what was changed, in lines."""
+    queue, before, after = reply["queue"], _called(reply["before"]), _called(reply["after"])
+    where = "all queues" if queue == ALL else f"queue {queue}"
+    kept = reply.get("kept") or []
+    if kept:
+        where += f" but {', '.join(kept)}"
+    if not reply["changed"]:
+        go = "go" if queue == ALL else "goes"
+        return [f"{where} {go} by {after} already; nothing has changed"]
+    waiting = int(reply["waiting"])
+    anew = f"{output.counted(waiting, 'waiting job')} {'stands' if waiting == 1 else 'stand'} anew"
+    if not waiting:
+        anew = "nobody waits there"
+    lines = [f"{where}: {before} → {after}; {anew}, nothing that runs is touched"]
+    if reply.get("preempts"):
+        lines.append("from now on jobs that can stop and go on later may have to make room")
+    if not reply.get("known", True) and reply["after"]["own"]:
+        lines.append(f"no job is in a queue '{queue}', and none is defined under that name yet")
+    return lines
+
+
+def _called(choice: dict[str, Any]) -> str:
+    """Return a policy's name, with what it comes to and the parameters that were changed."""
+    text = str(choice["chosen"])
+    if choice["policy"] != text:
+        text += f" (now {choice['policy']})"
+    changed = _parameters(choice["changed"])
+    return f"{text} with {changed}" if changed else text
+
+
+# -- showing --------------------------------------------------------------------------------
+
+
+def _only(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
+    """Return the queue that was asked for; one that nobody knows stands as all others do."""
+    queue = args.text("queue")
+    if queue is None:
+        return views
+    found = [view for view in views if view["queue"] == queue]
+    return found or [view for view in views if view["queue"] == ALL]
+
+
+def _queues(reply: dict[str, Any], args: Args) -> list[str]:
+    columns = [
+        Column("QUEUE"), Column("POLICY"), Column("WAITS", right=True), Column("RUNS", right=True),
+        Column("PARAMETERS"), Column("ABOUT", cut=True),
+    ]  # fmt: skip
+    views = _only(reply["queues"], args)
+    rows = [_row(view, args.flag("verbose")) for view in views]
+    lines = _table(columns, rows, args)
+    if not args.flag("no_header") and not args.flag("verbose") and output.is_terminal(1):
+        hint = "Others: stoker policy --list   Choose: stoker policy NAME [--queue QUEUE]"
+        lines += ["", colour.paint(hint, "dim") if colour.wanted() else hint]
+    return lines
+
+
+def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+    policy = str(view["policy"])
+    if view["chosen"] != policy:
+        policy += f" ({view['chosen']})"
+    about = view["why"] or view["about"]
+    if view["strict"]:
+        about = f"nobody overtakes here, since the queue is strict; else {about}"
+    others = view["queue"] == ALL
+    counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
+    figures = view["parameters"]
+    if not verbose:  # what is off is not worth a word
+        figures = {name: value for name, value in figures.items() if value}
+    return [view["queue"], policy, *counts, _parameters(figures) or "-", about]
+
+
+def _all(reply: dict[str, Any], args: Args) -> list[str]:
+    columns = [Column("POLICY"), Column("ABOUT", cut=True)]
+    rows = [[each["name"], each["about"]] for each in reply["policies"]]
+    if args.flag("verbose"):
+        columns.insert(1, Column("PARAMETERS"))
+        for row, each in zip(rows, reply["policies"], strict=True):
+            row.insert(1, _parameters(each["parameters"]) or "-")
+    return _table(columns, rows, args)
+
+
+def _table(columns: list[Column], rows: list[list[str]], args: Args) -> list[str]:
+    header, width = not args.flag("no_header"), table.terminal_width()
+    return table.render(columns, rows, header=header, width=width, coloured=colour.wanted())
+
+
+def _parameters(figures: dict[str, float]) -> str:
+    """Return parameters as they could be typed."""
+    return " ".join(f"{name}={_figure(name, value)}" for name, value in figures.items())
+
+
+def _figure(name: str, value: float) -> str:
+    if name not in TIMES:
+        return f"{value:g}"
+    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
+        if value and value % seconds == 0:
+            return f"{value / seconds:g}{unit}"
+    return f"{value:g}s" if value else "0"

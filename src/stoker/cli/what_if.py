@@ -1,0 +1,85 @@
+"""What another policy, other machines or another priority would change, and for whom.
+
+Replays the jobs of the last days and today's queue twice: by today's rules, and by the changed
+ones. Nothing is changed in fact. Several changes at once are taken together.
+
+  stoker what-if --policy planner
+  stoker what-if --add gpus=4
+  stoker what-if --remove node=b --days 30
+  stoker what-if --priority 42=high
+"""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.session import existing
+from stoker.client.errors import UsageError
+
+USAGE = (
+    "what-if --policy NAME | --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
+)
+OPTIONS = (
+    Option("--policy", "NAME", "every queue goes by this policy; see stoker policy --list"),
+    Option("--add", "gpus=4", "one more machine with so many GPUs; node=2x8: two with 8", many=True),
+    Option("--remove", "node=NAME", "without this machine", many=True),
+    Option("--priority", "JOB=high", "a job's priority: high (above all), low, or a number", many=True),
+    Option("--days", "N", "replay what ended in the last N days (7)"),
+    Option("--html", "FILE", "write a page with plots"),
+)  # fmt: skip
+CHANGES = ("policy", "add", "remove", "priority")
+MOST = 1_000_000
+"""Jobs that a listing may have."""
+LONGEST = 36500.0
+
+
+def main(argv: list[str]) -> int:
+    """Gather what the daemon knows, and become the simulator that reads it."""
+    args = parse(OPTIONS, argv, verb="what-if")
+    if args.words:
+        raise UsageError(f"what-if takes options only, not '{args.words[0]}'.")
+    if not any(args.values.get(key) for key in CHANGES):
+        raise UsageError(
+            "What is to be different? Write --policy NAME, --add gpus=4, --remove node=NAME or"
+            " --priority JOB=high."
+        )
+    days = args.number("days", 7.0) or 0.0
+    if not 0 < days <= LONGEST:
+        raise UsageError("--days takes a number of days above 0.")
+    _hand_over(_facts(days))
+    from stoker.cli.simulate import become
+
+    return become("what-if", ["-", *argv])
+
+
+def _facts(days: float) -> str:
+    """Return all that a replay needs, as JSON."""
+    import time
+
+    from stoker.cli.times import iso
+    from stoker.client import jsonlight
+
+    client = existing()
+    now = time.time()
+    since = iso(now - days * 86400)
+    live = [view for view in client.jobs(limit=MOST)["jobs"] if not view["ended_at"]]
+    return jsonlight.dumps({
+        "now": now,
+        "days": days,
+        "history": client.history(since=since, limit=MOST)["jobs"],
+        "queue": live,
+        "nodes": client.nodes()["nodes"],
+        "gpus": client.gpus()["gpus"],
+        "queues": client.queues()["queues"],
+        "policies": client.policies()["queues"],
+    })  # fmt: skip
+
+
+def _hand_over(text: str) -> None:
+    """Make the facts what the next program reads from its stdin."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        os.dup2(file.fileno(), 0)

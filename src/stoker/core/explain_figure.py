@@ -1,0 +1,119 @@
+"""What a policy orders a job by: in numbers, and in words that can be checked."""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+
+from stoker.core.estimate import attained, estimate
+from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of, waited
+from stoker.core.policy.rules import Knows, Order
+
+UNKNOWN = "not measured yet"
+WORTH_A_WORD = 1.2
+"""What a job gains by waiting is told from so many times on."""
+
+
+class Figure(Struct, frozen=True):
+    """What a policy orders a job by."""
+
+    text: str
+    seconds: float | None = None
+    """Of its time: what is left, or what it has had."""
+    gpus: float | None = None
+    basis: str | None = None
+
+
+def figure(known: Known, at: float) -> Figure:
+    """What counts of one job."""
+    job, rules = known.job, known.rules
+    gpus, had = gpus_of(known.spec.request), attained(job, at)
+    if rules.order is Order.ATTAINED:
+        step = sum(had * gpus >= each for each in rules.steps)
+        text = f"{_service(had, gpus)} so far, step {step + 1} of {len(rules.steps) + 1}"
+        return Figure(text, had, gpus, "attained")
+    if rules.order not in (Order.TIME, Order.SERVICE):
+        return Figure("")
+    left, basis = left_of(known, at).seconds, _basis(known, at)
+    what = _service(left, gpus if rules.order is Order.SERVICE else None)
+    text = f"{what} to go, {basis}"
+    if basis == UNKNOWN:
+        text = f"{basis}: counted as {what}"
+        if left > rules.floor:
+            text += f", far more than the {span(had)} it has had"
+    return Figure(text + _for_waiting(known, at), left, gpus, basis)
+
+
+def _basis(known: Known, at: float) -> str:
+    """Whence it is known how much is left."""
+    training, knows = known.spec.training, known.rules.knows
+    if knows is Knows.SAID:
+        said = training is not None and training.expected is not None
+        return "as its owner said" if said else "since nothing else was said"
+    if knows is Knows.MEASURED:
+        progress, epochs = known.job.progress, training.epochs if training is not None else None
+        if progress is not None and progress.pace is not None and epochs is not None:
+            return "as measured"
+        likely = estimate(known.families, known.cluster, known.job, known.spec, at)
+        if likely.epoch_seconds is not None and epochs is not None:
+            return "as its like were measured"
+        if likely.remaining_seconds is not None:
+            return "as its owner said"
+    return "by its time limit" if known.spec.limit is not None else UNKNOWN
+
+
+def _for_waiting(known: Known, at: float) -> str:
+    """What a job gains by having waited, if that is worth a word."""
+    left, waits = left_of(known, at), waited(known.job, at)
+    if known.rules.longest or left.ageing == inf:
+        return ""
+    times = 1 + waits / (left.ageing * max(left.seconds, LEAST))
+    if times < WORTH_A_WORD:
+        return ""
+    return f"; for having waited {span(waits)} it counts as {_short(times)} times less"
+
+
+def overdue_in(known: Known, at: float) -> float:
+    """Seconds until a waiting job has waited too long; `inf` where nobody ever has."""
+    rules = known.rules
+    if rules.order not in (Order.TIME, Order.SERVICE) or rules.longest:
+        return inf
+    return max(patience_of(rules, left_of(known, at).seconds) - waited(known.job, at), 0.0)
+
+
+def _service(seconds: float, gpus: float | None) -> str:
+    """A time, on so many GPUs, and what that comes to."""
+    if gpus is None:
+        return span(seconds)
+    if gpus == 1:
+        return f"{span(seconds)} on 1 GPU"
+    return f"{span(seconds)} × {gpus_in_words(gpus)} = {_gpu_time(seconds * gpus)}"
+
+
+def gpus_in_words(count: float) -> str:
+    """`1 GPU`, `0.5 GPUs`."""
+    return f"{count:g} GPU{'s' * (count != 1)}"
+
+
+def _gpu_time(seconds: float) -> str:
+    for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= size * (2 if unit == "day" else 1):
+            count = _short(seconds / size)
+            return f"{count} GPU-{unit}{'s' * (count != '1')}"
+    return f"{_short(seconds)} GPU-seconds"
+
+
+def span(seconds: float) -> str:
+    """A duration as a person says it, with two digits where one would be too few."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{_short(seconds / 3600)} h"
+    return f"{_short(seconds / 86400)} days"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"

@@ -1,0 +1,233 @@
+"""By what queues are worked off: shown, and chosen while everything goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any
+
+from stoker.core.events import Event, PolicyChosen
+from stoker.core.policy.rules import DAY, PARAMETERS, POLICIES, USUAL, Knows, Order, Policy, policy
+from stoker.core.state import AUTO, State
+from stoker.core.units import LONGEST, BadValue, parse_duration
+from stoker.daemon import requests as r
+from stoker.daemon.desk import Decide, Desk, answered
+from stoker.engine import Decision, Moment, Refusal
+
+ALL = "*"
+"""Every queue for which nothing else is said."""
+DEFAULT = "default"
+"""Where jobs go that name no queue."""
+PLANNER = "planner"
+ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, {PLANNER} from then on"
+TIMES = ("floor", "quantum", "patience")
+"""Parameters that are durations."""
+RANGES = {
+    "fair": (0.0, 10.0),
+    "floor": (1.0, 30 * DAY),
+    "grain": (1.01, 16.0),
+    "ageing": (0.1, 1e6),
+    "hysteresis": (1.0, 1000.0),
+    "quantum": (0.0, 30 * DAY),
+    "patience": (0.0, float(LONGEST)),
+    "overdue": (0.0, 1e6),
+}
+
+
+def counts_for(rules: Policy) -> tuple[str, ...]:
+    """The parameters that a policy goes by."""
+    ranked = rules.order in (Order.TIME, Order.SERVICE)
+    learns = ranked and rules.knows is not Knows.SAID
+    idle = set() if rules.preempts else {"hysteresis", "quantum"}
+    idle |= set() if learns else {"floor", "grain"}
+    idle |= set() if learns and not rules.longest else {"ageing"}
+    idle |= set() if ranked and not rules.longest else {"patience", "overdue"}
+    return tuple(name for name in PARAMETERS if name not in idle)
+
+
+# -- looking --------------------------------------------------------------------------------
+
+
+def shown(desk: Desk) -> Decide:
+    """What each queue goes by, and what else there is."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        waiting = Counter(found.queue for found in state.line.where.values())
+        queues = [queue_view(state, name, waiting[name]) for name in known_queues(state)]
+        others = queue_view(state, ALL, 0)
+        return answered({"queues": [*queues, others], "policies": listed()})
+
+    return decide
+
+
+def listed() -> list[dict[str, Any]]:
+    """All policies, the one that chooses by itself first."""
+    found = [{"name": AUTO, "about": ABOUT_AUTO, "parameters": _figures(POLICIES[PLANNER])}]
+    return found + [
+        {"name": each.name, "about": each.about, "parameters": _figures(each)}
+        for each in POLICIES.values()
+    ]
+
+
+def known_queues(state: State) -> list[str]:
+    """Queues that are defined, have jobs, or have a policy of their own."""
+    used = {spec.queue for spec in state.specs.values()}
+    names = {DEFAULT, *state.rest.queues, *used, *state.rest.policies} - {ALL}
+    return sorted(names, key=lambda name: (name != DEFAULT, name))
+
+
+def queue_view(state: State, queue: str, waiting: int) -> dict[str, Any]:
+    """What a queue goes by now, and why."""
+    defined = state.rest.queues.get(queue)
+    return {
+        "queue": queue,
+        **_chosen(state, queue),
+        "strict": defined is not None and defined.strict,
+        "waiting": waiting,
+        "running": state.queue_running.get(queue, 0),
+    }
+
+
+def _chosen(state: State, queue: str) -> dict[str, Any]:
+    """The policy that was chosen for a queue, the one it comes to, and its parameters."""
+    said, changed = state.rest.policies.get(queue) or state.rest.policies.get(ALL, (USUAL.name, {}))
+    if said == AUTO and queue == ALL:
+        rules, name, about = policy(PLANNER, changed), AUTO, ABOUT_AUTO
+    else:
+        rules = state.policy(queue)
+        name, about = rules.name, rules.about
+    return {
+        "own": queue in state.rest.policies,
+        "chosen": said,
+        "policy": name,
+        "about": about,
+        "why": _why(state, queue) if said == AUTO and queue != ALL else None,
+        "parameters": _figures(rules),
+        "changed": dict(changed),
+    }
+
+
+def _why(state: State, queue: str) -> str:
+    """Why a queue that chooses by itself goes by what it does."""
+    if queue in state.rest.reporting:
+        return f"{PLANNER}, since a job has reported epochs"
+    return f"{USUAL.name} until a job reports epochs"
+
+
+def _figures(rules: Policy) -> dict[str, float]:
+    return {name: getattr(rules, name) for name in counts_for(rules)}
+
+
+def summary(state: State) -> str:
+    """In a few words: what all queues go by, and those that go by something else."""
+    policies = state.rest.policies
+    usual = policies.get(ALL, (USUAL.name, {}))[0]
+    own = [f"{queue}: {said}" for queue, (said, _) in policies.items() if queue != ALL]
+    return "; ".join([usual, *own])
+
+
+# -- choosing -------------------------------------------------------------------------------
+
+
+def choose(desk: Desk, body: r.Policy) -> Decide:
+    """Have a queue go by something else from now on; without a name, by what all others do."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        try:
+            parameters = _checked(body)
+        except BadValue as error:
+            raise Refusal(str(error), "usage") from None
+        queue = body.queue
+        wanted = (body.name, parameters) if body.name else None
+        before, same = _chosen(state, queue), state.rest.policies.get(queue) == wanted
+        facts: list[Event] = []
+        if not same:
+            facts = [PolicyChosen(at=now.at, queue=queue, name=body.name, parameters=parameters)]
+
+        def reply(after: State) -> dict[str, Any]:
+            others = [name for name in after.rest.policies if name != ALL] if queue == ALL else []
+            return {
+                "queue": queue,
+                "before": before,
+                "after": _chosen(after, queue),
+                "changed": not same,
+                "waiting": _waiting(after, queue, others),
+                "preempts": _preempts(after, queue),
+                "kept": others,
+                "known": queue == ALL or _is_known(after, queue),
+            }
+
+        return Decision(events=facts, reply=reply)
+
+    return decide
+
+
+def _waiting(state: State, queue: str, others: list[str]) -> int:
+    """How many ready jobs stand anew."""
+    return sum(
+        found.queue == queue if queue != ALL else found.queue not in others
+        for found in state.line.where.values()
+    )
+
+
+def _preempts(state: State, queue: str) -> bool:
+    """Whether those who run may have to make room for others of equal priority."""
+    if queue != ALL:
+        return state.policy(queue).preempts
+    own = state.rest.policies
+    return any(state.policy(name).preempts for name in known_queues(state) if name not in own)
+
+
+def _is_known(state: State, queue: str) -> bool:
+    used = any(spec.queue == queue for spec in state.specs.values())
+    return used or queue == DEFAULT or queue in state.rest.queues
+
+
+def _checked(body: r.Policy) -> dict[str, float]:
+    """The parameters in seconds and numbers; raises BadValue, also for a name that is none."""
+    if not body.name:
+        if body.parameters:
+            raise BadValue("Parameters belong to a policy: name it, such as planner quantum=20m.")
+        return {}
+    names = (AUTO, *POLICIES)
+    if body.name not in names:
+        hint = _meant(body.name, names)
+        raise BadValue(f"There is no policy '{body.name}'.{hint} See: stoker policy --list")
+    counts = counts_for(POLICIES[PLANNER if body.name == AUTO else body.name])
+    found: dict[str, float] = {}
+    for name, said in body.parameters.items():
+        if name not in PARAMETERS:
+            listed = ", ".join(counts)
+            hint = _meant(name, counts)
+            raise BadValue(f"There is no parameter '{name}'.{hint} {body.name} has: {listed}.")
+        if name not in counts:
+            listed = ", ".join(counts)
+            raise BadValue(f"{body.name} does not go by {name}. It has: {listed}.")
+        found[name] = _figure(name, said)
+    return found
+
+
+def _figure(name: str, said: float | str) -> float:
+    """A parameter that was typed, or sent as a number (of seconds)."""
+    least, most = RANGES[name]
+    if isinstance(said, str) and name in TIMES:
+        if said.strip().isdecimal() and int(said) != 0:
+            raise BadValue(f"{name}={said}: of what? Write {name}={said}m or {name}={said}s.")
+        value = float(parse_duration(said, name))
+    else:
+        try:
+            value = float(said)
+        except ValueError:
+            raise BadValue(f"{name} takes a number, not '{said}'.") from None
+    if not isfinite(value) or not least <= value <= most:
+        between = f"{least:g} and {most:g}"
+        if name in TIMES:
+            between = f"{least:g} s and {most / DAY:.0f} days"
+        raise BadValue(f"{name} is between {between}, not {said}.")
+    return value
+
+
+def _meant(word: str, choices: tuple[str, ...]) -> str:
+    found = get_close_matches(word, choices, n=1)
+    return f" Did you mean {found[0]}?" if found else ""

@@ -1,0 +1,329 @@
+"""When jobs will start and end: a copy of the daemon's state, played on by the daemon's own core.
+
+It is played several times. Every time each job lasts as long as it may, and others come as they
+have come before. Of all those futures, the middle and the range are told.
+
+`python -m stoker.simulate.ahead` reads one question and writes one answer, each a line of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from heapq import heappop
+from math import inf
+from random import Random
+from time import perf_counter
+
+import msgspec
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.clock import seconds_until_due
+from stoker.core.cluster import Placement
+from stoker.core.estimate import Family, attained, epoch_on, known, likely_hardware
+from stoker.core.instructions import EndAttempt
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.outlook import Foreseen, Outlook, Question, Span
+from stoker.core.policy.rules import USUAL
+from stoker.core.restore import restore
+from stoker.core.state import State
+from stoker.simulate.diary import Diary
+from stoker.simulate.lifetimes import Guesses
+from stoker.simulate.newcomers import Newcomer, Newcomers
+from stoker.simulate.replay import Course, Replay
+from stoker.simulate.workload import Load, Speed, Workload
+
+PLAYS, FEWEST = 19, 9
+"""How often the future is played: with 9, the extremes are the range; more make it steadier."""
+SHARE = 0.8
+"""How often the truth should be within the range."""
+SECONDS = 8.0
+"""When that much is spent, there are no more plays."""
+HORIZON = 30 * 86400.0
+"""Nobody looks further."""
+TURNS = 50_000
+"""Of one play."""
+ENDING = 5.0
+"""Seconds that the end of a job takes that is being ended."""
+NICE = 10
+
+
+class Scaled:
+    """How fast an elastic job is on other numbers of GPUs than it has, or is likely to get."""
+
+    def __init__(self, family: Family, gpus: int, model: str) -> None:
+        self.family, self.gpus, self.model = family, gpus, model
+
+    def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
+        """Work per second."""
+        here, there = epoch_on(self.family, self.gpus, self.model)[0], None
+        if here:
+            there = epoch_on(self.family, gpus, model or self.model)[0]
+        return here / there if here and there else 1.0
+
+    def beside(self, other: Speed, model: str) -> float:
+        """Nothing is known of that."""
+        return 1.0
+
+
+class Outline(Load, kw_only=True):
+    """A job as it is believed to be in one of the futures."""
+
+    epochs: int | None = None
+    anew: bool = False
+    """When it is stopped, all is to be done again."""
+
+
+class Watched(Diary):
+    """Notes only when each job begins and ends."""
+
+    def __init__(self) -> None:
+        super().__init__([], 0)
+        self.starts: dict[int, float] = {}
+        self.ends: dict[int, float] = {}
+
+    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
+        """An attempt has begun; the first one counts."""
+        self.starts.setdefault(id, at)
+
+    def over(
+        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool
+    ) -> None:
+        """An attempt is over, and perhaps the job."""
+        if ended:
+            self.ends[id] = at
+
+    def note(self, at: float, waiting: int) -> None:
+        """Of no interest here."""
+
+
+class Ahead(Replay):
+    """One future of a given state."""
+
+    def __init__(self, asked: Question, state: State) -> None:
+        nodes = list(asked.rest.nodes.values())
+        super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
+        self.now = asked.at
+        self.diary = self.watched = Watched()
+        self.waited = {job.id for job in asked.jobs if not job.finished}
+        """Those of whom something is to be foreseen."""
+
+    # -- the jobs that there are --------------------------------------------------------
+
+    def take(self, job: Job, left: float) -> None:
+        """A job needs so many seconds more."""
+        load = self._outline(job, left)
+        if job.state is JobState.CONFIGURING:
+            self._begin(job)
+        if job.state is JobState.COMPLETING and job.ending != "stop":
+            left = ENDING
+        self.carry_on(job.id, load, left)
+        course = self.courses[job.id]
+        if job.state is JobState.SUSPENDED:
+            course.version += 1  # what was noted for its end does not count: it stands still
+        elif job.state is JobState.COMPLETING and job.ending == "stop":
+            course.done = 0.0 if load.anew else course.done
+            course.stop = self.now + ENDING
+            self._later(course.stop, "stop", job.id, course.version)
+        elif job.placement is not None:
+            self._goes_on(job, load, course)
+
+    def _begin(self, job: Job) -> None:
+        """Its process is being started: it is there in a moment."""
+        boot, training = self.now, self.state.spec(job).training
+        self._apply(
+            e.ProcessStarted(at=self.now, job=job.id, attempt=job.attempt, pid=1, boot=boot)
+        )
+        if training is not None:
+            self._apply(e.TrainingBegan(at=self.now, job=job.id, attempt=job.attempt))
+
+    def _goes_on(self, job: Job, load: Outline, course: Course) -> None:
+        progress = job.progress
+        if load.epochs and not load.steady and (progress is None or progress.pace is None):
+            first = course.when(max(self._known(load), course.done))
+            self._later(first, "known", job.id, course.version)
+        if progress is not None and progress.stop is not None and not progress.stop.ignored:
+            self._ask_to_stop(job.id)
+
+    def _outline(self, job: Job, left: float) -> Outline:
+        spec = self.state.spec(job)
+        training, progress = spec.training, job.progress
+        epochs = training.epochs if training is not None else None
+        done = attained(job, self.now)
+        if epochs and progress is not None and 0 < progress.epochs < epochs:
+            # Its epochs are what it is measured by: they are as long as what is left lets expect.
+            done = left * progress.epochs / (epochs - progress.epochs)
+        reports = training is not None or (progress is not None and progress.listening)
+        return Outline(
+            at=job.submitted_at, seconds=max(done + left, 1.0), epochs=epochs,
+            steady=not reports, anew=spec.restartable and not reports,
+            speed=self._speed(job, spec),
+        )  # fmt: skip
+
+    def _speed(self, job: Job, spec: Spec) -> Speed | None:
+        ask = spec.request.gpus
+        if ask is None or ask.most is None:
+            return None
+        family = known(self.state.rest.families, job, spec)
+        gpus, model = likely_hardware(self.state.cluster, job, spec, family)
+        return Scaled(family, gpus, model)
+
+    # -- how it goes on -----------------------------------------------------------------
+
+    def play(self, newcomers: list[Newcomer], stop: float) -> None:
+        """Until all are over of whom something is asked, or for as long as that is bearable."""
+        end, place = self.now + HORIZON, 0
+        self._turn([])
+        for _ in range(TURNS):
+            arrival = newcomers[place].at if place < len(newcomers) else inf
+            due = seconds_until_due(self.state, self.now, self.now)
+            moment = self.todo[0][0] if self.todo else inf
+            if due is not None:  # never twice at the same moment, however it is rounded
+                moment = min(moment, self.now + max(due, 0.01))
+            if moment == inf or perf_counter() > stop:
+                break  # whoever still waits does so for something that nobody can foresee
+            self.now = max(min(moment, arrival), self.now)
+            if self.now > end:
+                break
+            wishes: list[object] = []
+            while place < len(newcomers) and newcomers[place].at <= self.now:
+                wishes += self._comes(newcomers[place])
+                place += 1
+            while self.todo and self.todo[0][0] <= self.now:
+                _, _, what, job, version = heappop(self.todo)
+                wishes += self._happens(what, job, version)
+            self._turn(wishes)
+            if self.watched.ends.keys() >= self.waited:
+                break
+
+    def _comes(self, newcomer: Newcomer) -> list[object]:
+        id, spec, model = self.state.rest.next_id, newcomer.spec, newcomer.model
+        hash = f"{model.spec} again {spec.name}"
+        wishes: list[object] = []
+        if hash not in self.state.specs:
+            wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
+        wishes += self._apply(
+            e.JobsSubmitted(
+                at=self.now, first=id, count=1, spec=hash, argv=("",), priority=model.priority
+            )
+        )
+        self.courses[id] = Course(self._outline(self.state.jobs[id], newcomer.seconds))
+        return wishes
+
+    def _epochs(self, load: Load) -> int:
+        epochs = load.epochs if isinstance(load, Outline) else None
+        return epochs or super()._epochs(load)
+
+    def _known(self, load: Load) -> float:
+        return load.seconds / self._epochs(load)
+
+    def _carry_out(self, wish: object) -> list[object]:
+        wishes = super()._carry_out(wish)
+        if isinstance(wish, EndAttempt):
+            job, course = self.state.jobs[wish.job], self.courses[wish.job]
+            if job.finished:  # its time was up
+                self.watched.ends[job.id] = self.now
+                del self.courses[job.id]
+            elif isinstance(course.load, Outline) and course.load.anew:
+                course.done = 0.0
+        return wishes
+
+
+def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float = inf) -> Outlook:
+    """What is to be expected of every job; with one play, that in which all is as likely.
+
+    With enough seconds, the same question and seed have the same answer.
+    """
+    asked = _decoded(question)
+    state = _restored(asked)
+    guesses = Guesses(asked, state)
+    ids = [job.id for job in asked.jobs if not job.finished]
+    found = {job.id: guesses.of(job) for job in asked.jobs if not job.finished}
+    newcomers = Newcomers(asked, guesses)
+    starts: dict[int, list[float]] = {id: [] for id in ids}
+    ends: dict[int, list[float]] = {id: [] for id in ids}
+    begin, played = perf_counter(), 0
+    while played < plays and (not played or perf_counter() - begin < seconds):
+        random = Random(f"{seed}:{played}") if plays > 1 else None
+        again = _decoded(question)
+        future = Ahead(again, _restored(again))
+        for job in again.jobs:
+            if not job.finished:
+                future.take(job, found[job.id].left(random))
+        future.play(newcomers.drawn(random) if random is not None else [], begin + 2 * seconds)
+        for id in ids:
+            starts[id].append(future.watched.starts.get(id, inf))
+            ends[id].append(future.watched.ends.get(id, inf))
+        played += 1
+    jobs = [
+        _foreseen(state, job, found[job.id].basis, starts[job.id], ends[job.id])
+        for job in asked.jobs
+        if not job.finished
+    ]
+    begun = [each.start.likely for each in jobs if each.start and each.start.likely is not None]
+    return Outlook(at=asked.at, jobs=jobs, plays=played, horizon=max(begun, default=None))
+
+
+def _decoded(question: bytes) -> Question:
+    """A copy of its own, on one clock: in the future, the boot clock is the wall clock."""
+    asked = msgspec.json.decode(question, type=Question)
+    shift = asked.at - asked.boot
+    for job in asked.jobs:
+        if job.started_boot is not None:
+            job.started_boot += shift
+        if job.paused_boot is not None:
+            job.paused_boot += shift
+        if job.progress is not None:
+            job.progress = job.progress.later(shift)
+    asked.rest.away = {
+        name: replace(away, boot=away.boot + shift if away.boot is not None else None)
+        for name, away in asked.rest.away.items()
+    }
+    return asked
+
+
+def _restored(asked: Question) -> State:
+    return restore(asked.rest, asked.specs, asked.jobs, asked.sweeps)
+
+
+def _foreseen(
+    state: State, job: Job, basis: str, starts: list[float], ends: list[float]
+) -> Foreseen:
+    if job.state is JobState.SUSPENDED:
+        return Foreseen(job=job.id, never="it is paused")
+    if job.held:
+        return Foreseen(job=job.id, never="it is held")
+    if job.id in state.doomed:
+        return Foreseen(job=job.id, never="what it waits for has failed")
+    start = None if job.placement is not None else _span(starts)
+    return Foreseen(job=job.id, start=start, end=_span(ends), basis=basis)
+
+
+def _span(values: list[float]) -> Span:
+    values = sorted(values)
+    edge = (1 - SHARE) / 2
+    return Span(_at(values, 0.5), _at(values, edge), _at(values, 1 - edge))
+
+
+def _at(values: list[float], share: float) -> float | None:
+    """Where one more value would be with this probability below; None: beyond all that was seen."""
+    place = min(max(share * (len(values) + 1) - 1, 0.0), len(values) - 1.0)
+    low, high = values[int(place)], values[min(int(place) + 1, len(values) - 1)]
+    part = place - int(place)
+    found = low if not part else low + part * (high - low)
+    return found if found < inf else None
+
+
+def main() -> int:
+    """One question on stdin, one answer on stdout."""
+    os.nice(NICE)
+    answer = foresee(sys.stdin.buffer.readline(), seconds=SECONDS)
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

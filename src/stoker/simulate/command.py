@@ -1,0 +1,158 @@
+"""What `stoker simulate` does: reads workloads, plays them under each policy, tells the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker import wire
+from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.units import BadValue
+from stoker.places import trouble
+from stoker.simulate.compare import Compared, compared, workloads
+from stoker.simulate.meter import Meter
+from stoker.simulate.report import as_json, lines, size_lines, write
+from stoker.simulate.summary import summary_json, summary_lines
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.typed import Asked, asked
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the verbs and return its exit code; what is wrong is said in one sentence."""
+    verb, *args = sys.argv[1:] if argv is None else argv
+    try:
+        code = VERBS[verb](args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = wire.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = wire.EXIT_OK
+    except (BadTrace, BadValue) as error:
+        code = _refused(str(error), "usage", wire.EXIT_USAGE, "--json" in args)
+    except OSError as error:
+        code = _refused(trouble(error), "failed", wire.EXIT_FAILED, "--json" in args)
+    return code
+
+
+def _refused(message: str, code: str, exit: int, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "exit": exit}}))
+    else:
+        say(message)
+    return exit
+
+
+def say(text: str) -> None:
+    """Say something to the person, on stderr."""
+    if sys.stderr is not None:
+        print(f"stoker: {text}", file=sys.stderr, flush=True)
+
+
+def simulate(args: Sequence[str]) -> int:
+    """Compare policies on recorded workloads."""
+    if "--list-policies" in args:
+        return _list("--json" in args)
+    wanted = asked(args)
+    todo = list(workloads(wanted))
+    meter = Meter(sum(len(each.jobs) for each in todo) * len(wanted.contenders))
+    several = len(todo) > 1
+    found: list[Compared] = []
+    try:
+        todo.reverse()
+        while todo:
+            # Taken off the list, so that a workload that is done takes no room.
+            each = compared(todo.pop(), wanted, meter)
+            meter.clear()
+            if not wanted.json:
+                print("\n".join(told(each, wanted.base)), end="\n\n" if todo else "\n", flush=True)
+            if wanted.html is not None:
+                _page(each, wanted, len(found) if several else None)
+            found.append(each)
+    finally:
+        meter.clear()
+    if wanted.json:
+        print(json.dumps(_json(found, wanted), indent=2 if sys.stdout.isatty() else None))
+    elif several:
+        print("\n" + "\n".join(summary_lines(found, wanted.base)))
+    return wire.EXIT_OK
+
+
+def told(each: Compared, base: str | None) -> list[str]:
+    """One workload as a person reads it."""
+    width = terminal_width()
+    text = [each.heading, "", *lines(each.figures, width, base)]
+    sizes = {group.name for figures in each.figures for group in figures.by_size}
+    if len(sizes) > 1:
+        text += ["", *size_lines(each.figures, width)]
+    if each.notes:
+        text += ["", *(f"note: {note}" for note in each.notes)]
+    return text
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal on stdout, None when it is none."""
+    try:
+        return (os.get_terminal_size(1).columns or 80) if os.isatty(1) else None
+    except OSError:
+        return None
+
+
+def _json(found: Sequence[Compared], wanted: Asked) -> dict[str, Any]:
+    told = [
+        {**as_json(each.runs, wanted.base, each.figures), "notes": each.notes} for each in found
+    ]
+    whole: dict[str, Any] = {"seed": wanted.seed, "workloads": told}
+    if len(found) > 1:
+        whole["summary"] = summary_json(found, wanted.base)
+    return whole
+
+
+def _page(each: Compared, wanted: Asked, number: int | None) -> None:
+    """Write the page of one workload, under a name of its own where there are several."""
+    assert wanted.html is not None
+    path = wanted.html if number is None else _numbered(wanted.html, number, each.workload)
+    write(path, each.runs, each.workload, each.notes, wanted.base, each.figures)
+    each.runs = [_light(run) for run in each.runs]
+    say(f"wrote {path}")
+
+
+def _light(run: Any) -> Any:
+    from msgspec.structs import replace
+
+    return replace(run, results=[], in_use=[], queued=[], pieces=[])
+
+
+def _numbered(path: Path, number: int, title: str) -> Path:
+    plain = "".join(char if char.isalnum() or char in "-_" else "-" for char in title)
+    return path.with_name(f"{path.stem}-{number + 1}-{plain[:60]}{path.suffix or '.html'}")
+
+
+def _list(as_json: bool) -> int:
+    """The policies that there are."""
+    if as_json:
+        found = [
+            {"name": each.name, "about": each.about,
+             "parameters": {name: getattr(each, name) for name in PARAMETERS}}
+            for each in POLICIES.values()
+        ]  # fmt: skip
+        print(json.dumps({"policies": found}))
+        return wire.EXIT_OK
+    wide = max(map(len, POLICIES))
+    for each in POLICIES.values():
+        print(f"{each.name:<{wide}}  {each.about}")
+    print(f"\nParameters, for --set POLICY.NAME=VALUE: {', '.join(PARAMETERS)}")
+    return wire.EXIT_OK
+
+
+def _what_if(args: Sequence[str]) -> int:
+    from stoker.simulate.whatif import what_if
+
+    return what_if(args)
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"simulate": simulate, "what-if": _what_if}

@@ -1,0 +1,118 @@
+"""One workload under several policies."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.cluster import NodeFacts
+from stoker.core.request import GPU
+from stoker.simulate.limits import limited
+from stoker.simulate.meter import Meter
+from stoker.simulate.outcome import Run
+from stoker.simulate.replay import replay
+from stoker.simulate.report import Figures, figures_of, labels
+from stoker.simulate.report.cluster import MOST_OF_ALL
+from stoker.simulate.traces.recognise import read, split
+from stoker.simulate.traces.sizing import fitted, sized
+from stoker.simulate.typed import Asked, Contender
+from stoker.simulate.workload import Workload
+
+
+class Compared(Struct, kw_only=True):
+    """What became of a workload under each policy."""
+
+    workload: str
+    heading: str
+    runs: list[Run]
+    figures: list[Figures]
+    notes: list[str]
+
+
+def workloads(asked: Asked) -> Iterator[Workload]:
+    """All that is to be replayed, as it will be, each with its machines."""
+    for path in asked.traces:
+        whole = read(path, asked.format)
+        for part in split(whole).values() if asked.by_queue else [whole]:
+            yield prepared(part, asked)
+
+
+def prepared(workload: Workload, asked: Asked) -> Workload:
+    """The first so many jobs, with limits, on machines that can run them."""
+    if asked.first is not None:
+        workload = replace(workload, jobs=workload.jobs[: asked.first])
+    workload = limited(workload, asked.limits, asked.seed)
+    nodes: Sequence[NodeFacts] = workload.nodes
+    if asked.cluster is not None:
+        nodes = asked.cluster
+    elif asked.sized or not nodes:
+        nodes = sized(workload, asked.load)
+    return replace(fitted(workload, nodes), nodes=nodes)
+
+
+def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
+    """Play it under each policy; what only a page needs is kept only for one."""
+    titles = named(asked.contenders)
+    runs, figures = [], []
+    for contender, label in zip(asked.contenders, titles, strict=True):
+        meter.start(f"{workload.title}, {label}")
+        with undisturbed():
+            run = replay(
+                workload, list(workload.nodes), contender.policy, dict(contender.parameters),
+                asked.assumed, meter.heard, MOST_OF_ALL if asked.html else 0,
+            )  # fmt: skip
+        meter.over(len(workload.jobs))
+        figures.append(figures_of(run, label))
+        runs.append(run if asked.html else replace(run, results=[], in_use=[], queued=[]))
+    return Compared(
+        workload=workload.title,
+        heading=heading(workload),
+        runs=runs,
+        figures=figures,
+        notes=list(workload.notes),
+    )
+
+
+def named(contenders: Sequence[Contender]) -> list[str]:
+    """What to call each of them, so that no two are called the same."""
+    return labels([
+        Run(policy=each.policy, parameters=each.parameters, workload="", gpus=0, results=[])
+        for each in contenders
+    ])  # fmt: skip
+
+
+def heading(workload: Workload) -> str:
+    """What was replayed on what, in a line."""
+    jobs, nodes = workload.jobs, workload.nodes
+    gpus = sum(len(each.types.get(GPU, ())) for each in nodes)
+    text = f"{workload.title}: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
+    text += f" on {len(nodes):,} machine{'s' * (len(nodes) != 1)} with {gpus:,} GPUs"
+    span = jobs[-1].at - jobs[0].at if jobs else 0.0
+    if span and gpus:
+        load = sum(job.gpus * job.seconds for job in jobs) / span / gpus
+        text += f", {100 * load:.0f} % load over {_long(span)}"
+    return text
+
+
+def _long(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.0f} seconds"
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nobody looks for rings among a million jobs, of which there are next to none."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,203 @@
+"""What was typed after `stoker simulate`, read once and checked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec import Struct
+
+from stoker.core.cluster import NodeFacts
+from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.units import BadValue, parse_duration
+from stoker.simulate.replay import Assumed
+from stoker.simulate.traces.recognise import FORMATS
+from stoker.simulate.traces.sizing import machines
+
+USUAL = "backfill,planner,srsf"
+"""What most labs do, what we would do, and what somebody could do who knew every duration."""
+LIMITS = ("none", "recorded", "exact", "guessed")
+
+
+class Contender(Struct, frozen=True):
+    """One of the policies to compare, with the parameters that are not its own."""
+
+    policy: str
+    parameters: dict[str, float]
+
+
+class Asked(Struct, kw_only=True):
+    """What is to be simulated, and how to tell it."""
+
+    traces: list[Path]
+    contenders: list[Contender]
+    cluster: list[NodeFacts] | None
+    """None: the trace's own, or as many as keep it busy."""
+    sized: bool
+    """Machines are counted by the load, even where the trace has some."""
+    load: float
+    by_queue: bool
+    format: str | None
+    seed: int
+    first: int | None
+    assumed: Assumed
+    limits: str | None
+    html: Path | None
+    json: bool
+    base: str | None
+
+
+class Parser(argparse.ArgumentParser):
+    """One sentence instead of a usage text: the help is the command's own."""
+
+    def error(self, message: str) -> NoReturn:
+        """What cannot be read."""
+        raise BadValue(f"{message[:1].upper()}{message[1:]}. See: {self.prog}")
+
+
+def parser(verb: str) -> Parser:
+    """A parser of our own kind, with the options that every verb has."""
+    made = Parser(prog=f"stoker help {verb}", add_help=False, allow_abbrev=False)
+    for name in ("--json", "--color", "--no-color"):
+        made.add_argument(name, action="store_true")
+    return made
+
+
+def asked(argv: Sequence[str]) -> Asked:
+    """Read it all, or say in one sentence what is wrong."""
+    given = _parser().parse_intermixed_args(argv)
+    if not given.traces:
+        raise BadValue("Which jobs? Name a file; see docs/traces.md for what can be read.")
+    if given.format is not None and given.format not in FORMATS:
+        raise BadValue(f"--format {given.format} is none of {', '.join(FORMATS)}.")
+    if given.limits is not None and given.limits not in LIMITS:
+        raise BadValue(f"--limits {given.limits} is none of {', '.join(LIMITS)}.")
+    sized = given.cluster == "auto" or given.load is not None
+    if given.cluster not in (None, "auto") and given.load is not None:
+        raise BadValue("--load says how many machines to make; leave it out, or --cluster.")
+    blind = given.limits not in (None, "none")
+    known = share(given.epochs_known, "--epochs-known")
+    chosen = contenders(given.policy, given.set)
+    base = given.base
+    if base is not None and base not in {each.policy for each in chosen}:
+        names = ", ".join(dict.fromkeys(each.policy for each in chosen))
+        raise BadValue(f"--base {base} is none of the policies compared: {names}.")
+    return Asked(
+        traces=[Path(each) for each in given.traces],
+        contenders=chosen,
+        cluster=machines(given.cluster) if given.cluster not in (None, "auto") else None,
+        sized=sized,
+        load=0.8 if given.load is None else share(given.load, "--load", 10.0),
+        by_queue=given.by_queue,
+        format=given.format,
+        seed=whole(given.seed, "--seed") if given.seed is not None else 0,
+        first=whole(given.first, "--first", 1) if given.first is not None else None,
+        assumed=Assumed(
+            known_after=known,
+            checkpoint=float(parse_duration(given.checkpoint, "--checkpoint")),
+            restart=float(parse_duration(given.restart, "--restart")),
+            steady=given.no_preempt or blind,
+            limits=blind,
+        ),
+        limits=given.limits,
+        html=page(given.html),
+        json=given.json,
+        base=base,
+    )
+
+
+def _parser() -> Parser:
+    made = parser("simulate")
+    made.add_argument("traces", nargs="*")
+    made.add_argument("--policy", default=USUAL)
+    for name in ("--cluster", "--load", "--format", "--seed", "--first", "--limits", "--html"):
+        made.add_argument(name)
+    made.add_argument("--set", action="append", default=[])
+    made.add_argument("--epochs-known", default="5%")
+    made.add_argument("--checkpoint", default="10m")
+    made.add_argument("--restart", default="60s")
+    made.add_argument("--base")
+    for name in ("--by-queue", "--no-preempt", "--list-policies"):
+        made.add_argument(name, action="store_true")
+    return made
+
+
+def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
+    """Read `fifo,planner` and `planner.quantum=600,1200`, which makes two planners."""
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    for name in names:
+        known_policy(name)
+    chosen: dict[str, dict[str, list[float]]] = {}
+    for setting in settings:
+        name, parameter, values = _setting(setting)
+        if name not in names:
+            raise BadValue(f"--set {setting} is about {name}, which is not compared; add it to"
+                           " --policy.")  # fmt: skip
+        chosen.setdefault(name, {})[parameter] = values
+    found = []
+    for name in dict.fromkeys(names):
+        parameters = chosen.get(name, {})
+        for values in product(*parameters.values()):
+            found.append(Contender(name, dict(zip(parameters, values, strict=True))))
+    if not found:
+        raise BadValue(f"--policy names no policy; there are {', '.join(POLICIES)}.")
+    return found
+
+
+def known_policy(name: str) -> str:
+    """The name of a policy, if it is one."""
+    if name not in POLICIES:
+        raise BadValue(f"There is no policy '{name}'; there are {', '.join(POLICIES)}.")
+    return name
+
+
+def _setting(text: str) -> tuple[str, str, list[float]]:
+    name, equals, typed = text.partition("=")
+    policy, dot, parameter = name.strip().partition(".")
+    if not equals or not dot:
+        raise BadValue(f"--set {text} is not POLICY.PARAMETER=VALUE; write planner.quantum=1200.")
+    known_policy(policy)
+    if parameter not in PARAMETERS:
+        raise BadValue(f"--set {text}: '{parameter}' is none of {', '.join(PARAMETERS)}.")
+    return policy, parameter, [_number(value, f"--set {name}") for value in typed.split(",")]
+
+
+def share(text: str, what: str, most: float = 1.0) -> float:
+    """Read `5%` or `0.05`."""
+    text = text.strip()
+    value = _number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
+    if not 0 < value <= most:
+        raise BadValue(f"{what} {text} is not a share; write for example 5% or 0.05.")
+    return value
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e15:
+        raise BadValue(f"{what} takes a number that is not negative, not '{text}'.")
+    return value
+
+
+def whole(text: str, what: str, least: int = 0) -> int:
+    """Read a whole number."""
+    if not (text.isdecimal() and len(text) < 16 and int(text) >= least):
+        raise BadValue(f"{what} takes a whole number from {least} on, not '{text}'.")
+    return int(text)
+
+
+def page(text: str | None) -> Path | None:
+    """Where the page is to be written; a folder that is not there is better known before."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir():
+        raise BadValue(f"--html {text} is a directory; name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise BadValue(f"--html {text}: there is no directory {path.parent}; make it first.")
+    return path

@@ -1,0 +1,207 @@
+"""What `stoker what-if` does: the lab's own jobs under today's rules, and under changed ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker import wire
+from stoker.core.policy.rules import POLICIES
+from stoker.core.state import AUTO
+from stoker.core.units import BadValue
+from stoker.simulate import lab as labs
+from stoker.simulate import whatif_told
+from stoker.simulate.lab import Facts, Lab, Own
+from stoker.simulate.rerun import Forecast, Today, added, can_run, past, prepared
+from stoker.simulate.report import write
+from stoker.simulate.traces.sizing import box, machines
+from stoker.simulate.typed import page, parser
+from stoker.simulate.whatif_told import Answer
+
+STEP = 1
+"""So much higher than all others is `high`."""
+
+
+class Question(Struct, kw_only=True):
+    """What is to be different."""
+
+    policy: str | None
+    add: list[str]
+    remove: list[str]
+    priorities: dict[str, str]
+    """By what jobs are called."""
+    json: bool
+    html: Path | None
+
+
+def what_if(args: Sequence[str]) -> int:
+    """Read the facts from stdin, and tell what would change."""
+    question = asked(args)
+    facts = labs.read(sys.stdin.buffer.read())
+    answer = answered(facts, question)
+    if question.json:
+        print(json.dumps(whatif_told.as_json(answer), indent=2 if sys.stdout.isatty() else None))
+    else:
+        print("\n".join(whatif_told.lines(answer)))
+    if question.html is not None:
+        if answer.runs:
+            notes = [answer.assumed, *answer.notes]
+            write(question.html, answer.runs, f"what if: {answer.change}", notes)
+            print(f"stoker: wrote {question.html}", file=sys.stderr)
+        else:
+            print("stoker: no page was written, since nothing has ended", file=sys.stderr)
+    return wire.EXIT_OK
+
+
+def asked(args: Sequence[str]) -> Question:
+    """Read what was typed."""
+    made = parser("what-if")
+    made.add_argument("facts", choices=["-"])
+    for name in ("--policy", "--days", "--html"):
+        made.add_argument(name)
+    for name in ("--add", "--remove", "--priority"):
+        made.add_argument(name, action="append", default=[])
+    given = made.parse_args(args)
+    if given.policy not in (None, AUTO, *POLICIES):
+        names = ", ".join((AUTO, *POLICIES))
+        raise BadValue(f"There is no policy '{given.policy}'; there are {names}.")
+    return Question(
+        policy=given.policy,
+        add=given.add,
+        remove=[_value(each, "--remove", "node=NAME", ("node",))[1] for each in given.remove],
+        priorities=dict(_priority(each) for each in given.priority),
+        json=given.json,
+        html=page(given.html),
+    )
+
+
+def _value(text: str, what: str, example: str, names: tuple[str, ...]) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if name not in names or not value:
+        raise BadValue(f"{what} {text} cannot be read; write {what} {example}.")
+    return name, value
+
+
+def _priority(text: str) -> tuple[str, str]:
+    job, _, value = text.partition("=")
+    number = value.removeprefix("-").removeprefix("+")
+    if not job or not (value in ("high", "low") or (number.isdecimal() and len(number) < 10)):
+        raise BadValue(f"--priority {text} cannot be read; write 42=high, 42=low or 42=5.")
+    return job, value
+
+
+# -- what would be different -------------------------------------------------------------
+
+
+def answered(facts: Facts, question: Question) -> Answer:
+    """Play it both ways."""
+    lab = labs.lab_of(facts)
+    every, today, notes = labs.jobs_of(facts)
+    then = changed(lab, question)
+    raised = priorities(every, today, question.priorities)
+    now_state, then_state = prepared(lab), prepared(then)
+    possible = [job for job in every if can_run(now_state, job.request)]
+    if len(possible) < len(every):
+        notes.append(
+            f"Left out: {len(every) - len(possible):,} that the machines of today cannot run."
+        )
+    lost = [job for job in possible if not can_run(then_state, job.request)]
+    gone = {job.id for job in lost}
+    if not possible:
+        raise BadValue(
+            f"There is nothing to replay: no job ended in the last {facts.days:g} days, and none"
+            " waits; try a larger --days."
+        )
+    kept = [job for job in possible if job.id not in gone]
+    runs = []
+    if any(job.state in wire.FINISHED for job in kept):
+        label = short(question)
+        runs = [past(kept, lab, "today", question.html is not None),
+                past(_raised(kept, raised), then, label, question.html is not None)]  # fmt: skip
+    ids = {job.id for job in possible}
+    todays = [job for job in today if job.id in ids]
+    before = Today(todays, lab).forecast() if todays else {}
+    after = _after(todays, raised, then, gone)
+    return Answer(
+        change=told(question), facts=facts, lab=lab, then=then, runs=runs, jobs=kept,
+        today=todays, before=before, after=after, lost=lost, notes=notes,
+        assumed=whatif_told.ASSUMED,
+    )  # fmt: skip
+
+
+def _after(
+    todays: list[Own], raised: dict[int, int], then: Lab, gone: set[int]
+) -> dict[int, Forecast]:
+    left = _raised([job for job in todays if job.id not in gone], raised)
+    found = Today(left, then).forecast() if left else {}
+    return {job.id: found.get(job.id, Forecast(begin=None, end=None)) for job in todays}
+
+
+def _raised(jobs: list[Own], raised: dict[int, int]) -> list[Own]:
+    return [
+        replace(job, priority=raised[job.id]) if job.id in raised else job for job in jobs
+    ]  # fmt: skip
+
+
+def changed(lab: Lab, question: Question) -> Lab:
+    """The lab as it would be."""
+    nodes, policies = list(lab.nodes), lab.policies
+    for name in question.remove:
+        if name not in {each.name for each in nodes}:
+            known = ", ".join(each.name for each in lab.nodes)
+            raise BadValue(f"There is no machine '{name}' that answers; there are {known}.")
+        nodes = [each for each in nodes if each.name != name]
+    for text in question.add:
+        name, value = _value(text, "--add", "gpus=4 or --add node=2x8", ("gpus", "node"))
+        if name == "gpus":
+            if not (value.isdecimal() and 0 < int(value) <= 100_000):
+                raise BadValue(f"--add {text}: write a number of GPUs, as in --add gpus=4.")
+            nodes = added(nodes, [box("", int(value))])
+        else:
+            nodes = added(nodes, machines(value, "--add"))
+    if question.policy is not None:
+        policies = {"*": (question.policy, {})}
+    return replace(lab, nodes=nodes, policies=policies)
+
+
+def priorities(
+    every: Sequence[Own], today: Sequence[Own], wanted: dict[str, str]
+) -> dict[int, int]:
+    """Numbers for what was typed, by the ids of jobs."""
+    found = {}
+    for label, value in wanted.items():
+        meant = [job for job in every if label in (job.label, str(job.id))]
+        if not meant:
+            raise BadValue(
+                f"--priority: job {label} neither waits nor ended lately; see stoker queue."
+            )
+        others = [job.priority for job in today] or [0]
+        for job in meant:
+            if value == "high":
+                found[job.id] = max(others) + STEP
+            elif value == "low":
+                found[job.id] = min(others) - STEP
+            else:
+                found[job.id] = int(value)
+    return found
+
+
+def told(question: Question) -> str:
+    """The question in words."""
+    parts = [f"policy {question.policy}"] if question.policy else []
+    parts += [f"{each.partition('=')[2]} more GPUs" if each.startswith("gpus=")
+              else f"{each.partition('=')[2]} more machines" for each in question.add]  # fmt: skip
+    parts += [f"without {each}" for each in question.remove]
+    parts += [f"job {job} with priority {value}" for job, value in question.priorities.items()]
+    return ", ".join(parts)
+
+
+def short(question: Question) -> str:
+    """A name for it in tables."""
+    text = told(question)
+    return text if len(text) <= 24 else "changed"
