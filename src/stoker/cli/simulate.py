@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 USAGE = ("simulate TRACE ... [--policy A,B,C] [OPTIONS]", "simulate --list-policies")
 OPTIONS = (
     Option("--policy", "A,B,C", "compare these (backfill,planner,srsf)"),
-    Option("--set", "P.NAME=VALUE", "a parameter: planner.quantum=1200; =600,1200 compares", many=True),
+    Option("--set", "P.NAME=VALUE", "planner.quantum=1200; =600,1200 compares both", many=True),
     Option("--base", "POLICY", "compare the others with this one (the first)"),
     Option("--list-policies", None, "say which policies there are"),
     Option("--cluster", "8x8", "machines x GPUs, or auto; without: the trace's own, or auto"),
@@ -26,24 +30,23 @@ OPTIONS = (
     Option("--checkpoint", "10m", "a job saves its state at least so often"),
     Option("--restart", "60s", "what stopping and going on costs a job"),
     Option("--no-preempt", None, "no job can be stopped and go on later"),
-    Option("--limits", "KIND", "only time limits are known, nobody is stopped: recorded, exact, guessed"),
+    Option("--limits", "KIND", "plan by time limits alone (recorded, exact or guessed); or none"),
     Option("--seed", "N", "for guessed limits; the same number repeats exactly (0)"),
     Option("--format", "NAME", "what TRACE is, where it cannot be told: see docs/traces.md"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> NoReturn:
     """Become the simulator, which is too heavy for a command's start-up."""
     parse(OPTIONS, argv, verb="simulate")
-    return become("simulate", argv)
+    become("simulate", argv)
 
 
-def become(verb: str, argv: list[str]) -> int:
+def become(verb: str, argv: list[str]) -> NoReturn:
     """Replace this process with the simulator's; its exit code is the command's."""
     import os
     import sys
 
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "stoker.simulate", verb, *argv])
-    return 0

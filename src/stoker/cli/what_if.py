@@ -15,14 +15,18 @@ from stoker.cli.options import Option, parse
 from stoker.cli.session import existing
 from stoker.client.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 USAGE = (
     "what-if --policy NAME | --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
 )
 OPTIONS = (
     Option("--policy", "NAME", "every queue goes by this policy; see stoker policy --list"),
-    Option("--add", "gpus=4", "one more machine with so many GPUs; node=2x8: two with 8", many=True),
+    Option("--add", "gpus=4", "a machine with so many more GPUs; node=2x8: two with 8", many=True),
     Option("--remove", "node=NAME", "without this machine", many=True),
-    Option("--priority", "JOB=high", "a job's priority: high (above all), low, or a number", many=True),
+    Option("--priority", "JOB=high", "a priority: high (above all), low, or a number", many=True),
     Option("--days", "N", "replay what ended in the last N days (7)"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
@@ -32,7 +36,7 @@ MOST = 1_000_000
 LONGEST = 36500.0
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> NoReturn:
     """Gather what the daemon knows, and become the simulator that reads it."""
     args = parse(OPTIONS, argv, verb="what-if")
     if args.words:
@@ -45,13 +49,13 @@ def main(argv: list[str]) -> int:
     days = args.number("days", 7.0) or 0.0
     if not 0 < days <= LONGEST:
         raise UsageError("--days takes a number of days above 0.")
-    _hand_over(_facts(days))
+    _hand_over(_facts(days, args.many("priority")))
     from stoker.cli.simulate import become
 
-    return become("what-if", ["-", *argv])
+    become("what-if", ["-", *argv])
 
 
-def _facts(days: float) -> str:
+def _facts(days: float, priorities: list[str]) -> str:
     """Return all that a replay needs, as JSON."""
     import time
 
@@ -59,12 +63,15 @@ def _facts(days: float) -> str:
     from stoker.client import jsonlight
 
     client = existing()
+    names = [text.rpartition("=")[0] for text in priorities]
+    meant = {name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name}
     now = time.time()
     since = iso(now - days * 86400)
     live = [view for view in client.jobs(limit=MOST)["jobs"] if not view["ended_at"]]
     return jsonlight.dumps({
         "now": now,
         "days": days,
+        "meant": meant,
         "history": client.history(since=since, limit=MOST)["jobs"],
         "queue": live,
         "nodes": client.nodes()["nodes"],

@@ -13,7 +13,7 @@ from stoker import wire
 from stoker.core.policy.rules import PARAMETERS, POLICIES
 from stoker.core.units import BadValue
 from stoker.places import trouble
-from stoker.simulate.compare import Compared, compared, workloads
+from stoker.simulate.compare import Compared, compared, light, workloads
 from stoker.simulate.meter import Meter
 from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
@@ -117,14 +117,8 @@ def _page(each: Compared, wanted: Asked, number: int | None) -> None:
     assert wanted.html is not None
     path = wanted.html if number is None else _numbered(wanted.html, number, each.workload)
     write(path, each.runs, each.workload, each.notes, wanted.base, each.figures)
-    each.runs = [_light(run) for run in each.runs]
+    each.runs = [light(run) for run in each.runs]
     say(f"wrote {path}")
-
-
-def _light(run: Any) -> Any:
-    from msgspec.structs import replace
-
-    return replace(run, results=[], in_use=[], queued=[], pieces=[])
 
 
 def _numbered(path: Path, number: int, title: str) -> Path:

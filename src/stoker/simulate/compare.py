@@ -67,7 +67,7 @@ def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
             )  # fmt: skip
         meter.over(len(workload.jobs))
         figures.append(figures_of(run, label))
-        runs.append(run if asked.html else replace(run, results=[], in_use=[], queued=[]))
+        runs.append(run if asked.html else light(run))
     return Compared(
         workload=workload.title,
         heading=heading(workload),
@@ -75,6 +75,11 @@ def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
         figures=figures,
         notes=list(workload.notes),
     )
+
+
+def light(run: Run) -> Run:
+    """A run without what only its page needs: a million results take their room."""
+    return replace(run, results=[], in_use=[], queued=[], pieces=[])
 
 
 def named(contenders: Sequence[Contender]) -> list[str]:

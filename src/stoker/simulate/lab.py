@@ -1,4 +1,4 @@
-"""The lab as its daemon describes it: machines, queues and their rules, jobs of past and present."""
+"""The lab as its daemon describes it: machines, queues with their rules, and its jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Asked(history.Asked):
     min_vram: int | None = None
     use_gpus: tuple[str, ...] = ()
     avoid_gpus: tuple[str, ...] = ()
-    resources: dict[str, str] = {}
+    resources: dict[str, str] = msgspec.field(default_factory=dict)
     exclusive: bool = False
     nodelist: tuple[str, ...] = ()
     not_nodes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class View(history.View):
     reason: str | None = None
     depends: str | None = None
     node: str | None = None
-    parts: list[Part] = []
+    parts: list[Part] = msgspec.field(default_factory=list)
     started_at: str | None = None
     begin_at: str | None = None
 
@@ -108,6 +108,8 @@ class Facts(Struct):
     gpus: list[Card]
     queues: list[Queue]
     policies: list[Rule]
+    meant: dict[str, list[int]] = {}
+    """Jobs by what they were called on the command line."""
 
 
 class Own(Load, kw_only=True, gc=False):
@@ -318,4 +320,3 @@ def dependency_of(text: str | None, known: dict[int, int]) -> Dependency | None:
         elif found.any:
             return None
     return msgspec.structs.replace(found, clauses=tuple(clauses)) if clauses else None
-

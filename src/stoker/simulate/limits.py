@@ -22,7 +22,7 @@ def limited(workload: Workload, limits: str | None, seed: int) -> Workload:
     """The same jobs with other limits; never one that would end a job before its time."""
     if limits is None or limits == "recorded":
         return _kept(workload, missing=limits is not None)
-    chance = Random(seed)  # noqa: S311 - a model of people, no secret
+    chance = Random(seed)
     jobs = []
     for job in workload.jobs:
         limit: int | None = None

@@ -140,8 +140,10 @@ def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
     found = []
     for name in dict.fromkeys(names):
         parameters = chosen.get(name, {})
-        for values in product(*parameters.values()):
-            found.append(Contender(name, dict(zip(parameters, values, strict=True))))
+        found += [
+            Contender(name, dict(zip(parameters, each, strict=True)))
+            for each in product(*parameters.values())
+        ]
     if not found:
         raise BadValue(f"--policy names no policy; there are {', '.join(POLICIES)}.")
     return found

@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import wire
-from stoker.core.policy.rules import POLICIES
+from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.state import AUTO
 from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
 from stoker.simulate import whatif_told
 from stoker.simulate.lab import Facts, Lab, Own
-from stoker.simulate.rerun import Forecast, Today, added, can_run, past, prepared
 from stoker.simulate.report import write
+from stoker.simulate.rerun import Forecast, Today, added, can_run, past, prepared
 from stoker.simulate.traces.sizing import box, machines
 from stoker.simulate.typed import page, parser
 from stoker.simulate.whatif_told import Answer
@@ -88,7 +88,7 @@ def _value(text: str, what: str, example: str, names: tuple[str, ...]) -> tuple[
 
 
 def _priority(text: str) -> tuple[str, str]:
-    job, _, value = text.partition("=")
+    job, _, value = text.rpartition("=")
     number = value.removeprefix("-").removeprefix("+")
     if not job or not (value in ("high", "low") or (number.isdecimal() and len(number) < 10)):
         raise BadValue(f"--priority {text} cannot be read; write 42=high, 42=low or 42=5.")
@@ -103,7 +103,12 @@ def answered(facts: Facts, question: Question) -> Answer:
     lab = labs.lab_of(facts)
     every, today, notes = labs.jobs_of(facts)
     then = changed(lab, question)
-    raised = priorities(every, today, question.priorities)
+    raised = priorities(facts, today, question.priorities)
+    for label in question.priorities:
+        if not any(job.id in facts.meant.get(label, ()) for job in every):
+            raise BadValue(f"--priority: {label} neither waits nor ended in these days.")
+    if question.policy in POLICIES and POLICIES[question.policy].knows is Knows.SAID:
+        notes.append(f"{question.policy} goes by what owners say; here it knows the truth.")
     now_state, then_state = prepared(lab), prepared(then)
     possible = [job for job in every if can_run(now_state, job.request)]
     if len(possible) < len(every):
@@ -169,26 +174,15 @@ def changed(lab: Lab, question: Question) -> Lab:
     return replace(lab, nodes=nodes, policies=policies)
 
 
-def priorities(
-    every: Sequence[Own], today: Sequence[Own], wanted: dict[str, str]
-) -> dict[int, int]:
+def priorities(facts: Facts, today: Sequence[Own], wanted: dict[str, str]) -> dict[int, int]:
     """Numbers for what was typed, by the ids of jobs."""
-    found = {}
-    for label, value in wanted.items():
-        meant = [job for job in every if label in (job.label, str(job.id))]
-        if not meant:
-            raise BadValue(
-                f"--priority: job {label} neither waits nor ended lately; see stoker queue."
-            )
-        others = [job.priority for job in today] or [0]
-        for job in meant:
-            if value == "high":
-                found[job.id] = max(others) + STEP
-            elif value == "low":
-                found[job.id] = min(others) - STEP
-            else:
-                found[job.id] = int(value)
-    return found
+    others = [job.priority for job in today] or [0]
+    words = {"high": max(others) + STEP, "low": min(others) - STEP}
+    return {
+        id: words[value] if value in words else int(value)
+        for label, value in wanted.items()
+        for id in facts.meant.get(label, ())
+    }
 
 
 def told(question: Question) -> str:

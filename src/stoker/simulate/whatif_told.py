@@ -12,9 +12,9 @@ from stoker.core.request import GPU
 from stoker.core.units import format_duration
 from stoker.simulate.lab import Facts, Lab, Own
 from stoker.simulate.outcome import Run
-from stoker.simulate.report import Figures, all_figures, as_json as figures_json
-from stoker.simulate.report import lines as figures_lines
-from stoker.simulate.report.figures import Group
+from stoker.simulate.report import Figures, all_figures
+from stoker.simulate.report import as_json as figures_json
+from stoker.simulate.report.figures import MEASURES, Group, warnings
 from stoker.simulate.rerun import Forecast
 
 ASSUMED = (
@@ -28,6 +28,11 @@ SHOWN = 40
 SAME = 1.0
 """Seconds within which nothing has changed."""
 GAP = "  "
+FIGURES = {
+    "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
+    "jct_p99": "p99 completion", "makespan": "all done after", "busy": "GPUs in use",
+    "preemptions": "preempted, per job",
+}  # fmt: skip
 
 
 class Answer(Struct, kw_only=True):
@@ -67,7 +72,7 @@ def lines(answer: Answer) -> list[str]:
     text = [f"what if: {answer.change}"]
     if answer.runs:
         figures = all_figures(answer.runs)
-        text += ["", _past_heading(answer), *figures_lines(figures)]
+        text += ["", _past_heading(answer), *_past(figures[0], figures[1])]
         for title, groups in (("user", _by_user), ("queue", _by_queue)):
             text += _groups(title, groups(figures[0]), groups(figures[1]))
         text += _shifts(answer)
@@ -77,6 +82,28 @@ def lines(answer: Answer) -> list[str]:
         more = f" and {len(answer.lost) - 10:,} more" if len(answer.lost) > 10 else ""
         text += ["", f"could not run any more: {labels}{more}"]
     return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumed}"]
+
+
+def _past(before: Figures, after: Figures) -> list[str]:
+    """The figures that count, side by side."""
+    rows = [["", before.label, "", after.label, ""]]
+    for key, title in FIGURES.items():
+        measure = next(each for each in MEASURES if each.key == key)
+        old, new = measure.of(before), measure.of(after)
+        if old is None or new is None or (key == "preemptions" and not old and not new):
+            continue
+        write = span if measure.kind == "time" else _share if measure.kind == "share" else _plain
+        change = f"{100 * (new / old - 1):+.0f} %" if old and measure.kind == "time" else ""
+        rows.append([title, write(old), "→", write(new), change.replace("-", "−")])
+    return [*aligned(rows, left=1), *(f"note: {each}" for each in warnings([before, after]))]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def _by_user(figures: Figures) -> list[Group]:
@@ -105,7 +132,7 @@ def _groups(title: str, before: Sequence[Group], after: Sequence[Group]) -> list
     if len(before) < 2:
         return []
     then = {group.name: group for group in after}
-    rows = [[title, "jobs", "mean wait", "", "", "mean JCT", "", ""]]
+    rows = [[title, "jobs", "mean wait", "", "", "mean completion", "", ""]]
     for group in before[:20]:
         other = then.get(group.name)
         if other is None:
@@ -138,7 +165,7 @@ def _shifts(answer: Answer) -> list[str]:
     earlier = [each for each in found if each.after < each.before]
     later = [each for each in reversed(found) if each.after > each.before]
     text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
-    rows = [["job", "name", "user", "GPUs", "JCT", "", "", ""]]
+    rows = [["job", "name", "user", "GPUs", "completion", "", "", ""]]
     for each in [*earlier[:MOST], *later[:MOST][::-1]]:
         job = each.job
         rows.append([

@@ -45,12 +45,11 @@ def life() -> Story:
     story.tell(
         e.QueueDefined(at=1000.0, name="disks", resources=disks, max_waiting=9, max_job_gpus=2000)
     )
-    story.tell(e.PolicyChosen(at=1000.0, queue="*", name="auto"))
     story.tell(
-        e.PolicyChosen(at=1000.0, queue="night", name="planner", parameters={"quantum": 1200.0})
+        e.PolicyChosen(at=1000.0, queue="day", name="planner", parameters={"quantum": 1200.0})
     )
-    story.tell(e.PolicyChosen(at=1000.0, queue="disks", name="fifo"))
-    story.tell(e.PolicyChosen(at=1000.0, queue="disks"))
+    story.tell(e.PolicyChosen(at=1000.0, queue="gone", name="fifo"))
+    story.tell(e.PolicyChosen(at=1000.0, queue="gone"))
     story.submit(Request(named=(("hdd", 40_000),)), queue="disks", door="grass", fill=True)
     story.tell(e.RecordsCleared(at=1000.0, door="auto"))
     plain = story.submit(name="train", labels=("lr=0.1",), group="sweep")

@@ -55,8 +55,24 @@ class JobClass:
     @property
     def place(self) -> Place:
         """Where its head stands in the line."""
-        rank, order, id = self.heap[0]
+        return self._place(self.heap[0])
+
+    def _place(self, entry: Entry) -> Place:
+        rank, order, id = entry
         return (-self.priority, rank + self.handicap, order, id)
+
+    def places(self) -> Iterator[Place]:
+        """Where its jobs stand, the first first, worked out as far as somebody asks.
+
+        Some of them may have left the line.
+        """
+        heap = self.heap
+        turns = [(heap[0], 0)] if heap else []
+        while turns:
+            entry, at = heappop(turns)
+            yield self._place(entry)
+            for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heappush(turns, (heap[below], below))
 
 
 FEW = 8
@@ -315,6 +331,44 @@ class Walk:
 def _enter(turns: list[Turn], turn: Turn | None) -> None:
     if turn is not None:
         heappush(turns, turn)
+
+
+class Heads:
+    """Those who wait, in order; whoever is like one that was given up is passed over."""
+
+    def __init__(self, line: ReadyLine) -> None:
+        self.line = line
+        self.given_up: set[JobClass] = set()
+        self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
+        for found in line.single.values():
+            self._enter(found, None)
+        for group in line.groups.values():
+            self._enter_next(iter(group.shelf))
+
+    def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
+        """Where each stands, its class and its id."""
+        turns, where = self._turns, self.line.where
+        while turns:
+            place, found, places, others = heappop(turns)
+            if others is not None:
+                self._enter_next(others)
+            id = int(place[-1])
+            if where.get(id) is found and found not in self.given_up:
+                yield place, found, id
+            following = next(places, None) if found not in self.given_up else None
+            if following is not None:
+                heappush(turns, (following, found, places, None))
+
+    def _enter_next(self, others: Iterator[JobClass]) -> None:
+        found = next(others, None)
+        if found is not None:
+            self._enter(found, others)
+
+    def _enter(self, found: JobClass, others: Iterator[JobClass] | None) -> None:
+        places = found.places()
+        first = next(places, None)
+        if first is not None:
+            heappush(self._turns, (first, found, places, others))
 
 
 def in_order(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge, nsmallest
 from math import log2
 
 from msgspec import Struct
@@ -14,14 +13,13 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.backfill import reserve
-from stoker.core.policy.order import JobClass
+from stoker.core.policy.order import Heads, JobClass
 from stoker.core.policy.place import place
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
-from stoker.core.units import THOUSAND
 
 LOOK_AT = 16
 """So many of those who wait, the first in line first, are looked at in one cycle."""
@@ -54,14 +52,19 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | Stop
     for job in _crowded(state):
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
     shadow, blocked = once_they_have_stopped(state), _Blocked(state, boot)
-    for found in _waiting(state):
-        head = state.line.head(found, state.jobs)
-        if head is None or found.queue in blocked.queues:
+    heads, looked = Heads(state.line), 0
+    for seat, found, id in _hopeful(state, heads):
+        if looked == LOOK_AT:
+            break
+        head = state.jobs[id]
+        if found.queue in blocked.queues or state.limit_reached(found):
+            heads.given_up.add(found)
             continue
+        looked += 1
         request = state.request(head, found)
         there = place(shadow, request)
         if there is None:
-            chosen = _choose(state, shadow, request, found, at)
+            chosen = _choose(state, shadow, request, found, seat[1], at)
             if chosen and not blocked.let(shadow, request, head, chosen):
                 _undo(shadow, chosen)
                 chosen = []
@@ -72,7 +75,8 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | Stop
         if there is not None:
             shadow.take(there)
         else:
-            blocked.add(found, request)
+            blocked.add(found, seat, request)
+            heads.given_up.add(found)
     if not len(state.line):
         growing = [job for job in state.elastic.values() if _can_be_asked(state, job, at)]
         for job, gpus, why in elastic.grown(state, shadow, growing, at) if growing else ():
@@ -89,10 +93,10 @@ class _Blocked:
         self.requests: list[Request] = []
         self.questions = 0
 
-    def add(self, found: JobClass, request: Request) -> None:
+    def add(self, found: JobClass, seat: Place, request: Request) -> None:
         """Nobody can make room for this one."""
         gaps = self.state.gaps(found.queue)
-        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or found.place[1] == OVERDUE):
+        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or seat[1] == OVERDUE):
             self.requests.append(request)
         if gaps is Gaps.NOBODY:
             self.queues.add(found.queue)
@@ -198,28 +202,20 @@ def promised(state: State) -> list[tuple[Place, int, Placement]]:
     return found
 
 
-def _waiting(state: State) -> list[JobClass]:
-    """The classes whose heads have no room and for whom somebody could make some."""
+def _hopeful(state: State, heads: Heads) -> Iterator[tuple[Place, JobClass, int]]:
+    """Those who wait, as long as somebody could make room for them."""
     worst = next(state.victims.worst_first(), None)
     if worst is None and not state.elastic:
-        return []
-    line = state.line
-    singles = nsmallest(LOOK_AT, line.single.values(), key=lambda each: each.place)
-    shelves = [group.shelf for group in line.groups.values()]
-    found: list[JobClass] = []
-    for each in merge(singles, *shelves, key=lambda each: each.place):
-        if len(found) == LOOK_AT:
-            break
-        if not state.elastic and worst is not None and (-each.priority, each.place[1]) >= worst[:2]:
-            break
-        if not state.limit_reached(each):
-            found.append(each)
-    return found
+        return
+    for seat, found, id in heads:
+        if not state.elastic and worst is not None and seat[:2] >= worst[:2]:
+            return
+        yield seat, found, id
 
 
-def _offers(state: State, found: JobClass, at: float) -> Iterator[Offer]:
-    """What could be had for the head of a class, the cheapest first."""
-    urgency, level = found.priority, found.place[1]
+def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[Offer]:
+    """What could be had for one of a class that stands there, the cheapest first."""
+    urgency = found.priority
     for job in list(state.elastic.values()):
         if state.priority(job) <= urgency and _can_be_asked(state, job, at):
             keeps = elastic.spare(state, job)
@@ -250,12 +246,12 @@ def _had_its_time(state: State, job: Job, at: float) -> bool:
 
 
 def _choose(
-    state: State, shadow: Shadow, request: Request, found: JobClass, at: float
+    state: State, shadow: Shadow, request: Request, found: JobClass, level: float, at: float
 ) -> list[Offer]:
     """As few as possible, entered in the shadow; nothing when not even all would do."""
     taken: dict[int, Offer] = {}
     looked = 0
-    for offer in _offers(state, found, at):
+    for offer in _offers(state, found, level, at):
         looked += 1
         if looked > MOST_OFFERS:
             break
@@ -266,15 +262,13 @@ def _choose(
             _undo(shadow, [before])
         taken[offer.job.id] = offer
         _enter(shadow, [offer])
-        if _may_suffice(shadow, offer, request, taken) and place(shadow, request) is not None:
+        if _may_suffice(shadow, offer, request) and place(shadow, request) is not None:
             return _without_the_needless(shadow, request, list(taken.values()))
     _undo(shadow, list(taken.values()))
     return []
 
 
-def _may_suffice(
-    shadow: Shadow, offer: Offer, request: Request, taken: dict[int, Offer]
-) -> bool:
+def _may_suffice(shadow: Shadow, offer: Offer, request: Request) -> bool:
     """Whether it is worth while to look: some machine could now have GPUs enough."""
     assert offer.job.placement is not None
     if request.gpus is None or request.machines > 1 or request.gpus.share is not None:

@@ -1,0 +1,191 @@
+"""Policies as a person meets them: shown, chosen, refused; new homes and old ones."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.fake_daemon import FakeDaemon
+from stoker import places
+from stoker.core import events as e
+from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.daemon.policies import RANGES, counts_for
+from stoker.main import main
+from stoker.simulate.portrait import fold
+from stoker.store.sqlite import SqliteStore
+from store.rows import batch
+from store.test_golden import JOURNALS, read
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Captured = pytest.CaptureFixture[str]
+AUTO = {"own": False, "chosen": "auto", "policy": "backfill", "changed": {}}
+
+
+@pytest.fixture
+def two(stoker: Run) -> Run:
+    """The command, with a daemon that has two declared GPUs."""
+    started = stoker("daemon", "start", "--resources", "{gpu:2,cpu:8}")
+    assert started.returncode == 0, started.stderr
+    return stoker
+
+
+def views(stoker: Run, *more: str) -> dict[str, dict[str, Any]]:
+    shown = json.loads(stoker("policy", "--json", *more, check=True).stdout)
+    return {view["queue"]: view for view in shown}
+
+
+def why(stoker: Run, label: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stoker("why", label, "--json", check=True).stdout)
+    return found
+
+
+# -- a real daemon ----------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+def test_a_new_home_is_auto_and_says_what_that_means_now(two: Run) -> None:
+    found = views(two)
+    assert (found["*"]["chosen"], found["*"]["own"]) == ("auto", True)
+    assert found["default"]["policy"] == "backfill"
+    assert found["default"]["why"] == "backfill until a job reports epochs"
+    heading, row, others = two("policy").stdout.splitlines()
+    assert heading.split() == ["QUEUE", "POLICY", "WAITS", "RUNS", "PARAMETERS", "ABOUT"]
+    assert row.split()[:3] == ["default", "backfill", "(auto)"]
+    assert others.split()[:2] == ["*", "auto"]
+    assert "policy      auto" in two("daemon", "status").stdout
+    assert json.loads(two("daemon", "status", "--json").stdout)["policy"] == "auto"
+
+
+@pytest.mark.e2e
+def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
+    two("submit", "--gpus", "2", "sleep", "600", check=True)
+    for limit in ("5h", "1h"):
+        two("submit", "--gpus", "2", "--time", limit, "sleep", "600", check=True)
+    assert why(two, 3)["position"] == 2
+    done = two("policy", "planner", "quantum=20m", "hysteresis=3")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == (
+        "stoker: all queues: auto → planner with quantum=20m hysteresis=3;"
+        " 2 waiting jobs stand anew, nothing that runs is touched"
+    )
+    first = why(two, 3)
+    assert (first["position"], first["standing"]["policy"]) == (1, "planner")
+    text = two("why", 2).stdout
+    assert "by GPU-seconds to go (planner): 5 h × 2 GPUs = 10 GPU-hours to go" in text
+    assert "  3  60 min × 2 GPUs = 2 GPU-hours to go, by its time limit" in text
+    assert "What would let it start:\n  job 1 ends: nobody knows when" in text
+    assert "cannot stop and go on later" in two("why", 1).stdout
+    again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr
+    assert "already; nothing has changed" in again
+    assert two("daemon", "restart").returncode == 0
+    found = views(two)["default"]
+    assert (found["policy"], found["waiting"], found["running"]) == ("planner", 2, 1)
+    assert found["parameters"]["quantum"] == 1200.0
+    assert why(two, 3)["position"] == 1
+    two("policy", "--reset", check=True)
+    assert views(two)["default"]["policy"] == "backfill"
+    assert why(two, 3)["position"] == 2
+
+
+@pytest.mark.e2e
+def test_one_queue_may_have_its_own(two: Run) -> None:
+    assert "none is defined" in two("policy", "fifo", "--queue", "night").stderr
+    assert views(two)["night"]["policy"] == "fifo"
+    told = two("policy", "tiresias").stderr
+    assert told.startswith("stoker: all queues but night: auto → tiresias; nobody waits there")
+    found = views(two)
+    assert (found["night"]["policy"], found["default"]["policy"]) == ("fifo", "tiresias")
+    assert list(views(two, "-p", "night")) == ["night"]
+    told = two("policy", "--reset", "-p", "night").stderr
+    assert told.startswith("stoker: queue night: fifo → tiresias; ")
+    assert "night" not in views(two)
+
+
+@pytest.mark.e2e
+def test_what_makes_no_sense_is_refused_and_changes_nothing(two: Run) -> None:
+    before = views(two)
+    for words, told in (
+        (["plannr"], "There is no policy 'plannr'. Did you mean planner?"),
+        (["planner", "quantm=20m"], "There is no parameter 'quantm'. Did you mean quantum?"),
+        (["planner", "quantum=20"], "quantum=20: of what? Write quantum=20m or quantum=20s."),
+        (["planner", "quantum=soon"], "quantum 'soon' is not a duration"),
+        (["planner", "quantum=400d"], "quantum is between 0 s and 30 days, not 400d."),
+        (["planner", "hysteresis=0.5"], "hysteresis is between 1 and 1000, not 0.5."),
+        (["planner", "hysteresis=nan"], "hysteresis is between 1 and 1000, not nan."),
+        (["planner", "hysteresis=a"], "hysteresis takes a number, not 'a'."),
+        (["fifo", "quantum=20m"], "fifo does not go by quantum."),
+        (["fifo", "skip"], "One policy at a time, not fifo and skip."),
+        (["quantum=20m"], "Which policy?"),
+        (["planner", "fair=1", "fair=2"], "fair is given twice."),
+        (["--reset", "fifo"], "With --reset goes no policy"),
+        (["--list", "fifo"], "Write stoker policy --list"),
+    ):
+        done = two("policy", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"stoker: {told}"), done.stderr
+        assert done.stderr.count("\n") == 1
+    assert two("policy", "fifo", "--queue", "a b").returncode == 2
+    assert views(two) == before
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", JOURNALS)
+def test_an_old_home_goes_on_as_it_did(stoker: Run, home: Path, name: str) -> None:
+    journal = read(name)
+    begin = next(n for n, event in enumerate(journal) if isinstance(event, e.SpecRecorded))
+    old = [event for event in journal[:begin] if not isinstance(event, e.PolicyChosen)]
+    Path(places.state_dir()).mkdir(mode=0o700, parents=True)
+    store = SqliteStore(places.journal_path())
+    store.claim()
+    store.commit(batch(events=old, rest=fold(old).rest), force=True)
+    store.close()
+    found = views(stoker)
+    assert not any(view["own"] for view in found.values())
+    assert {view["policy"] for view in found.values()} == {"backfill"}
+    assert "night" in found
+
+
+# -- what is typed and said -------------------------------------------------------------------
+
+
+def test_every_policy_is_listed_with_a_line(fake: FakeDaemon, capsys: Captured) -> None:
+    policies = [{"name": "fifo", "about": "in order", "parameters": {"fair": 0.0}}]
+    fake.answers["GET /v1/policies"] = (200, {"queues": [], "policies": policies})
+    assert main(["policy", "--list"]) == 0
+    assert capsys.readouterr().out == "POLICY  ABOUT\nfifo    in order\n"
+    assert main(["policy", "--list", "-v", "--no-header"]) == 0
+    assert capsys.readouterr().out == "fifo  fair=0  in order\n"
+    assert main(["policy", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == policies
+    assert main(["__complete", "policy", "f"]) == 0
+    assert capsys.readouterr().out == "fifo\tin order\n"
+
+
+def test_what_is_typed_is_what_is_asked(fake: FakeDaemon, capsys: Captured) -> None:
+    after = {**AUTO, "own": True, "chosen": "planner", "policy": "planner"}
+    reply = {"queue": "q", "before": AUTO, "after": after, "changed": True, "waiting": 1,
+             "preempts": True, "kept": [], "known": True}  # fmt: skip
+    fake.answers["POST /v1/policies"] = (200, reply)
+    assert main(["policy", "planner", "quantum=20m", "-p", "q"]) == 0
+    assert main(["policy", "--reset"]) == 0
+    assert fake.bodies("/v1/policies") == [
+        {"queue": "q", "name": "planner", "parameters": {"quantum": "20m"}},
+        {"queue": "*", "name": "", "parameters": {}},
+    ]
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert first == (
+        "stoker: queue q: auto (now backfill) → planner;"
+        " 1 waiting job stands anew, nothing that runs is touched"
+    )
+    assert "may have to make room" in second
+
+
+def test_every_parameter_has_a_range_that_its_usual_values_are_in() -> None:
+    assert set(RANGES) == set(PARAMETERS)
+    for policy in POLICIES.values():
+        for name in counts_for(policy):
+            least, most = RANGES[name]
+            assert least <= getattr(policy, name) <= most, (policy.name, name)
