@@ -36,7 +36,7 @@ def test_every_verb_has_help(verb: str, capsys: Captured) -> None:
 def test_the_verb_is_the_address() -> None:
     for verb in VERBS:
         if verb not in {"feed", "door"}:
-            assert module_of(verb) == f"stoker.cli.{verb}"
+            assert module_of(verb) == f"stoker.cli.{verb.replace('-', '_')}"
 
 
 def test_a_mistyped_verb_gets_a_guess(capsys: Captured) -> None:

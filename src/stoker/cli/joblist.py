@@ -65,6 +65,12 @@ def queue_table(
         columns.insert(-1, Column("START"))
         for row, view in zip(rows, views, strict=True):
             row.insert(-1, times.moment(view.get("expected_start"), verbose))
+    if any(view.get("foreseen") for view in views):
+        from stoker.cli.eta import span
+
+        columns.insert(-1, Column("ETA"))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(-1, span((view.get("foreseen") or {}).get("end"), verbose=verbose))
     return columns, rows
 
 

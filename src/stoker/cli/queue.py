@@ -26,6 +26,7 @@ OPTIONS = (
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
     Option("-e/--expand", None, "the trials of sweeps, one by one"),
+    Option("--eta", None, "work out anew when jobs should start and end"),
     Option("--seen", None, "mark the failures as seen"),
     VERBOSE,
 )
@@ -90,6 +91,8 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         "fold": "1" if plain and _folds(args) else None,
     }
     state = states(args.text("state"))
+    if args.flag("eta"):
+        client.eta(limit=1)  # what it finds is in the list
     reply = client.jobs(args.words, state=state, limit=limit, **asked)
     user = args.text("user")
     if user is not None and reply.get("sweeps"):

@@ -18,6 +18,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("queue", "what runs, what waits, what failed (also: just `stoker`)"),
             ("show", "everything about a job"),
             ("why", "why a job waits, and when it should start"),
+            ("eta", "when jobs should start and end"),
             ("logs", "a job's output; -f follows it"),
             ("metrics", "the figures that a job has reported, as curves"),
             ("wait", "wait for jobs to end; return their exit code"),

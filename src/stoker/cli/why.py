@@ -1,6 +1,8 @@
 """Why a job waits, per machine and per constraint, and when it should start.
 
-Of a sweep: why it does not go on, or why the first of its trials waits.
+Where it stands and by what, who is before it and why, and what would let it start; of a job that
+runs, for whom it might have to make room. Of a sweep: why it does not go on, or why the first of
+its trials waits.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def _in_line(reply: dict[str, Any]) -> list[str]:
         names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
         return [f"{where}{f'; before it: {names}' if ahead else ''}."]
     lines = [f"{where}. Before it:"]
-    lines += [f"  {each['label']}  {output.clean(each['why'])}" for each in first]
+    wide = max(len(str(each["label"])) for each in first)
+    lines += [f"  {each['label']:<{wide}}  {output.clean(each['why'])}" for each in first]
     more = (place - 1 if place else len(first)) - len(first)
     return [*lines, f"  and {more:,} more"] if more > 0 else lines
 

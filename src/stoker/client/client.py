@@ -61,6 +61,11 @@ class Client:
         """Explain why a job waits, per machine and constraint."""
         return self._get(f"/jobs/{transport.quote(selector)}/why", [])
 
+    def eta(self, select: Sequence[str] = (), **more: object) -> dict[str, Any]:
+        """Foresee when jobs start and end: those selected, else all that run or wait."""
+        pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
+        return self._get("/eta", pairs + list(more.items()))
+
     def log(self, selector: str, *, follow: bool = False, **more: object) -> Iterator[bytes]:
         """Yield a job's output as raw bytes; with `follow`, until the job has ended."""
         pairs = [("follow", "1" if follow else None), *more.items()]

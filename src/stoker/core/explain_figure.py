@@ -10,7 +10,7 @@ from stoker.core.estimate import attained, estimate
 from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of, waited
 from stoker.core.policy.rules import Knows, Order
 
-UNKNOWN = "not measured yet"
+UNKNOWN, UNSAID = "not measured yet", "its owner has not said how long it takes"
 WORTH_A_WORD = 1.2
 """What a job gains by waiting is told from so many times on."""
 
@@ -38,7 +38,9 @@ def figure(known: Known, at: float) -> Figure:
     left, basis = left_of(known, at).seconds, _basis(known, at)
     what = _service(left, gpus if rules.order is Order.SERVICE else None)
     text = f"{what} to go, {basis}"
-    if basis == UNKNOWN:
+    if basis == UNSAID:
+        text = f"{basis}: counted as nothing"
+    elif basis == UNKNOWN:
         text = f"{basis}: counted as {what}"
         if left > rules.floor:
             text += f", far more than the {span(had)} it has had"
@@ -50,7 +52,7 @@ def _basis(known: Known, at: float) -> str:
     training, knows = known.spec.training, known.rules.knows
     if knows is Knows.SAID:
         said = training is not None and training.expected is not None
-        return "as its owner said" if said else "since nothing else was said"
+        return "as its owner said" if said else UNSAID
     if knows is Knows.MEASURED:
         progress, epochs = known.job.progress, training.epochs if training is not None else None
         if progress is not None and progress.pace is not None and epochs is not None:

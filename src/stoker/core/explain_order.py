@@ -87,7 +87,9 @@ def _why_before(state: State, other: Job, job: Job, at: float) -> str:
         if ranks.get(other.id, 0.0) < ranks.get(job.id, 0.0):
             return figure(known, at).text or f"its queue goes by {WORDS[known.rules.order]}"
         return "its owner has had less lately"
-    return "came first" if other.id < job.id else "was moved before it"
+    came = "came first" if other.id < job.id else "was moved before it"
+    alike = bool(figure(state.known(other), at).text)
+    return f"counts as much, and {came}" if alike else came
 
 
 def _level(state: State, job: Job) -> float:

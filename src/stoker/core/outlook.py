@@ -37,13 +37,11 @@ class Question(Struct, kw_only=True):
 
 
 class Span(Struct, frozen=True):
-    """A moment, and from when to when it is with a probability of 80 %.
+    """A moment, and from when to when it is with a probability of 80 %, by the wall clock."""
 
-    By the wall clock; None: later than anybody can see.
-    """
-
+    low: float
     likely: float | None
-    low: float | None
+    """None: later than anybody can see."""
     high: float | None
 
 

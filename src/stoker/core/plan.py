@@ -9,7 +9,7 @@ from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy import elastic
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import Group, JobClass, Walk
-from stoker.core.policy.preempt import make_room, promised
+from stoker.core.policy.preempt import Room, make_room
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Amounts
@@ -37,8 +37,8 @@ def plan(
             if _holds_its_place(state, found):
                 yield state.request(job, found)
 
-    kept = promised(state) if state.leaving else ()
-    gate = Gate(state.cluster, state.ends, passed, boot, kept)
+    room = Room(state) if state.stoppable else None
+    gate = Gate(state.cluster, state.ends, passed, boot, room.kept if room is not None else ())
     walk = Walk(state.line, state.jobs, lambda group: _within(state, group, gate.ways))
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
@@ -56,9 +56,11 @@ def plan(
                 stopped.add(found.queue)
             continue
         yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
+        if room is not None:
+            room.started(job.id, placement)
         walk.again(found)
-    if state.stoppable:
-        yield from make_room(state, at, boot)
+    if room is not None:
+        yield from make_room(state, room, at, boot)
 
 
 def _holds_its_place(state: State, found: JobClass) -> bool:

@@ -108,12 +108,16 @@ class State:
         """The same by who makes room first; each stands at least as far back as it should."""
         self.leaving: dict[int, Job] = {}
         """Those who were asked to stop, or are being ended: what they hold is free before long."""
+        self.promises: dict[int, Placement] = {}
+        """What is kept for those who wait until somebody has stopped. Found anew after a restart."""
         self.elastic: dict[int, Job] = {}
         """Running jobs that can do with more or fewer GPUs."""
         self.sharing: dict[int, Job] = {}
         """Running jobs that share their GPUs by memory."""
         self.drift: list[tuple[float, int]] = []
         """Moments at which a job's rank changes by itself, as a heap; some may be out of date."""
+        self.drifts: dict[int, float] = {}
+        """The entry of that heap that counts, of each job."""
         self.watches: list[tuple[float, int]] = []
         """When the clock may have something to say about a running job, by the boot clock."""
         self.watched: dict[int, float] = {}
@@ -454,8 +458,7 @@ class State:
             return
         level, until = rank(self.known(job), now)
         self.line.add(job, self.key(job), level)
-        if until < inf:
-            heappush(self.drift, (until, job.id))
+        self._drifts(job.id, until)
 
     def _ready(self, job: Job, now: float) -> bool:
         dependency = self.dependency(job)
@@ -492,10 +495,11 @@ class State:
     def refresh(self, at: float) -> None:
         """Time has passed: put those anew whose rank has changed by itself."""
         while self.drift and self.drift[0][0] <= at:
-            _, id = heappop(self.drift)
+            moment, id = heappop(self.drift)
             job = self.jobs.get(id)
-            if job is None:
+            if job is None or self.drifts.get(id) != moment:
                 continue
+            del self.drifts[id]
             if id in self.line:
                 self._admit(job, at)
             elif id in self.stoppable:
@@ -509,8 +513,18 @@ class State:
         if known.rules.fair:
             level += self.line.handicaps.get(job.user, 0.0)
         self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, at)
-        if until < inf:
-            heappush(self.drift, (until, job.id))
+        if known.rules.quantum and job.started_at is not None:
+            own = job.started_at + known.rules.quantum
+            until = min(until, own) if own > at else until
+        self._drifts(job.id, until)
+
+    def _drifts(self, job: int, until: float) -> None:
+        """Look at a job again at this moment."""
+        if until == inf:
+            self.drifts.pop(job, None)
+        elif self.drifts.get(job) != until:
+            self.drifts[job] = until
+            heappush(self.drift, (until, job))
 
     def unlink(self, job: Job) -> None:
         """A job waits for others no longer."""
@@ -559,15 +573,13 @@ class State:
             some.pop(job.id, None)
         self.victims.drop(job.id)
         self.watched.pop(job.id, None)
+        self.drifts.pop(job.id, None)
 
     def look_whether_stoppable(self, job: Job, at: float) -> None:
         """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
         if job.started_at is not None and can_stop(job, self.specs[job.spec]):
             self.stoppable[job.id] = job
             self.stand_anew(job, at)
-            quantum = self.policy(self.specs[job.spec].queue).quantum
-            if quantum:
-                heappush(self.drift, (job.started_at + quantum, job.id))
 
     def look_whether_leaving(self, job: Job) -> None:
         """Keep an eye on those whose devices are free before long."""

@@ -163,6 +163,26 @@ class Api:
         """Why a job is where it is."""
         return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
 
+    async def eta(self, request: Request) -> Response:
+        """When jobs should start and end; a new answer is waited for, but not for long."""
+        from stoker.daemon import outlook
+
+        query = request.query_params
+        limit = min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST)
+        wanted = await self.ask(lambda state, now: answered(self.loop.outlooks.look(state, now)))
+        outlooks = self.loop.outlooks
+        first = outlooks.latest is None
+        for _ in range(20 * (outlook.FIRST if first else outlook.NEXT)):
+            if outlooks.over >= wanted:
+                break
+            await asyncio.sleep(0.05)
+        if outlooks.latest is None:
+            text = outlooks.trouble or "it takes a while; ask again in a moment"
+            code = "failed" if outlooks.trouble else "unavailable"
+            raise Refusal(f"Nothing is foreseen yet: {text}.", code)
+        words = query.getlist("select")
+        return reply(await self.ask(outlook.told(outlooks, self.desk, words, limit)))
+
     async def log(self, request: Request) -> Response:
         """A job's output, raw."""
         query = request.query_params
@@ -499,6 +519,7 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
     get: list[tuple[str, Any]] = [
         ("/jobs", api.jobs),
         ("/jobs/{selector}/why", api.why),
+        ("/eta", api.eta),
         ("/jobs/{selector}/log", api.log),
         ("/jobs/{selector}/metrics", api.metrics),
         ("/sweeps", api.sweeps),

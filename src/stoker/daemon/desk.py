@@ -33,6 +33,8 @@ class Desk(Struct):
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
+    foreseen: Callable[[int, State, Moment], dict[str, Any] | None] = lambda *_: None
+    """When a job should start and end, if somebody has asked for that lately."""
     reading: Callable[[], Collection[int]] = tuple
     """Jobs that are over and whose figures are still being read."""
     remembered: dict[int, tuple[Job, Spec]] = {}

@@ -98,6 +98,11 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
             view = job_view(*desk.either(id, state), state, now, desk.logs, tail, desk.live)
             if id in starts:
                 view["expected_start"] = iso(now.at + starts[id])
+            foreseen = desk.foreseen(id, state, now)
+            if foreseen is not None:
+                view["foreseen"] = foreseen
+                if foreseen["start"] is not None:
+                    view["expected_start"] = foreseen["start"]["likely"]
             shown.append(view)
         return answered(shown)
 

@@ -39,6 +39,7 @@ from stoker.executors.local import LocalExecutor
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
+    from stoker.daemon.outlook import Outlooks
     from stoker.daemon.sweeps import Sweeps
 
 FORCE_AFTER = 0.05
@@ -137,6 +138,7 @@ class Loop:
         self.trainings.scores = Scores(fleet.state)
         self.engine.needs = desk.reading = self.trainings.trails.reading
         self._sweeps: Sweeps | None = None
+        self._outlooks: Outlooks | None = None
         self.inbox: SimpleQueue[Ask] = SimpleQueue()
         self.waits = Waits()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
@@ -251,6 +253,16 @@ class Loop:
             self._sweeps = Sweeps(self.desk, self.ask, Sampler(self.poller))
         return self._sweeps
 
+    @property
+    def outlooks(self) -> Outlooks:
+        """Loaded when somebody wants to know what is to come."""
+        if self._outlooks is None:
+            from stoker.daemon.outlook import Outlooks
+
+            self._outlooks = Outlooks(self.desk, self.poller)
+            self.desk.foreseen = self._outlooks.of
+        return self._outlooks
+
     def _facts(self) -> list[Event]:
         facts, self.executor.facts = self.executor.facts, []
         facts = self.fleet.of_this_machine(facts) + self.fleet.facts(self.engine.state)
@@ -284,6 +296,7 @@ class Loop:
             self.watch.tick(state),
             self.trainings.tick(),
             self._sweeps.tick() if self._sweeps is not None else None,
+            self._outlooks.tick() if self._outlooks is not None else None,
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
@@ -418,6 +431,8 @@ class Loop:
         self._last = [*self._last, *events]  # one turn may bring several cycles
         self.fleet.after(self.engine.state, events)
         self.trainings.after(events)
+        if self._outlooks is not None:
+            self._outlooks.after(events)
         for reader in self.readers[:]:
             reader(seq, events)
 
@@ -512,6 +527,8 @@ class Loop:
         self.trainings.close()
         if self._sweeps is not None:
             self._sweeps.close()
+        if self._outlooks is not None:
+            self._outlooks.close()
         self.fleet.close()
         self.store.close()
         self.executor.close()

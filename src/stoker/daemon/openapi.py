@@ -30,6 +30,7 @@ GETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("select", "state", "user", "queue", "door", "limit", "tail", "fold")),
     "/sweeps": ("Sweeps that go on, or all of them", ("all",)),
     "/sweeps/{sweep}": ("A sweep with all its trials", ()),
+    "/eta": ("When jobs should start and end", ("select", "limit")),
     "/jobs/{selector}/why": ("Why a job is where it is", ()),
     "/jobs/{selector}/log": (
         "A job's output, raw", ("stream", "follow", "tail", "since", "offset", "attempt", "part"),

@@ -16,6 +16,7 @@ from random import Random
 from time import perf_counter
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core import events as e
@@ -35,16 +36,16 @@ from stoker.simulate.newcomers import Newcomer, Newcomers
 from stoker.simulate.replay import Course, Replay
 from stoker.simulate.workload import Load, Speed, Workload
 
-PLAYS, FEWEST = 19, 9
-"""How often the future is played: with 9, the extremes are the range; more make it steadier."""
+PLAYS = 9
+"""How often the future is played: of so many, the earliest and the latest are the range."""
 SHARE = 0.8
 """How often the truth should be within the range."""
-SECONDS = 8.0
+SECONDS = 20.0
 """When that much is spent, there are no more plays."""
 HORIZON = 30 * 86400.0
 """Nobody looks further."""
-TURNS = 50_000
-"""Of one play."""
+TURNS = 20_000
+"""Of all plays together: where much happens, nobody looks as far ahead."""
 ENDING = 5.0
 """Seconds that the end of a job takes that is being ended."""
 NICE = 10
@@ -152,9 +153,8 @@ class Ahead(Replay):
         training, progress = spec.training, job.progress
         epochs = training.epochs if training is not None else None
         done = attained(job, self.now)
-        if epochs and progress is not None and 0 < progress.epochs < epochs:
-            # Its epochs are what it is measured by: they are as long as what is left lets expect.
-            done = left * progress.epochs / (epochs - progress.epochs)
+        if epochs and progress is not None and progress.pace is not None:
+            done = max(epochs * progress.pace[2] - left, 0.0)
         reports = training is not None or (progress is not None and progress.listening)
         return Outline(
             at=job.submitted_at, seconds=max(done + left, 1.0), epochs=epochs,
@@ -172,11 +172,11 @@ class Ahead(Replay):
 
     # -- how it goes on -----------------------------------------------------------------
 
-    def play(self, newcomers: list[Newcomer], stop: float) -> None:
+    def play(self, newcomers: list[Newcomer], turns: int, stop: float) -> None:
         """Until all are over of whom something is asked, or for as long as that is bearable."""
         end, place = self.now + HORIZON, 0
         self._turn([])
-        for _ in range(TURNS):
+        for _ in range(turns):
             arrival = newcomers[place].at if place < len(newcomers) else inf
             due = seconds_until_due(self.state, self.now, self.now)
             moment = self.todo[0][0] if self.todo else inf
@@ -238,32 +238,61 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
     """
     asked = _decoded(question)
     state = _restored(asked)
-    guesses = Guesses(asked, state)
+    middle = Guesses(asked, state)
     ids = [job.id for job in asked.jobs if not job.finished]
-    found = {job.id: guesses.of(job) for job in asked.jobs if not job.finished}
-    newcomers = Newcomers(asked, guesses)
-    starts: dict[int, list[float]] = {id: [] for id in ids}
-    ends: dict[int, list[float]] = {id: [] for id in ids}
+    seen = {id: _Seen() for id in ids}
     begin, played = perf_counter(), 0
     while played < plays and (not played or perf_counter() - begin < seconds):
         random = Random(f"{seed}:{played}") if plays > 1 else None
+        guesses = Guesses(asked, state, random)
         again = _decoded(question)
         future = Ahead(again, _restored(again))
         for job in again.jobs:
             if not job.finished:
-                future.take(job, found[job.id].left(random))
-        future.play(newcomers.drawn(random) if random is not None else [], begin + 2 * seconds)
+                future.take(job, guesses.of(job).left(random))
+        others = Newcomers(asked, guesses).drawn(random) if random is not None else []
+        future.play(others, max(TURNS // plays, 1), begin + seconds)
         for id in ids:
-            starts[id].append(future.watched.starts.get(id, inf))
-            ends[id].append(future.watched.ends.get(id, inf))
+            seen[id].note(future.watched, id, future.now)
         played += 1
     jobs = [
-        _foreseen(state, job, found[job.id].basis, starts[job.id], ends[job.id])
+        _foreseen(state, job, middle.of(job).basis, seen[job.id])
         for job in asked.jobs
         if not job.finished
     ]
     begun = [each.start.likely for each in jobs if each.start and each.start.likely is not None]
     return Outlook(at=asked.at, jobs=jobs, plays=played, horizon=max(begun, default=None))
+
+
+class _Moments(Struct):
+    """When something happened, one play after the other."""
+
+    at: list[float] = []
+    """Infinite where it did not happen as long as anybody looked."""
+    least: list[float] = []
+    """How long that was, there."""
+
+    def note(self, at: float | None, end: float) -> None:
+        self.at.append(inf if at is None else at)
+        self.least.append(end if at is None else at)
+
+    def span(self) -> Span:
+        """The middle and the range."""
+        edge = (1 - SHARE) / 2
+        low = _at(self.least, edge)
+        assert low is not None
+        return Span(low, _at(self.at, 0.5), _at(self.at, 1 - edge))
+
+
+class _Seen(Struct):
+    """What became of one job."""
+
+    start: _Moments = field(default_factory=_Moments)
+    end: _Moments = field(default_factory=_Moments)
+
+    def note(self, watched: Watched, id: int, end: float) -> None:
+        self.start.note(watched.starts.get(id), end)
+        self.end.note(watched.ends.get(id), end)
 
 
 def _decoded(question: bytes) -> Question:
@@ -288,31 +317,24 @@ def _restored(asked: Question) -> State:
     return restore(asked.rest, asked.specs, asked.jobs, asked.sweeps)
 
 
-def _foreseen(
-    state: State, job: Job, basis: str, starts: list[float], ends: list[float]
-) -> Foreseen:
+def _foreseen(state: State, job: Job, basis: str, seen: _Seen) -> Foreseen:
     if job.state is JobState.SUSPENDED:
         return Foreseen(job=job.id, never="it is paused")
     if job.held:
         return Foreseen(job=job.id, never="it is held")
     if job.id in state.doomed:
         return Foreseen(job=job.id, never="what it waits for has failed")
-    start = None if job.placement is not None else _span(starts)
-    return Foreseen(job=job.id, start=start, end=_span(ends), basis=basis)
-
-
-def _span(values: list[float]) -> Span:
-    values = sorted(values)
-    edge = (1 - SHARE) / 2
-    return Span(_at(values, 0.5), _at(values, edge), _at(values, 1 - edge))
+    start = None if job.placement is not None else seen.start.span()
+    return Foreseen(job=job.id, start=start, end=seen.end.span(), basis=basis)
 
 
 def _at(values: list[float], share: float) -> float | None:
     """Where one more value would be with this probability below; None: beyond all that was seen."""
+    values = sorted(values)
     place = min(max(share * (len(values) + 1) - 1, 0.0), len(values) - 1.0)
     low, high = values[int(place)], values[min(int(place) + 1, len(values) - 1)]
     part = place - int(place)
-    found = low if not part else low + part * (high - low)
+    found = low if part < 1e-9 else low + part * (high - low)
     return found if found < inf else None
 
 

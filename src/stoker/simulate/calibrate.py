@@ -121,7 +121,7 @@ def _score(kind: str, seen: Sequence[_Seen], notes: _Notes) -> Score:
         if each.kind != kind or real is None:
             continue
         count += 1
-        early += span.low is None or real < span.low - 1.0
+        early += real < span.low - 1.0
         late += span.high is not None and real > span.high + 1.0
         if span.likely is not None:
             errors.append(abs(span.likely - real) / max(real - each.at, LEAST))

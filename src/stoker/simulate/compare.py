@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -60,12 +58,12 @@ def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
     runs, figures = [], []
     for contender, label in zip(asked.contenders, titles, strict=True):
         meter.start(f"{workload.title}, {label}")
-        with undisturbed():
-            run = replay(
-                workload, list(workload.nodes), contender.policy, dict(contender.parameters),
-                asked.assumed, meter.heard, MOST_OF_ALL if asked.html else 0,
-            )  # fmt: skip
+        run = replay(
+            workload, list(workload.nodes), contender.policy, dict(contender.parameters),
+            asked.assumed, meter.heard, MOST_OF_ALL if asked.html else 0,
+        )  # fmt: skip
         meter.over(len(workload.jobs))
+        run = replace(run, notes=[])  # those of the workload are told once, for all runs
         figures.append(figures_of(run, label))
         runs.append(run if asked.html else light(run))
     return Compared(
@@ -108,16 +106,3 @@ def _long(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:,.0f} seconds"
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Nobody looks for rings among a million jobs, of which there are next to none."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()

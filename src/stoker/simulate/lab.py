@@ -190,9 +190,11 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
     views = {each.id: each for each in (*facts.history, *facts.queue)}
     records = [(view, history.record_of(view)) for view in views.values()]
     likely = Likely([record for _, record in records])
-    every, today, idle, guessed = [], [], 0, 0
+    every, today = [], []
+    empty = idle = guessed = 0
     for view, record in sorted(records, key=lambda each: (each[1].submitted, each[0].id)):
         if record.over and not record.ran:
+            empty += 1
             continue
         seconds = record.ran if record.over else likely.seconds(record)
         if not record.over and record.limit:
@@ -211,6 +213,8 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
             f"Not ended: {_jobs(guessed)}, taken to need what epochs, jobs of the same name or time"
             " limits tell."
         )
+    if empty:
+        notes.append(f"Left out: {_jobs(empty)} that never ran.")
     if idle:
         notes.append(f"Left out: {_jobs(idle)} held, or not to begin yet.")
     return every, today, notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from stoker.core.policy.rules import POLICIES, USUAL
 from stoker.core.request import Request
 from stoker.core.state import AUTO, State
 from stoker.simulate.lab import Lab, Own, dependency_of
+from stoker.simulate.meter import Meter
 from stoker.simulate.outcome import Run
 from stoker.simulate.replay import Course, Replay
 from stoker.simulate.workload import Load, Workload
@@ -41,10 +43,14 @@ def prepared(lab: Lab) -> State:
     return state
 
 
-def can_run(state: State, request: Request) -> bool:
-    """Whether there are machines for it at all."""
-    fitting = sum(could_ever(node, request) is None for node in state.cluster.nodes.values())
-    return fitting >= request.machines
+def can_run(lab: Lab, requests: Iterable[Request]) -> set[Request]:
+    """Those for which there are machines at all."""
+    nodes = list(prepared(lab).cluster.nodes.values())
+    return {
+        request
+        for request in set(requests)
+        if sum(could_ever(node, request) is None for node in nodes) >= request.machines
+    }
 
 
 class Again(Replay):
@@ -85,11 +91,13 @@ def main_policy(lab: Lab) -> str:
     return name if name in POLICIES else USUAL.name
 
 
-def past(jobs: list[Own], lab: Lab, label: str, pieces: bool) -> Run:
+def past(jobs: list[Own], lab: Lab, label: str, pieces: bool, meter: Meter) -> Run:
     """All of them, from an empty lab on."""
+    meter.start(f"the last days, {label}")
     first = jobs[0].at
     moved = [replace(job, at=job.at - first, placement=None) for job in jobs]
-    run = Again(label, moved, lab, PIECES if pieces else 0).run()
+    run = Again(label, moved, lab, PIECES if pieces else 0).run(meter.heard)
+    meter.over(len(jobs))
     return replace(run, policy=label, parameters={})
 
 
@@ -105,9 +113,9 @@ class Today(Again):
         for id, job in enumerate(sorted(jobs, key=lambda each: each.id), 1):
             self.now = min(job.at, 0.0)
             self._submit(id, job)
+        known = {each.id: each for each in jobs}
         for own, id in self.numbers.items():
-            job = next(each for each in jobs if each.id == own)
-            self._go_on(id, job, held)
+            self._go_on(id, known[own], held)
         self.now = 0.0
         self.state.drift = [(max(at, 0.0), id) for at, id in self.state.drift]
         heapify(self.state.drift)

@@ -17,8 +17,9 @@ from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
 from stoker.simulate import whatif_told
 from stoker.simulate.lab import Facts, Lab, Own
+from stoker.simulate.meter import Meter
 from stoker.simulate.report import write
-from stoker.simulate.rerun import Forecast, Today, added, can_run, past, prepared
+from stoker.simulate.rerun import Forecast, Today, added, can_run, past
 from stoker.simulate.traces.sizing import box, machines
 from stoker.simulate.typed import page, parser
 from stoker.simulate.whatif_told import Answer
@@ -103,19 +104,17 @@ def answered(facts: Facts, question: Question) -> Answer:
     lab = labs.lab_of(facts)
     every, today, notes = labs.jobs_of(facts)
     then = changed(lab, question)
-    raised = priorities(facts, today, question.priorities)
-    for label in question.priorities:
-        if not any(job.id in facts.meant.get(label, ()) for job in every):
-            raise BadValue(f"--priority: {label} neither waits nor ended in these days.")
+    raised = priorities(facts, every, today, question.priorities)
     if question.policy in POLICIES and POLICIES[question.policy].knows is Knows.SAID:
         notes.append(f"{question.policy} goes by what owners say; here it knows the truth.")
-    now_state, then_state = prepared(lab), prepared(then)
-    possible = [job for job in every if can_run(now_state, job.request)]
+    requests = [job.request for job in every]
+    now_fits, then_fits = can_run(lab, requests), can_run(then, requests)
+    possible = [job for job in every if job.request in now_fits]
     if len(possible) < len(every):
         notes.append(
             f"Left out: {len(every) - len(possible):,} that the machines of today cannot run."
         )
-    lost = [job for job in possible if not can_run(then_state, job.request)]
+    lost = [job for job in possible if job.request not in then_fits]
     gone = {job.id for job in lost}
     if not possible:
         raise BadValue(
@@ -125,9 +124,10 @@ def answered(facts: Facts, question: Question) -> Answer:
     kept = [job for job in possible if job.id not in gone]
     runs = []
     if any(job.state in wire.FINISHED for job in kept):
-        label = short(question)
-        runs = [past(kept, lab, "today", question.html is not None),
-                past(_raised(kept, raised), then, label, question.html is not None)]  # fmt: skip
+        drawn, meter = question.html is not None, Meter(2 * len(kept))
+        runs = [past(kept, lab, "today", drawn, meter),
+                past(_raised(kept, raised), then, short(question), drawn, meter)]  # fmt: skip
+        meter.clear()
     ids = {job.id for job in possible}
     todays = [job for job in today if job.id in ids]
     before = Today(todays, lab).forecast() if todays else {}
@@ -174,8 +174,14 @@ def changed(lab: Lab, question: Question) -> Lab:
     return replace(lab, nodes=nodes, policies=policies)
 
 
-def priorities(facts: Facts, today: Sequence[Own], wanted: dict[str, str]) -> dict[int, int]:
+def priorities(
+    facts: Facts, every: Sequence[Own], today: Sequence[Own], wanted: dict[str, str]
+) -> dict[int, int]:
     """Numbers for what was typed, by the ids of jobs."""
+    known = {job.id for job in every}
+    for label in wanted:
+        if known.isdisjoint(facts.meant.get(label, ())):
+            raise BadValue(f"--priority: {label} neither waits nor ended in these days.")
     others = [job.priority for job in today] or [0]
     words = {"high": max(others) + STEP, "low": min(others) - STEP}
     return {

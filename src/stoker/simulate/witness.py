@@ -74,7 +74,8 @@ class Witness:
         if event.by is not None:
             other = state.jobs[event.by]
             ahead = state.priority(other) - state.priority(job)
-            if ahead < 0 or (ahead == 0 and event.gpus is None):
+            equal = ahead == 0 and event.gpus is None
+            if ahead < 0 or (equal and not _may_ask_its_equal(state, other, job, event.at)):
                 self._say(f"job {job.id} is to stop for {other.id}, which is not more urgent")
             if other.id not in state.line:
                 self._say(f"job {job.id} is to stop for {other.id}, which does not wait")
@@ -123,6 +124,13 @@ def _divided(free: int) -> bool:
 
 def _submits(event: e.Event) -> bool:
     return isinstance(event, e.JobRecalled)
+
+
+def _may_ask_its_equal(state: State, other: Job, job: Job, at: float) -> bool:
+    """Whether both go by policies in which jobs of equal priority make room for each other."""
+    rules = state.policy(state.spec(job).queue)
+    had_its_time = job.started_at is not None and at - job.started_at >= rules.quantum
+    return rules.preempts and state.preempts(other) and had_its_time
 
 
 def _shares(state: State, job: Job) -> bool:

@@ -66,6 +66,7 @@ class Gate:
         self._gap: Cluster | None = None
         self._idle: Cluster | None = None
         self._left: Shadow | None = None
+        self._kept = 0
 
     def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
         """Devices on which this request of a job may start now, or None. The caller takes them."""
@@ -90,11 +91,14 @@ class Gate:
         return bool(self.kept) and self.kept[0][0] < self.at
 
     def _unkept(self) -> Shadow:
-        """The ledger without what is kept for others."""
+        """The ledger without what is kept for those before this place."""
         if self._left is None:
-            self._left = self.cluster.shadow()
-            for _, _, placement in self.kept:
-                _keep(self._left, placement)
+            self._left, self._kept = self.cluster.shadow(), 0
+        for seat, _, placement in self.kept[self._kept :]:
+            if seat > self.at:
+                break
+            _keep(self._left, placement)
+            self._kept += 1
         return self._left
 
     def _reserved(self) -> Reservation | None:

@@ -182,6 +182,12 @@ class ReadyLine:
         """The first of a class, or None when the class has emptied."""
         return jobs[found.heap[0][2]] if found.heap else None
 
+    def seat(self, job: Job) -> Place:
+        """Where one of them stands."""
+        found = self.where[job.id]
+        rank = self.ranks.get(job.id, 0.0) + found.handicap
+        return (-found.priority, rank, job.order, job.id)
+
     def handicap(self, user: str, by: float) -> None:
         """All that a user has waiting stands so much further back from now on."""
         self.handicaps[user] = by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from math import log2
 
@@ -36,7 +37,104 @@ class Offer(Struct, frozen=True):
     keeps: Request | None = None
 
 
-def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | StopWithdrawn]:
+class Room:
+    """The ledger as it will be when all have stopped who were asked to, and those it is kept for."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.kept: list[tuple[Place, int, Placement]] = []
+        """Those for whom others are making room: where they stand, and what is kept for them."""
+        self.later: Shadow
+        self.asking: set[int] = set()
+        """Those for whose sake somebody was asked."""
+        self.look()
+
+    def look(self) -> None:
+        """Work out what is free later, and for whom it is kept."""
+        state = self.state
+        self.later = state.cluster.shadow()
+        for job in state.leaving.values():
+            if _is_stopping(job) and job.placement is not None:
+                self.later.release(job.placement)
+                _come_back(state, self.later, job)
+        self.asking = {by for job in state.leaving.values() if (by := _for_whom(job))}
+        self.kept.clear()
+        if state.promises:
+            self._keep_promises()
+
+    def _keep_promises(self) -> None:
+        """What was found for somebody is kept, as long as nobody more urgent has taken it."""
+        state, line, promises = self.state, self.state.line, self.state.promises
+        if not state.leaving:
+            promises.clear()
+        for id in [id for id in promises if id not in line]:
+            del promises[id]
+        for seat, id in sorted((line.seat(state.jobs[id]), id) for id in promises):
+            placement = promises[id]
+            if _is_there(self.later, placement):
+                self.later.take(placement)
+                self.kept.append((seat, id, placement))
+            else:
+                del promises[id]
+
+    def promise(self, seat: Place, head: int, placement: Placement) -> None:
+        """Keep this for somebody, if it was made for them; others only count on it."""
+        self.later.take(placement)
+        if head in self.asking:
+            self.state.promises[head] = placement
+            insort(self.kept, (seat, head, placement))
+
+    def take_over(self, seat: Place, request: Request) -> Placement | None:
+        """What is kept for those who stand behind this place, the last of them first."""
+        robbed = []
+        while self.kept and self.kept[-1][0] > seat:
+            robbed.append(self.kept.pop())
+            self.later.release(robbed[-1][2])
+            found = place(self.later, request)
+            if found is not None:
+                for _, head, _ in robbed:
+                    del self.state.promises[head]
+                return found
+        for each in reversed(robbed):
+            self.later.take(each[2])
+            self.kept.append(each)
+        return None
+
+    def started(self, job: int, placement: Placement) -> None:
+        """Somebody has started, wherever that was."""
+        promised = self.state.promises.pop(job, None)
+        if promised is not None:
+            self.later.release(promised)
+            self.kept[:] = [each for each in self.kept if each[1] != job]
+        if _is_there(self.later, placement):
+            self.later.take(placement)
+        else:  # it stands before somebody for whom this was kept, who has to look again
+            self.look()
+
+
+def _for_whom(job: Job) -> int | None:
+    """Who waits for what this one holds."""
+    return job.progress.stop.by if job.progress is not None and job.progress.stop else None
+
+
+def _is_there(ledger: Shadow, placement: Placement) -> bool:
+    """Whether all of a placement is free in this ledger."""
+    for part in placement.parts:
+        node = ledger.node(part.node)
+        if node is None or node.closed is not None:
+            return False
+        for take in part.takes:
+            device = node.by_name.get((take.type, take.device))
+            if device is None or device.gone or device.drained is not None:
+                return False
+            if device.left < take.amount or (take.memory and device.memory_free < take.memory):
+                return False
+    return True
+
+
+def make_room(
+    state: State, room: Room, at: float, boot: float
+) -> Iterator[StopAsked | StopWithdrawn]:
     """Yield who is to stop now, or no longer; the caller applies each before the next.
 
     0. Whoever was asked for the sake of one that does not wait any more may go on.
@@ -47,39 +145,47 @@ def make_room(state: State, at: float, boot: float) -> Iterator[StopAsked | Stop
        lower priority, then, where the policy says so, those who need far more than it does.
     4. When nobody waits, elastic jobs may grow into what is free.
     """
-    for job in [job for job in state.leaving.values() if _for_nobody(state, job, at)]:
+    withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job, at)]
+    for job in withdrawn:
         yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
+    if withdrawn:
+        room.look()
     for job in _crowded(state):
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
-    shadow, blocked = once_they_have_stopped(state), _Blocked(state, boot)
+    later, blocked = room.later, _Blocked(state, boot)
     heads, looked = Heads(state.line), 0
     for seat, found, id in _hopeful(state, heads):
         if looked == LOOK_AT:
             break
+        if id in state.promises:
+            looked += 1
+            continue
         head = state.jobs[id]
         if found.queue in blocked.queues or state.limit_reached(found):
             heads.given_up.add(found)
             continue
         looked += 1
         request = state.request(head, found)
-        there = place(shadow, request)
+        there = place(later, request) or room.take_over(seat, request)
         if there is None:
-            chosen = _choose(state, shadow, request, found, seat[1], at)
-            if chosen and not blocked.let(shadow, request, head, chosen):
-                _undo(shadow, chosen)
+            chosen = _choose(state, later, request, found, seat[1], at)
+            if chosen and not blocked.let(later, request, head, chosen):
+                _undo(later, chosen)
                 chosen = []
+            if chosen:
+                room.asking.add(id)
             for offer in chosen:
                 gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
                 yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
-            there = place(shadow, request) if chosen else None
+            there = place(later, request) if chosen else None
         if there is not None:
-            shadow.take(there)
+            room.promise(seat, id, there)
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
     if not len(state.line):
         growing = [job for job in state.elastic.values() if _can_be_asked(state, job, at)]
-        for job, gpus, why in elastic.grown(state, shadow, growing, at) if growing else ():
+        for job, gpus, why in elastic.grown(state, later, growing, at) if growing else ():
             yield _ask(job, why, at, boot, gpus=gpus)
 
 
@@ -158,16 +264,6 @@ def _is_stopping(job: Job) -> bool:
     return stop is not None and not stop.ignored and job.state is JobState.RUNNING
 
 
-def once_they_have_stopped(state: State) -> Shadow:
-    """The ledger as it will be when all have stopped who were asked to, or are being ended."""
-    shadow = state.cluster.shadow()
-    for job in state.leaving.values():
-        if _is_stopping(job) and job.placement is not None:
-            shadow.release(job.placement)
-            _come_back(state, shadow, job)
-    return shadow
-
-
 def _come_back(state: State, shadow: Cluster, job: Job) -> None:
     """One that stops only to have fewer GPUs, or more, takes those first."""
     stop = job.progress.stop if job.progress is not None else None
@@ -177,29 +273,6 @@ def _come_back(state: State, shadow: Cluster, job: Job) -> None:
     there = place(shadow, request)
     if there is not None:
         shadow.take(there)
-
-
-def promised(state: State) -> list[tuple[Place, int, Placement]]:
-    """Those for whom others are making room: where they stand, and what is kept for them."""
-    heads = {
-        job.progress.stop.by
-        for job in state.leaving.values()
-        if job.progress is not None
-        and job.progress.stop is not None
-        and job.progress.stop.by is not None
-        and _is_stopping(job)
-    }
-    waiting = sorted((state.line.where[id].place, id) for id in heads if id in state.line)
-    if not waiting:
-        return []
-    shadow, found = once_they_have_stopped(state), []
-    for seat, id in waiting:
-        job = state.jobs[id]
-        there = place(shadow, state.request(job, state.line.where[id]))
-        if there is not None:
-            shadow.take(there)
-            found.append((seat, id, there))
-    return found
 
 
 def _hopeful(state: State, heads: Heads) -> Iterator[tuple[Place, JobClass, int]]:

@@ -33,6 +33,8 @@ SOON = 1.0
 """Nobody is looked at again within a second, however the moments are rounded."""
 MANY = 20.0
 """Before its first epoch is over, a job is taken to need so many times what it has had."""
+GUESSED = 0.5
+"""What is taken to be left of such a job becomes more in steps of half a doubling."""
 CORES = 8
 """So many cores without a GPU count as much as one GPU."""
 SHORTEST_LIMIT = 600.0
@@ -120,8 +122,10 @@ def _unmeasured(job: Job, rules: Policy, at: float, grain: float) -> Left:
     guess = max(MANY * had, rules.floor)
     if job.placement is None or job.started_at is None:
         return Left(guess, grain, rules.ageing)
-    step = grain * (floor(log2(guess) / grain) + 1)
-    return Left(guess, grain, rules.ageing, at + max(2**step / MANY - had, SOON))
+    step = floor(log2(guess / rules.floor) / GUESSED)
+    guess = rules.floor * 2 ** (step * GUESSED)
+    more = rules.floor * 2 ** ((step + 1) * GUESSED)
+    return Left(guess, grain, rules.ageing, at + max(more / MANY - had, SOON))
 
 
 def _age(waits: float, left: Left) -> Rank:

@@ -1,0 +1,117 @@
+"""`stoker what-if` with a real daemon: what would change for whom, and nothing changed in fact."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.box import until
+
+Run = Callable[..., Any]
+pytestmark = pytest.mark.e2e
+
+GPUS = 2
+
+
+@pytest.fixture
+def lab(stoker: Run) -> Run:
+    """Two GPUs; two jobs have ended, two run, and three wait."""
+    stoker("daemon", "start", "--resources", f"{{gpu:{GPUS}}}", check=True)
+    stoker("submit", "--gpus", "1", "--name", "done", "sleep 0.1", check=True)
+    stoker("submit", "--gpus", "2", "--name", "done", "sleep 0.1", check=True)
+    stoker("wait", "1-2", check=True)
+    for name, gpus, limit in (
+        ("left", 1, "10m"), ("right", 1, "20m"), ("wide", 2, "30m"), ("first", 1, "40m"),
+        ("second", 1, "40m"),
+    ):  # fmt: skip
+        stoker("submit", "--gpus", gpus, "--time", limit, "--name", name, "sleep 600", check=True)
+    until(lambda: running(stoker) == GPUS)
+    return stoker
+
+
+def running(stoker: Run) -> int:
+    states = [job["state"] for job in json.loads(stoker("queue", "--json").stdout)["jobs"]]
+    return states.count("RUNNING")
+
+
+def asked(stoker: Run, *args: object) -> dict[str, Any]:
+    done = stoker("what-if", *args, "--json", timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in found["today"]}
+
+
+def test_who_would_end_when(lab: Run) -> None:
+    """Three questions to one lab, since a daemon takes its time to start."""
+    more = asked(lab, "--add", "gpus=2")
+    assert more["gpus"] == {"before": 2, "after": 4}
+    assert [run["policy"] for run in more["past"]["runs"]] == ["today", "2 more GPUs"]
+    jobs = by_name(more)
+    assert jobs["left"]["before"] == jobs["left"]["after"]
+    assert jobs["wide"]["after"]["ends_at"] < jobs["wide"]["before"]["ends_at"]
+
+    jobs = by_name(asked(lab, "--priority", "second=high"))
+    assert jobs["second"]["after"]["ends_at"] < jobs["second"]["before"]["ends_at"]
+    assert jobs["first"]["after"]["ends_at"] >= jobs["second"]["after"]["ends_at"]
+
+    node = json.loads(lab("nodes", "--json").stdout)["nodes"][0]["name"]
+    without = asked(lab, "--remove", f"node={node}")
+    assert len(without["lost"]) == 7
+    assert all(job["after"] == {"starts_at": None, "ends_at": None} for job in without["today"])
+
+
+def test_another_policy_tells_the_whole_of_it_on_a_screen_and_a_page(
+    lab: Run, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    done = lab("what-if", "--policy", "sjf", "--html", page, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("what if: policy sjf\n\nthe last 7 days: 7 jobs on 1 machine")
+    assert "mean wait" in done.stdout
+    assert "today: 5 jobs" in done.stdout
+    assert "note: sjf goes by what owners say; here it knows the truth." in done.stdout
+    assert "note: Assumed: " in done.stdout
+    assert f"stoker: wrote {page}" in done.stderr
+    assert "what if: policy sjf" in page.read_text()
+    states = [job["state"] for job in json.loads(lab("queue", "--json").stdout)["jobs"]]
+    assert states.count("PENDING") == 3
+    assert json.loads(lab("policy", "--json").stdout)[0]["policy"] != "sjf"
+
+
+MISTAKES = (
+    ("", "What is to be different?", 2),
+    ("later", "takes options only", 2),
+    ("--policy best", "There is no policy 'best'", 2),
+    ("--add 3", "--add 3 cannot be read; write --add gpus=4", 2),
+    ("--add gpus=0", "write a number of GPUs", 2),
+    ("--add node=2by8", "is not a number of machines", 2),
+    ("--remove node=nowhere", "There is no machine 'nowhere'", 2),
+    ("--remove nowhere", "write --remove node=NAME", 2),
+    ("--priority 1", "cannot be read; write 42=high", 2),
+    ("--priority 1=soon", "cannot be read; write 42=high", 2),
+    ("--priority 99=high", "no job", 3),
+    ("--policy fifo --days 0", "--days takes a number of days above 0", 2),
+)
+
+
+def test_a_mistake_is_said_in_one_sentence(stoker: Run) -> None:
+    stoker("daemon", "start", "--resources", "{gpu:1}", check=True)
+    stoker("run", "--gpus", "1", "sleep 0.1", check=True)
+    for typed, said, code in MISTAKES:
+        done = stoker("what-if", *typed.split())
+        assert done.returncode == code, (typed, done.stderr)
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_where_nothing_was_ever_queued_there_is_nothing_to_ask(stoker: Run, home: Path) -> None:
+    done = stoker("what-if", "--policy", "fifo")
+    assert done.returncode == 3
+    assert "Begin with: stoker submit" in done.stderr
+    assert not any(home.iterdir())

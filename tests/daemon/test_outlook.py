@@ -1,0 +1,83 @@
+"""The process that looks ahead: what becomes of one that hangs, dies or talks nonsense."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.core import events as e
+from stoker.core.state import State
+from stoker.daemon import outlook
+from stoker.daemon.desk import Desk, clock
+from stoker.daemon.loop import Poller
+from stoker.store.memory import MemoryStore
+
+
+@pytest.fixture
+def outlooks(tmp_path: Path) -> Iterator[outlook.Outlooks]:
+    desk = Desk(MemoryStore(), str(tmp_path), "box", "ana")
+    found = outlook.Outlooks(desk, Poller())
+    yield found
+    found.close()
+    for process in found.leaving:
+        process.process.wait(10)
+
+
+def settle(outlooks: outlook.Outlooks) -> None:
+    """Let the process say what it has to say."""
+    for _ in range(1000):
+        if outlooks.process is None:
+            return
+        outlooks.poller.wait(0.05)  # type: ignore[attr-defined]
+    pytest.fail("it does not end")
+
+
+def test_the_answer_is_kept_until_something_happens(outlooks: outlook.Outlooks) -> None:
+    state = State()
+    assert outlooks.look(state, clock()) == 1
+    settle(outlooks)
+    assert outlooks.trouble is None
+    assert outlooks.latest is not None
+    assert outlooks.over == 1
+    outlooks.after([e.JobsSeen(at=0.0, jobs=())])
+    assert outlooks.look(state, clock()) == 1
+    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    assert outlooks.look(state, clock()) == 2
+    assert outlooks.look(state, clock()) == 2, "one at a time"
+    outlooks.close()
+    assert outlooks.process is None
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [("raise SystemExit('no luck')", "no luck"), ("print('?', flush=True)", "it said b'?'")],
+)
+def test_one_that_fails_is_told(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    monkeypatch.setattr(outlook, "COMMAND", ("-c", code))
+    outlooks.look(State(), clock())
+    settle(outlooks)
+    assert outlooks.latest is None
+    assert outlooks.trouble is not None
+    assert why in outlooks.trouble
+    assert outlooks.over == outlooks.begun
+
+
+def test_one_that_hangs_is_given_up(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
+    outlooks.look(State(), clock())
+    process = outlooks.process
+    assert process is not None
+    left = outlooks.tick()
+    assert left is not None
+    assert left > 0
+    monkeypatch.setattr(outlook, "PATIENCE", 0.0)
+    assert outlooks.tick() is None
+    assert outlooks.trouble is not None
+    assert "took longer" in outlooks.trouble
+    process.process.wait(10)
+    outlooks.tick()
+    assert outlooks.leaving == []

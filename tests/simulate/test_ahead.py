@@ -1,0 +1,222 @@
+"""What is foreseen: hand-worked futures of one GPU, ranges, and how often they hold."""
+
+import subprocess
+import sys
+from random import Random
+
+import msgspec
+import pytest
+
+from stoker.core.dependency import Clause, Dependency
+from stoker.core.estimate import Family, Pace
+from stoker.core.job import Job, Past, Progress, Spec, Training
+from stoker.core.lifecycle import JobState
+from stoker.core.outlook import Foreseen, Outlook, Question, Span
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import Rest
+from stoker.simulate.ahead import foresee
+from stoker.simulate.calibrate import calibrate
+from stoker.simulate.lifetimes import Life, Lifetimes
+from stoker.simulate.traces.sizing import boxes
+from stoker.simulate.workload import Load, Workload
+
+NOW, BOOT = 1_000_000.0, 5_000.0
+NODE = boxes([(1, 1)])[0]
+
+
+def spec(name: str, **more: object) -> Spec:
+    given: dict[str, object] = {
+        "kind": "argv", "user": "ana", "directory": "/", "shell": "", "environment": "",
+        "request": Request(gpus=GpuAsk(1000)), "name": name,
+    }  # fmt: skip
+    return Spec(**{**given, **more})  # type: ignore[arg-type]
+
+
+def waiting(id: int, name: str, **more: object) -> Job:
+    return Job(id=id, spec=name, name=name, user="ana", submitted_at=NOW - 10, **more)  # type: ignore[arg-type]
+
+
+def running(id: int, name: str, since: float, **more: object) -> Job:
+    from stoker.core.cluster import Placement, Take
+
+    held = Placement(NODE.name, (Take("gpu", "0", 1000),))
+    return waiting(
+        id, name, state=JobState.RUNNING, placement=held, pid=1,
+        started_at=NOW - since, started_boot=BOOT - since, **more,
+    )  # fmt: skip
+
+
+def trained(id: int, name: str) -> Job:
+    """Four of its ten epochs are over, the last one just now; each takes a minute."""
+    progress = Progress(epochs=4, listening=True, counted_at=NOW, pace=(1, "cpu", 60.0))
+    return running(id, name, 240.0, progress=progress)
+
+
+def asked(specs: list[Spec], jobs: list[Job], policy: str = "backfill", **more: object) -> bytes:
+    rest = Rest(
+        next_id=max(job.id for job in jobs) + 1,
+        nodes={NODE.name: NODE},
+        policies={"*": (policy, {})},
+        families={f"ana: {each.name}": Family(paces=(Pace(1, "cpu", 60.0),)) for each in specs},
+    )
+    given: dict[str, object] = {
+        "at": NOW, "boot": BOOT, "rest": rest, "specs": {each.name: each for each in specs},
+        "jobs": jobs, "since": NOW,
+    }  # fmt: skip
+    return msgspec.json.encode(Question(**{**given, **more}))  # type: ignore[arg-type]
+
+
+THREE = [
+    spec("first", training=Training(epochs=10)),
+    spec("long", training=Training(epochs=10)),
+    spec("short", training=Training(epochs=5)),
+]
+JOBS = [trained(1, "first"), waiting(2, "long"), waiting(3, "short")]
+
+
+def by_id(answer: Outlook) -> dict[int, Foreseen]:
+    return {each.job: each for each in answer.jobs}
+
+
+def after(span: Span | None) -> float | None:
+    """Seconds until the moment that is likely."""
+    return round(span.likely - NOW, 3) if span is not None and span.likely is not None else None
+
+
+def test_with_known_epochs_the_starts_are_exact() -> None:
+    found = by_id(foresee(asked(THREE, JOBS), plays=1))
+    assert found[1].start is None
+    assert after(found[1].end) == 360
+    assert (after(found[2].start), after(found[2].end)) == (360, 960)
+    assert (after(found[3].start), after(found[3].end)) == (960, 1260)
+    assert found[1].basis == "its epochs so far"
+    assert found[2].basis == "the epochs of its like"
+
+
+def test_it_is_the_policy_of_the_queue_that_is_played() -> None:
+    """The planner lets the short one go first."""
+    found = by_id(foresee(asked(THREE, JOBS, "planner"), plays=1))
+    assert (after(found[3].start), after(found[3].end)) == (360, 660)
+    assert after(found[2].start) == 660
+
+
+def test_the_range_is_around_what_is_likely_and_a_seed_repeats_exactly() -> None:
+    question = asked(THREE, JOBS)
+    first, again, other = foresee(question), foresee(question), foresee(question, seed=1)
+    assert first == again
+    assert first != other
+    assert first.plays == 9
+    for each in first.jobs:
+        for span in filter(None, (each.start, each.end)):
+            assert span.likely is not None
+            assert span.high is not None
+            assert NOW < span.low < span.likely < span.high
+    end = by_id(first)[1].end
+    assert end is not None
+    assert end.low < NOW + 360 < (end.high or 0)
+
+
+def test_a_job_waits_for_the_one_it_depends_on() -> None:
+    chain = spec("chain", limit=100, dependency=Dependency((Clause("afterok", (2,)),)))
+    jobs = [trained(1, "first"), waiting(2, "short"), waiting(3, "chain")]
+    found = by_id(foresee(asked([*THREE, chain], jobs), plays=1))
+    assert (after(found[2].start), after(found[3].start)) == (360, 660)
+
+
+def test_earlier_runs_of_its_name_count_for_more_than_the_time_limit() -> None:
+    jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
+    plain = spec("plain", limit=3600)
+    found = by_id(foresee(asked([plain], jobs, runs={"ana:plain": [100.0, 120.0, 140.0]}), plays=1))
+    assert after(found[1].end) == 70
+    assert after(found[2].end) == 190
+    assert found[1].basis == "3 earlier runs of this name"
+
+
+def test_nobody_outlasts_a_time_limit() -> None:
+    jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
+    question = asked([spec("plain", limit=60)], jobs, runs={"ana:plain": [10_000.0]})
+    found = by_id(foresee(question, plays=9))
+    first, second = found[1].end, found[2].end
+    assert first is not None
+    assert second is not None
+    assert first.high is not None
+    assert first.high <= NOW + 10.1
+    assert second.high is not None
+    assert second.high <= NOW + 70.2
+
+
+def test_of_held_and_paused_jobs_nothing_can_be_foreseen() -> None:
+    paused = msgspec.structs.replace(
+        running(1, "first", 50.0), state=JobState.SUSPENDED, paused_boot=BOOT
+    )
+    jobs = [paused, waiting(2, "long", held=True), waiting(3, "short")]
+    found = by_id(foresee(asked(THREE, jobs)))
+    assert found[1].never == "it is paused"
+    assert found[2].never == "it is held"
+    start = found[3].start
+    assert start is not None
+    assert start.likely is None  # it waits for the GPU of the one that is paused
+
+
+def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
+    """Every five minutes somebody has come with a job of two: they will go on to."""
+    minute = spec("minute", training=Training(epochs=2))
+    past = [
+        Job(
+            id=10 + n, spec="minute", name="minute", user="ben", submitted_at=NOW - 86400 + n * 300,
+            state=JobState.COMPLETED, ended_at=NOW - 86400 + n * 300 + 120,
+            past=(Past(0, NOW - 86400 + n * 300, NOW - 86400 + n * 300 + 120, "done", 0),),
+        )
+        for n in range(250)
+    ]  # fmt: skip
+    question = asked([*THREE, minute], [*JOBS, *past], "planner", since=NOW - 86400)
+    alone = by_id(foresee(asked(THREE, JOBS, "planner")))[2].start
+    among = by_id(foresee(question))[2].start
+    assert alone is not None
+    assert alone.likely is not None
+    assert among is not None
+    assert among.likely is not None
+    assert among.likely > alone.likely + 120
+
+
+def test_those_who_still_run_have_lasted_longer() -> None:
+    plain = Lifetimes(map(Life, [10.0, 20.0, 30.0, 40.0]))
+    assert plain.total(0.0, 0.5) == 20
+    assert plain.total(25.0, 0.5) == 30
+    going = Lifetimes([*map(Life, [10.0, 20.0]), Life(30.0, ended=False), Life(40.0, ended=False)])
+    assert going.total(0.0, 0.5) == 20
+    assert going.total(0.0, 0.25) > 20
+    assert plain.total(100.0, 0.5) == pytest.approx(100 * 2**0.5)
+
+
+def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
+    """Of three that were seen from their beginning, two were short; a long one ran before."""
+    late = [Life(1000.0, ended=True, entry=900.0)] * 3
+    seen = Lifetimes([Life(10.0), Life(10.0), Life(1000.0), *late])
+    assert seen.longer_than(10.0) == pytest.approx(1 / 3)
+
+
+def test_the_process_answers_one_question_with_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "stoker.simulate.ahead"],
+        input=asked(THREE, JOBS) + b"\n", capture_output=True, check=True, timeout=50,
+    )  # fmt: skip
+    assert done.stdout.endswith(b"\n")
+    answer = msgspec.json.decode(done.stdout, type=Outlook)
+    assert answer == foresee(asked(THREE, JOBS))
+
+
+@pytest.mark.parametrize("policy", ["backfill", "planner"])
+def test_the_truth_is_in_the_range_about_as_often_as_it_should_be(policy: str) -> None:
+    """A lab of eight GPUs whose jobs last as jobs do: a few of them very long."""
+    random, at, jobs = Random(8), 0.0, []
+    for _ in range(120):
+        at += random.expovariate(1 / 900.0)
+        seconds = min(random.lognormvariate(7.3, 1.2), 40_000.0)
+        jobs.append(Load(at=at, seconds=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0))))
+    lab = Workload(title="lab", jobs=jobs)
+    scores = calibrate(lab, boxes([(2, 4)]), policy, moments=4)
+    count = sum(score.count for score in scores)
+    within = sum(score.count * score.within for score in scores) / count
+    assert count > 20
+    assert 0.6 <= within <= 1.0

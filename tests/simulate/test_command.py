@@ -1,0 +1,245 @@
+"""`stoker simulate` as it is typed: tables, pages, JSON that repeats, and what is a mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.cli.options import COMMON
+from stoker.cli.simulate import OPTIONS
+from stoker.core.policy.rules import POLICIES
+from stoker.simulate import command, typed
+from stoker.simulate.compare import Compared, prepared
+from stoker.simulate.limits import TYPED, as_typed, limited
+from stoker.simulate.meter import Meter, clock
+from stoker.simulate.outcome import Result, Run
+from stoker.simulate.report import figures_of
+from stoker.simulate.summary import together
+from stoker.simulate.workload import Load, Workload
+
+SAMPLES = Path(__file__).parent / "traces"
+SWF, MURI = SAMPLES / "swf/example.swf", SAMPLES / "muri/trace.csv"
+Captured = pytest.CaptureFixture[str]
+
+
+def simulated(capsys: Captured, *args: object) -> str:
+    assert command.main(["simulate", *map(str, args)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: Captured, *args: object) -> str:
+    assert command.main(["simulate", *map(str, args)]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith("stoker: ")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("stoker: ").rstrip("\n")
+
+
+def without_cost(value: Any) -> Any:
+    """The same without what deciding took, which no two runs have in common."""
+    if isinstance(value, dict):
+        return {key: without_cost(each) for key, each in value.items() if key != "cost"}
+    return [without_cost(each) for each in value] if isinstance(value, list) else value
+
+
+def test_policies_are_compared_in_a_table(capsys: Captured) -> None:
+    lines = simulated(capsys, SWF, "--policy", "fifo,planner").splitlines()
+    assert lines[0].startswith("example: 27 jobs on 16 machines with 128 GPUs, ")
+    assert lines[2].split()[:3] == ["policy", "mean", "JCT"]
+    assert [line.split()[0] for line in lines[3:5]] == ["fifo", "planner"]
+    assert "note: One processor stands for one GPU." in lines
+
+
+def test_the_same_seed_repeats_exactly_and_another_one_does_not(capsys: Captured) -> None:
+    args = (MURI, "--cluster", "2x8", "--limits", "guessed", "--policy", "backfill,planner",
+            "--json", "--seed")  # fmt: skip
+    first, again, other = (
+        without_cost(json.loads(simulated(capsys, *args, seed))) for seed in (7, 7, 8)
+    )
+    assert first == again
+    assert first["workloads"] != other["workloads"]
+
+
+def test_json_has_every_figure_of_every_run(capsys: Captured) -> None:
+    found = json.loads(simulated(capsys, SWF, "--json", "--base", "srsf"))
+    (workload,) = found["workloads"]
+    assert [run["policy"] for run in workload["runs"]] == ["backfill", "planner", "srsf"]
+    assert workload["base"] == "srsf"
+    assert workload["runs"][2]["ratios"]["jct_mean"] == 1.0
+    assert all(run["jobs"] == 27 for run in workload["runs"])
+
+
+def test_a_page_is_written_and_said_to_be(capsys: Captured, tmp_path: Path) -> None:
+    page = tmp_path / "it.html"
+    assert command.main(["simulate", str(SWF), "--html", str(page), "--policy", "fifo"]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"stoker: wrote {page}\n"
+    assert "example" in page.read_text()
+
+
+def test_several_workloads_are_summed_up_in_geometric_means(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    args = ("--policy", "fifo,srsf", "--cluster", "2x8", "--html", tmp_path / "p.html")
+    out = simulated(capsys, SWF, MURI, *args)
+    assert "2 workloads: times fifo, geometric means" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "p-1-example.html", "p-2-trace.html",
+    ]  # fmt: skip
+
+
+def test_each_queue_by_itself(capsys: Captured) -> None:
+    out = simulated(capsys, SAMPLES / "csv/philly.csv", "--by-queue", "--policy", "fifo")
+    titles = [line for line in out.splitlines() if line.startswith("philly ")]
+    assert len(titles) == 6
+    assert "6 workloads: times fifo, geometric means" in out
+
+
+def test_geometric_means_by_hand() -> None:
+    def workload(jct: dict[str, float]) -> Compared:
+        runs = [
+            Run(policy=name, workload="", gpus=1, results=[
+                Result(job=0, at=0.0, gpus=1, begin=0.0, end=end, ran=end, service=end)
+            ])
+            for name, end in jct.items()
+        ]  # fmt: skip
+        figures = [figures_of(run) for run in runs]
+        return Compared(workload="", heading="", runs=runs, figures=figures, notes=[])
+
+    found = [workload({"a": 100.0, "b": 200.0}), workload({"a": 100.0, "b": 50.0})]
+    means = {each.policy: each.means["jct_mean"] for each in together(found, None)}
+    assert means == {"a": 1.0, "b": pytest.approx(1.0)}
+    assert together(found, None)[1].worst["jct_mean"] == 2.0
+
+
+def test_a_parameter_with_two_values_makes_two_contenders() -> None:
+    chosen = typed.contenders("fifo,planner", ["planner.quantum=600,1200", "planner.fair=0"])
+    assert [(each.policy, each.parameters) for each in chosen] == [
+        ("fifo", {}),
+        ("planner", {"quantum": 600.0, "fair": 0.0}),
+        ("planner", {"quantum": 1200.0, "fair": 0.0}),
+    ]
+
+
+def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
+    jobs = [Load(at=100.0 * n, seconds=800.0, gpus=8) for n in range(101)]
+    workload = Workload(title="even", jobs=jobs)
+    asked = typed.asked(["x", "--first", "51", "--load", "50%"])
+    found = prepared(workload, asked)
+    assert len(found.jobs) == 51
+    assert len(found.nodes) == 17  # 51 × 800 s ÷ 5,000 s ÷ 0.5
+
+
+def test_guessed_limits_are_such_as_people_type() -> None:
+    jobs = [Load(at=float(n), seconds=60.0 * (n + 1)) for n in range(2000)]
+    workload = Workload(title="many", jobs=jobs)
+    found = limited(workload, "guessed", 1).jobs
+    limits = [job.limit or 0 for job in found]
+    assert set(limits) <= set(TYPED) | {TYPED[-1] * n for n in range(2, 1000)}
+    assert all(limit >= job.seconds for limit, job in zip(limits, found, strict=True))
+    assert len(Counter(limits)) > 5
+    assert [job.limit for job in limited(workload, "exact", 1).jobs[:2]] == [60, 120]
+    assert not any(job.limit for job in limited(workload, "none", 1).jobs)
+    assert as_typed(31 * 86400) == 60 * 86400
+
+
+def test_a_job_that_ran_beyond_its_limit_is_not_cut_short() -> None:
+    workload = Workload(title="late", jobs=[Load(at=0.0, seconds=70.5, limit=60)])
+    found = limited(workload, None, 0)
+    assert found.jobs[0].limit == 71
+    assert found.notes == ["Ran beyond the time limit: 1 job, taken to be allowed to."]
+
+
+def test_the_policies_are_listed(capsys: Captured) -> None:
+    out = simulated(capsys, "--list-policies")
+    assert [line.split()[0] for line in out.splitlines()[: len(POLICIES)]] == list(POLICIES)
+    found = json.loads(simulated(capsys, "--list-policies", "--json"))
+    assert [each["name"] for each in found["policies"]] == list(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("", "Which jobs? Name a file"),
+        ("nothing.csv", "nothing.csv cannot be read"),
+        ("SWF --policy best", "There is no policy 'best'; there are fifo, "),
+        ("SWF --policy ,", "--policy names no policy"),
+        ("SWF --base fifo", "--base fifo is none of the policies compared: backfill, "),
+        ("SWF --set planner.speed=1", "'speed' is none of fair, "),
+        ("SWF --set quantum=1", "is not POLICY.PARAMETER=VALUE"),
+        ("SWF --set fifo.quantum=1", "is about fifo, which is not compared"),
+        ("SWF --set planner.quantum=-1", "takes a number that is not negative"),
+        ("SWF --cluster 8by8", "is not a number of machines"),
+        ("SWF --cluster 8x8 --load 1", "leave it out, or --cluster"),
+        ("SWF --load 0", "--load 0 is not a share"),
+        ("SWF --epochs-known 120%", "--epochs-known 120% is not a share"),
+        ("SWF --checkpoint soon", "--checkpoint 'soon' is not a duration"),
+        ("SWF --first 0", "--first takes a whole number from 1 on"),
+        ("SWF --seed x", "--seed takes a whole number from 0 on"),
+        ("SWF --format fax", "--format fax is none of csv, "),
+        ("SWF --limits some", "--limits some is none of none, "),
+        ("SWF --html /no/such/place.html", "there is no directory /no/such"),
+        ("SWF --seed", "Argument --seed: expected one argument"),
+    ],
+)
+def test_a_mistake_is_said_in_one_sentence(capsys: Captured, typed: str, said: str) -> None:
+    assert said in refused(capsys, *(SWF if word == "SWF" else word for word in typed.split()))
+
+
+def test_a_mistake_is_json_where_json_is_asked_for(capsys: Captured) -> None:
+    assert command.main(["simulate", "nothing.csv", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["exit"]) == ("usage", 2)
+
+
+def test_the_command_and_the_simulator_know_the_same_options() -> None:
+    said = {name for option in (*OPTIONS, *COMMON) for name in option.names}
+    known = {name for action in typed._parser()._actions for name in action.option_strings}
+    assert said == known
+
+
+class Terminal(StringIO):
+    """Somebody looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for screen, drawn in ((Terminal(), True), (StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", screen)
+        meter = Meter(200)
+        meter.start("trace, fifo")
+        meter.over(100)
+        meter.start("trace, planner")
+        meter.clear()
+        assert ("trace, planner: 100 of 200 jobs, 50 %" in screen.getvalue()) is drawn
+        assert bool(screen.getvalue()) is drawn
+    assert clock(3723.9) == "1:02:03"
+
+
+def test_typed_as_a_user_does(home: Path) -> None:
+    """The command becomes the simulator: same output, same exit code, and no daemon."""
+
+    def run(*args: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "stoker", "simulate", *map(str, args)],
+            capture_output=True, text=True, check=False, env=dict(os.environ), timeout=60,
+        )  # fmt: skip
+
+    done = run(SWF, "--policy", "fifo", "--first", "5")
+    assert done.returncode == 0
+    assert done.stdout.startswith("example: 5 jobs on ")
+    assert not done.stderr  # progress is for terminals
+    assert run("nothing.csv").returncode == 2
+    misspelt = run(SWF, "--polcy", "fifo")
+    assert misspelt.returncode == 2
+    assert "Did you mean --policy?" in misspelt.stderr
+    assert not any(home.iterdir())

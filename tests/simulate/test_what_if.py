@@ -1,0 +1,161 @@
+"""What-if without a daemon: jobs go on from where they are, and changes count for whom they do."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.core.units import BadValue
+from stoker.simulate import lab as labs
+from stoker.simulate import whatif, whatif_told
+from stoker.simulate.lab import Facts
+from stoker.simulate.rerun import Forecast
+from stoker.simulate.whatif import Question, answered
+
+NOW = 1_800_000_000.0
+
+
+def ago(seconds: float) -> str:
+    return str(NOW - seconds)
+
+
+def job(id: int, gpus: str = "1", state: str = "PENDING", **more: Any) -> dict[str, Any]:
+    """One job as it is listed; it waits, unless something else is said."""
+    request = {"gpus": gpus, **more.pop("request", {})}
+    return {
+        "id": id, "label": str(id), "name": f"job{id}", "user": "ann", "queue": "default",
+        "state": state, "submitted_at": ago(1000), "request": request, **more,
+    }  # fmt: skip
+
+
+def running(id: int, gpus: str, node: str, cards: list[str], since: float, **more: Any) -> Any:
+    return job(id, gpus, "RUNNING", node=node, devices={"gpu": cards}, started_at=ago(since),
+               elapsed=since, **more)  # fmt: skip
+
+
+def ended(id: int, seconds: float, before: float, gpus: str = "1", **more: Any) -> Any:
+    """One that ended some time ago, as soon as it had run."""
+    past = [{"started_at": ago(before + seconds), "ended_at": ago(before)}]
+    return {**job(id, gpus, "COMPLETED", **more), "submitted_at": ago(before + seconds),
+            "ended_at": ago(before), "past": past}  # fmt: skip
+
+
+def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Facts:
+    """A lab with machines a and b, of two GPUs each."""
+    held = {"gpu": {"total": "2", "devices": ["0", "1"]}, "cpu": {"total": "8", "devices": ["0"]}}
+    told = {
+        "now": NOW, "days": 7, "history": history or [], "queue": queue,
+        "nodes": [{"name": name, "state": "up", "resources": held} for name in "ab"],
+        "gpus": [{"node": name, "id": id, "index": int(id)} for name in "ab" for id in "01"],
+        "queues": [], "policies": [{"queue": "*", "chosen": "backfill"}], **more,
+    }  # fmt: skip
+    return labs.read(msgspec.json.encode(told))
+
+
+def question(**more: Any) -> Question:
+    nothing: dict[str, Any] = {"policy": None, "add": [], "remove": [], "priorities": {},
+                               "json": False, "html": None}  # fmt: skip
+    return Question(**{**nothing, **more})
+
+
+TRAINS = {"epochs_done": 5, "epochs": 10, "ran_seconds": 500.0, "family": "ann: net"}
+RUNNING = [
+    running(1, "2", "a", ["0", "1"], 300, limit=600),
+    running(2, "1", "b", ["0"], 500, training=TRAINS),
+    running(3, "0.5", "b", ["1"], 100, limit=1100),
+]
+
+
+def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> None:
+    waiting = [job(4, "2", limit=60), job(5, "0.5", limit=60), job(6, "1", limit=60)]
+    found = answered(facts(RUNNING + waiting), question(policy="fifo")).before
+    assert found[1] == Forecast(begin=0.0, end=300.0)
+    assert found[2].end == pytest.approx(500.0)  # half of its epochs took 500 s
+    assert found[3].end == 1000.0
+    assert found[4] == Forecast(begin=300.0, end=360.0)  # on machine a, when that is free
+    assert found[5] == Forecast(begin=0.0, end=60.0)  # beside job 3
+    assert found[6] == Forecast(begin=360.0, end=420.0)
+
+
+def test_who_waits_for_another_job_runs_after_it() -> None:
+    waiting = [job(4, limit=60), job(5, limit=60, depends="afterok:1"),
+               job(6, limit=60, depends="afterany:4:77")]  # fmt: skip
+    found = answered(facts(RUNNING + waiting), question(add=["gpus=4"])).after
+    assert found[4].begin == 0.0
+    assert found[5].begin == 300.0
+    assert found[6].begin == 60.0
+
+
+def test_without_a_machine_its_jobs_go_on_elsewhere_from_what_they_have_saved() -> None:
+    answer = answered(facts(RUNNING), question(remove=["b"]))
+    assert answer.before[2].begin == 0.0
+    assert answer.after[1] == answer.before[1]
+    assert answer.after[2] == Forecast(begin=300.0, end=pytest.approx(800.0))
+    assert answer.after[3] == Forecast(begin=300.0, end=1400.0)  # it has saved nothing
+
+
+def test_a_job_for_which_no_machine_is_left_is_named() -> None:
+    waiting = [job(4, "1", request={"nodelist": ["b"]}, limit=60)]
+    answer = answered(facts(RUNNING + waiting), question(remove=["b"]))
+    assert [each.id for each in answer.lost] == [4]
+    assert "could not run any more: 4" in whatif_told.lines(answer)
+
+
+def test_the_past_is_told_by_user_and_by_job() -> None:
+    history = [ended(n, 3600.0, 86400.0 - n, "4", user="ann" if n % 2 else "bob",
+                     request={"gpus": "2", "machines": 2}) for n in range(1, 5)]  # fmt: skip
+    answer = answered(facts([], history), question(add=["node=2x2"]))
+    text = whatif_told.lines(answer)
+    assert "the last 7 days: 4 jobs on 2 machines with 4 GPUs → 4 with 8" in text
+    assert "would have ended earlier: 3, later: 0" in text
+    assert {"ann", "bob"} <= {line.split()[0] for line in text if line}
+    told = whatif_told.as_json(answer)
+    first, second = told["past"]["runs"]
+    assert second["jct"]["mean"] < first["jct"]["mean"]
+    assert len(told["shifts"]) == 3
+
+
+def test_each_queue_keeps_its_own_policy_and_limits() -> None:
+    more = {
+        "queues": [{"name": "slow", "max_running": 1}],
+        "policies": [{"queue": "*", "chosen": "auto"},
+                     {"queue": "slow", "chosen": "fifo", "own": True}],
+    }  # fmt: skip
+    waiting = [job(n, limit=60, queue="slow") for n in (1, 2)]
+    found = answered(facts(waiting, **more), question(add=["gpus=1"]))
+    assert found.lab.policies == {"*": ("auto", {}), "slow": ("fifo", {})}
+    assert [found.before[n].begin for n in (1, 2)] == [0.0, 60.0]
+
+
+def test_priorities_by_word_and_number() -> None:
+    waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in (1, 2, 3)]
+    given = facts(waiting, meant={"3": [3], "job1": [1]})
+    answer = answered(given, question(priorities={"3": "high", "job1": "-5"}))
+    assert [answer.before[n].begin for n in (1, 2, 3)] == [0.0, 60.0, 120.0]
+    assert [answer.after[n].begin for n in (3, 2, 1)] == [0.0, 60.0, 120.0]
+
+
+def test_drained_and_silent_machines_are_not_there() -> None:
+    nodes = [{"name": "a", "state": "up"}, {"name": "b", "state": "unreachable"}]
+    gpus = [{"node": "a", "id": "0"}, {"node": "a", "id": "1", "drained": "fan"},
+            {"node": "b", "id": "0"}]  # fmt: skip
+    lab = labs.lab_of(facts([], nodes=nodes, gpus=gpus))
+    assert [(node.name, len(node.types["gpu"])) for node in lab.nodes] == [("a", 1)]
+
+
+def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
+    waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, limit=9)]
+    answer = answered(facts(waiting), question(policy="fifo"))
+    assert [each.id for each in answer.today] == [3]
+    assert "Left out: 2 jobs held, or not to begin yet." in answer.notes
+
+
+def test_nothing_to_replay_is_said() -> None:
+    with pytest.raises(BadValue, match="no job ended in the last 7 days, and none waits"):
+        answered(facts([]), question(policy="fifo"))
+
+
+def test_a_question_in_words() -> None:
+    asked = whatif.asked(["-", "--policy", "srsf", "--add", "gpus=4", "--remove", "node=b",
+                          "--priority", "42=high"])  # fmt: skip
+    assert whatif.told(asked) == "policy srsf, 4 more GPUs, without b, job 42 with priority high"
