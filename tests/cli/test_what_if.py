@@ -74,7 +74,7 @@ def test_another_policy_tells_the_whole_of_it_on_a_screen_and_a_page(
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("what if: policy sjf\n\nthe last 7 days: 7 jobs on 1 machine")
     assert "mean wait" in done.stdout
-    assert "today: 5 jobs" in done.stdout
+    assert "today: 5 jobs; earlier: " in done.stdout
     assert "note: sjf goes by what owners say; here it knows the truth." in done.stdout
     assert "note: Assumed: " in done.stdout
     assert f"stoker: wrote {page}" in done.stderr

@@ -150,6 +150,17 @@ def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     assert "Left out: 2 jobs held, or not to begin yet." in answer.notes
 
 
+def test_of_many_jobs_those_are_shown_that_move_most() -> None:
+    waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in range(1, 31)]
+    answer = answered(facts(waiting, meant={"30": [30]}), question(priorities={"30": "high"}))
+    text = whatif_told.lines(answer)
+    heading = "today: 30 jobs; earlier: 1, later: 29; on average they end in 15.5 min → 15.5 min"
+    at = text.index(heading)
+    assert text[at + 2].split()[0] == "30"
+    assert text[at + 2].endswith("29.0 min earlier")
+    assert text[at + 22] == "… and 10 that move less; see --json"
+
+
 def test_nothing_to_replay_is_said() -> None:
     with pytest.raises(BadValue, match="no job ended in the last 7 days, and none waits"):
         answered(facts([]), question(policy="fifo"))

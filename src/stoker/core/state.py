@@ -456,7 +456,7 @@ class State:
             return
         if not self._ready(job, now):
             return
-        level, until = rank(self.known(job), now)
+        level, until, _ = rank(self.known(job), now)
         self.line.add(job, self.key(job), level)
         self._drifts(job.id, until)
 
@@ -509,10 +509,10 @@ class State:
     def stand_anew(self, job: Job, at: float) -> None:
         """Work out how soon a running job makes room for others."""
         known = self.known(job)
-        level, until = rank(known, at) if known.rules.preempts else (0.0, inf)
+        level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
         if known.rules.fair:
             level += self.line.handicaps.get(job.user, 0.0)
-        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, at)
+        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, holds)
         if known.rules.quantum and job.started_at is not None:
             own = job.started_at + known.rules.quantum
             until = min(until, own) if own > at else until

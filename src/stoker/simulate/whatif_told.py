@@ -23,8 +23,8 @@ ASSUMED = (
 )
 MOST = 5
 """Jobs that gain or lose most."""
-SHOWN = 40
-"""Of today's jobs."""
+SHOWN = 20
+"""Of today's jobs; where there are more, those that move most."""
 SAME = 1.0
 """Seconds within which nothing has changed."""
 GAP = "  "
@@ -176,22 +176,45 @@ def _shifts(answer: Answer) -> list[str]:
 
 
 def _today(answer: Answer) -> list[str]:
-    """Today's jobs, those that wait first of all."""
+    """Today's jobs by when they would end; of many, those that gain or lose most."""
     if not answer.today:
         return ["", "nothing waits or runs today"]
     rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
-    ordered = sorted(answer.today, key=lambda job: _end(answer.before[job.id]))
-    for job in ordered[:SHOWN]:
+    jobs = sorted(answer.today, key=lambda job: _end(answer.before[job.id]))
+    shown = jobs
+    if len(jobs) > SHOWN:
+        ordered = sorted(jobs, key=lambda job: _moved(answer, job))
+        shown = [*ordered[: SHOWN // 2], *ordered[-SHOWN // 2 :]]
+    for job in shown:
         before, after = answer.before[job.id].end, answer.after[job.id].end
         change = "" if before is None or after is None else _change(after - before)
         rows.append([
             job.label, job.name, job.user, job.state.lower(), _when(before), "→", _when(after),
             change,
         ])  # fmt: skip
-    text = ["", f"today: {len(answer.today):,} jobs", *aligned(rows, left=4)]
-    if len(ordered) > SHOWN:
-        text.append(f"… and {len(ordered) - SHOWN:,} more; see --json")
+    text = ["", _today_heading(answer, jobs), *aligned(rows, left=4)]
+    if len(shown) < len(jobs):
+        text.append(f"… and {len(jobs) - len(shown):,} that move less; see --json")
     return text
+
+
+def _today_heading(answer: Answer, jobs: Sequence[Own]) -> str:
+    moves = [_moved(answer, job) for job in jobs]
+    earlier, later = sum(move <= -SAME for move in moves), sum(move >= SAME for move in moves)
+    text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
+    text += f"; earlier: {earlier:,}, later: {later:,}"
+    ends = [(answer.before[job.id].end, answer.after[job.id].end) for job in jobs]
+    both = [(old, new) for old, new in ends if old is not None and new is not None]
+    if len(both) > 1:
+        old, new = (sum(each) / len(both) for each in zip(*both, strict=True))
+        text += f"; on average they end in {span(old)} → {span(new)}"
+    return text
+
+
+def _moved(answer: Answer, job: Own) -> float:
+    """Seconds by which it ends later; what never ends stands last."""
+    before, after = _end(answer.before[job.id]), _end(answer.after[job.id])
+    return 0.0 if before == after else after - before
 
 
 def _end(forecast: Forecast) -> float:

@@ -31,6 +31,12 @@ def place(cluster: Cluster, request: Request) -> Placement | None:
     return Placement(node.name, takes) if takes is not None else None
 
 
+def machines_for(cluster: Cluster, request: Request) -> int:
+    """On how many machines a part of this request fits now."""
+    each = replace(request, machines=1)
+    return sum(len(alike.nodes) for _, _, alike in _fitting(cluster, each))
+
+
 def _fitting(cluster: Cluster, request: Request) -> Iterator[tuple[Rank, int, Alike]]:
     """Machines on which this request fits now, those that are alike together, and how well.
 

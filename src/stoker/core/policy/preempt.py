@@ -15,7 +15,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.backfill import reserve
 from stoker.core.policy.order import Heads, JobClass
-from stoker.core.policy.place import place
+from stoker.core.policy.place import machines_for, place
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Place
@@ -305,7 +305,7 @@ def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[
         if -priority == urgency:
             if least is None or not state.preempts(job):
                 continue
-            if not state.victims.is_of(id, at):
+            if not state.victims.holds(id, at):
                 state.stand_anew(job, at)
             if state.victims.level(id) <= least or not _had_its_time(state, job, at):
                 continue
@@ -319,41 +319,66 @@ def _had_its_time(state: State, job: Job, at: float) -> bool:
 
 
 def _choose(
-    state: State, shadow: Shadow, request: Request, found: JobClass, level: float, at: float
+    state: State, later: Shadow, request: Request, found: JobClass, level: float, at: float
 ) -> list[Offer]:
-    """As few as possible, entered in the shadow; nothing when not even all would do."""
-    taken: dict[int, Offer] = {}
-    looked = 0
-    for offer in _offers(state, found, level, at):
-        looked += 1
-        if looked > MOST_OFFERS:
+    """As few as possible, entered in the ledger; nothing when not even all would do."""
+    offers: dict[int, Offer] = {}
+    tally = _Tally(later, request)
+    more = request.machines - (machines_for(later, request) if request.machines > 1 else 0)
+    for looked, offer in enumerate(_offers(state, found, level, at)):
+        if looked == MOST_OFFERS:
             break
-        if not _of_use(shadow, offer.job.placement, request):
+        if not _of_use(later, offer.job.placement, request):
             continue
-        before = taken.get(offer.job.id)  # one that offered a part before offers the whole now
-        if before is not None:
-            _undo(shadow, [before])
-        taken[offer.job.id] = offer
-        _enter(shadow, [offer])
-        if _may_suffice(shadow, offer, request) and place(shadow, request) is not None:
-            return _without_the_needless(shadow, request, list(taken.values()))
-    _undo(shadow, list(taken.values()))
+        before = offers.pop(offer.job.id, None)
+        if before is not None:  # one that offered a part before offers the whole now
+            tally.count(before, -1)
+        offers[offer.job.id] = offer
+        tally.count(offer, +1)
+        if len(tally.enough) < more:
+            continue
+        useful = [each for each in offers.values() if not tally.enough.isdisjoint(_nodes_of(each))]
+        _enter(later, useful)
+        if place(later, request) is not None:
+            return _without_the_needless(later, request, useful)
+        _undo(later, useful)
     return []
 
 
-def _may_suffice(shadow: Shadow, offer: Offer, request: Request) -> bool:
-    """Whether it is worth while to look: some machine could now have GPUs enough."""
-    assert offer.job.placement is not None
-    if request.gpus is None or request.machines > 1 or request.gpus.share is not None:
-        return True
-    for part in offer.job.placement.parts:
-        node = shadow.node(part.node)
-        if node is None:
-            continue
-        left = sum(device.left for device in node.types.get(GPU, ()) if not device.gone)
-        if request.gpus.beside or left >= request.gpus.amount:
-            return True
-    return False
+class _Tally:
+    """How many GPUs each machine would have if those stopped who were thought of."""
+
+    def __init__(self, later: Shadow, request: Request) -> None:
+        self.later = later
+        ask = request.gpus
+        plain = ask is not None and not ask.beside and ask.share is None and not request.exclusive
+        self.needed = ask.amount if ask is not None and plain else 0
+        self.several = request.machines > 1
+        self.there: dict[str, int] = {}
+        self.enough: set[str] = set()
+        """Machines that may have enough of them."""
+        self.before: set[str] = set()
+        """Machines that had, without anybody stopping."""
+
+    def count(self, offer: Offer, times: int) -> None:
+        """Think of one more, or no longer."""
+        for part in _offered(self.later, offer):
+            there = self.there.get(part.node)
+            if there is None:
+                there = self._free(part.node)
+                if there >= self.needed:
+                    self.before.add(part.node)
+            there += times * sum(take.amount for take in part.takes if take.type == GPU)
+            self.there[part.node] = there
+            if there >= self.needed and not (self.several and part.node in self.before):
+                self.enough.add(part.node)
+            else:
+                self.enough.discard(part.node)
+
+    def _free(self, name: str) -> int:
+        node = self.later.node(name)
+        cards = node.types.get(GPU, ()) if node is not None else ()
+        return sum(card.left for card in cards if not card.gone and card.drained is None)
 
 
 def _without_the_needless(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:

@@ -40,8 +40,8 @@ CORES = 8
 SHORTEST_LIMIT = 600.0
 """Below that, people who type time limits do not tell jobs apart."""
 
-Rank = tuple[float, float]
-"""The number, and the wall-clock time at which it changes by itself."""
+Rank = tuple[float, float, float]
+"""The number, when somebody should look again, and until when it holds for sure (wall clock)."""
 
 
 class Known(Struct):
@@ -71,23 +71,25 @@ def rank(known: Known, at: float) -> Rank:
     """Where a job stands now."""
     job, rules = known.job, known.rules
     if rules.order is Order.ARRIVAL or rules.order is Order.SHARE:
-        return 0.0, inf
+        return 0.0, inf, inf
     weight = gpus_of(known.spec.request)
     if rules.order is Order.ATTAINED:
         return _attained_step(job, rules, at, weight)
     left = left_of(known, at)
     amount = max(left.seconds, LEAST) * (weight if rules.order is Order.SERVICE else 1.0)
     level = _down(log2(amount), left.grain)
+    falls = at + left.seconds * (1 - 2**level / amount) if left.grain else at
     if rules.longest:
-        return -level, left.until
+        return -level, left.until, falls
     waits = waited(job, at)
     late = patience_of(rules, left.seconds)
     if waits >= late:
-        return OVERDUE, inf
+        return OVERDUE, inf, inf
     age, older = _age(waits, left)
     if job.placement is not None:
-        return level - age, left.until
-    return level - age, at + max(min(older, late) - waits, SOON)
+        return level - age, left.until, min(left.until, falls)
+    until = at + max(min(older, late) - waits, SOON)
+    return level - age, until, until
 
 
 def waited(job: Job, at: float) -> float:
@@ -128,7 +130,7 @@ def _unmeasured(job: Job, rules: Policy, at: float, grain: float) -> Left:
     return Left(guess, grain, rules.ageing, at + max(more / MANY - had, SOON))
 
 
-def _age(waits: float, left: Left) -> Rank:
+def _age(waits: float, left: Left) -> tuple[float, float]:
     """By how much a job stands further in front for having waited, and when it is a step more."""
     if left.ageing == inf:
         return 0.0, inf
@@ -146,8 +148,9 @@ def _attained_step(job: Job, rules: Policy, at: float, weight: float) -> Rank:
     service = attained(job, at) * weight
     step = sum(service >= each for each in rules.steps)
     if step == len(rules.steps) or job.started_at is None or job.placement is None:
-        return float(step), inf
-    return float(step), at + max((rules.steps[step] - service) / weight, SOON)
+        return float(step), inf, inf
+    until = at + max((rules.steps[step] - service) / weight, SOON)
+    return float(step), until, until
 
 
 def gpus_of(request: Request) -> float:

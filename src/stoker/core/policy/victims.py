@@ -16,11 +16,11 @@ class Victims:
     def __init__(self) -> None:
         self._seats: list[Seat] = []
         self._seat: dict[int, Seat] = {}
-        self._as_of: dict[int, float] = {}
+        self._until: dict[int, float] = {}
 
-    def put(self, job: int, priority: int, level: float, started: float, at: float) -> None:
-        """Enter a job, or move it, by what is known at some moment."""
-        self._as_of[job] = at
+    def put(self, job: int, priority: int, level: float, started: float, until: float) -> None:
+        """Enter a job, or move it. From that moment on it may stand further in front."""
+        self._until[job] = until
         seat = (-priority, level, started, job)
         before = self._seat.get(job)
         if before == seat:
@@ -30,9 +30,9 @@ class Victims:
         insort(self._seats, seat)
         self._seat[job] = seat
 
-    def is_of(self, job: int, at: float) -> bool:
+    def holds(self, job: int, at: float) -> bool:
         """Whether it stands where it should at this moment."""
-        return self._as_of[job] == at
+        return at < self._until[job]
 
     def level(self, job: int) -> float:
         """Where its policy puts a job."""
@@ -41,7 +41,7 @@ class Victims:
     def drop(self, job: int) -> None:
         """It does not run any more."""
         seat = self._seat.pop(job, None)
-        self._as_of.pop(job, None)
+        self._until.pop(job, None)
         if seat is not None:
             del self._seats[bisect_left(self._seats, seat)]
 
