@@ -142,6 +142,8 @@ def test_a_daemon_looks_ahead_when_it_is_asked(home: Path, stoker: Run) -> None:
     assert listed[second]["foreseen"]["end"] == queued["end"]
     assert listed[second]["expected_start"] == queued["start"]["likely"]
 
+    assert "expected end" in stoker("show", second).stdout
+
     third = box.submit("--gpus", "1", "sleep", "600")
     assert third in [job["label"] for job in json.loads(stoker("eta", "--json").stdout)["jobs"]]
     stoker("hold", third)

@@ -7,16 +7,19 @@ from random import Random
 import msgspec
 import pytest
 
+from simulate.box import Box, gpus
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.estimate import Family, Pace
 from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Foreseen, Outlook, Question, Span
+from stoker.core.outlook import Foreseen, Outlook, Question, Span, question
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import Rest
+from stoker.simulate import requests as ask
 from stoker.simulate.ahead import foresee
 from stoker.simulate.calibrate import calibrate
 from stoker.simulate.lifetimes import Life, Lifetimes
+from stoker.simulate.processes import Model
 from stoker.simulate.traces.sizing import boxes
 from stoker.simulate.workload import Load, Workload
 
@@ -101,8 +104,8 @@ def test_it_is_the_policy_of_the_queue_that_is_played() -> None:
 
 
 def test_the_range_is_around_what_is_likely_and_a_seed_repeats_exactly() -> None:
-    question = asked(THREE, JOBS)
-    first, again, other = foresee(question), foresee(question), foresee(question, seed=1)
+    same = asked(THREE, JOBS)
+    first, again, other = foresee(same), foresee(same), foresee(same, seed=1)
     assert first == again
     assert first != other
     assert first.plays == 9
@@ -134,8 +137,7 @@ def test_earlier_runs_of_its_name_count_for_more_than_the_time_limit() -> None:
 
 def test_nobody_outlasts_a_time_limit() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
-    question = asked([spec("plain", limit=60)], jobs, runs={"ana:plain": [10_000.0]})
-    found = by_id(foresee(question, plays=9))
+    found = by_id(foresee(asked([spec("plain", limit=60)], jobs, runs={"ana:plain": [10_000.0]})))
     first, second = found[1].end, found[2].end
     assert first is not None
     assert second is not None
@@ -169,14 +171,38 @@ def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
         )
         for n in range(250)
     ]  # fmt: skip
-    question = asked([*THREE, minute], [*JOBS, *past], "planner", since=NOW - 86400)
+    busy = asked([*THREE, minute], [*JOBS, *past], "planner", since=NOW - 86400)
     alone = by_id(foresee(asked(THREE, JOBS, "planner")))[2].start
-    among = by_id(foresee(question))[2].start
+    among = by_id(foresee(busy))[2].start
     assert alone is not None
     assert alone.likely is not None
     assert among is not None
     assert among.likely is not None
     assert among.likely > alone.likely + 120
+
+
+def test_a_machine_in_the_middle_of_its_work() -> None:
+    """Arrays, a job that is being ended, one that is paused: each has an answer, or a reason."""
+    box = Box(gpus=4)
+    box.submit(models=(Model(seconds=40),), count=6)
+    stubborn = box.submit(gpus(1), models=(Model(seconds=1000, ignores_term=True),))
+    waits = box.submit(gpus(4), models=(Model(seconds=100),))
+    box.run(45)
+    box.do(ask.cancel(stubborn))
+    box.run(1)
+    state, now = box.driver.engine.state, box.world.moment()
+    live = [job for job in state.jobs.values() if not job.finished]
+    assert state.jobs[stubborn].state is JobState.COMPLETING
+    answer = foresee(msgspec.json.encode(question(state, now.at, now.boot, {})))
+    found = by_id(answer)
+    assert set(found) == {job.id for job in live}
+    end = found[stubborn].end
+    assert end is not None
+    assert end.likely == pytest.approx(now.at + 5, abs=1)
+    start = found[waits].start
+    assert start is not None
+    assert start.likely is not None
+    assert start.likely >= end.likely
 
 
 def test_those_who_still_run_have_lasted_longer() -> None:

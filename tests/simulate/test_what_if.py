@@ -7,8 +7,8 @@ import pytest
 
 from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
-from stoker.simulate import whatif, whatif_told
-from stoker.simulate.lab import Facts
+from stoker.simulate import lab_views, whatif, whatif_told
+from stoker.simulate.lab_views import Facts
 from stoker.simulate.rerun import Forecast
 from stoker.simulate.whatif import Question, answered
 
@@ -49,7 +49,7 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
         "gpus": [{"node": name, "id": id, "index": int(id)} for name in "ab" for id in "01"],
         "queues": [], "policies": [{"queue": "*", "chosen": "backfill"}], **more,
     }  # fmt: skip
-    return labs.read(msgspec.json.encode(told))
+    return lab_views.read(msgspec.json.encode(told))
 
 
 def question(**more: Any) -> Question:

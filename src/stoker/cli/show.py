@@ -28,7 +28,7 @@ DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
-                     "restartable"})  # fmt: skip
+                     "restartable", "foreseen"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""
@@ -107,7 +107,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     found.append(("asks for", ", ".join(asked) or "nothing in particular"))
     over = view.get("result") is not None
     found += _held(view, over) + _container(view.get("container")) + _training(view)
-    found += _trial(view)
+    found += _trial(view) + _foreseen(view, verbose)
     alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
@@ -172,6 +172,16 @@ def _trial(view: dict[str, Any]) -> list[tuple[str, str]]:
             ("objective", f"{figure(worth['value'])} at step {figure(worth['step'])}{early}")
         )
     return found
+
+
+def _foreseen(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    """Say when it should end, if somebody has asked for that lately."""
+    end = (view.get("foreseen") or {}).get("end")
+    if not end:
+        return []
+    from stoker.cli.eta import span
+
+    return [("expected end", span(end, verbose=verbose))]
 
 
 def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -65,6 +65,7 @@ def due(state: State, at: float, boot: float) -> list[Event]:
 
 def watch(state: State, job: Job) -> None:
     """Note when the clock has something to say about a running job that has changed."""
+    state.ending.put(job.id, state.latest_end(job))
     moment = _next_moment(state, job)
     if moment is not None and moment < state.watched.get(job.id, inf):
         state.watched[job.id] = moment

@@ -74,7 +74,7 @@ class _Play:
         blocked: list[Request] = []
 
         def ends() -> list[tuple[float, Placement]]:
-            return [(end, self.held[id]) for end, id in self.ends]
+            return [(end, self.held[id]) for end, id in sorted(self.ends)]
 
         def passed() -> Iterator[Request]:
             while blocked:

@@ -14,7 +14,7 @@ from stoker.core.policy.order import in_order
 from stoker.core.state import KEEP_FINISHED, Rest, State
 from stoker.core.sweep import Sweep
 
-MOST = 2000
+MOST = 1000
 """Waiting jobs that are looked at; those behind them start later."""
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
-from stoker.core.policy import elastic
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import Group, JobClass, Walk
 from stoker.core.policy.preempt import Room, make_room
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Amounts
+from stoker.core.policy.ways import ways
 from stoker.core.request import Request
 from stoker.core.state import State
 
@@ -48,7 +48,7 @@ def plan(
             continue
         limit = state.specs[job.spec].limit
         placement = None
-        for request in elastic.sizes(state, job, state.request(job, found)):
+        for request in ways(state, job, state.request(job, found)):
             placement = placement or gate.find(request, limit, job.id)
         if placement is None:
             walk.unfit(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import TypeVar
@@ -17,6 +17,7 @@ from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
+from stoker.core.policy.ends import Ends
 from stoker.core.policy.order import JobClass, Key, ReadyLine
 from stoker.core.policy.rank import Known, rank
 from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
@@ -118,6 +119,8 @@ class State:
         """Moments at which a job's rank changes by itself, as a heap; some may be out of date."""
         self.drifts: dict[int, float] = {}
         """The entry of that heap that counts, of each job."""
+        self.ending = Ends()
+        """Running jobs by when each is over at the latest."""
         self.watches: list[tuple[float, int]] = []
         """When the clock may have something to say about a running job, by the boot clock."""
         self.watched: dict[int, float] = {}
@@ -289,13 +292,12 @@ class State:
             return None
         return inf if gpus is None else gpus - self.queue_gpus.get(queue, 0)
 
-    def ends(self) -> list[tuple[float, Placement]]:
-        """When each running attempt is over at the latest, and what it gives back."""
-        return [
-            (self.latest_end(job), job.placement)
-            for job in self.running.values()
-            if job.placement is not None
-        ]
+    def ends(self) -> Iterator[tuple[float, Placement]]:
+        """When each running attempt is over at the latest, and what it gives back, in order."""
+        for end, id in self.ending:
+            placement = self.running[id].placement
+            if placement is not None:
+                yield end, placement
 
     def latest_end(self, job: Job) -> float:
         """When a running attempt is over at the latest; nobody knows how long a pause lasts."""
@@ -572,6 +574,7 @@ class State:
         for some in (self.running, self.stoppable, self.leaving, self.elastic, self.sharing):
             some.pop(job.id, None)
         self.victims.drop(job.id)
+        self.ending.drop(job.id)
         self.watched.pop(job.id, None)
         self.drifts.pop(job.id, None)
 

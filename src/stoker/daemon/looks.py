@@ -101,8 +101,9 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
             foreseen = desk.foreseen(id, state, now)
             if foreseen is not None:
                 view["foreseen"] = foreseen
-                if foreseen["start"] is not None:
-                    view["expected_start"] = foreseen["start"]["likely"]
+                start = foreseen["start"]
+                if start is not None and start["likely"] is not None:
+                    view["expected_start"] = start["likely"]
             shown.append(view)
         return answered(shown)
 

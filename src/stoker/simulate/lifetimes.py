@@ -21,7 +21,7 @@ from stoker.core.state import State
 MEASURED, ALIKE, SAID, NAMED = 0.05, 0.25, 0.5, 0.15
 """By how much (a standard deviation, of the logarithm) it turns out otherwise than was measured of
 this job, measured of its like, said by its owner, seen in earlier runs of its name."""
-COMMON = 0.4
+COMMON = 0.5
 """By how much, all together, those of whom nothing is known differ from those who were seen."""
 SMOOTH = 0.2
 """The same for a job that lasts as long as some other one did."""

@@ -15,8 +15,9 @@ from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.state import AUTO
 from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
-from stoker.simulate import whatif_told
-from stoker.simulate.lab import Facts, Lab, Own
+from stoker.simulate import lab_views, whatif_told
+from stoker.simulate.lab import Lab, Own
+from stoker.simulate.lab_views import Facts
 from stoker.simulate.meter import Meter
 from stoker.simulate.report import write
 from stoker.simulate.rerun import Forecast, Today, added, can_run, past
@@ -43,7 +44,7 @@ class Question(Struct, kw_only=True):
 def what_if(args: Sequence[str]) -> int:
     """Read the facts from stdin, and tell what would change."""
     question = asked(args)
-    facts = labs.read(sys.stdin.buffer.read())
+    facts = lab_views.read(sys.stdin.buffer.read())
     answer = answered(facts, question)
     if question.json:
         print(json.dumps(whatif_told.as_json(answer), indent=2 if sys.stdout.isatty() else None))

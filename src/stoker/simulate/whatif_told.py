@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from stoker.core.request import GPU
 from stoker.core.units import format_duration
-from stoker.simulate.lab import Facts, Lab, Own
+from stoker.simulate.lab import Lab, Own
+from stoker.simulate.lab_views import Facts
 from stoker.simulate.outcome import Run
 from stoker.simulate.report import Figures, all_figures
 from stoker.simulate.report import as_json as figures_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.place import place, rooms
+from stoker.core.policy.place import could_hold, place, rooms
 from stoker.core.policy.shelf import START, Amounts, Place
 from stoker.core.request import Request
 
@@ -48,7 +48,7 @@ class Gate:
     def __init__(
         self,
         cluster: Cluster,
-        ends: Callable[[], list[tuple[float, Placement]]],
+        ends: Callable[[], Iterable[tuple[float, Placement]]],
         passed: Callable[[], Iterable[Request]],
         now: float,
         kept: Sequence[tuple[Place, int, Placement]] = (),
@@ -148,17 +148,19 @@ def _rooms(cluster: Cluster, shape: Request, limit: float) -> list[Amounts]:
 
 
 def reserve(
-    cluster: Cluster, running: list[tuple[float, Placement]], request: Request
+    cluster: Cluster, running: Iterable[tuple[float, Placement]], request: Request
 ) -> Reservation | None:
     """When the running jobs let this request start; None when even their end would not.
 
-    `running` holds each attempt's latest end (infinite without a time limit). With an
+    `running` holds each attempt's latest end (infinite without a time limit), in order. With an
     unlimited job in the way, the start is unknown, but the devices are still kept: only
     jobs with a limit, or jobs that fit beside the head, may start before it.
     """
     shadow = cluster.shadow()
-    for end, placement in sorted(running, key=lambda pair: pair[0]):
+    for end, placement in running:
         shadow.release(placement)
+        if not any(could_hold(shadow, part.node, request) for part in placement.parts):
+            continue
         found = place(shadow, request)
         if found is not None:
             shadow.take(found)

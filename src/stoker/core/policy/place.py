@@ -31,6 +31,17 @@ def place(cluster: Cluster, request: Request) -> Placement | None:
     return Placement(node.name, takes) if takes is not None else None
 
 
+def could_hold(cluster: Cluster, name: str, request: Request) -> bool:
+    """Whether a machine may have GPUs enough for (a part of) this request: quickly told."""
+    ask, node = request.gpus, cluster.node(name)
+    if node is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
+        return True
+    left = 0
+    for card in node.types.get(GPU, ()):
+        left += card.left
+    return left >= ask.amount
+
+
 def machines_for(cluster: Cluster, request: Request) -> int:
     """On how many machines a part of this request fits now."""
     each = replace(request, machines=1)

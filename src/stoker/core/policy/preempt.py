@@ -215,10 +215,13 @@ class _Blocked:
         if self.questions > MOST_QUESTIONS:
             return False
         gone = {offer.job.id for offer in chosen}
+        running = self.state.running
         ends = [
-            (self.state.latest_end(job), job.placement)
-            for job in self.state.running.values()
-            if job.placement is not None and job.id not in gone and not _is_stopping(job)
+            (end, placement)
+            for end, id in self.state.ending
+            if (placement := running[id].placement) is not None
+            and id not in gone
+            and not _is_stopping(running[id])
         ]
         found = (reserve(shadow, ends, each) for each in self.requests)
         ahead = next(filter(None, found), None)
@@ -303,13 +306,19 @@ def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[
         if not _can_be_asked(state, job, at):
             continue
         if -priority == urgency:
-            if least is None or not state.preempts(job):
+            if least is None or not state.preempts(job) or not _loses_nothing(state, job):
                 continue
             if not state.victims.holds(id, at):
                 state.stand_anew(job, at)
             if state.victims.level(id) <= least or not _had_its_time(state, job, at):
                 continue
         yield Offer(job)
+
+
+def _loses_nothing(state: State, job: Job) -> bool:
+    """Whether it saves its work before it stops, and is not merely begun anew."""
+    listens = job.progress is not None and job.progress.listening
+    return listens or state.spec(job).warning is not None
 
 
 def _had_its_time(state: State, job: Job, at: float) -> bool:
