@@ -10,6 +10,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY
 from stoker.core.state import Rest, State
 from stoker.core.sweep import Board, Sweep
+from stoker.core.usage import Usage
 
 
 def restore(
@@ -19,6 +20,7 @@ def restore(
     """Build the state, with its ledger and indexes, from what a snapshot holds."""
     state = State()
     state.rest = rest
+    state.usage = Usage(rest.usage)
     state.specs = dict(specs)
     known = list(jobs)
     for facts in rest.nodes.values():

@@ -19,12 +19,13 @@ from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.ends import Ends
 from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.policy.rank import Known, rank
+from stoker.core.policy.rank import Known, gpus_of, rank
 from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
 from stoker.core.policy.share import can_stop, reserved
 from stoker.core.policy.victims import Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.sweep import Board, Sweep, trial_of, word_of
+from stoker.core.usage import EVERY, Had, Usage
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
@@ -87,6 +88,8 @@ class Rest(Struct, omit_defaults=True):
     """What was learned about kinds of training jobs, the one heard of last at the end."""
     policies: dict[str, tuple[str, dict[str, float]]] = {}
     """What each queue goes by, and with which parameters; `*`: those for whom nothing is said."""
+    usage: dict[str, Had] = {}
+    """What users have had, where that counts."""
     reporting: dict[str, None] = {}
     """Queues of which some job has reported epochs."""
 
@@ -119,6 +122,9 @@ class State:
         """Moments at which a job's rank changes by itself, as a heap; some may be out of date."""
         self.drifts: dict[int, float] = {}
         """The entry of that heap that counts, of each job."""
+        self.usage = Usage(self.rest.usage)
+        self.fair_at = 0.0
+        """When to look again who has had how much."""
         self.ending = Ends()
         """Running jobs by when each is over at the latest."""
         self.watches: list[tuple[float, int]] = []
@@ -175,8 +181,9 @@ class State:
         if queue is not None and queue.strict:
             # Only the head of such a queue counts, whatever the others behind it ask for.
             return (None, priority, spec.queue, throttled, None, "")
-        request, user = self.effective(job, spec), job.user if self.policy(spec.queue).fair else ""
-        return (request, priority, spec.queue, throttled, spec.limit, user)
+        fair = self.line.weights[spec.queue] = self.policy(spec.queue).fair
+        user = job.user if fair else ""
+        return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit, user)
 
     def policy(self, queue: str) -> Policy:
         """What a queue goes by."""
@@ -187,8 +194,10 @@ class State:
 
     def _policy(self, queue: str) -> Policy:
         name, parameters = self.rest.policies.get(queue) or self.rest.policies.get("*", ("", {}))
+        if name == AUTO and queue not in self.rest.reporting:
+            return USUAL
         if name == AUTO:
-            name = "planner" if queue in self.rest.reporting else USUAL.name
+            name = "planner"
         return policy(name, parameters) if name in POLICIES else USUAL
 
     def forget_policies(self) -> None:
@@ -496,6 +505,9 @@ class State:
 
     def refresh(self, at: float) -> None:
         """Time has passed: put those anew whose rank has changed by itself."""
+        if at >= self.fair_at and self.line.users:
+            self.fair_at = at + EVERY
+            self._be_fair(at)
         while self.drift and self.drift[0][0] <= at:
             moment, id = heappop(self.drift)
             job = self.jobs.get(id)
@@ -508,12 +520,33 @@ class State:
                 self.stand_anew(job, at)
                 self.line.stirred |= len(self.line) > 0
 
+    def _be_fair(self, at: float) -> None:
+        """Whoever has had more than others stands further back."""
+        users = sorted({*self.line.users, *self.usage.holding})
+        for user, back in self.usage.handicaps(users, at).items():
+            if self.line.handicaps.get(user, 0.0) != back:
+                self.line.handicap(user, back)
+                self.line.stirred = True
+
+    def took_up(self, job: Job) -> None:
+        """An attempt has begun: what it holds counts for its user."""
+        spec = self.specs[job.spec]
+        if self.policy(spec.queue).fair and job.started_at is not None:
+            self.usage.begins(job.user, gpus_of(spec.request), job.started_at)
+
+    def laid_down(self, job: Job, at: float) -> None:
+        """An attempt is over: what it had counts for a while."""
+        if job.user in self.usage.holding and job.started_at is not None:
+            gpus = gpus_of(self.specs[job.spec].request)
+            self.usage.ends(job.user, gpus, job.started_at, at)
+            self.rest_changed = True
+
     def stand_anew(self, job: Job, at: float) -> None:
         """Work out how soon a running job makes room for others."""
         known = self.known(job)
         level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
         if known.rules.fair:
-            level += self.line.handicaps.get(job.user, 0.0)
+            level += known.rules.fair * self.line.handicaps.get(job.user, 0.0)
         self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, holds)
         if known.rules.quantum and job.started_at is not None:
             own = job.started_at + known.rules.quantum
@@ -558,6 +591,7 @@ class State:
         assert job.placement is not None
         self._enter_running(job, job.placement)
         self.count(job, job.placement, +1)
+        self.took_up(job)
         self.look_whether_stoppable(job, 0.0)
         self.look_whether_leaving(job)
 

@@ -56,6 +56,7 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     if event.part is None:
         job.pid = event.pid
     job.started_at, job.started_boot = event.at, event.boot
+    state.took_up(job)
     if job.state is JobState.CONFIGURING:
         state.move(job, JobState.RUNNING)
     state.look_whether_stoppable(job, event.at)
@@ -234,6 +235,7 @@ def _give_back(state: State, job: Job) -> None:
 
 def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     """End an attempt: devices back, then another go or the end of the job."""
+    state.laid_down(job, at)
     if job.progress is not None:
         lessons.ended(state, job, at, verdict.preempted)
     _give_back(state, job)

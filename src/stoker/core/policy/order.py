@@ -113,6 +113,8 @@ class ReadyLine:
         self.users: dict[str, dict[Key, JobClass]] = {}
         """The classes of users for whom it counts what they have had."""
         self.handicaps: dict[str, float] = {}
+        self.weights: dict[str, float] = {}
+        """How much those count in a queue."""
         self.dead: set[tuple[JobClass, float, int, int]] = set()
         """Entries of heaps, none of them the first of one, whose jobs are not ready any more."""
         self.stirred = False
@@ -192,16 +194,18 @@ class ReadyLine:
         """All that a user has waiting stands so much further back from now on."""
         self.handicaps[user] = by
         for found in self.users.get(user, {}).values():
-            if found.handicap != by:
-                self._first = None
-                self._unshelve(found)
-                found.handicap = by
-                self._shelve(found)
+            self._first = None
+            self._unshelve(found)
+            found.handicap = self._weighed(found, by)
+            self._shelve(found)
+
+    def _weighed(self, found: JobClass, by: float) -> float:
+        return by * self.weights.get(found.queue, 1.0)
 
     def _open(self, key: Key) -> JobClass:
         found = self.classes[key] = self.single[key] = JobClass(key)
         if user := key[5]:
-            found.handicap = self.handicaps.get(user, 0.0)
+            found.handicap = self._weighed(found, self.handicaps.get(user, 0.0))
             self.users.setdefault(user, {})[key] = found
         if only_amounts_count(key):
             name = _kind(found)
