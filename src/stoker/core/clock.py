@@ -128,6 +128,8 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
         waits.append(moment - boot)
     if state.drift and len(state.line):
         waits.append(state.drift[0][0] - at)
+    if state.deal_at < inf:
+        waits.append(state.deal_at - at)
     return max(min(waits), 0.0) if waits else None
 
 

@@ -41,10 +41,19 @@ class Family(Struct, frozen=True, omit_defaults=True):
     paces: tuple[Pace, ...] = ()
     warmup: float | None = None
     """Seconds from the start of an attempt to its first epoch: what a restart costs."""
+    beside: dict[str, float] = {}
+    """What is left of its speed when it shares a GPU, by `company`; 0.0: the two do not fit."""
 
     def pace(self, gpus: int, model: str) -> Pace | None:
         """What was measured there."""
         return next((each for each in self.paces if (each.gpus, each.model) == (gpus, model)), None)
+
+
+    @property
+    def compared(self) -> bool:
+        """Whether it was measured on several models of GPU."""
+        paces = self.paces
+        return len(paces) > 1 and any(each.model != paces[0].model for each in paces)
 
 
 Families = dict[str, Family]
@@ -94,6 +103,20 @@ def paced(family: Family, gpus: int, model: str, epoch: float, step: float | Non
             step = before.step + NEWS * (step - before.step)
     others = tuple(each for each in family.paces if each is not before)
     return replace(family, paces=(*others, Pace(gpus, model, epoch, step or None)))
+
+
+def company(model: str, other: str) -> str:
+    """Sharing a GPU of this model with one of another family, or of its own."""
+    return f"{model}: {other}"
+
+
+def shared(family: Family, with_whom: str, left: float) -> Family:
+    """The family after one more measurement of its speed beside another."""
+    before = family.beside.get(with_whom)
+    left = min(max(left, 0.0), 1.0)
+    if before is not None:
+        left = before + NEWS * (left - before)
+    return replace(family, beside={**family.beside, with_whom: left})
 
 
 def remember(families: Families, name: str, family: Family) -> list[tuple[str, Family]]:
@@ -201,11 +224,43 @@ def remaining(
     epochs = training.epochs if training is not None else None
     if progress is None or progress.pace is None or epochs is None:
         return estimate(families, cluster, job, spec, at).remaining_seconds
-    epoch = progress.pace[2]
+    epoch = _own_epoch(families, cluster, job, spec, progress.pace)
     left = max(epochs - progress.epochs, 0) * epoch
     if job.placement is not None and progress.counted_at is not None:
         left -= min(max(at - progress.counted_at, 0.0), max(left - epoch, 0.0))
     return left
+
+
+def _own_epoch(
+    families: Families, cluster: Cluster, job: Job, spec: Spec, pace: tuple[int, str, float]
+) -> float:
+    """Seconds per epoch where it runs now, if it was measured somewhere else."""
+    family = known(families, job, spec)
+    if job.placement is not None and family.compared:
+        here = hardware(cluster, job.placement)
+        if here != pace[:2]:
+            return epoch_on(family, *here)[0] or pace[2]
+    return pace[2]
+
+
+def at_best(families: Families, cluster: Cluster, job: Job, spec: Spec) -> float:
+    """How long a job takes on the fastest model that will do, as a share of what `remaining` says.
+
+    Only models on which its like were measured are thought of; 1.0 where that is but one.
+    """
+    family = known(families, job, spec)
+    if not family.compared:
+        return 1.0
+    if job.placement is None and job.progress is not None and job.progress.pace is not None:
+        gpus, model, _ = job.progress.pace
+    else:
+        gpus, model = likely_hardware(cluster, job, spec, family)
+    here = epoch_on(family, gpus, model)[0]
+    kinds = spec.request.gpus.kinds if spec.request.gpus is not None else ()
+    models = {each.model for each in family.paces}
+    fitting = [each for each in models if not kinds or any(kind in each.lower() for kind in kinds)]
+    paces = [pace for each in fitting if (pace := epoch_on(family, gpus, each)[0])]
+    return min(paces) / here if here and paces else 1.0
 
 
 def attained(job: Job, at: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts, Placement
+from stoker.core.estimate import Pace
 from stoker.core.job import Command, Job, Spec
 from stoker.core.sweep import Sweep, Trial
 
@@ -223,6 +224,16 @@ class EpochsCounted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds from the start of the attempt to its first epoch."""
     metrics: dict[str, float] | None = None
     """What the script has reported last, if that is news."""
+
+
+class KindMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What was measured elsewhere of a kind of job, and may be relied upon here."""
+
+    family: str
+    paces: tuple[Pace, ...] = ()
+    beside: dict[str, float] = {}
+    """What is left of its speed when it shares a GPU, by model and kind of the other."""
+    warmup: float | None = None
 
 
 class MemoryMeasured(Event, frozen=True, kw_only=True):
@@ -489,7 +500,7 @@ AnyEvent = (
     | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
-    | TrainingBegan | EpochsCounted | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
+    | TrainingBegan | EpochsCounted | KindMeasured | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
     | EstimateExceeded | SweepDefined | SweepChanged | TrialMeasured | TrialStopped
     | TrialsForgotten | TrialsRecalled
     | ForeignUseChanged | QueueDefined | QueueDeleted | PolicyChosen

@@ -78,6 +78,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.JobMoved: owners.on_job_moved,
     e.TrainingBegan: training.on_training_began,
     e.EpochsCounted: training.on_epochs_counted,
+    e.KindMeasured: training.on_kind_measured,
     e.MemoryMeasured: training.on_memory_measured,
     e.StopAsked: training.on_stop_asked,
     e.StopWithdrawn: training.on_stop_withdrawn,

@@ -159,6 +159,9 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """When the last epoch began, for all we know."""
     pace: tuple[int, str, float] | None = None
     """Number and model of GPUs, and seconds per epoch, as it was measured last."""
+    paces: tuple[tuple[int, int, float], ...] = ()
+    """Of an elastic job, the stage of its training, the number of GPUs and the seconds per epoch,
+    as it was measured lately; the last at the end."""
     metrics: dict[str, float] = {}
     """What the script has reported last."""
 

@@ -7,10 +7,12 @@ from math import inf
 
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy.backfill import Gate
-from stoker.core.policy.order import Group, JobClass, Walk
+from stoker.core.policy.conservative import Calendar, Waiting
+from stoker.core.policy.order import Group, Heads, JobClass, Walk
 from stoker.core.policy.preempt import Room, make_room
 from stoker.core.policy.rank import OVERDUE
-from stoker.core.policy.rules import Gaps
+from stoker.core.policy.rounds import deal
+from stoker.core.policy.rules import POLICIES, Gaps
 from stoker.core.policy.shelf import Amounts
 from stoker.core.policy.ways import ways
 from stoker.core.request import Request
@@ -22,6 +24,7 @@ def plan(
 ) -> Iterator[AttemptPlanned | StopAsked | StopWithdrawn]:
     """Yield what starts now, and who is to stop; the caller applies each before the next.
 
+    0. If it is time for it, elastic jobs are dealt GPUs anew; who is to have fewer is asked.
     1. Walk the line: priority first, then as the policy of the queue says, one head per class.
     2. Pass over classes at the limit of their queue or array, and those with no room.
     3. A head that fits starts, unless what it needs is kept for somebody before it, for whom
@@ -38,7 +41,19 @@ def plan(
                 yield state.request(job, found)
 
     room = Room(state) if state.stoppable else None
-    gate = Gate(state.cluster, state.ends, passed, boot, room.kept if room is not None else ())
+    if state.elastic or state.flexible:
+        asked = list(deal(state, room.later if room is not None else state.cluster, at, boot))
+        yield from asked
+        if asked and room is not None:
+            room.look()
+    kept = room.kept if room is not None else []
+    gate: Gate
+    if _is_careful(state):
+        gate = calendar = Calendar(
+            state.cluster, state.ends, lambda: _ahead(state, calendar), boot, kept
+        )
+    else:
+        gate = Gate(state.cluster, state.ends, passed, boot, kept)
     walk = Walk(state.line, state.jobs, lambda group: _within(state, group, gate.ways))
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
@@ -60,7 +75,27 @@ def plan(
             room.started(job.id, placement)
         walk.again(found)
     if room is not None:
+        room.reserved = gate.reservation is not None
         yield from make_room(state, room, at, boot)
+
+
+def _is_careful(state: State) -> bool:
+    """Whether some queue is worked off so that nobody delays anybody before it."""
+    names = (name for name, _ in state.rest.policies.values())
+    return any(POLICIES[name].gaps is Gaps.CONSERVATIVE for name in names if name in POLICIES)
+
+
+def _ahead(state: State, calendar: Calendar) -> Iterator[Waiting]:
+    """Those before this place whom nobody may delay; where that is EASY, only the first."""
+    for seat, found, id in Heads(state.line):
+        if seat >= calendar.at:
+            return
+        every = state.gaps(found.queue) is Gaps.CONSERVATIVE
+        if not (every or not calendar.booked) or not _holds_its_place(state, found):
+            continue
+        if not state.limit_reached(found):
+            job = state.jobs[id]
+            yield seat, state.request(job, found), state.specs[job.spec].limit
 
 
 def _holds_its_place(state: State, found: JobClass) -> bool:

@@ -34,6 +34,13 @@ class GpuAsk(Struct, frozen=True, omit_defaults=True):
     """Of those, only GPUs on which nobody is: more of them is no gain where others compute."""
     most: int | None = None
     """An elastic job: `amount` is the least, and it may be given up to so much."""
+    models: tuple[str, ...] = ()
+    """Any of these will do, where several were named."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The models that will do; none: any."""
+        return self.models or ((self.model,) if self.model else ())
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -65,7 +72,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
 
 def parse_gpus(text: str) -> GpuAsk:
-    """Read `2`, `0.5`, `a100:2`, `24GB..:2` or a bare model name."""
+    """Read `2`, `0.5`, `a100:2`, `a100|h100:2`, `24GB..:2` or a bare model name."""
     text = text.strip()
     head, colon, tail = text.rpartition(":")
     if re.fullmatch(r"[+-]?(nan|inf(inity)?|[0-9.]+e[+-]?[0-9]+)", text, re.IGNORECASE):
@@ -77,13 +84,18 @@ def parse_gpus(text: str) -> GpuAsk:
     if (
         (not colon and not re.search(r"[^\W\d_]", head))
         or not head
-        or not re.fullmatch(r"[\w .+-]+", head)
+        or not re.fullmatch(r"[\w .+-]+(\|[\w .+-]+)*", head)
     ):
         raise BadValue(f"--gpus '{text}' is not an amount; write 2, 0.5 or a100:2.")
     amount = parse_amount(tail, "--gpus")
     if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):
         return GpuAsk(amount=amount, min_vram=parse_memory(head.rstrip(".+"), "--gpus"))
-    return GpuAsk(amount=amount, model=head.lower())
+    models = tuple(dict.fromkeys(name.strip() for name in head.lower().split("|")))
+    if not all(models):
+        raise BadValue(f"--gpus '{text}' names no model; write a100:2 or a100|h100:2.")
+    if len(models) == 1:
+        return GpuAsk(amount=amount, model=models[0])
+    return GpuAsk(amount=amount, models=models)
 
 
 def parse_names(text: str, what: str) -> tuple[str, ...]:
@@ -109,7 +121,7 @@ def describe(request: Request) -> str:
         parts.append("a whole machine" if request.machines == 1 else "whole machines")
     if request.gpus and request.gpus.amount:
         ask = request.gpus
-        kind = f"{ask.model} " if ask.model else ""
+        kind = f"{' or '.join(ask.kinds)} " if ask.kinds else ""
         vram = f" with {ask.min_vram} MiB" if ask.min_vram else ""
         plural = "GPU" if ask.amount <= THOUSAND else "GPUs"
         parts.append(f"{format_amount(ask.amount)} {kind}{plural}{vram}")

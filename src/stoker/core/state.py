@@ -19,10 +19,11 @@ from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.ends import Ends
 from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.policy.rank import Known, gpus_of, rank
+from stoker.core.policy.rank import OVERDUE, Known, gpus_of, rank
 from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
 from stoker.core.policy.share import can_stop, reserved
-from stoker.core.policy.victims import Victims
+from stoker.core.policy.shelf import Place
+from stoker.core.policy.victims import Seat, Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.sweep import Board, Sweep, trial_of, word_of
 from stoker.core.usage import EVERY, Had, Usage
@@ -112,10 +113,21 @@ class State:
         """The same by who makes room first; each stands at least as far back as it should."""
         self.leaving: dict[int, Job] = {}
         """Those who were asked to stop, or are being ended: what they hold is free before long."""
+        self.hopeless: dict[JobClass, float] = {}
+        """For whom nobody can make room, if they stand there or further back. Forgotten whenever
+        devices are given back, or somebody becomes more likely to make room."""
         self.promises: dict[int, Placement] = {}
         """What is kept for those who wait until somebody has stopped. Found anew after a restart."""
         self.elastic: dict[int, Job] = {}
         """Running jobs that can do with more or fewer GPUs."""
+        self.flexible: dict[int, None] = {}
+        """Those of them who wait; some may wait no longer."""
+        self.allotted: dict[int, int] = {}
+        """How many GPUs they and others were dealt in the last round. Dealt anew after a restart."""
+        self.dealt_at = -inf
+        """When that was."""
+        self.deal_at = inf
+        """When the next round is due, if something has happened since."""
         self.sharing: dict[int, Job] = {}
         """Running jobs that share their GPUs by memory."""
         self.drift: list[tuple[float, int]] = []
@@ -157,6 +169,8 @@ class State:
         self.dropped: list[int] = []
         """Jobs forgotten since the last commit."""
         self.rest_changed = False
+        self.telling: bool | None = None
+        """Whether some family tells models of GPU apart, or whom to share with; None: look."""
         self._devices_of: dict[str, tuple[QueueDefined, Among]] = {}
         self._policies: dict[str, Policy] = {}
 
@@ -203,6 +217,13 @@ class State:
     def forget_policies(self) -> None:
         """Some queue goes by another policy from now on."""
         self._policies.clear()
+
+    def tells_apart(self) -> bool:
+        """Whether it is known of some jobs where they are fast, or beside whom they are slow."""
+        if self.telling is None:
+            families = self.rest.families.values()
+            self.telling = any(each.beside or each.compared for each in families)
+        return self.telling
 
     def preempts(self, job: Job) -> bool:
         """Whether it makes room for others of equal priority."""
@@ -469,6 +490,9 @@ class State:
             return
         level, until, _ = rank(self.known(job), now)
         self.line.add(job, self.key(job), level)
+        ask = self.specs[job.spec].request.gpus
+        if ask is not None and ask.most is not None:
+            self.flexible[job.id] = None
         self._drifts(job.id, until)
 
     def _ready(self, job: Job, now: float) -> bool:
@@ -496,6 +520,7 @@ class State:
 
     def readmit(self, queue: str | None, at: float) -> None:
         """Something else counts in a queue, or in all of them: all who wait there stand anew."""
+        self.hopeless.clear()
         for id in list(self.line.where):
             if queue is None or self.specs[self.jobs[id].spec].queue == queue:
                 self.admit(self.jobs[id], at)
@@ -508,17 +533,36 @@ class State:
         if at >= self.fair_at and self.line.users:
             self.fair_at = at + EVERY
             self._be_fair(at)
+        if self.deal_at <= at:
+            self.deal_at = inf
+            self.line.stirred = True
         while self.drift and self.drift[0][0] <= at:
             moment, id = heappop(self.drift)
             job = self.jobs.get(id)
             if job is None or self.drifts.get(id) != moment:
                 continue
             del self.drifts[id]
+            stirred = self.line.stirred
             if id in self.line:
                 self._admit(job, at)
+                seat = self.line.seat(job)
+                worst = next(self.victims.worst_first(), None)
+                late = seat[1] == OVERDUE
+                self.line.stirred = stirred or late or self._may_displace(seat, worst)
             elif id in self.stoppable:
                 self.stand_anew(job, at)
-                self.line.stirred |= len(self.line) > 0
+                self.look_who_may_displace(job)
+
+    def look_who_may_displace(self, job: Job) -> None:
+        """A running job stands elsewhere: somebody may want its devices now."""
+        first = self.line.earliest()
+        if first is not None and self._may_displace(first, self.victims.seat(job.id)):
+            self.hopeless.clear()
+            self.line.stirred = True
+
+    def _may_displace(self, seat: Place, other: Seat | None) -> bool:
+        """Whether one who runs stands so far behind this place that it may have to make room."""
+        return other is not None and seat[:2] < other[:2]
 
     def _be_fair(self, at: float) -> None:
         """Whoever has had more than others stands further back."""
@@ -547,6 +591,8 @@ class State:
         level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
         if known.rules.fair:
             level += known.rules.fair * self.line.handicaps.get(job.user, 0.0)
+        if job.id not in self.victims:
+            self.hopeless.clear()
         self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, holds)
         if known.rules.quantum and job.started_at is not None:
             own = job.started_at + known.rules.quantum
@@ -601,6 +647,7 @@ class State:
         if placement is None:
             return
         self.cluster.release(placement)
+        self.hopeless.clear()
         self.line.stirred = True
         self.count(job, placement, -1)
         job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
@@ -648,6 +695,7 @@ class State:
 
     def mark_devices(self, only: str | None = None) -> None:
         """Put what is known of machines and devices besides their use on the ledger."""
+        self.hopeless.clear()
         for name in self.cluster.nodes if only is None else (only,):
             node = self.cluster.nodes[name]
             self.cluster.changed(name)

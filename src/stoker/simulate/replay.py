@@ -25,8 +25,12 @@ from stoker.core.request import GPU, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
 from stoker.simulate.diary import Diary
+from stoker.simulate.kinds import Kinds
 from stoker.simulate.outcome import Run
 from stoker.simulate.workload import Load, Workload
+
+TOLD_AFTER = 30.0
+"""Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
 
 
 class Assumed(Struct, frozen=True, kw_only=True):
@@ -47,7 +51,9 @@ class Assumed(Struct, frozen=True, kw_only=True):
 class Course:
     """One job that runs."""
 
-    __slots__ = ("attempt", "begin", "done", "end", "load", "placement", "rate", "stop", "version")
+    __slots__ = (
+        "attempt", "begin", "done", "end", "load", "placement", "rate", "stop", "told", "version",
+    )  # fmt: skip
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -61,6 +67,8 @@ class Course:
         self.stop = inf
         """When it stops, if it was asked to."""
         self.placement: Placement | None = None
+        self.told = 0
+        """Epochs that the core has been told of."""
         self.version = 0
 
     def work(self, at: float) -> float:
@@ -91,6 +99,13 @@ class Replay:
         rules = POLICIES[policy]
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
+        self.kinds: Kinds | None = None
+        """What is known beforehand of the jobs, by a planner that counts on such things."""
+        self.on: dict[tuple[str, str], list[int]] = {}
+        """Who is on each GPU, if that matters."""
+        if workload.families and rules.knows is Knows.MEASURED and not self.assumed.limits:
+            self.kinds = Kinds(workload, nodes, self.assumed.checkpoint)
+            self.nodes = self.kinds.with_memory(nodes)
         self.given = state is not None
         self.state = state or State()
         self.courses: dict[int, Course] = {}
@@ -114,13 +129,14 @@ class Replay:
             self._apply(chosen)
             for facts in self.nodes:
                 self._apply(e.NodeJoined(at=0.0, facts=facts))
+            for fact in self.kinds.measured(self.assumed.restart) if self.kinds else ():
+                self._apply(fact)
         jobs, at = self.workload.jobs, 0
         while at < len(jobs) or self.todo:
             arrival = jobs[at].at if at < len(jobs) else inf
             self.now = min(arrival, self.todo[0][0] if self.todo else inf)
             drift = self.state.drift[0][0] if self.state.drift and len(self.state.line) else inf
-            if drift < self.now:
-                self.now = drift
+            self.now = min(self.now, drift, self.state.deal_at)
             wishes: list[object] = []
             while at < len(jobs) and jobs[at].at <= self.now:
                 wishes += self._submit(at + 1, jobs[at])
@@ -128,6 +144,8 @@ class Replay:
             while self.todo and self.todo[0][0] <= self.now:
                 _, _, what, job, version = heappop(self.todo)
                 wishes += self._happens(what, job, version)
+            if self.kinds is not None:
+                wishes += self._catch_up()
             self._turn(wishes)
             heard(self.diary.ended)
         return self._told()
@@ -180,7 +198,7 @@ class Replay:
             hash = self.specs[key] = hash or str(len(self.specs))
             spec = Spec(
                 kind="argv", user=load.user, directory="/", shell="", environment="",
-                request=request, name=f"{load.name}#{id}", queue=load.queue or "default", limit=limit,
+                request=request, name=self._name(id, load), queue=load.queue or "default", limit=limit,
                 training=training, steady=load.steady or self.assumed.steady,
             )  # fmt: skip
             wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
@@ -192,17 +210,25 @@ class Replay:
         )
         return wishes
 
+    def _name(self, id: int, load: Load) -> str:
+        """Those of one name are one family to the core."""
+        return load.name if self.kinds is not None else f"{load.name}#{id}"
+
     def _request(self, load: Load) -> Request:
         amount = round(load.gpus * THOUSAND)
         machines = 1
         if self.per_node and amount > self.per_node * THOUSAND:
             machines = -(-amount // (self.per_node * THOUSAND))
             amount = -(-amount // (machines * THOUSAND)) * THOUSAND
+        memory = load.memory
+        if memory is None and self.kinds is not None and self.kinds.shares(load):
+            memory = self.kinds.memory
         ask = GpuAsk(
             amount,
             model=load.models[0].lower() if len(load.models) == 1 else None,
-            memory=load.memory,
-            beside=load.memory is not None,
+            models=tuple(map(str.lower, load.models)) if len(load.models) > 1 else (),
+            memory=memory,
+            beside=memory is not None,
             most=load.most * THOUSAND if load.most is not None else None,
         )
         return Request(
@@ -217,13 +243,24 @@ class Replay:
             return Training(expected=ceil(load.seconds))
         if self.assumed.limits:
             return None
-        return Training(epochs=self._epochs(load))
+        several = load.most is not None and load.most > self.per_node
+        return Training(epochs=self._epochs(load), distributed=several)
 
     def _epochs(self, load: Load) -> int:
         assumed = self.assumed
+        if load.epochs is not None:
+            return load.epochs
+        if self.kinds is not None and (epoch := self.kinds.epoch(load)) is not None:
+            return max(ceil(load.seconds / epoch - 1e-6), 1)
         least = ceil(1 / assumed.known_after) if assumed.known_after else 1
         often = ceil(load.seconds / assumed.checkpoint) if assumed.checkpoint else least
         return max(least, often, 1)
+
+    def _epoch(self, load: Load) -> float:
+        """Seconds of its work in an epoch."""
+        if self.kinds is not None and (epoch := self.kinds.epoch(load)) is not None:
+            return epoch
+        return load.seconds / self._epochs(load)
 
     def _known(self, load: Load) -> float:
         """The work after which its epochs have been measured."""
@@ -241,6 +278,10 @@ class Replay:
             return []
         if what == "known":
             return self._counted(id, course, self._known(course.load))
+        if what == "told":
+            return self._counted(id, course, course.work(self.now))
+        if what == "epoch":
+            return self._next_epoch(id, course)
         if what == "stop" and course.stop <= self.now:
             wishes = [] if self.oracle else self._counted(id, course, course.work(self.now))
             course.done = course.work(self.now)
@@ -252,19 +293,53 @@ class Replay:
         return []
 
     def _counted(self, id: int, course: Course, work: float) -> list[object]:
-        epochs = self._epochs(course.load)
-        epoch = course.load.seconds / epochs
-        done = int(work / epoch + 1e-6)
-        seconds = epoch / course.rate
+        epoch = self._epoch(course.load)
+        done = course.told = int(work / epoch + 1e-6)
+        at = self.now
+        if self.kinds is not None:
+            at = min(max(course.when(done * epoch), course.begin), at)
         return self._apply(
             e.EpochsCounted(
-                at=self.now, job=id, attempt=course.attempt, done=done, seconds=seconds
+                at=at, job=id, attempt=course.attempt, done=done, seconds=epoch / course.rate
             )
         )
 
+    def _next_epoch(self, id: int, course: Course) -> list[object]:
+        """One that is not always as fast has come to the end of an epoch."""
+        load, epoch = course.load, self._epoch(course.load)
+        done = round(course.work(self.now) / epoch)
+        blind = self.oracle or self.assumed.limits or load.steady
+        wishes = [] if blind else self._counted(id, course, done * epoch)
+        course.done, course.begin = done * epoch, self.now
+        course.rate = self._rate(load, course)
+        course.end = course.when(load.seconds)
+        self._later(course.end, "end", id, course.version)
+        self._until_epoch(id, course)
+        return wishes
+
+    def _until_epoch(self, id: int, course: Course) -> None:
+        """Look at it again when its speed may change."""
+        epoch = self._epoch(course.load)
+        following = (int(course.done / epoch + 1e-6) + 1) * epoch
+        if following < course.load.seconds - 1e-6 * epoch:
+            self._later(course.when(following), "epoch", id, course.version)
+
+    def _catch_up(self) -> list[object]:
+        """Tell of all epochs that are over. Between two other events nobody would act on them."""
+        wishes: list[object] = []
+        for id, course in self.courses.items():
+            if course.placement is not None and course.begin < self.now < course.end:
+                work = course.work(self.now)
+                if int(work / self._epoch(course.load) + 1e-6) > course.told:
+                    wishes += self._counted(id, course, work)
+        return wishes
+
     def _over(self, id: int, course: Course, stopped: bool = False) -> list[object]:
         course.version += 1
-        self.diary.over(id, course.load, self.now, course.placement, ended=not stopped)
+        placement, course.placement = course.placement, None
+        self.diary.over(id, course.load, self.now, placement, ended=not stopped)
+        if self.kinds is not None and placement is not None:
+            self._leaves(id, placement)
         return self._apply(
             e.ProcessExited(
                 at=self.now, job=id, attempt=course.attempt, code=0, stopped=stopped
@@ -294,10 +369,14 @@ class Replay:
         course.attempt, course.placement = wish.attempt, wish.placement
         course.version += 1
         course.stop = inf
-        course.begin = self.now + (self.assumed.restart if wish.attempt else 0.0)
+        course.begin = self.now + (self.assumed.restart if wish.attempt or load.bare else 0.0)
         course.rate = self._rate(load, course)
         course.end = course.when(load.seconds)
         self._later(course.end, "end", id, course.version)
+        if load.epochs is not None:
+            self._until_epoch(id, course)
+        if self.kinds is not None:
+            self._joins(id, wish.placement)
         self.diary.begun(id, load, self.now, wish.placement)
         wishes = self._apply(
             e.ProcessStarted(at=self.now, job=id, attempt=wish.attempt, pid=1, boot=self.now)
@@ -307,7 +386,9 @@ class Replay:
         wishes += self._apply(e.TrainingBegan(at=self.now, job=id, attempt=wish.attempt))
         if not self.oracle and not self.assumed.limits:
             known = self._known(load)
-            if course.done < known:
+            if load.epochs is not None:
+                self._later(course.begin + TOLD_AFTER, "told", id, course.version)
+            elif self.kinds is None and course.done < known:
                 self._later(course.when(known), "known", id, course.version)
         return wishes
 
@@ -318,6 +399,43 @@ class Replay:
         gpus = sum(len(part.names(GPU)) for part in parts)
         return load.speed.rate(course.done / load.seconds, gpus, len(parts), self._model(parts[0]))
 
+    # -- sharing GPUs -------------------------------------------------------------------
+
+    def _joins(self, id: int, placement: Placement) -> None:
+        for gpu in _gpus(placement):
+            there = self.on.setdefault(gpu, [])
+            there.append(id)
+            if len(there) > 1:
+                for each in there:
+                    self._go_at(each)
+
+    def _leaves(self, id: int, placement: Placement) -> None:
+        for gpu in _gpus(placement):
+            there = self.on[gpu]
+            there.remove(id)
+            for each in there:
+                self._go_at(each)
+
+    def _go_at(self, id: int) -> None:
+        """Others have come to its GPUs, or left: from now on it is faster or slower."""
+        course = self.courses[id]
+        assert course.placement is not None
+        load, model = course.load, self._model(course.placement)
+        course.done = course.work(self.now)
+        course.begin = max(self.now, course.begin)
+        course.rate = self._rate(load, course)
+        others = {each for gpu in _gpus(course.placement) for each in self.on[gpu]} - {id}
+        for other in others:
+            speed = self.courses[other].load.speed
+            if load.speed is not None and speed is not None:
+                course.rate *= load.speed.beside(speed, model)
+        asked = course.stop < inf
+        course.version += 1
+        course.end = course.when(load.seconds)
+        self._later(course.end, "end", id, course.version)
+        if asked:
+            self._ask_to_stop(id)
+
     def _model(self, part: Placement) -> str:
         node = self.state.cluster.nodes[part.node]
         for name in part.names(GPU):
@@ -327,10 +445,10 @@ class Replay:
     def _ask_to_stop(self, id: int) -> None:
         """It stops at its next checkpoint, unless it is done before."""
         course = self.courses[id]
-        if self.oracle or not self.assumed.checkpoint:
+        if self.oracle or not self.assumed.checkpoint or course.load.at_once:
             course.stop = self.now
         else:
-            epoch = course.load.seconds / self._epochs(course.load)
+            epoch = self._epoch(course.load)
             next_one = ceil(course.work(self.now) / epoch - 1e-6) * epoch
             course.stop = max(course.when(next_one), self.now)
         if course.stop < course.end:
@@ -343,6 +461,10 @@ class Replay:
             policy=self.name, parameters=self.parameters, workload=self.workload,
             spent=self.spent, unfinished=len(self.courses),
         )  # fmt: skip
+
+
+def _gpus(placement: Placement) -> list[tuple[str, str]]:
+    return [(part.node, name) for part in placement.parts for name in part.names(GPU)]
 
 
 def replay(

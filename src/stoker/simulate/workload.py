@@ -51,8 +51,16 @@ class Load(Struct, kw_only=True, gc=False):
     """An elastic job: `gpus` is the least, and this the most that it makes use of."""
     speed: Speed | None = None
     """None: it is as fast anywhere, and knows only the number of GPUs that it asks for."""
+    steps: float | None = None
+    """What it does in all, in steps that are the same for all of its name; None: unknown."""
     steady: bool = False
     """It saves nothing on its way, so that it is never stopped."""
+    epochs: int | None = None
+    """Equal shares of its work, in each of which it may be differently fast; None: unknown."""
+    at_once: bool = False
+    """It saves and stops as soon as it is asked to, not only at its next checkpoint."""
+    bare: bool = False
+    """What it takes to start it is not in `seconds`: the first start costs as any other does."""
 
 
 class Workload(Struct, kw_only=True):
@@ -62,5 +70,8 @@ class Workload(Struct, kw_only=True):
     jobs: list[Load]
     """By time of submission."""
     nodes: Sequence[NodeFacts] = ()
+    families: bool = False
+    """Jobs of one name are alike, and how fast they are was measured before: alone on each model
+    of GPU, and beside each other. A planner that learns such things is told so at the beginning."""
     notes: list[str] = []
     """What a reader should know: what was left out, and what was assumed."""

@@ -6,9 +6,13 @@ from msgspec.structs import replace
 
 from stoker.core import estimate
 from stoker.core import events as e
-from stoker.core.job import Job, Progress, Stop
+from stoker.core.job import Job, Progress, Spec, Stop
+from stoker.core.policy.allot import stage
 from stoker.core.request import GPU
 from stoker.core.state import State
+
+MOST_PACES = 24
+"""So many measurements of one job are kept: at different stages, on different numbers of GPUs."""
 
 
 def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
@@ -20,9 +24,17 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
     family = before = state.rest.families.get(name) or estimate.Family()
     if event.seconds is not None and job.placement is not None:
         gpus, model = estimate.hardware(state.cluster, job.placement)
-        family = estimate.paced(family, gpus, model, event.seconds, event.step)
+        alone = family.pace(gpus, model)
+        others = neighbours(state, job) if progress is not None and progress.shared else []
+        if others and alone is not None:  # how fast it is beside them says nothing of it alone
+            family, seconds = _beside(state, family, model, others, event.seconds, alone), alone.epoch
+        else:
+            seconds = event.seconds
+            family = estimate.paced(family, gpus, model, seconds, event.step)
         if progress is not None:
-            job.progress = progress = replace(progress, pace=(gpus, model, event.seconds))
+            paces = _own_paces(progress, spec, gpus, model, seconds)
+            job.progress = replace(progress, pace=(gpus, model, seconds), paces=paces)
+            progress = job.progress
     if event.warmup is not None:
         family = replace(family, warmup=event.warmup)
     if progress is not None and progress.peak is not None and progress.epochs > progress.since:
@@ -30,6 +42,42 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         family = replace(family, peak=max(family.peak or 0, peak))
     if family != before:
         _remember(state, name, family, event.at)
+
+
+def _own_paces(
+    progress: Progress, spec: Spec, gpus: int, model: str, seconds: float
+) -> tuple[tuple[int, int, float], ...]:
+    """How fast an elastic job was lately, at each stage of its training; on one model of GPU."""
+    ask, epochs = spec.request.gpus, spec.training.epochs if spec.training is not None else None
+    if ask is None or ask.most is None or not epochs:
+        return ()
+    key = (stage(progress.epochs / epochs), gpus)
+    alike = progress.pace is None or progress.pace[1] == model
+    others = [each for each in progress.paces if alike and each[:2] != key]
+    return (*others[1 - MOST_PACES :], (*key, seconds))
+
+
+def _beside(
+    state: State, family: estimate.Family, model: str, others: list[Job], seconds: float,
+    alone: estimate.Pace,
+) -> estimate.Family:  # fmt: skip
+    """What the company of another costs it; of several, nobody knows which of them it is."""
+    if len(others) > 1 or seconds <= 0:
+        return family
+    other = estimate.family_of(others[0], state.spec(others[0]))
+    return estimate.shared(family, estimate.company(model, other), alone.epoch / seconds)
+
+
+def told(state: State, event: e.KindMeasured) -> None:
+    """What was measured elsewhere counts like what was measured here."""
+    family = state.rest.families.get(event.family) or estimate.Family()
+    for pace in event.paces:
+        family = estimate.paced(family, pace.gpus, pace.model, pace.epoch, pace.step)
+    for with_whom, left in event.beside.items():
+        family = estimate.shared(family, with_whom, left)
+    if event.warmup is not None:
+        family = replace(family, warmup=event.warmup)
+    _remember(state, event.family, family, event.at)
 
 
 def on_gone_devices(state: State, job: Job) -> bool:
@@ -57,6 +105,7 @@ def _remember(state: State, name: str, family: estimate.Family, at: float) -> No
     before = state.rest.families.get(name) or estimate.Family()
     gone = estimate.remember(state.rest.families, name, family)
     state.rest_changed = True
+    state.telling = None
     changed = {each for each, what in gone if what.peak is not None}
     if before.peak != family.peak:
         changed.add(name)

@@ -56,12 +56,25 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
     before = job.progress or Progress()
     done = max(event.done, before.epochs)
     metrics = before.metrics if event.metrics is None else event.metrics
-    job.progress = replace(before, epochs=done, counted_at=event.at, metrics=metrics)
+    begun = before.counted_at  # what is heard of an epoch while it goes on does not end it
+    if begun is None or done > before.epochs or event.seconds is None:
+        begun = event.at
+    job.progress = replace(before, epochs=done, counted_at=begun, metrics=metrics)
     state.touched.add(job.id)
     lessons.learn(state, job, event)
     if job.id in state.stoppable:
         state.stand_anew(job, event.at)
+        state.look_who_may_displace(job)
     _correct(state, job)
+    # Where nobody is stopped for his equals, those who wait may fit before its new end.
+    state.line.stirred |= job.id in state.elastic or not state.preempts(job)
+    return []
+
+
+def on_kind_measured(state: State, event: e.KindMeasured) -> Wishes:
+    """Somebody has measured a kind of job before."""
+    lessons.told(state, event)
+    state.readmit(None, event.at)
     state.line.stirred = True
     return []
 

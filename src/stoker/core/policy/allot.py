@@ -119,8 +119,8 @@ class _Climber:
         self.id = share.id
         self.at = 0
         self.rungs = rungs
-        work, epochs = _work(share)
-        whole = share.weight * sqrt(work) / share.least
+        amount, epochs = work(share)
+        whole = share.weight * sqrt(amount) / share.least
         self.worth = []
         for gpus, each in zip(rungs, _curve(share.paces, rungs), strict=True):
             seconds = epochs * each
@@ -146,12 +146,12 @@ class _Climber:
         return (-best, at, found) if found else None
 
 
-def _work(share: Share) -> tuple[float, float]:
+def work(share: Share) -> tuple[float, float]:
     """GPU-seconds left with the least it runs with, and the epochs that this is."""
     each = pace(share.paces, share.least) * share.least
     if share.left is None or not share.paces:
-        work = max(UNKNOWN, share.attained)
-        return work, work / each
+        amount = max(UNKNOWN, share.attained)
+        return amount, amount / each
     epochs = max(share.left, 1e-3)
     return max(epochs * each, 1e-3), epochs
 
@@ -159,14 +159,15 @@ def _work(share: Share) -> tuple[float, float]:
 def ladder(share: Share, machine: int) -> tuple[int, ...]:
     """The numbers of GPUs that a job may have now, from the least on."""
     reach = REACH * share.paces[-1][0] if share.paces else machine
-    rungs = _rungs(share.least, min(max(reach, share.now), share.most), machine)
-    if share.now <= share.least or share.now in rungs:
-        return rungs
-    return tuple(sorted((*rungs, share.now)))  # it may stay, however it came by so many
+    found = rungs(share.least, min(max(reach, share.now), share.most), machine)
+    if share.now <= share.least or share.now in found:
+        return found
+    return tuple(sorted((*found, share.now)))  # it may stay, however it came by so many
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _rungs(least: int, top: int, machine: int) -> tuple[int, ...]:
+def rungs(least: int, top: int, machine: int) -> tuple[int, ...]:
+    """Parts of a machine that are powers of two, and several whole ones, from the least on."""
     found = [least]
     part = 1
     while part < machine and part <= top:

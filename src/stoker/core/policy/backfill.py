@@ -70,8 +70,7 @@ class Gate:
 
     def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
         """Devices on which this request of a job may start now, or None. The caller takes them."""
-        behind = self._is_behind() and all(job != each for _, each, _ in self.kept)
-        placement = place(self._unkept() if behind else self.cluster, request)
+        placement = self._somewhere(request, job)
         if placement is None:
             return None
         self._left = None
@@ -86,6 +85,14 @@ class Gate:
             self._gap = None
         return placement
 
+    def _somewhere(self, request: Request, job: int) -> Placement | None:
+        """Devices that are free now, and not kept for somebody before this place."""
+        return place(self._ledger(job), request)
+
+    def _ledger(self, job: int) -> Cluster:
+        behind = self._is_behind() and all(job != each for _, each, _ in self.kept)
+        return self._unkept() if behind else self.cluster
+
     def _is_behind(self) -> bool:
         """Whether somebody before this place in line is being made room for."""
         return bool(self.kept) and self.kept[0][0] < self.at
@@ -97,7 +104,7 @@ class Gate:
         for seat, _, placement in self.kept[self._kept :]:
             if seat > self.at:
                 break
-            _keep(self._left, placement)
+            keep(self._left, placement)
             self._kept += 1
         return self._left
 
@@ -126,14 +133,18 @@ class Gate:
 
     def someday(self, shape: Request) -> list[Amounts]:
         """The most that requests of a shape could get if all that runs were over."""
+        return _rooms(self.idle(), shape, inf)
+
+    def idle(self) -> Cluster:
+        """The ledger as it were if all that runs were over."""
         if self._idle is None:
             self._idle = self.cluster.shadow()
             for _, placement in self.ends():
                 self._idle.release(placement)
-        return _rooms(self._idle, shape, inf)
+        return self._idle
 
 
-def _keep(ledger: Shadow, placement: Placement) -> None:
+def keep(ledger: Shadow, placement: Placement) -> None:
     """Take as much of a placement as is free yet."""
     for part in placement.parts:
         node = ledger.own(part.node)

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from stoker.core import estimate
 from stoker.core.cluster import Cluster
-from stoker.core.job import Job
+from stoker.core.job import Job, Spec
+from stoker.core.policy.allot import rungs
 from stoker.core.policy.place import place
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
@@ -30,13 +31,25 @@ def count(request: Request) -> int:
     return request.gpus.amount // THOUSAND if request.gpus is not None else 0
 
 
-def sized(request: Request, gpus: int) -> Request:
-    """The same request for another number of GPUs; more than the least, where nobody is."""
+def sized(request: Request, gpus: int, machine: int) -> Request:
+    """The same request for another number of GPUs; more than the least, where nobody is.
+
+    More than a machine has are so many whole machines.
+    """
     ask = request.gpus
     if ask is None or ask.most is None:
         return request
-    amount = gpus * THOUSAND
-    return replace(request, gpus=replace(ask, amount=amount, idle=amount > ask.amount))
+    machines = gpus // machine if machine and gpus > machine else 1
+    amount = gpus // machines * THOUSAND
+    ask = replace(ask, amount=amount, idle=gpus * THOUSAND > ask.amount)
+    return replace(request, gpus=ask, machines=machines)
+
+
+def machine(state: State) -> int:
+    """How many GPUs the largest machine has."""
+    return max(
+        (len(alike.first().types.get(GPU, ())) for _, alike in state.cluster.alike()), default=0
+    )
 
 
 def sizes(state: State, job: Job, request: Request) -> list[Request]:
@@ -45,26 +58,29 @@ def sizes(state: State, job: Job, request: Request) -> list[Request]:
     if ask is None or ask.most is None or request.machines > 1:
         return [request]
     least = ask.amount // THOUSAND
-    most = min(_most(state, request), _left_in_queue(state, job))
+    reach = min(most(state, state.spec(job)), left_in_queue(state, job))
     wanted = least
-    if job.progress is not None and job.progress.gpus:
+    if dealt := state.allotted.get(job.id):
+        wanted = dealt
+    elif job.progress is not None and job.progress.gpus:
         wanted = job.progress.gpus
     elif len(state.line) <= 1:
-        wanted = _best_known(state, job, least, most)
-    fitting = [n for n in _ladder(least, most) if n <= wanted]
-    return [sized(request, n) for n in reversed(fitting)] or [request]
+        wanted = _best_known(state, job, least, reach)
+    largest = machine(state)
+    fitting = [n for n in _ladder(least, reach, largest) if n <= wanted]
+    return [sized(request, n, largest) for n in reversed(fitting)] or [request]
 
 
-def _most(state: State, request: Request) -> int:
-    """As many as it may have, and a machine has at all."""
-    assert request.gpus is not None
-    largest = max(
-        (len(node.types.get(GPU, ())) for node in state.cluster.nodes.values()), default=0
-    )
-    return min((request.gpus.most or 0) // THOUSAND, largest)
+def most(state: State, spec: Spec) -> int:
+    """As many as it may have and a machine has at all; of several, if it was made for that."""
+    assert spec.request.gpus is not None
+    allowed = (spec.request.gpus.most or 0) // THOUSAND
+    if spec.training is not None and spec.training.distributed:
+        return allowed
+    return min(allowed, machine(state))
 
 
-def _left_in_queue(state: State, job: Job) -> int:
+def left_in_queue(state: State, job: Job) -> int:
     """How many GPUs its queue has left for it, with those that it holds now."""
     left = state.gpus_left(state.spec(job).queue)
     held = job.placement.gpu_amount if job.placement is not None else 0
@@ -73,14 +89,14 @@ def _left_in_queue(state: State, job: Job) -> int:
     return int((left + held) // THOUSAND) if left != inf else MOST
 
 
-def _ladder(least: int, most: int) -> list[int]:
-    """The numbers of GPUs that are tried: each about twice the one before."""
+def _ladder(least: int, most: int, machine: int) -> list[int]:
+    """The numbers of GPUs that are tried: each about twice the one before, or whole machines."""
     found = [least] if least else [1]
-    while found[-1] * 2 <= most:
+    while found[-1] * 2 <= min(most, machine):
         found.append(found[-1] * 2)
-    if found[-1] < most:
-        found.append(most)
-    return found
+    if found[-1] < min(most, machine):
+        found.append(min(most, machine))
+    return found + [each for each in rungs(found[-1], most, machine)[1:] if machine]
 
 
 def _best_known(state: State, job: Job, least: int, most: int) -> int:
@@ -103,11 +119,11 @@ def spare(state: State, job: Job) -> Request | None:
     """The least that a running elastic job can go on with, if it has more and time to go on."""
     spec, placement = state.spec(job), job.placement
     ask = spec.request.gpus
-    if ask is None or ask.most is None or placement is None or placement.more:
+    if ask is None or ask.most is None or placement is None or spec.request.machines > 1:
         return None
     if not (job.progress is not None and job.progress.epochs > job.progress.since):
         return None  # it has not been given the time to show what it does with them
-    if len(placement.names(GPU)) * THOUSAND <= ask.amount:
+    if estimate.hardware(state.cluster, placement)[0] * THOUSAND <= ask.amount:
         return None
     family = estimate.known(state.rest.families, job, spec)
     at = job.progress.counted_at or 0.0
@@ -124,7 +140,7 @@ def grown(
     for job in sorted(jobs, key=lambda job: (-state.priority(job), job.order)):
         placement, progress, spec = job.placement, job.progress, state.spec(job)
         ask = spec.request.gpus
-        if ask is None or ask.most is None or placement is None or placement.more:
+        if ask is None or ask.most is None or placement is None or spec.request.machines > 1:
             continue
         if progress is None or not progress.listening or progress.epochs <= progress.since:
             continue
@@ -134,11 +150,11 @@ def grown(
         gpus, saved = better
         trial = shadow.shadow()
         trial.release(placement)
-        there = place(trial, sized(state.effective(job, spec), gpus))
+        there = place(trial, sized(state.effective(job, spec), gpus, machine(state)))
         if there is not None:
             shadow.release(placement)
             shadow.take(there)
-            yield job, gpus, f"with {gpus} GPUs it is done {_span(saved)} sooner"
+            yield job, gpus, f"with {gpus} GPUs it is done {span(saved)} sooner"
 
 
 def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:
@@ -153,9 +169,9 @@ def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:
     if pace is None or left is None:
         return None
     cost = estimate.restart_cost(family)
-    most = min(_most(state, spec.request), _left_in_queue(state, job))
+    reach = min(most(state, spec), left_in_queue(state, job))
     best: tuple[int, float] | None = None
-    for gpus in _ladder(now, most)[1:]:
+    for gpus in _ladder(now, reach, machine(state))[1:]:
         seconds, measured = estimate.epoch_on(family, gpus, model)
         if seconds is None or pace.epoch / max(seconds, 1e-9) * now / gpus < EFFICIENT:
             break
@@ -167,7 +183,8 @@ def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:
     return best
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time for people."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 
 from stoker.core.job import Job
@@ -189,6 +189,12 @@ class ReadyLine:
         found = self.where[job.id]
         rank = self.ranks.get(job.id, 0.0) + found.handicap
         return (-found.priority, rank, job.order, job.id)
+
+    def earliest(self) -> Place | None:
+        """A place at or before that of everybody."""
+        singles = (found.place for found in self.single.values() if found.heap)
+        shelved = (group.shelf.earliest for group in self.groups.values())
+        return min(chain(singles, shelved), default=None)
 
     def handicap(self, user: str, by: float) -> None:
         """All that a user has waiting stands so much further back from now on."""

@@ -232,6 +232,8 @@ def suits(device: Device, ask: GpuAsk) -> bool:
     facts = device.facts
     if ask.model and ask.model not in (facts.model or "").lower():
         return False
+    if ask.models and not any(each in (facts.model or "").lower() for each in ask.models):
+        return False
     if ask.min_vram and (facts.memory or 0) < ask.min_vram * NOMINAL:
         return False
     if ask.memory is not None and (facts.memory or 0) < ask.memory:
@@ -414,8 +416,8 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     elif any(device.facts.capacity >= ask.amount for device in fitting):
         return None
     traits = []
-    if ask.model:
-        traits.append(f"of model {ask.model}")
+    if ask.kinds:
+        traits.append(f"of model {' or '.join(ask.kinds)}")
     if ask.min_vram:
         traits.append(f"with {ask.min_vram} MiB")
     if ask.memory is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from math import log2
+from math import inf, log2
 
 from msgspec import Struct
 
@@ -12,8 +12,8 @@ from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.events import StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.core.policy import elastic
-from stoker.core.policy.backfill import reserve
+from stoker.core.policy import elastic, rounds
+from stoker.core.policy.backfill import keep, reserve
 from stoker.core.policy.order import Heads, JobClass
 from stoker.core.policy.place import machines_for, place
 from stoker.core.policy.rank import OVERDUE
@@ -44,6 +44,8 @@ class Room:
         self.state = state
         self.kept: list[tuple[Place, int, Placement]] = []
         """Those for whom others are making room: where they stand, and what is kept for them."""
+        self.reserved = False
+        """Whether some have room and do not start, since it is reserved for others."""
         self.later: Shadow
         self.asking: set[int] = set()
         """Those for whose sake somebody was asked."""
@@ -143,7 +145,8 @@ def make_room(
        stopped who were asked before. If that is enough, it has only to wait.
     3. Otherwise as few as possible stop: elastic jobs that can do with less, then those of
        lower priority, then, where the policy says so, those who need far more than it does.
-    4. When nobody waits, elastic jobs may grow into what is free.
+    4. Elastic jobs that were dealt more in the last round are asked when there is room for it.
+    5. Where there are no such rounds, and nobody waits, they may grow into what is free.
     """
     withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job, at)]
     for job in withdrawn:
@@ -157,16 +160,19 @@ def make_room(
     for seat, found, id in _hopeful(state, heads):
         if looked == LOOK_AT:
             break
-        if id in state.promises:
+        if id in state.promises or rounds.sees_to(state, id):
             looked += 1
             continue
         head = state.jobs[id]
-        if found.queue in blocked.queues or state.limit_reached(found):
+        hopeless = state.hopeless.get(found, inf) <= seat[1]
+        if hopeless or found.queue in blocked.queues or state.limit_reached(found):
             heads.given_up.add(found)
             continue
         looked += 1
         request = state.request(head, found)
-        there = place(later, request) or room.take_over(seat, request)
+        there = None
+        if state.leaving or room.reserved:  # otherwise it is known to have no room
+            there = place(later, request) or room.take_over(seat, request)
         if there is None:
             chosen = _choose(state, later, request, found, seat[1], at)
             if chosen and not blocked.let(later, request, head, chosen):
@@ -183,8 +189,19 @@ def make_room(
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
+            if not (state.elastic or blocked.requests or state.leaving):
+                state.hopeless[found] = seat[1]
+    if state.allotted:
+        now = state.cluster.shadow()
+        for _, _, placement in room.kept:
+            keep(now, placement)
+        yield from rounds.grow(state, now, at, boot)
     if not len(state.line):
-        growing = [job for job in state.elastic.values() if _can_be_asked(state, job, at)]
+        growing = [
+            job
+            for job in state.elastic.values()
+            if _can_be_asked(state, job, at) and not rounds.takes_part(state, job)
+        ]
         for job, gpus, why in elastic.grown(state, later, growing, at) if growing else ():
             yield _ask(job, why, at, boot, gpus=gpus)
 
@@ -272,7 +289,9 @@ def _come_back(state: State, shadow: Cluster, job: Job) -> None:
     stop = job.progress.stop if job.progress is not None else None
     if stop is None or not stop.gpus:
         return
-    request = elastic.sized(state.effective(job, state.spec(job)), stop.gpus)
+    request = elastic.sized(
+        state.effective(job, state.spec(job)), stop.gpus, elastic.machine(state)
+    )
     there = place(shadow, request)
     if there is not None:
         shadow.take(there)
@@ -435,8 +454,9 @@ def _offered(ledger: Cluster, offer: Offer) -> list[Placement]:
     for part in placement.parts:
         node, takes = ledger.node(part.node), part.takes
         devices = node.by_name if node is not None else {}
-        if offer.keeps is not None:  # of what it has, the first GPUs, and all that is no GPU
-            takes = tuple(take for take in takes if take.type == GPU)[kept:]
+        if kept:  # of what it has, the first GPUs, and all beside them that is no GPU
+            cards = tuple(take for take in takes if take.type == GPU)
+            takes, kept = cards[kept:], max(kept - len(cards), 0)
         there = [take for take in takes if not devices[take.type, take.device].gone]
         found.append(Placement(part.node, tuple(there)))
     return found

@@ -19,7 +19,7 @@ from math import floor, inf, log2
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster
-from stoker.core.estimate import Families, attained, remaining
+from stoker.core.estimate import Families, at_best, attained, remaining
 from stoker.core.job import Job, Spec
 from stoker.core.policy.rules import Knows, Order, Policy
 from stoker.core.request import Request
@@ -113,6 +113,8 @@ def left_of(known: Known, at: float) -> Left:
     if rules.knows is Knows.MEASURED:
         measured = remaining(known.families, known.cluster, job, spec, at)
         if measured is not None:
+            # By where it would be fastest: a job on a slow GPU is no longer job for that.
+            measured *= at_best(known.families, known.cluster, job, spec)
             return Left(measured, grain, rules.ageing)
     if spec.limit is not None:
         return Left(max(spec.limit - attained(job, at), SHORTEST_LIMIT), 1.0, 1.0)

@@ -34,6 +34,10 @@ class Victims:
         """Whether it stands where it should at this moment."""
         return at < self._until[job]
 
+    def seat(self, job: int) -> Seat:
+        """Where a job stands."""
+        return self._seat[job]
+
     def level(self, job: int) -> float:
         """Where its policy puts a job."""
         return self._seat[job][1]

@@ -134,16 +134,17 @@ def read(path: Path) -> Workload:
                     name=kind.name,
                     models=speed.models,
                     speed=speed,
+                    steps=steps,
                 )
             )
-    return gathered(
-        path,
-        jobs,
-        [
-            "A job's duration is that on the fastest model of GPU.",
-            *left_out(counts),
-        ],
-    )
+    notes = [
+        "A job's duration is that on the fastest model of GPU.",
+        "A planner that measures jobs is told before how fast each kind is, alone and in pairs.",
+        *left_out(counts),
+    ]
+    workload = gathered(path, jobs, notes)
+    workload.families = True
+    return workload
 
 
 def _job(line: str) -> tuple[float, float, Kind]:

@@ -58,6 +58,7 @@ def read(path: Path) -> Workload:
         "Applications know the fastest batch size for the GPUs they have.",
         "Speed between measured numbers of machines, GPUs and batch sizes is interpolated.",
         "Jobs for which one GPU was chosen stay on one GPU.",
+        "Jobs save and stop as soon as they are asked to; the first start costs as any other does.",
     ]
     nodes = [NodeFacts(f"node{index:02}", {GPU: gpus_each}) for index in range(1, MACHINES + 1)]
     return gathered(path, jobs, notes, nodes)
@@ -72,6 +73,9 @@ def _load(application: Application, at: float, gpus: int, batch: int) -> Load:
         most=None if gpus == 1 else min(application.most, MACHINES * GPUS_EACH),
         name=application.name,
         speed=speed,
+        epochs=speed.epochs,
+        at_once=True,
+        bare=True,
     )
 
 

@@ -1,0 +1,308 @@
+"""What one event costs under the planner's policy: 10³ to 10⁵ machines, 10⁴ to 10⁶ waiting jobs.
+
+Only the core: a job ends, another arrives, or the first epochs of one are measured; then follows
+one turn of the core, and what it decides is applied. No processes, no journal.
+`python -m benchmarks.planner_cost [--quick]` runs this measure alone.
+"""
+
+import argparse
+import gc
+import os
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.home import resident_megabytes
+from benchmarks.lab import REPOSITORY
+from benchmarks.report import median, percentile, table
+from benchmarks.settings import Settings
+from stoker.core import events as e
+from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
+from stoker.core.cycle import after_requests
+from stoker.core.fold import apply
+from stoker.core.job import Spec, Training
+from stoker.core.policy.place import fit
+from stoker.core.request import GpuAsk, Request
+from stoker.core.state import State
+
+SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
+"""Machines, and jobs that wait."""
+EVENTS = 2000
+SECONDS = 60.0
+"""At most so long for the events of one point, however few that gives."""
+WARM = 100
+"""So many events before the first that counts: memory is asked for, code is looked up."""
+GPUS, CORES, RAM = 8, 128_000, 1_048_576
+HOUR = 3600.0
+USERS, FAMILIES = 20, 50
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve."""
+
+    requests: str
+    nodes: int
+    queued: int
+    classes: int
+    events: int
+    started: int
+    stopped: int
+    median_us: float
+    mean_us: float
+    p95_us: float
+    p99_us: float
+    build_seconds: float
+    memory_mb: float
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """The curves over machines and jobs."""
+    return {"points": [asdict(each) for each in curve(SIZES[:1] if settings.quick else SIZES)]}
+
+
+def curve(sizes: tuple[tuple[int, int], ...], kinds: tuple[str, ...] = ("gpus", "mixed")) -> list[Point]:
+    """All points, as they come."""
+    print(f"\nPlanner: one event, and what follows from it ({GPUS} GPUs, cores and RAM each)\n")
+    points = []
+    for kind in kinds:
+        for nodes, queued in sizes:
+            points.append(point(kind, nodes, queued))
+            gc.collect()  # a state is full of circles
+    head = ["requests", "nodes", "queued", "distinct", "median µs", "mean", "p95", "p99", "started",
+            "stopped", "MB", "build s"]  # fmt: skip
+    print(table(head, [row(each) for each in points]))
+    return points
+
+
+def row(p: Point) -> list[str]:
+    """A line of the table."""
+    return [
+        p.requests, str(p.nodes), str(p.queued), str(p.classes), f"{p.median_us:.0f}",
+        f"{p.mean_us:.0f}", f"{p.p95_us:.0f}", f"{p.p99_us:.0f}", str(p.started), str(p.stopped),
+        f"{p.memory_mb:.0f}", f"{p.build_seconds:.1f}",
+    ]  # fmt: skip
+
+
+def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
+    """One lab of this size, and many events in it."""
+    begin = time.perf_counter()
+    lab = Lab(kind, nodes, queued)
+    classes = len(lab.state.line.classes)
+    built = time.perf_counter() - begin
+    gc.collect()
+    gc.freeze()  # what waits is not garbage; a daemon does the same
+    for _ in range(WARM):
+        lab.event()
+    lab.started = lab.stopped = 0
+    samples: list[float] = []
+    deadline = time.perf_counter() + SECONDS
+    while len(samples) < events and (len(samples) < 3 or time.perf_counter() < deadline):
+        samples.append(lab.event())
+    gc.unfreeze()
+    return Point(
+        requests=kind, nodes=nodes, queued=queued, classes=classes, events=len(samples),
+        started=lab.started, stopped=lab.stopped, median_us=median(samples),
+        mean_us=sum(samples) / len(samples), p95_us=percentile(samples, 95),
+        p99_us=percentile(samples, 99), build_seconds=built,
+        memory_mb=resident_megabytes(os.getpid()),
+    )  # fmt: skip
+
+
+class Lab:
+    """A cluster that is full, and a line before it."""
+
+    def __init__(self, kind: str, nodes: int, queued: int) -> None:
+        self.dice = random.Random(f"{kind} {nodes} {queued}")
+        self.requests = REQUESTS[kind](self.dice)
+        self.state = State()
+        self.now = 0.0
+        self.next = 1
+        self.known: dict[tuple[Request, int, int], str] = {}
+        self.running: list[int] = []
+        self.where: dict[int, int] = {}
+        self.asked: deque[int] = deque()
+        """Who is to stop, and does so before anything else happens."""
+        self.started = self.stopped = 0
+        apply(self.state, e.PolicyChosen(at=0.0, queue="*", name="planner"))
+        cards = tuple(DeviceFacts(str(n), index=n) for n in range(GPUS))
+        pools = {"cpu": (DeviceFacts("pool", CORES),), "mem": (DeviceFacts("pool", RAM),)}
+        for number in range(nodes):
+            facts = NodeFacts(f"n{number}", {"gpu": cards, **pools})
+            # Straight to the ledger: a machine that joins is announced to all others.
+            self.state.rest.nodes[facts.name] = facts
+            self.state.cluster.join(facts, ())
+        for number in range(nodes):
+            self.fill(f"n{number}")
+        for _ in range(queued):
+            self.now += HOUR / queued
+            self.arrives()
+        self.hear(self.turn())
+
+    def fill(self, name: str) -> None:
+        """Jobs on one machine until the next one has no room."""
+        node = self.state.cluster.nodes[name]
+        for _ in range(2 * GPUS):
+            request = next(self.requests)
+            takes = fit(node, request) if request.machines == 1 else None
+            if takes is None:
+                continue
+            id = self.submit(request)
+            self.begins(id, Placement(name, takes))
+
+    def submit(self, request: Request) -> int:
+        id, self.next = self.next, self.next + 1
+        user, family = self.dice.randrange(USERS), self.dice.randrange(FAMILIES)
+        hash = self.known.get((request, user, family))
+        if hash is None or hash not in self.state.specs:
+            hash = self.known[request, user, family] = f"s{id}"
+            spec = Spec(
+                kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
+                request=request, name=f"family{family}", training=Training(epochs=100),
+            )  # fmt: skip
+            apply(self.state, e.SpecRecorded(at=self.now, hash=hash, spec=spec))
+        apply(self.state, e.JobsSubmitted(at=self.now, first=id, count=1, spec=hash, argv=("true",)))
+        return id
+
+    def arrives(self) -> None:
+        """One more waits."""
+        self.submit(next(self.requests))
+
+    def begins(self, id: int, placement: Placement) -> None:
+        """A job runs, without anybody having planned it."""
+        apply(
+            self.state,
+            e.AttemptPlanned(at=self.now, job=id, attempt=0, placement=placement, boot=self.now),
+        )
+        self.runs(id)
+
+    def runs(self, id: int) -> None:
+        """What was planned has begun."""
+        now, attempt = self.now, self.state.jobs[id].attempt
+        apply(self.state, e.ProcessStarted(at=now, job=id, attempt=attempt, pid=7, boot=now))
+        apply(self.state, e.TrainingBegan(at=now, job=id, attempt=attempt))
+        self.where[id] = len(self.running)
+        self.running.append(id)
+
+    def forget(self, id: int) -> None:
+        """It does not run any more."""
+        at, last = self.where.pop(id), self.running.pop()
+        if last != id:
+            self.running[at] = last
+            self.where[last] = at
+
+    def event(self) -> float:
+        """One thing happens; how many microseconds it takes until all is decided."""
+        self.now += HOUR / len(self.running)
+        fact = self.stop() or self.some()
+        if isinstance(fact, e.ProcessExited):
+            self.forget(fact.job)
+        begin = time.perf_counter()
+        apply(self.state, fact)
+        decided = self.turn()
+        spent = (time.perf_counter() - begin) * 1e6
+        self.hear(decided)
+        return spent
+
+    def hear(self, decided: list[e.Event]) -> None:
+        """What was decided is done."""
+        for each in decided:
+            if isinstance(each, e.AttemptPlanned):
+                self.started += 1
+                self.runs(each.job)
+            elif isinstance(each, e.StopAsked):
+                self.stopped += 1
+                self.asked.append(each.job)
+        self.state.touched.clear()
+        self.state.dropped.clear()
+
+    def stop(self) -> e.Event | None:
+        """Somebody who was asked to stop has done so."""
+        while self.asked:
+            job = self.state.jobs.get(self.asked.popleft())
+            if job is not None and job.id in self.where and job.progress is not None:
+                if job.progress.stop is not None:
+                    return e.ProcessExited(
+                        at=self.now, job=job.id, attempt=job.attempt, code=0, stopped=True
+                    )
+        return None
+
+    def some(self) -> e.Event:
+        """An end, an arrival, or the first epochs of somebody."""
+        verb = self.dice.random()
+        job = self.state.jobs[self.dice.choice(self.running)]
+        if verb < 0.45:
+            return e.ProcessExited(at=self.now, job=job.id, attempt=job.attempt, code=0)
+        if verb < 0.55:
+            seconds = self.dice.lognormvariate(3, 2)
+            return e.EpochsCounted(
+                at=self.now, job=job.id, attempt=job.attempt, done=3, seconds=seconds
+            )
+        id, self.next = self.next, self.next + 1
+        like = self.known[self.dice.choice(self.recent())]
+        return e.JobsSubmitted(at=self.now, first=id, count=1, spec=like, argv=("true",))
+
+    def recent(self) -> list[tuple[Request, int, int]]:
+        """Specs for somebody who arrives: made beforehand, as a front door does."""
+        key = (next(self.requests), self.dice.randrange(USERS), self.dice.randrange(FAMILIES))
+        hash = self.known.get(key)
+        if hash is None or hash not in self.state.specs:
+            self.known[key] = f"s{self.next}"
+            request, user, family = key
+            spec = Spec(
+                kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
+                request=request, name=f"family{family}", training=Training(epochs=100),
+            )  # fmt: skip
+            apply(self.state, e.SpecRecorded(at=self.now, hash=f"s{self.next}", spec=spec))
+        return [key]
+
+    def turn(self) -> list[e.Event]:
+        """What the core decides now, applied."""
+        decided = []
+        for each in after_requests(self.state, self.now, self.now):
+            apply(self.state, each)
+            decided.append(each)
+        return decided
+
+
+def gpus(dice: random.Random) -> Iterator[Request]:
+    """Whole GPUs, and now and then several machines."""
+    while True:
+        count = dice.choices((1, 2, 4, 8), (60, 20, 12, 8))[0]
+        machines = dice.choice((2, 4)) if count == GPUS and dice.random() < 0.3 else 1
+        yield Request(gpus=GpuAsk(count * 1000), machines=machines)
+
+
+def mixed(dice: random.Random) -> Iterator[Request]:
+    """Hardly two alike: parts of a GPU or several, any number of cores and any RAM, gangs."""
+    while True:
+        if dice.random() < 0.4:
+            gpu = dice.randrange(5, 100) * 10
+        else:
+            gpu = dice.choices((1, 2, 4, 8), (50, 25, 15, 10))[0] * 1000
+        machines = dice.choice((2, 3, 4)) if gpu >= 4000 and dice.random() < 0.3 else 1
+        cores = int(dice.uniform(2, 14) * max(gpu, 500))
+        ram = int(dice.uniform(0.2, 1.2) * max(gpu, 500) * 128)
+        yield Request(
+            gpus=GpuAsk(gpu), cpus=min(cores, CORES), memory=min(ram, RAM), machines=machines
+        )
+
+
+REQUESTS: dict[str, Callable[[random.Random], Iterator[Request]]] = {"gpus": gpus, "mixed": mixed}
+
+
+def main() -> int:
+    """This measure alone."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner_cost", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only 10³ machines and 10⁴ jobs")
+    quick = parser.parse_args().quick
+    measure(Settings(cache=REPOSITORY / ".bench", quick=quick))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
