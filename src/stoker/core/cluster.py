@@ -8,9 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.request import GPU
+from stoker.core.policy.fragment import Ask, Typical
+from stoker.core.policy.yard import Yard
+from stoker.core.request import GPU, Request
 from stoker.core.units import THOUSAND
 
+FEW_WAYS = 64
+"""Nodes that stand in at most so many different ways are looked at way by way."""
 SLIVER = 1
 """What a job takes of a GPU that it shares by memory: just enough that nobody gets it whole."""
 
@@ -26,6 +30,11 @@ class DeviceFacts(Struct, frozen=True, omit_defaults=True):
     memory: int | None = None
     vendor: str | None = None
     mig: bool = False
+
+    @property
+    def make(self) -> str:
+        """Model and memory: equal for GPUs between which a request can see no difference."""
+        return f"{self.model or ''} {self.memory or 0}"
 
 
 class NodeFacts(Struct, frozen=True, omit_defaults=True):
@@ -242,9 +251,47 @@ class Alike:
             heappop(self._turns)
         return self.nodes[self._turns[0]]
 
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.nodes
+
     def __iter__(self) -> Iterator[Node]:
-        """In the order in which they joined."""
-        return iter([self.nodes[number] for number in sorted(self.nodes)])
+        """In the order in which they joined, worked out as far as somebody asks."""
+        heap, last = self._turns, -1
+        turns = [(heap[0], 0)] if heap else []
+        while turns:
+            number, at = heappop(turns)
+            for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heappush(turns, (heap[below], below))
+            if number != last and number in self.nodes:
+                last = number
+                yield self.nodes[number]
+
+
+class Others(Alike):
+    """Nodes that stand equally, but for some of them."""
+
+    __slots__ = ("_all", "_but")
+
+    def __init__(self, all: Alike, but: set[int]) -> None:
+        super().__init__()
+        self._all, self._but = all, but
+
+    def first(self) -> Node:
+        """The one that joined first."""
+        return next(iter(self))
+
+    def __len__(self) -> int:
+        return len(self._all) - len(self._but)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._all and number not in self._but
+
+    def __iter__(self) -> Iterator[Node]:
+        """In the order in which they joined, worked out as far as somebody asks."""
+        return (node for node in self._all if node.number not in self._but)
 
 
 class Cluster:
@@ -258,6 +305,37 @@ class Cluster:
         self._standing: dict[str, tuple[Standing, int]] = {}
         self._stale: dict[str, None] = {}
         self._joined = 0
+        self.yard = Yard()
+        """What is left on every machine, but for the odd ones; it lags behind by the unseen."""
+        self.unseen: dict[str, None] = {}
+        self.odd: dict[str, None] = {}
+        """Machines of which the yard knows nothing, since their GPUs are not of one make."""
+        self.makes: dict[str, DeviceFacts] = {}
+        """GPUs of each make that was ever here."""
+        self.asks: dict[Request, Ask] = {}
+        """Requests as the yard sees them."""
+        self.typical = Typical()
+        """What is usually asked for; learned anew after a restart."""
+        self.grown: dict[str, None] = {}
+        """Machines that may have more room than when everybody who waits was last looked at."""
+        self._many = False
+
+    @property
+    def true(self) -> Cluster:
+        """The ledger of what is, not of what could be."""
+        return self
+
+    def overlaid(self) -> dict[str, Node]:
+        """The nodes that stand otherwise here than in the true ledger."""
+        return {}
+
+    def is_coarse(self) -> bool:
+        """Whether all GPUs are of one make, and nodes stand in few different ways."""
+        if len(self.makes) > 1 or self._many:
+            return False
+        self._shelve_all()
+        self._many = len(self._alike) > FEW_WAYS
+        return not self._many
 
     def shadow(self) -> Shadow:
         """A ledger of its own over the same devices, for what-if questions."""
@@ -273,15 +351,18 @@ class Cluster:
 
     def alike(self) -> Iterable[tuple[Standing, Alike]]:
         """The nodes, those that stand equally together."""
-        if self._stale:
-            for name in self._stale:
-                self._shelve(name)
-            self._stale.clear()
+        self._shelve_all()
         return self._alike.items()
 
     def changed(self, name: str) -> None:
         """A node stands otherwise than before."""
-        self._stale[name] = None
+        self._stale[name] = self.unseen[name] = self.grown[name] = None
+
+    def _shelve_all(self) -> None:
+        if self._stale:
+            for name in self._stale:
+                self._shelve(name)
+            self._stale.clear()
 
     def _shelve(self, name: str) -> None:
         node, before = self.nodes.get(name), self._standing.pop(name, None)
@@ -309,9 +390,13 @@ class Cluster:
                     device.drained = old.drained
                     device.stranger, device.stranger_memory = old.stranger, old.stranger_memory
                 node.add(device)
+                if type == GPU and each.make not in self.makes:
+                    self.makes[each.make] = each
+                    self.asks.clear()
         for placement in held:
             self._keep(node, before, placement)
         self.nodes[facts.name] = node
+        self.yard.enrol(facts.name)
         self.changed(facts.name)
 
     def leave(self, name: str) -> None:
@@ -341,13 +426,13 @@ class Cluster:
         """Enter a placement in the ledger."""
         for part in placement.parts:
             self.nodes[part.node].take(part.takes)
-            self._stale[part.node] = None
+            self.changed(part.node)
 
     def release(self, placement: Placement) -> None:
         """Give a placement back."""
         for part in placement.parts:
             self.nodes[part.node].release(part.takes)
-            self._stale[part.node] = None
+            self.changed(part.node)
 
     def named(self, key: str) -> list[Device]:
         """The device of exactly this key (`node/type:name`), or none."""
@@ -384,9 +469,32 @@ class Shadow(Cluster):
     """A ledger in which something else is true of a few nodes; of all others, what is true."""
 
     def __init__(self, beneath: Cluster) -> None:
-        super().__init__()
+        self.nodes = {}
         self.beneath = beneath
         self.verdicts = beneath.verdicts
+        self.typical = beneath.typical
+        self._alike = {}
+        self._standing = {}
+        self._stale = {}
+        self._true = beneath.true
+
+    @property
+    def true(self) -> Cluster:
+        """The ledger of what is, not of what could be."""
+        return self._true
+
+    def overlaid(self) -> dict[str, Node]:
+        """The nodes that stand otherwise here than in the true ledger."""
+        below = self.beneath.overlaid()
+        return {**below, **self.nodes} if below else self.nodes
+
+    def is_coarse(self) -> bool:
+        """Whether all GPUs are of one make, and nodes stand in few different ways."""
+        return self._true.is_coarse()
+
+    def changed(self, name: str) -> None:
+        """A node stands otherwise than before."""
+        self._stale[name] = None
 
     def names(self) -> Iterable[str]:
         """All nodes by name."""
@@ -410,10 +518,11 @@ class Shadow(Cluster):
         """The nodes, those that stand equally together."""
         mine = {node.number for node in self.nodes.values()}
         for standing, found in self.beneath.alike():
-            if mine.isdisjoint(found.nodes):
+            but = {number for number in mine if number in found}
+            if not but:
                 yield standing, found
-            elif others := [node for node in found if node.number not in mine]:
-                yield standing, Alike(*others)
+            elif len(but) < len(found):
+                yield standing, Others(found, but)
         yield from super().alike()
 
     def take(self, placement: Placement) -> None:

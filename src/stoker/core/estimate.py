@@ -223,6 +223,8 @@ def remaining(
     progress, training = job.progress, spec.training
     epochs = training.epochs if training is not None else None
     if progress is None or progress.pace is None or epochs is None:
+        if not known(families, job, spec).paces and (training is None or training.expected is None):
+            return None
         return estimate(families, cluster, job, spec, at).remaining_seconds
     epoch = _own_epoch(families, cluster, job, spec, progress.pace)
     left = max(epochs - progress.epochs, 0) * epoch

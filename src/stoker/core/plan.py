@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
+from stoker.core.policy.assign import assign, rules_of
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.order import Group, Heads, JobClass, Walk
@@ -33,7 +34,14 @@ def plan(
        may pass it, the queue stops.
     5. Behind it, only what cannot delay that reservation starts (backfill).
     6. If somebody who runs can make room for those without any, it is asked to.
+
+    Where it is known on which GPUs jobs are fast, or in whose company, all this is decided in
+    another way: see `assign`.
     """
+    assigned = rules_of(state)
+    if assigned is not None:
+        yield from assign(state, assigned, at, boot)
+        return
 
     def passed() -> Iterator[Request]:
         for job, found in walk.passed(lambda group: _within(state, group, gate.someday)):

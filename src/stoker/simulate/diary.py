@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.core.cluster import NodeFacts, Placement
 from stoker.core.request import GPU
 from stoker.simulate.outcome import Cost, Piece, Result, Run
@@ -105,7 +107,7 @@ class Diary:
         policy: str,
         parameters: dict[str, float],
         workload: Workload,
-        spent: list[float],
+        spent: Sequence[float],
         unfinished: int,
     ) -> Run:
         """The whole story."""

@@ -7,6 +7,7 @@ once, but for stopping, which waits for the next checkpoint.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -116,7 +117,7 @@ class Replay:
         self.specs: dict[tuple[object, ...], str] = {}
         self.per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
         self.diary = Diary(nodes, pieces)
-        self.spent: list[float] = []
+        self.spent = array("d")
 
     # -- from beginning to end ----------------------------------------------------------
 
@@ -190,29 +191,28 @@ class Replay:
     def _submit(self, id: int, load: Load) -> list[object]:
         request = self._request(load)
         training = self._training(load)
-        limit = load.limit
-        key = (request, training, limit, load.user, id, load.queue)
+        limit, steady = load.limit, load.steady or self.assumed.steady
+        name = load.name if self.kinds is not None else ""
+        # Those of one name are one family to the core; without a name, each is one by itself.
+        key = (request, training, limit, load.user, name, load.queue, steady)
         hash = self.specs.get(key)
         wishes: list[object] = []
         if hash is None or hash not in self.state.specs:
             hash = self.specs[key] = hash or str(len(self.specs))
             spec = Spec(
                 kind="argv", user=load.user, directory="/", shell="", environment="",
-                request=request, name=self._name(id, load), queue=load.queue or "default", limit=limit,
-                training=training, steady=load.steady or self.assumed.steady,
+                request=request, name=name, queue=load.queue or "default", limit=limit,
+                training=training, steady=steady,
             )  # fmt: skip
             wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
         self.courses[id] = Course(load)
         wishes += self._apply(
             e.JobsSubmitted(
-                at=self.now, first=id, count=1, spec=hash, argv=(str(id),), priority=load.priority
+                at=self.now, first=id, count=1, spec=hash, argv=(f"{load.name}#{id}",),
+                priority=load.priority,
             )
-        )
+        )  # fmt: skip
         return wishes
-
-    def _name(self, id: int, load: Load) -> str:
-        """Those of one name are one family to the core."""
-        return load.name if self.kinds is not None else f"{load.name}#{id}"
 
     def _request(self, load: Load) -> Request:
         amount = round(load.gpus * THOUSAND)
@@ -233,8 +233,8 @@ class Replay:
         )
         return Request(
             gpus=ask if amount else None,
-            cpus=round(load.cpus * THOUSAND),
-            memory=load.ram,
+            cpus=round(load.cpus * THOUSAND / machines),
+            memory=-(-load.ram // machines),
             machines=machines,
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.place import could_hold, place, rooms
-from stoker.core.policy.shelf import START, Amounts, Place
+from stoker.core.policy.place import could_hold, has_room, place
+from stoker.core.policy.shelf import START, Amounts, Enough, Place
 from stoker.core.request import Request
 
 GRACE = 10.0
@@ -122,18 +122,31 @@ class Gate:
             self._gap = ahead.beside(self.cluster)
         return self._gap
 
-    def ways(self, shape: Request) -> list[Amounts]:
-        """The most that requests of a shape could get now, and the time limit they may have."""
+    def ways(self, shape: Request, among: Iterable[str] | None = None) -> Enough:
+        """Whether requests of a shape find so much now, with the time limit that comes last.
+
+        `among`: as far as is known, there is room for them nowhere but on these machines.
+        """
         ahead = self.reservation
         if ahead is None:
-            return _rooms(self._unkept() if self._is_behind() else self.cluster, shape, inf)
+            ledger = self._unkept() if self._is_behind() else self.cluster
+            room = has_room(ledger, shape, among)
+            return lambda asked: room(asked[:-1])
         # A little more time than there is, so that no rounding hides one that `find` would take.
         left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)
-        return _rooms(self.cluster, shape, left) + _rooms(self._beside(ahead), shape, inf)
+        now, later = has_room(self.cluster, shape), has_room(self._beside(ahead), shape)
+        return lambda asked: (asked[-1] <= left and now(asked[:-1])) or later(asked[:-1])
 
-    def someday(self, shape: Request) -> list[Amounts]:
-        """The most that requests of a shape could get if all that runs were over."""
-        return _rooms(self.idle(), shape, inf)
+    def someday(self, shape: Request) -> Enough:
+        """Whether requests of a shape could get so much if all that runs were over."""
+        room: list[Enough] = []
+
+        def enough(asked: Amounts) -> bool:
+            if not room:  # only when somebody wants to know: all that runs is looked at
+                room.append(has_room(self.idle(), shape))
+            return room[0](asked[:-1])
+
+        return enough
 
     def idle(self) -> Cluster:
         """The ledger as it were if all that runs were over."""
@@ -152,10 +165,6 @@ def keep(ledger: Shadow, placement: Placement) -> None:
             device = node.by_name[take.type, take.device]
             device.free -= min(take.amount, max(device.free, 0))
             device.memory_free -= min(take.memory, max(device.memory_free, 0))
-
-
-def _rooms(cluster: Cluster, shape: Request, limit: float) -> list[Amounts]:
-    return [(*most, limit) for most in rooms(cluster, shape)]
 
 
 def reserve(

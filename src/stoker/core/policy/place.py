@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from stoker.core.cluster import SLIVER, Alike, Cluster, Device, Node, Placement, Standing, Take
+from stoker.core.policy.fragment import Ask, cost
+from stoker.core.policy.ground import (
+    ask_of,
+    by_name,
+    elsewhere,
+    is_coarse,
+    is_plain,
+    looked_at,
+    made_for,
+    most,
+    yard,
+)
+from stoker.core.policy.shelf import Amounts, Enough, content, within_any
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, format_amount
 
-NOMINAL = 0.95
-"""A card sold as 24 GB may report a little less; this share of the asked size will do."""
 MOST_CHOICES = 1000
 MOST_QUESTIONS, MOST_STANDINGS = 4096, 65536
 """So many questions, and so many kinds of machines for each, are remembered with their answer."""
@@ -21,6 +32,8 @@ MOST_QUESTIONS, MOST_STANDINGS = 4096, 65536
 
 def place(cluster: Cluster, request: Request) -> Placement | None:
     """Devices for this request that are free now, on the machine where it disturbs least."""
+    if _by_the_index(cluster, request):
+        return _by_amounts(cluster, request)
     if request.machines > 1:
         return _together(cluster, request)
     best = min(_fitting(cluster, request), default=None, key=lambda found: found[:2])
@@ -29,6 +42,46 @@ def place(cluster: Cluster, request: Request) -> Placement | None:
     node = best[2].first()
     takes = fit(node, request)
     return Placement(node.name, takes) if takes is not None else None
+
+
+def _by_the_index(cluster: Cluster, request: Request) -> bool:
+    """Whether machines are found by what is left on them, not by looking at all kinds of them."""
+    if len(cluster.true.nodes) == 1 or not is_plain(request):
+        return False
+    return not (is_coarse(request) and cluster.is_coarse())
+
+
+def _by_amounts(cluster: Cluster, request: Request) -> Placement | None:
+    """Machines found by what is left on them: where the least is lost to those who come later.
+
+    In a ledger of what could be, simply the fullest ones that will do.
+    """
+    ask, count = ask_of(cluster, request), request.machines
+    each = request if count == 1 else replace(request, machines=1)
+    if cluster.true is cluster:
+        names = yard(cluster).best(ask, cluster.typical, count)
+        nodes = [cluster.nodes[name] for name in names]
+    else:
+        nodes = [found for name in islice(elsewhere(cluster, ask), count)
+                 if (found := cluster.node(name)) is not None]  # fmt: skip
+    others = [] if nodes and cluster.true is cluster else looked_at(cluster)
+    if fitting := [node for node in others if fit(node, each) is not None]:
+        nodes = sorted(nodes + fitting, key=lambda node: (_rank(node, each), node.number))
+    if len(nodes) < count:
+        return None
+    parts = [Placement(node.name, _fit_well(cluster, node, each, ask)) for node in nodes[:count]]
+    return parts[0] if count == 1 else replace(parts[0], more=tuple(parts[1:]))
+
+
+def _fit_well(cluster: Cluster, node: Node, request: Request, ask: Ask) -> tuple[Take, ...]:
+    """What the request takes of a machine where it fits: its part of a GPU of the best one."""
+    gap = 0
+    if ask.gpus % THOUSAND and cluster.true is cluster:
+        room = cluster.yard.room(node.name)
+        gap = cost(room, ask, cluster.typical)[1] if room is not None else 0
+    takes = fit(node, request, gap)
+    assert takes is not None
+    return takes
 
 
 def could_hold(cluster: Cluster, name: str, request: Request) -> bool:
@@ -43,9 +96,13 @@ def could_hold(cluster: Cluster, name: str, request: Request) -> bool:
 
 
 def machines_for(cluster: Cluster, request: Request) -> int:
-    """On how many machines a part of this request fits now."""
+    """On how many machines a part of this request fits now; no more than it asks for."""
     each = replace(request, machines=1)
-    return sum(len(alike.nodes) for _, _, alike in _fitting(cluster, each))
+    if _by_the_index(cluster, request):
+        ask, most = ask_of(cluster, request), request.machines
+        found = sum(fit(node, each) is not None for node in looked_at(cluster))
+        return min(found + sum(1 for _ in islice(elsewhere(cluster, ask), most)), most)
+    return min(sum(len(alike) for _, _, alike in _fitting(cluster, each)), request.machines)
 
 
 def _fitting(cluster: Cluster, request: Request) -> Iterator[tuple[Rank, int, Alike]]:
@@ -68,14 +125,6 @@ def _fitting(cluster: Cluster, request: Request) -> Iterator[tuple[Rank, int, Al
             known[standing] = found
         if found is not None:
             yield found, alike.first().number, alike
-
-
-def by_name(request: Request) -> bool:
-    """Whether machines and devices matter to it by their names, not only by what they have."""
-    ask = request.gpus
-    if request.nodes or request.not_nodes or request.among:
-        return True
-    return ask is not None and bool(ask.only or ask.prefer or ask.avoid or ask.within)
 
 
 def verdicts(cluster: Cluster, question: Hashable) -> dict[Standing, Any]:
@@ -126,8 +175,11 @@ def _together(cluster: Cluster, request: Request) -> Placement | None:
 
 
 
-def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
-    """What the request would take of this node now, or None when it does not fit."""
+def fit(node: Node, request: Request, gap: int = 0) -> tuple[Take, ...] | None:
+    """What the request would take of this node now, or None when it does not fit.
+
+    Its part of a GPU, if it can be had there, from one of which `gap` is left.
+    """
     if node.closed is not None:
         return None
     if request.nodes and node.name not in request.nodes:
@@ -139,7 +191,7 @@ def fit(node: Node, request: Request) -> tuple[Take, ...] | None:
     takes: list[Take] = []
     ask = request.gpus
     if ask is not None and ask.amount:
-        chosen = choose_gpus(node, ask)
+        chosen = choose_gpus(node, ask, gap)
         if chosen is None:
             return None
         takes = chosen
@@ -173,7 +225,7 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
     if node.closed is not None:
         return None
     gpus = () if shape.gpus is None else (_most_gpus(_able(node, shape.gpus), shape.gpus),)
-    return (*gpus, *(_most(offered(node, shape, type)) for type, _ in wants(shape)))
+    return (*gpus, *(most(offered(node, shape, type)) for type, _ in wants(shape)))
 
 
 def rooms(cluster: Cluster, shape: Request) -> list[tuple[int, ...]]:
@@ -191,6 +243,80 @@ def rooms(cluster: Cluster, shape: Request) -> list[tuple[int, ...]]:
         if most is not None:
             found[most] = None
     return list(found)
+
+
+def has_room(cluster: Cluster, shape: Request, among: Iterable[str] | None = None) -> Enough:
+    """Whether requests of a shape fit that ask for so much; if said so, on one of these machines.
+
+    Of a request for several machines, one of its parts must fit there, and all of them somewhere.
+    """
+    count = shape.machines
+    if among is not None:
+        nodes = [node for name in among if (node := cluster.node(name)) is not None]
+        there = {most: None for node in nodes if (most := room(node, shape)) is not None}
+        near = within_any(there)
+        if count == 1:
+            return near
+        anywhere = has_room(cluster, shape)
+        return lambda asked: near(_part(asked, shape)) and anywhere(asked)
+    if not _by_the_index(cluster, shape):
+        return within_any(rooms(cluster, shape)) if count == 1 else _several(cluster, shape)
+    own = [most for node in looked_at(cluster) if (most := room(node, shape)) is not None]
+    known: dict[Amounts, bool] = {}
+
+    def enough(asked: Amounts) -> bool:
+        found = known.get(asked)
+        if found is None:
+            found = known[asked] = _is_there(cluster, shape, _part(asked, shape), own)
+        return found
+
+    return enough
+
+
+def _is_there(cluster: Cluster, shape: Request, part: Amounts, own: list[tuple[int, ...]]) -> bool:
+    """Whether so much is left on as many machines as are asked for."""
+    count = shape.machines
+    for most in own:
+        if content(part, most):
+            count -= 1
+            if not count:
+                return True
+    ask = ask_of(cluster, shape)._replace(**_as_ask(shape, part))
+    return sum(1 for _ in islice(elsewhere(cluster, ask), count)) == count
+
+
+def _as_ask(shape: Request, part: Amounts) -> dict[str, Any]:
+    """Amounts in the order of `amounts`, by what they are of."""
+    left = iter(part)
+    gpus = next(left) if shape.gpus is not None else 0
+    named = {type: next(left) for type, _ in wants(shape)}
+    cpu, mem = named.pop(CPU, 0), named.pop(MEMORY, 0)
+    return {"gpus": gpus, "cpu": cpu, "mem": mem, "more": tuple(named.items())}
+
+
+def _part(asked: Amounts, shape: Request) -> Amounts:
+    """What one machine is asked for; GPUs are counted on all of them together."""
+    if shape.machines == 1 or shape.gpus is None:
+        return asked
+    return (asked[0] // shape.machines, *asked[1:])
+
+
+def _several(cluster: Cluster, shape: Request) -> Enough:
+    """Whether there is so much on as many machines as are asked for, kind by kind of them."""
+    found: list[tuple[tuple[int, ...], int]] = []
+    known = verdicts(cluster, (shape, "room"))
+    for standing, alike in cluster.alike():
+        most = known.get(standing, known)
+        if most is known:
+            most = known[standing] = room(alike.first(), shape)
+        if most is not None:
+            found.append((most, len(alike)))
+
+    def enough(asked: Amounts) -> bool:
+        part = _part(asked, shape)
+        return sum(count for most, count in found if content(part, most)) >= shape.machines
+
+    return enough
 
 
 def amounts(request: Request) -> tuple[int, ...]:
@@ -245,14 +371,14 @@ def suits(device: Device, ask: GpuAsk) -> bool:
     return not (ask.avoid and any(map(device.answers_to, ask.avoid)))
 
 
-def choose_gpus(node: Node, ask: GpuAsk) -> list[Take] | None:
+def choose_gpus(node: Node, ask: GpuAsk, gap: int = 0) -> list[Take] | None:
     """GPUs for an ask: whole ones in order, a fraction where it wastes the least."""
     able = _able(node, ask)
     if ask.share is not None:
         return _a_share_of_each(able, ask, ask.share)
     if ask.beside:
         return _beside_others(able, ask)
-    return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only))
+    return _choose(able, GPU, ask.amount, ask.memory or 0, bool(ask.prefer or ask.only), gap)
 
 
 def _able(node: Node, ask: GpuAsk) -> list[Device]:
@@ -304,7 +430,7 @@ def _open_to_sharing(device: Device) -> bool:
 def _most_gpus(devices: list[Device], ask: GpuAsk) -> int:
     if ask.beside:
         return THOUSAND * sum(map(_open_to_sharing, devices))
-    return _most(devices)
+    return most(devices)
 
 
 def _position(device: Device, words: tuple[str, ...]) -> int:
@@ -315,7 +441,12 @@ def _position(device: Device, words: tuple[str, ...]) -> int:
 
 
 def _choose(
-    devices: list[Device], type: str, amount: int, memory: int = 0, keep_order: bool = False
+    devices: list[Device],
+    type: str,
+    amount: int,
+    memory: int = 0,
+    keep_order: bool = False,
+    gap: int = 0,
 ) -> list[Take] | None:
     """Take an amount from devices: split over unit devices, never over larger ones."""
     open_ = [device for device in devices if device.drained is None and not device.gone]
@@ -338,26 +469,12 @@ def _choose(
         ]
         if not sharing:
             return None
-        # The fullest device that still has room, so that whole ones stay whole.
-        best = sharing[0] if keep_order else min(sharing, key=lambda device: device.left)
+        # The fullest device that still has room, so that whole ones stay whole, unless a wish says
+        # more.
+        wished = [each for each in sharing if each.left == gap]
+        best = sharing[0] if keep_order else min(wished or sharing, key=lambda each: each.left)
         takes.append(Take(type, best.name, part, memory))
     return takes
-
-
-def _most(devices: list[Device]) -> int:
-    """The largest amount that `_choose` finds among these now; it finds all smaller ones too."""
-    whole = part = largest = 0
-    unit = True
-    for device in devices:
-        if device.drained is None and not device.gone:
-            left = device.free - device.others  # not by its property: asked very often
-            unit = unit and device.facts.capacity == THOUSAND
-            largest = max(largest, left)
-            if left == THOUSAND:
-                whole += 1
-            elif left > part and not (device.type == GPU and device.slivers):
-                part = left
-    return whole * THOUSAND + part if unit else largest
 
 
 def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:

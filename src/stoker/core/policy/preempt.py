@@ -73,7 +73,7 @@ class Room:
             del promises[id]
         for seat, id in sorted((line.seat(state.jobs[id]), id) for id in promises):
             placement = promises[id]
-            if _is_there(self.later, placement):
+            if is_there(self.later, placement):
                 self.later.take(placement)
                 self.kept.append((seat, id, placement))
             else:
@@ -108,7 +108,7 @@ class Room:
         if promised is not None:
             self.later.release(promised)
             self.kept[:] = [each for each in self.kept if each[1] != job]
-        if _is_there(self.later, placement):
+        if is_there(self.later, placement):
             self.later.take(placement)
         else:  # it stands before somebody for whom this was kept, who has to look again
             self.look()
@@ -119,7 +119,7 @@ def _for_whom(job: Job) -> int | None:
     return job.progress.stop.by if job.progress is not None and job.progress.stop else None
 
 
-def _is_there(ledger: Shadow, placement: Placement) -> bool:
+def is_there(ledger: Cluster, placement: Placement) -> bool:
     """Whether all of a placement is free in this ledger."""
     for part in placement.parts:
         node = ledger.node(part.node)

@@ -9,7 +9,7 @@ for too much are never entered, and of the others those that could hold an earli
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from operator import eq
 from typing import Generic, TypeVar
@@ -34,6 +34,23 @@ def content(asked: Amounts, there: Amounts) -> bool:
         if want > have:
             return False
     return True
+
+
+Enough = Callable[[Amounts], bool]
+"""Whether there is so much; then there is also any lesser amount."""
+
+
+def within(there: Amounts) -> Enough:
+    """Enough, if no more is asked for than this."""
+    return lambda asked: content(asked, there)
+
+
+def within_any(ways: Iterable[Amounts]) -> Enough:
+    """Enough, if no more is asked for than one of these."""
+    known = tuple(ways)
+    if len(known) == 1:
+        return within(known[0])
+    return lambda asked: any(content(asked, way) for way in known)
 
 
 # ----------------------------------------------------------------- who stands beside whom
@@ -166,26 +183,21 @@ class Shelf(Generic[_T]):
         while not self._root.leaf and len(self._root.below) <= 1:
             self._root = self._root.below[0] if self._root.below else _Node(leaf=True)
 
-    def first(self, after: Place, ways: Sequence[Amounts]) -> _Thing[_T] | None:
-        """The first in line, behind a place, that is content with one of several amounts."""
+    def first(self, after: Place, enough: Enough) -> _Thing[_T] | None:
+        """The first in line, behind a place, for which there is enough."""
         best: _Thing[_T] | None = None
         branches = [(self._root.first, 0, self._root)]
         count = 0
         while branches and (best is None or branches[0][0] < best[0]):
             _, _, node = heappop(branches)
             for thing in node.things:
-                if (best is None or thing[0] < best[0]) and after < thing[0]:
-                    for way in ways:
-                        if content(thing[1], way):
-                            best = thing
-                            break
+                place = thing[0]
+                if (best is None or place < best[0]) and after < place and enough(thing[1]):
+                    best = thing
             for branch in node.below:
-                if best is None or branch.first < best[0]:
-                    for way in ways:
-                        if content(branch.least, way):
-                            count += 1
-                            heappush(branches, (branch.first, count, branch))
-                            break
+                if (best is None or branch.first < best[0]) and enough(branch.least):
+                    count += 1
+                    heappush(branches, (branch.first, count, branch))
         return best
 
     @property

@@ -30,7 +30,7 @@ from stoker.core.policy.fragment import (
     loss_of_gap,
     steps,
 )
-from stoker.core.policy.shelf import START, Amounts, Place, Shelf
+from stoker.core.policy.shelf import START, Amounts, Place, Shelf, within
 from stoker.core.units import THOUSAND
 
 LOOKS = 16
@@ -110,13 +110,18 @@ class Yard:
         self._costs: dict[tuple[Ask, str], _Costs] = {}
         self._version: tuple[Typical, int] | None = None
 
-    def put(self, name: str, room: Room) -> None:
-        """A machine has this left now."""
+    def enrol(self, name: str) -> int:
+        """A machine is known from now on; among equals, whoever was known first is taken."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._names)
             self._names.append(name)
-        elif number in self._rooms:
+        return number
+
+    def put(self, name: str, room: Room) -> None:
+        """A machine has this left now."""
+        number = self.enrol(name)
+        if number in self._rooms:
             if self._rooms[number] == room:
                 return
             self._leave(number)
@@ -163,14 +168,23 @@ class Yard:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def best(self, ask: Ask, typical: Typical, count: int = 1) -> list[str]:
-        """The machines where the request costs the least, one part on each; none: no room."""
-        groups = [
+    def fitting(self, ask: Ask) -> Iterator[str]:
+        """All machines with room, as far as somebody asks; of each kind the fullest first."""
+        for number in self._any(ask, self._able(ask)):
+            yield self._names[number]
+
+    def _able(self, ask: Ask) -> list[tuple[str, _Group]]:
+        """Machines of the kinds that will do."""
+        return [
             (model, group)
             for (model, more), group in sorted(self._groups.items(), key=itemgetter(0))
             if (not ask.models or model in ask.models)
             and all(name in more for name, amount in ask.more if amount)
         ]
+
+    def best(self, ask: Ask, typical: Typical, count: int = 1) -> list[str]:
+        """The machines where the request costs the least, one part on each; none: no room."""
+        groups = self._able(ask)
         found: dict[int, None] = {}
         most = count if count > 1 else CLOSER
         for number in self._promising(ask, typical, groups, alone=count == 1):
@@ -236,8 +250,8 @@ class Yard:
         """All machines with room."""
         for _, group in groups:
             after: Place = START
-            way = (self._way(group, ask),)
-            while (found := group.shelf.first(after, way)) is not None:
+            enough = within(self._way(group, ask))
+            while (found := group.shelf.first(after, enough)) is not None:
                 after = found[0]
                 yield found[2]
 

@@ -1,0 +1,1 @@
+"""How good the planner's decisions are: `python -m benchmarks.planner`."""

@@ -1,0 +1,172 @@
+"""`python -m benchmarks.planner`: replay recorded workloads, print every goal and whether it is
+reached, draw the pictures of docs/planner.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import REPOSITORY
+from benchmarks.planner import elsewhere, goals, pictures, speed
+from benchmarks.planner.goals import Section
+from benchmarks.planner.suite import TRACES, Outcome, Task, names, played, workload, write
+from benchmarks.report import machine, table
+from benchmarks.settings import Settings
+
+PARTS = (
+    "oracle", "limits", "baselines", "frontier", "elastic", "sharing", "placement", "cost",
+    "speed", "eta",
+)  # fmt: skip
+COMMAND = "make bench-planner"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+PAGE = REPOSITORY / "docs" / "planner.md"
+QUICK_SMALL = 4
+
+
+class Bench:
+    """All that was asked for, part by part."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.folder: Path = options.traces.resolve()
+        self.names = names(self.folder, options.quick)
+        sizes = {name: len(workload(self.folder, name).jobs) for name in self.names}
+        self.sizes = sizes
+        self.small = [name for name in self.names if sizes[name] <= goals.SMALL]
+        if options.quick:
+            self.small = self.small[:QUICK_SMALL]
+        self.outcomes: dict[Task, Outcome] = {}
+        self.sections: list[Section] = []
+        self.results: dict[str, Any] = {"machine": machine(REPOSITORY), "quick": options.quick}
+
+    def find(self, task: Task) -> Outcome:
+        """What became of it."""
+        return self.outcomes[task]
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Replay what was not replayed yet; what is known is kept if this is stopped."""
+        todo = [task for task in tasks if task not in self.outcomes]
+        for outcome in played(todo, self.folder, self.sizes) if todo else ():
+            self.outcomes[outcome.task] = outcome
+            self.save()
+
+    def save(self) -> None:
+        """Write JSON."""
+        self.results["runs"] = [each.plain() for each in self.outcomes.values()]
+        self.results["verdicts"] = [asdict(each) for each in self.verdicts]
+        write(self.options.json, self.results)
+
+    @property
+    def verdicts(self) -> list[goals.Verdict]:
+        """Of all parts so far."""
+        return [each for section in self.sections for each in section.verdicts]
+
+    def part(self, name: str) -> None:
+        """One part, printed."""
+        section = self._section(name)
+        if section is not None:
+            self.sections.append(section)
+            print(section.text(), flush=True)
+            self.save()
+
+    def _section(self, name: str) -> Section | None:
+        options, settings = self.options, Settings(cache=REPOSITORY / ".bench", quick=self.options.quick)
+        match name:
+            case "oracle":
+                self.run(goals.near_oracle_tasks(self.names))
+                return goals.near_oracle(self.names, self.find)
+            case "limits":
+                self.run(goals.limits_tasks(self.names))
+                return goals.only_limits(self.names, self.find)
+            case "baselines":
+                self.run(goals.baseline_tasks(self.small))
+                return goals.baselines(self.small, self.find)
+            case "frontier":
+                self.run(goals.frontier_tasks(self.small))
+                return goals.frontier(self.small, self.find)
+            case "elastic":
+                self.run([goals.elastic_task(each) for each, _ in goals.POLLUX])
+                return goals.elastic(self.find)
+            case "sharing":
+                self.run([task for task, *_ in goals.GAVEL])
+                return goals.sharing(self.find)
+            case "speed":
+                return speed.speed(self.folder, options.full, options.quick)
+            case "eta":
+                return speed.forecasts(self.folder, self.small[:2])
+            case "placement":
+                return elsewhere.placement(settings)
+            case _:
+                return elsewhere.cost(settings)
+
+    def summary(self) -> str:
+        """Every goal, and whether it is reached."""
+        rows = [each.cells() for each in self.verdicts]
+        return table(["goal", "figure", "target", "measured", "verdict"], rows) if rows else ""
+
+    def page(self) -> str:
+        """The tables as Markdown."""
+        facts = ", ".join(f"{name}: {value}" for name, value in machine(REPOSITORY).items()
+                          if name in {"cores", "python"})  # fmt: skip
+        rows = ["| goal | figure | target | measured | verdict |", "| --- | --- | --- | --- | --- |"]
+        rows += [f"| {' | '.join(each.cells())} |" for each in self.verdicts]
+        sections = [section.markdown() for section in self.sections]
+        said = f"Written by `{COMMAND} ARGS=--write-docs` ({facts})."
+        return "\n".join([BEGIN, said, "", "### All goals", "", *rows, "", *sections, END])
+
+
+def main() -> int:
+    """Measure, print, write."""
+    options = parse()
+    bench = Bench(options)
+    print(f"{len(bench.names)} workloads, {sum(bench.sizes.values()):,} jobs", flush=True)
+    for name in options.only:
+        bench.part(name)
+    print(f"\nAll goals\n{bench.summary()}")
+    if options.pictures or options.write_docs:
+        has = set(options.only)
+        drawn = pictures.draw(
+            REPOSITORY / "docs" / "images",
+            bench.names if "oracle" in has else (),
+            bench.small if {"baselines", "frontier"} <= has else (),
+            bench.find,
+        )
+        print("\n".join(f"drawn: {path.relative_to(REPOSITORY)}" for path in drawn))
+    if options.write_docs:
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+        PAGE.write_text(before + bench.page() + after, encoding="utf-8")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small workloads only")
+    parser.add_argument("--full", action="store_true", help="10⁶ jobs on 10⁵ GPUs as well")
+    parser.add_argument("--traces", type=Path, default=TRACES, metavar="DIR",
+                        help="where the recorded workloads are (benchmarks/traces)")  # fmt: skip
+    parser.add_argument("--only", type=chosen, default=list(PARTS), metavar="PART,...",
+                        help="of " + ", ".join(PARTS))  # fmt: skip
+    parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "planner.json",
+                        metavar="FILE", help="every figure (.bench/planner.json)")  # fmt: skip
+    parser.add_argument("--pictures", action="store_true", help="draw docs/images/planner-*.svg")
+    parser.add_argument("--write-docs", action="store_true",
+                        help="draw them, and write the tables into docs/planner.md")  # fmt: skip
+    return parser.parse_args()
+
+
+def chosen(text: str) -> list[str]:
+    """Names of parts, checked."""
+    found = text.split(",")
+    for name in found:
+        if name not in PARTS:
+            raise argparse.ArgumentTypeError(f"{name}: choose from {', '.join(PARTS)}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

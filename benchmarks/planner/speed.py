@@ -1,0 +1,59 @@
+"""How fast the simulator is, and how good its forecasts are."""
+
+from pathlib import Path
+
+from benchmarks.planner.goals import Section, Verdict
+from benchmarks.planner.suite import MILLION, Outcome, Task, played, told, workload
+from stoker.simulate.calibrate import calibrate
+from stoker.simulate.replay import Assumed
+
+
+def speed(folder: Path, full: bool, quick: bool) -> Section:
+    """Each alone, in a process of its own, so that its memory is its own."""
+    names = ["philly 6c71a0" if quick else "philly", *([MILLION] if full else [])]
+    rows, verdicts = [], []
+    for name in names:
+        told(f"replaying {name}")
+        ours = next(iter(played([Task(name, "planner")], folder, {})))
+        rows.append(_cells(name, ours))
+        if name == "philly":
+            verdicts.append(Verdict("speed", "all of Philly", ours.took, 60.0, "s"))
+        if name == MILLION:
+            minutes = ours.took / 60
+            verdicts.append(Verdict("speed", "10⁶ jobs on 10⁵ GPUs", minutes, 30.0, "min"))
+            verdicts.append(Verdict("speed", "its memory", ours.peak / 1024, 4.0, "GiB"))
+    return Section(
+        "The simulator, one core",
+        ["workload", "jobs", "GPUs", "seconds", "µs per event", "MiB"],
+        rows,
+        verdicts,
+        [] if full else ["With --full also 10⁶ synthetic jobs on 12,500 × 8 GPUs."],
+    )
+
+
+def _cells(name: str, ours: Outcome) -> list[str]:
+    return [
+        name, f"{ours.jobs:,}", f"{ours.gpus:,}", f"{ours.took:,.1f}",
+        f"{ours.decision * 1e6:,.0f}", f"{ours.peak:,}",
+    ]  # fmt: skip
+
+
+def forecasts(folder: Path, names: list[str]) -> Section:
+    """How often the truth was in the range."""
+    rows = []
+    for name in names:
+        told(f"forecasts for {name}")
+        load = workload(folder, name)
+        for policy in ("backfill", "planner"):
+            for score in calibrate(load, list(load.nodes), policy, assumed=Assumed()):
+                if score.count:
+                    rows.append([
+                        name, policy, score.kind, f"{score.count:,}", f"{score.within:.0%}",
+                        f"{score.before:.0%}", f"{score.after:.0%}", f"{score.error:.0%}",
+                    ])  # fmt: skip
+    told("")
+    return Section(
+        "Forecasts: how often the truth is in the range",
+        ["workload", "policy", "of", "forecasts", "within", "earlier", "later", "median error"],
+        rows,
+    )
