@@ -7,13 +7,15 @@
 #                examples preempted ten times each
 #   make lint    ruff, mypy, import-linter
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
+#   make bench-planner  the planner's goals on recorded workloads; takes an hour
+#                       (ARGS='--quick': some minutes)
 #   make clean   remove what the above made, except .venv and .venv-frameworks
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: demo test proofs lint bench clean
+.PHONY: demo test proofs lint bench bench-planner clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -35,6 +37,9 @@ lint: .venv/.dev
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-planner: .venv/.installed
+	@$(BIN)/python -m benchmarks.planner $(ARGS)
 
 clean:
 	rm -rf build dist .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -73,7 +73,10 @@ class Bench:
             self.save()
 
     def _section(self, name: str) -> Section | None:
-        options, settings = self.options, Settings(cache=REPOSITORY / ".bench", quick=self.options.quick)
+        options, settings = (
+            self.options,
+            Settings(cache=REPOSITORY / ".bench", quick=self.options.quick),
+        )
         match name:
             case "oracle":
                 self.run(goals.near_oracle_tasks(self.names))
@@ -111,7 +114,10 @@ class Bench:
         """The tables as Markdown."""
         facts = ", ".join(f"{name}: {value}" for name, value in machine(REPOSITORY).items()
                           if name in {"cores", "python"})  # fmt: skip
-        rows = ["| goal | figure | target | measured | verdict |", "| --- | --- | --- | --- | --- |"]
+        rows = [
+            "| goal | figure | target | measured | verdict |",
+            "| --- | --- | --- | --- | --- |",
+        ]
         rows += [f"| {' | '.join(each.cells())} |" for each in self.verdicts]
         sections = [section.markdown() for section in self.sections]
         said = f"Written by `{COMMAND} ARGS=--write-docs` ({facts})."

@@ -171,7 +171,9 @@ def baselines(names: Sequence[str], find: Find) -> Section:
     """Geometric means over some workloads, times SRSF."""
     rows = []
     for policy, kind in (*BASELINES, ("planner", None), ("srsf", None)):
-        pairs = [(find(Task(name, policy, limits=kind)), find(Task(name, "srsf"))) for name in names]
+        pairs = [
+            (find(Task(name, policy, limits=kind)), find(Task(name, "srsf"))) for name in names
+        ]
         ratios = [
             geometric([getattr(ours, key) / getattr(best, key) for ours, best in pairs])
             for key in ("mean", "p99", "makespan")

@@ -89,7 +89,12 @@ def trade(names: Sequence[str], find: Find) -> str:
     marks = [(each / 100, f"{each / 100:.2f}") for each in range(90, 140, 1 if high < 1.1 else 5)]
     return curves(
         "Completion time against preemptions, by hysteresis",
-        Axis("preemptions per job", 0, most, [(n / 5, f"{n / 5:g}") for n in range(int(most * 5) + 1)]),
+        Axis(
+            "preemptions per job",
+            0,
+            most,
+            [(n / 5, f"{n / 5:g}") for n in range(int(most * 5) + 1)],
+        ),
         Axis("mean JCT × SRSF", low, high, [each for each in marks if low <= each[0] <= high]),
         [Curve("planner", points, [f"{each:g}" for each in FRONTIER])],
     )
@@ -108,7 +113,9 @@ def distribution(name: str, find: Find) -> str:
     marks = [(60, "1 min"), (HOUR, "1 h"), (24 * HOUR, "1 d"), (240 * HOUR, "10 d")]
     return curves(
         f"Completion times of {name}",
-        Axis("from submission to end", 60, most, [each for each in marks if each[0] < most], log=True),
+        Axis(
+            "from submission to end", 60, most, [each for each in marks if each[0] < most], log=True
+        ),
         Axis("share of jobs", 0, 1, [(n / 4, f"{n * 25} %") for n in range(5)]),
         lines,
     )

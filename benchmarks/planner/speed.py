@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.planner.goals import Section, Verdict
 from benchmarks.planner.suite import MILLION, Outcome, Task, played, told, workload
-from stoker.simulate.calibrate import calibrate
+from stoker.simulate.calibrate import Score, calibrate
 from stoker.simulate.replay import Assumed
 
 
@@ -45,15 +45,18 @@ def forecasts(folder: Path, names: list[str]) -> Section:
         told(f"forecasts for {name}")
         load = workload(folder, name)
         for policy in ("backfill", "planner"):
-            for score in calibrate(load, list(load.nodes), policy, assumed=Assumed()):
-                if score.count:
-                    rows.append([
-                        name, policy, score.kind, f"{score.count:,}", f"{score.within:.0%}",
-                        f"{score.before:.0%}", f"{score.after:.0%}", f"{score.error:.0%}",
-                    ])  # fmt: skip
+            scores = calibrate(load, list(load.nodes), policy, assumed=Assumed())
+            rows += [_told(name, policy, score) for score in scores if score.count]
     told("")
     return Section(
         "Forecasts: how often the truth is in the range",
         ["workload", "policy", "of", "forecasts", "within", "earlier", "later", "median error"],
         rows,
     )
+
+
+def _told(name: str, policy: str, score: Score) -> list[str]:
+    return [
+        name, policy, score.kind, f"{score.count:,}", f"{score.within:.0%}",
+        f"{score.before:.0%}", f"{score.after:.0%}", f"{score.error:.0%}",
+    ]  # fmt: skip

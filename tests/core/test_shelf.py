@@ -15,7 +15,15 @@ from stoker.core.plan import plan
 from stoker.core.policy import order
 from stoker.core.policy import shelf as shelves
 from stoker.core.policy.order import in_order
-from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
+from stoker.core.policy.shelf import (
+    START,
+    Amounts,
+    Place,
+    Shelf,
+    content,
+    within,
+    within_any,
+)
 from stoker.core.request import GpuAsk, Request
 
 # ---------------------------------------------------------------------------- the tree
@@ -54,7 +62,7 @@ def test_the_tree_finds_whom_a_look_at_everything_finds(
                 shelf.put(place, amounts, place)
                 things[place] = amounts
             for start in (START, (after,)):
-                found = shelf.first(start, ways)
+                found = shelf.first(start, within_any(ways))
                 assert (found[:2] if found else None) == plainly(things, start, ways)
         assert list(shelf) == sorted(things)
         assert bool(shelf) == bool(things)
@@ -91,7 +99,7 @@ def test_a_long_shelf_is_searched_by_a_few_looks(monkeypatch: pytest.MonkeyPatch
             for _ in range(50):
                 there = tuple(dice.randrange(10, 200) for _ in range(3))
                 looks = 0
-                found = shelf.first(START, [there])
+                found = shelf.first(START, within(there))
                 assert found is None or content(found[1], there)
                 counts.append(looks)
         most[size] = sorted(counts)[40]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import inf
 
-from stoker.core.estimate import estimate
+from stoker.core.estimate import estimate, known
 from stoker.core.events import (
     AttemptAbandoned,
     DeadlinePassed,
@@ -142,6 +142,9 @@ def _too_long(state: State, job: Job) -> float | None:
     said: float | None = spec.training.expected
     if said is None and progress.epochs:
         families = state.rest.families
+        family = known(families, job, spec)
+        if family.compared or family.beside:
+            return None  # it was slow where it was before, or beside others: not its fault
         said = estimate(families, state.cluster, job, spec, progress.counted_at or 0).total_seconds
     if said is None or progress.demoted:
         return None

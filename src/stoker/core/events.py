@@ -500,7 +500,8 @@ AnyEvent = (
     | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
-    | TrainingBegan | EpochsCounted | KindMeasured | MemoryMeasured | StopAsked | StopWithdrawn | StopOverdue
+    | TrainingBegan | EpochsCounted | KindMeasured | MemoryMeasured
+    | StopAsked | StopWithdrawn | StopOverdue
     | EstimateExceeded | SweepDefined | SweepChanged | TrialMeasured | TrialStopped
     | TrialsForgotten | TrialsRecalled
     | ForeignUseChanged | QueueDefined | QueueDeleted | PolicyChosen

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
+from stoker.core.cluster import Placement
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy.assign import assign, rules_of
-from stoker.core.policy.backfill import Gate
+from stoker.core.policy.backfill import LONGEST, Gate
 from stoker.core.policy.conservative import Calendar, Waiting
-from stoker.core.policy.order import Group, Heads, JobClass, Walk
+from stoker.core.policy.order import LONG_AGO, Group, Heads, JobClass, Walk
 from stoker.core.policy.preempt import Room, make_room
-from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
-from stoker.core.policy.shelf import Amounts
+from stoker.core.policy.shelf import Amounts, Enough, Place
 from stoker.core.policy.ways import ways
 from stoker.core.request import Request
 from stoker.core.state import State
+
+MOST_FRESH = 64
+"""If more classes than these are new, all are looked at."""
+Kept = Sequence[tuple[Place, int, Placement]]
+"""What is kept for those who wait, and where they stand."""
 
 
 def plan(
@@ -44,7 +49,7 @@ def plan(
         return
 
     def passed() -> Iterator[Request]:
-        for job, found in walk.passed(lambda group: _within(state, group, gate.someday)):
+        for job, found in walk.passed(lambda group: _holders(state, group, gate)):
             if _holds_its_place(state, found):
                 yield state.request(job, found)
 
@@ -62,7 +67,14 @@ def plan(
         )
     else:
         gate = Gate(state.cluster, state.ends, passed, boot, kept)
-    walk = Walk(state.line, state.jobs, lambda group: _within(state, group, gate.ways))
+    news = News(state, kept)
+    walk = Walk(
+        state.line,
+        state.jobs,
+        lambda group: _within(state, group, gate, news),
+        news.fresh,
+        lambda group: news.among(group) is not None,
+    )
     stopped: set[str] = set()
     while (candidate := walk.next()) is not None:
         job, found = candidate
@@ -85,6 +97,8 @@ def plan(
     if room is not None:
         room.reserved = gate.reservation is not None
         yield from make_room(state, room, at, boot)
+    if gate.reservation is None and not isinstance(gate, Calendar):
+        news.settle(kept)
 
 
 def _is_careful(state: State) -> bool:
@@ -110,15 +124,66 @@ def _holds_its_place(state: State, found: JobClass) -> bool:
     """Whether nobody behind it may delay the head of this class."""
     gaps = state.gaps(found.queue)
     if gaps is Gaps.OVERDUE:  # one with a time limit cannot count on others making room in time
-        return found.place[1] == OVERDUE or found.key[4] is not None
+        return found.place[1] <= LONG_AGO or found.key[4] is not None
     return gaps is not Gaps.ANYBODY
 
 
-def _within(state: State, group: Group, there: Callable[[Request], list[Amounts]]) -> list[Amounts]:
+class News:
+    """What has changed since everybody who waits was looked at, so that others may fit now."""
+
+    def __init__(self, state: State, kept: Kept) -> None:
+        self.state, line = state, state.line
+        self.known = line.settled and len(line.fresh) <= MOST_FRESH
+        """Whether nobody but the fresh ones has room elsewhere than on machines that changed."""
+        self.fresh = list(line.fresh.values()) if self.known else []
+        line.settled = False  # unless this pass comes to its end
+        self._nodes = _nodes_of(kept)
+
+    def among(self, group: Group) -> Iterable[str] | None:
+        """The machines on which alone jobs of a group may have room; None: any."""
+        if not self.known or self.state.gaps(group.queue) not in (Gaps.ANYBODY, Gaps.OVERDUE):
+            return None
+        queue, ask = self.state.rest.queues.get(group.queue), group.shape.gpus
+        if queue is not None and (queue.max_running is not None or queue.max_gpus is not None):
+            return None
+        if ask is not None and ask.most is not None:  # how many it may have depends on others
+            return None
+        return self.state.cluster.grown
+
+    def settle(self, kept: Kept) -> None:
+        """Everybody was looked at, and there was no room but what is kept for somebody."""
+        state = self.state
+        state.cluster.grown.clear()
+        state.cluster.grown.update(self._nodes | _nodes_of(kept))
+        state.line.fresh.clear()
+        state.line.settled = True
+
+
+def _nodes_of(kept: Kept) -> dict[str, None]:
+    return {part.node: None for _, _, placement in kept for part in placement.parts}
+
+
+def _within(state: State, group: Group, gate: Gate, news: News) -> Enough:
     """What there is for a group's jobs, as far as the limits of their queue allow it."""
     gpus, shape = state.gpus_left(group.queue), group.shape
     if gpus is None or gpus < 0:
-        return []
+        return _nothing
+    there = gate.ways(shape, news.among(group))
     if gpus == inf or shape.gpus is None:
-        return there(shape)
-    return [(min(gpus, way[0]), *way[1:]) for way in there(shape)]
+        return there
+    return lambda asked: asked[0] <= gpus and there(asked)
+
+
+def _holders(state: State, group: Group, gate: Gate) -> Enough:
+    """Who of a group may hold its place before others; those who are overdue are known anyway."""
+    gpus, shape, gaps = state.gpus_left(group.queue), group.shape, state.gaps(group.queue)
+    if gpus is None or gpus < 0 or gaps is Gaps.ANYBODY:
+        return _nothing
+    someday = gate.someday(shape)
+    limit = LONGEST if gaps is Gaps.OVERDUE else inf
+    least = gpus if shape.gpus is not None else inf
+    return lambda asked: asked[-1] <= limit and asked[0] <= least and someday(asked)
+
+
+def _nothing(_: Amounts) -> bool:
+    return False

@@ -18,8 +18,9 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.ends import Ends
-from stoker.core.policy.order import JobClass, Key, ReadyLine
-from stoker.core.policy.rank import OVERDUE, Known, gpus_of, rank
+from stoker.core.policy.ground import note
+from stoker.core.policy.order import LONG_AGO, JobClass, Key, ReadyLine
+from stoker.core.policy.rank import Known, gpus_of, rank
 from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
 from stoker.core.policy.share import can_stop, reserved
 from stoker.core.policy.shelf import Place
@@ -123,7 +124,8 @@ class State:
         self.flexible: dict[int, None] = {}
         """Those of them who wait; some may wait no longer."""
         self.allotted: dict[int, int] = {}
-        """How many GPUs they and others were dealt in the last round. Dealt anew after a restart."""
+        """How many GPUs those were dealt in the last round who have yet to get them, elastic or not.
+        Dealt anew after a restart."""
         self.dealt_at = -inf
         """When that was."""
         self.deal_at = inf
@@ -395,6 +397,7 @@ class State:
     def enter(self, job: Job) -> None:
         """A job comes to memory."""
         self.jobs[job.id] = job
+        note(self.cluster, self.specs[job.spec].request)
         self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
         self.touched.add(job.id)
 
@@ -547,7 +550,7 @@ class State:
                 self._admit(job, at)
                 seat = self.line.seat(job)
                 worst = next(self.victims.worst_first(), None)
-                late = seat[1] == OVERDUE
+                late = seat[1] <= LONG_AGO
                 self.line.stirred = stirred or late or self._may_displace(seat, worst)
             elif id in self.stoppable:
                 self.stand_anew(job, at)

@@ -58,6 +58,8 @@ class Diary:
         self.since: dict[int, float] = {}
         self.pieces: list[Piece] = []
         self.held = 0.0
+        self.shared: dict[tuple[str, str], int] = {}
+        """How many share each GPU."""
         self.use, self.queue = Curve(), Curve()
         self.ended = 0
 
@@ -69,7 +71,7 @@ class Diary:
                 user=load.user, queue=load.queue,
             )  # fmt: skip
         self.since[id] = at
-        self.held += placement.gpu_amount / 1000
+        self.held += placement.gpu_amount / 1000 - self._with_others(placement, +1)
 
     def over(
         self, id: int, load: Load, at: float, placement: Placement | None, ended: bool
@@ -80,6 +82,8 @@ class Diary:
         result.ran += at - since
         result.service += (at - since) * gpus
         self.held -= gpus
+        if placement is not None:
+            self.held += self._with_others(placement, -1)
         if placement is not None and len(self.pieces) < self.most:
             self._draw(id, since, at, placement)
         if ended:
@@ -88,6 +92,18 @@ class Diary:
             self.ended += 1
         else:
             result.preemptions += 1
+
+    def _with_others(self, placement: Placement, step: int) -> int:
+        """How many of its GPUs are held by others as well, when it comes or has gone."""
+        found = 0
+        for part in placement.parts:
+            for take in part.takes:
+                if take.shares:
+                    gpu = (part.node, take.device)
+                    before = self.shared.get(gpu, 0)
+                    self.shared[gpu] = before + step
+                    found += min(before, before + step) > 0
+        return found
 
     def _draw(self, id: int, begin: float, end: float, placement: Placement) -> None:
         for part in placement.parts:

@@ -88,7 +88,8 @@ class Kinds:
 
     def _paces(self, load: Load) -> Iterator[tuple[str, float]]:
         """Steps per second on each model on which it runs at all."""
-        assert load.speed is not None and load.steps is not None
+        assert load.speed is not None
+        assert load.steps is not None
         gpus = int(load.gpus)
         machines = -(-gpus // self.per_node)
         for model in self.models:

@@ -27,7 +27,8 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         alone = family.pace(gpus, model)
         others = neighbours(state, job) if progress is not None and progress.shared else []
         if others and alone is not None:  # how fast it is beside them says nothing of it alone
-            family, seconds = _beside(state, family, model, others, event.seconds, alone), alone.epoch
+            seconds = alone.epoch
+            family = _beside(state, family, model, others, event.seconds, alone)
         else:
             seconds = event.seconds
             family = estimate.paced(family, gpus, model, seconds, event.step)

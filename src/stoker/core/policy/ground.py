@@ -42,16 +42,20 @@ def is_plain(request: Request) -> bool:
 
 
 def is_coarse(request: Request) -> bool:
-    """Whether it wants whole GPUs of any make, and nothing else."""
+    """Whether it wants whole GPUs of any make and nothing else, or none at all."""
+    ask = request.gpus
+    if ask is None or not ask.amount:
+        return True
     if request.cpus or request.memory or request.named:
         return False
-    ask = request.gpus
-    return ask is not None and not (ask.amount % THOUSAND or ask.model or ask.min_vram)
+    return not (ask.amount % THOUSAND or ask.model or ask.models or ask.min_vram)
 
 
 def made_for(facts: DeviceFacts, ask: GpuAsk) -> bool:
     """Whether a GPU of this make is of the kind that was asked for."""
     if ask.model and ask.model not in (facts.model or "").lower():
+        return False
+    if ask.models and not any(each in (facts.model or "").lower() for each in ask.models):
         return False
     return not (ask.min_vram and (facts.memory or 0) < ask.min_vram * NOMINAL)
 
@@ -70,7 +74,7 @@ def ask_of(cluster: Cluster, request: Request) -> Ask:
 def _ask(cluster: Cluster, request: Request) -> Ask:
     ask = request.gpus
     models: tuple[str, ...] = ()
-    if ask is not None and (ask.model or ask.min_vram):
+    if ask is not None and (ask.model or ask.models or ask.min_vram):
         models = tuple(sorted(name for name, make in cluster.makes.items() if made_for(make, ask)))
         models = () if len(models) == len(cluster.makes) else models or (NOWHERE,)
     named = tuple((name, amount) for name, amount in request.named if amount)
@@ -80,7 +84,7 @@ def _ask(cluster: Cluster, request: Request) -> Ask:
 
 def note(cluster: Cluster, request: Request) -> None:
     """Somebody asks for this: what is usually asked for says where it is best put."""
-    if is_plain(request) and not is_coarse(request):
+    if is_plain(request):
         cluster.typical.note(ask_of(cluster, request))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from math import inf
 
 from stoker.core.job import Job
+from stoker.core.policy.ground import is_plain
 from stoker.core.policy.place import amounts, shape_of
-from stoker.core.policy.shelf import START, Amounts, Place, Shelf, content
+from stoker.core.policy.rank import OVERDUE
+from stoker.core.policy.shelf import START, Amounts, Enough, Place, Shelf
 from stoker.core.request import Request
 
 Key = tuple[Request | None, int, str, int, int | None, str]
@@ -43,14 +45,9 @@ class JobClass:
         self.group: Group | None = None
         """Where it is found by what it asks for; None if only by itself."""
         self.amounts: Amounts = ()
-        """What it asks for, and for how long, if it is in a group."""
-
-    def join(self, group: Group) -> None:
-        """From now on it is found by what it asks for."""
-        request, limit = self.request, self.key[4]
-        assert request is not None
-        self.group = group
-        self.amounts = (*amounts(request), inf if limit is None else limit)
+        """What it asks for, and for how long, if that decides alone whether it has room."""
+        if self.request is not None and only_amounts_count(key):
+            self.amounts = (*amounts(self.request), inf if key[4] is None else key[4])
 
     @property
     def place(self) -> Place:
@@ -75,6 +72,8 @@ class JobClass:
                 heappush(turns, (heap[below], below))
 
 
+LONG_AGO = OVERDUE / 2
+"""Whoever stands before this has waited too long, whatever its owner has had."""
 FEW = 8
 """So many classes of one kind are looked at one by one: quicker than any search."""
 
@@ -92,8 +91,10 @@ class Group:
 def only_amounts_count(key: Key) -> bool:
     """Whether the amounts it asks for decide alone if a class has room."""
     request, _, _, array, _, _ = key
-    if request is None or array or request.exclusive or request.machines > 1:
+    if request is None or array or request.exclusive:
         return False
+    if request.machines > 1:
+        return is_plain(request)
     return request.gpus is None or request.gpus.share is None
 
 
@@ -119,6 +120,12 @@ class ReadyLine:
         """Entries of heaps, none of them the first of one, whose jobs are not ready any more."""
         self.stirred = False
         """Whether something has changed since the last plan that could let a job start."""
+        self.settled = False
+        """Whether there was no room for any class but the fresh ones, when all were looked at."""
+        self.fresh: dict[Key, JobClass] = {}
+        """Classes that nobody has looked at yet."""
+        self.overdue: dict[Key, JobClass] = {}
+        """Classes of groups whose heads have waited too long."""
         self._first: Job | None = None
 
     def __len__(self) -> int:
@@ -209,7 +216,7 @@ class ReadyLine:
         return by * self.weights.get(found.queue, 1.0)
 
     def _open(self, key: Key) -> JobClass:
-        found = self.classes[key] = self.single[key] = JobClass(key)
+        found = self.classes[key] = self.single[key] = self.fresh[key] = JobClass(key)
         if user := key[5]:
             found.handicap = self._weighed(found, self.handicaps.get(user, 0.0))
             self.users.setdefault(user, {})[key] = found
@@ -229,12 +236,13 @@ class ReadyLine:
     def _join(self, classes: list[JobClass], group: Group) -> None:
         for found in classes:
             del self.single[found.key]
-            found.join(group)
+            found.group = group
             if found.heap:
                 self._shelve(found)
 
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
+        self.fresh.pop(found.key, None)
         if user := found.key[5]:
             del self.users[user][found.key]
             if not self.users[user]:
@@ -251,15 +259,17 @@ class ReadyLine:
             if not self.few[name]:
                 del self.few[name]
 
-    @staticmethod
-    def _shelve(found: JobClass) -> None:
+    def _shelve(self, found: JobClass) -> None:
         if found.group is not None:
-            found.group.shelf.put(found.place, found.amounts, found)
+            place = found.place
+            found.group.shelf.put(place, found.amounts, found)
+            if place[1] <= LONG_AGO:
+                self.overdue[found.key] = found
 
-    @staticmethod
-    def _unshelve(found: JobClass) -> None:
+    def _unshelve(self, found: JobClass) -> None:
         if found.group is not None and found.heap:
             found.group.shelf.take(found.place, found.amounts)
+            self.overdue.pop(found.key, None)
 
 
 def _kind(found: JobClass) -> tuple[Request, str]:
@@ -268,8 +278,8 @@ def _kind(found: JobClass) -> tuple[Request, str]:
     return shape_of(found.request), found.queue
 
 
-Ways = Callable[[Group], list[Amounts]]
-"""What there is for the jobs of a group: those that one of these suffices for, and only those."""
+Ways = Callable[[Group], Enough]
+"""What there is for the jobs of a group: whether so much, with such a time limit."""
 Turn = tuple[Place, Amounts, JobClass]
 
 
@@ -280,18 +290,46 @@ class Walk:
     good, and who comes next in a group needs to be known only when it is the group's turn.
     """
 
-    def __init__(self, line: ReadyLine, jobs: dict[int, Job], ways: Ways) -> None:
-        self.line, self.jobs, self.ways = line, jobs, ways
-        self.known: dict[Group, list[Amounts]] = {}
+    def __init__(
+        self,
+        line: ReadyLine,
+        jobs: dict[int, Job],
+        ways: Ways,
+        fresh: Iterable[JobClass] = (),
+        sure: Callable[[Group], bool] = lambda group: False,
+    ) -> None:
+        """`fresh`: classes for which there may be more than `ways` says.
+
+        `sure`: whether of a few classes those are left out for which there is not enough.
+        """
+        self.line, self.jobs, self.ways, self.sure = line, jobs, ways, sure
+        self.known: dict[Group, Enough] = {}
         """What there is for each group, until something is taken."""
         self.at: Place = START
-        self.turns: list[Turn] = [(each.place, (), each) for each in line.single.values()]
+        self.fresh = set(fresh)
+        self._unfit: list[Turn] = []
+        self.turns: list[Turn] = []
+        self._enter_singles()
         heapify(self.turns)
         for group in line.groups.values():
             self._look(group)
         self._last: Group | None = None
-        self._unfit: list[Turn] = []
         self._asked: Place = START
+
+    def _enter_singles(self) -> None:
+        left_out: set[JobClass] = set()
+        for name, classes in self.line.few.items():
+            kind = Group(*name)
+            if self.sure(kind):
+                enough = self.ways(kind)
+                left_out.update(
+                    each
+                    for each in classes
+                    if each not in self.fresh and not enough(each.amounts)
+                )
+        for each in self.line.single.values():
+            (self._unfit if each in left_out else self.turns).append((each.place, (), each))
+        self.turns += [(each.place, (), each) for each in self.fresh if each.group is not None]
 
     def next(self) -> tuple[Job, JobClass] | None:
         """The next candidate; of a single class no other comes, unless `again` is said."""
@@ -300,9 +338,12 @@ class Walk:
             self._last = None
         while self.turns:
             place, asked, found = heappop(self.turns)
-            group = found.group
-            if group is not None and not any(content(asked, way) for way in self._there(group)):
+            group = found.group if asked else None
+            stands = found.heap and found.place == place
+            if group is not None and not (stands and self._there(group)(asked)):
                 self._look(group)  # somebody before it took what it would have needed
+                continue
+            if not stands:
                 continue
             self.at, self._last = place, group
             return self.jobs[found.heap[0][2]], found
@@ -311,7 +352,7 @@ class Walk:
     def again(self, found: JobClass) -> None:
         """A job of this class was started: look at the next one."""
         self.known.clear()
-        if found.group is None and found.heap:
+        if found.heap and (found.group is None or found in self.fresh):
             heappush(self.turns, (found.place, (), found))
 
     def unfit(self, found: JobClass) -> None:
@@ -321,23 +362,32 @@ class Walk:
             self._unfit.append((found.place, (), found))
 
     def passed(self, ways: Ways) -> Iterator[tuple[Job, JobClass]]:
-        """Who had no room since this was last asked, in order; of a group, if this is enough."""
+        """Who had no room since this was last asked, in order; of a group, if this is enough.
+
+        Those of a group who are overdue in any case.
+        """
         after, self._asked = self._asked, self.at
-        turns, self._unfit = self._unfit, []
+        turns = self._unfit
         heapify(turns)
         for group in self.line.groups.values():
             if group.shelf.earliest < self.at:
                 _enter(turns, group.shelf.first(after, ways(group)))
+        for found in self.line.overdue.values():
+            if after < found.place < self.at:
+                heappush(turns, (found.place, (), found))
         while turns and turns[0][0] < self.at:
-            place, _, found = heappop(turns)
+            place, asked, found = heappop(turns)
+            if not found.heap or found.place != place:
+                continue
             yield self.jobs[found.heap[0][2]], found
-            if found.group is not None:
+            if asked and found.group is not None:
                 _enter(turns, found.group.shelf.first(place, ways(found.group)))
+        self._unfit = [turn for turn in turns if not turn[1]]
 
     def _look(self, group: Group) -> None:
         _enter(self.turns, group.shelf.first(self.at, self._there(group)))
 
-    def _there(self, group: Group) -> list[Amounts]:
+    def _there(self, group: Group) -> Enough:
         found = self.known.get(group)
         if found is None:
             found = self.known[group] = self.ways(group)

@@ -26,6 +26,8 @@ from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, format_amount
 
 MOST_CHOICES = 1000
+MOST_OVERLAID = 256
+"""If a ledger says of more machines than these that they stand otherwise, all are looked at."""
 MOST_QUESTIONS, MOST_STANDINGS = 4096, 65536
 """So many questions, and so many kinds of machines for each, are remembered with their answer."""
 
@@ -47,6 +49,8 @@ def place(cluster: Cluster, request: Request) -> Placement | None:
 def _by_the_index(cluster: Cluster, request: Request) -> bool:
     """Whether machines are found by what is left on them, not by looking at all kinds of them."""
     if len(cluster.true.nodes) == 1 or not is_plain(request):
+        return False
+    if len(cluster.overlaid()) > MOST_OVERLAID:
         return False
     return not (is_coarse(request) and cluster.is_coarse())
 
@@ -356,11 +360,7 @@ def usable(device: Device, ask: GpuAsk) -> bool:
 def suits(device: Device, ask: GpuAsk) -> bool:
     """Whether this GPU is of the kind that was asked for, free or not."""
     facts = device.facts
-    if ask.model and ask.model not in (facts.model or "").lower():
-        return False
-    if ask.models and not any(each in (facts.model or "").lower() for each in ask.models):
-        return False
-    if ask.min_vram and (facts.memory or 0) < ask.min_vram * NOMINAL:
+    if not made_for(facts, ask):
         return False
     if ask.memory is not None and (facts.memory or 0) < ask.memory:
         return False

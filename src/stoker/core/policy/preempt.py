@@ -14,9 +14,8 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic, rounds
 from stoker.core.policy.backfill import keep, reserve
-from stoker.core.policy.order import Heads, JobClass
-from stoker.core.policy.place import machines_for, place
-from stoker.core.policy.rank import OVERDUE
+from stoker.core.policy.order import LONG_AGO, Heads, JobClass
+from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request
@@ -219,7 +218,7 @@ class _Blocked:
     def add(self, found: JobClass, seat: Place, request: Request) -> None:
         """Nobody can make room for this one."""
         gaps = self.state.gaps(found.queue)
-        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or seat[1] == OVERDUE):
+        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or seat[1] <= LONG_AGO):
             self.requests.append(request)
         if gaps is Gaps.NOBODY:
             self.queues.add(found.queue)
@@ -365,11 +364,33 @@ def _choose(
         tally.count(offer, +1)
         if len(tally.enough) < more:
             continue
+        if request.machines == 1:
+            mine = _who_suffice(later, request, offer, list(offers.values()), tally)
+            if mine:
+                return _without_the_needless(later, request, mine)
+            continue
         useful = [each for each in offers.values() if not tally.enough.isdisjoint(_nodes_of(each))]
         _enter(later, useful)
         if place(later, request) is not None:
             return _without_the_needless(later, request, useful)
         _undo(later, useful)
+    return []
+
+
+def _who_suffice(
+    later: Shadow, request: Request, last: Offer, offers: list[Offer], tally: _Tally
+) -> list[Offer]:
+    """Of those thought of, those on a machine where the last of them makes a difference.
+
+    They are entered in the ledger, if that is enough for a request for one machine.
+    """
+    for name in _nodes_of(last) & tally.enough:
+        mine = [each for each in offers if name in _nodes_of(each)]
+        _enter(later, mine)
+        node = later.node(name)
+        if node is not None and fit(node, request) is not None:
+            return mine
+        _undo(later, mine)
     return []
 
 

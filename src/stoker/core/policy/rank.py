@@ -106,10 +106,10 @@ def patience_of(rules: Policy, left: float) -> float:
 def left_of(known: Known, at: float) -> Left:
     """How long a job needs from now on, by what its policy believes."""
     job, spec, rules = known.job, known.spec, known.rules
-    if rules.knows is Knows.SAID:
-        said = spec.training.expected if spec.training is not None else None
-        return Left(max((said or 0) - attained(job, at), 0.0), 0.0, inf)
-    grain = log2(rules.grain)
+    said = spec.training.expected if spec.training is not None else None
+    if rules.knows is Knows.SAID and said is not None:
+        return Left(max(said - attained(job, at), 0.0), 0.0, inf)
+    grain = log2(max(rules.grain, 1.0))
     if rules.knows is Knows.MEASURED:
         measured = remaining(known.families, known.cluster, job, spec, at)
         if measured is not None:
@@ -126,19 +126,21 @@ def _unmeasured(job: Job, rules: Policy, at: float, grain: float) -> Left:
     guess = max(MANY * had, rules.floor)
     if job.placement is None or job.started_at is None:
         return Left(guess, grain, rules.ageing)
-    step = floor(log2(guess / rules.floor) / GUESSED)
-    guess = rules.floor * 2 ** (step * GUESSED)
-    more = rules.floor * 2 ** ((step + 1) * GUESSED)
+    least = max(rules.floor, LEAST)
+    step = floor(log2(max(guess, least) / least) / GUESSED)
+    guess = least * 2 ** (step * GUESSED)
+    more = least * 2 ** ((step + 1) * GUESSED)
     return Left(guess, grain, rules.ageing, at + max(more / MANY - had, SOON))
 
 
 def _age(waits: float, left: Left) -> tuple[float, float]:
     """By how much a job stands further in front for having waited, and when it is a step more."""
-    if left.ageing == inf:
+    if not 0 < left.ageing < inf:
         return 0.0, inf
     scale = left.ageing * max(left.seconds, LEAST)
-    age = _down(log2(1 + waits / scale), left.grain)
-    return age, scale * (2 ** (age + left.grain) - 1)
+    grain = left.grain or 1.0
+    age = _down(log2(1 + waits / scale), grain)
+    return age, scale * (2 ** (age + grain) - 1)
 
 
 def _down(level: float, grain: float) -> float:

@@ -60,14 +60,17 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
 
     `later` is the ledger as it will be when all have stopped who were asked to.
     """
+    between = state.dealt_at <= at < state.dealt_at + ROUND
     for id in [id for id in state.flexible if id not in state.line]:
         del state.flexible[id]
+    if between and not state.flexible and state.deal_at < inf:
+        return
     waiting = [id for id in state.flexible if takes_part(state, state.jobs[id])]
     running = [job for job in state.elastic.values() if takes_part(state, job)]
     if not (waiting or running):
         state.allotted.clear()
         return
-    if 0 <= at - state.dealt_at < ROUND:
+    if between:
         state.deal_at = state.dealt_at + ROUND
         if all(id in state.allotted for id in waiting):
             return
@@ -83,7 +86,9 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
     state.allotted |= allot((share for _, share in shares), gpus, machine)
     for job in running:
         now, then = _held(job), state.allotted[job.id]
-        if then < now:
+        if then == now:
+            del state.allotted[job.id]
+        elif then < now:
             why = f"others make more of {now - then} of its GPUs" if then else "shorter jobs wait"
             yield _ask(job, why, at, boot, then or None)
 
@@ -112,6 +117,7 @@ def grow(state: State, now: Cluster, at: float, boot: float) -> Iterator[StopAsk
             there = place(now, elastic.sized(request, gpus, machine)) if 2 * gpus >= most else None
             if there is not None:
                 now.take(there)
+                state.allotted[id] = gpus
                 yield _ask(job, _sooner(state, job, gpus, at), at, boot, gpus)
                 break
         else:
@@ -129,9 +135,11 @@ def _sooner(state: State, job: Job, gpus: int, at: float) -> str:
 
 def sees_to(state: State, job: int) -> bool:
     """Whether one who waits need not ask others for room, since a round does."""
+    if job in state.flexible and takes_part(state, state.jobs[job]):
+        return True
     if job not in state.allotted:
         return False
-    if job in state.flexible or state.deal_at < inf:
+    if state.deal_at < inf:
         return True
     stops = (each.progress.stop for each in state.leaving.values() if each.progress is not None)
     return any(stop is not None and stop.by is None for stop in stops)

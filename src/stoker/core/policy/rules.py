@@ -71,7 +71,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Jobs are told apart by what they need in steps of this ratio."""
     ageing: float = 30.0
     """One that has waited so many times what it needs stands as if it needed half."""
-    hysteresis: float = 3.0
+    hysteresis: float = 4.5
     """A running job makes room for one that needs so many times less."""
     quantum: float = 0.0
     """Seconds that an attempt has for itself before it is asked to make room."""

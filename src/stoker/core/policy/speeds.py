@@ -12,7 +12,7 @@ from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
 
-COMPANY = 0.65
+COMPANY = 0.9
 """What is taken to be left of its speed beside one of whom nothing is known: worth a try."""
 
 
@@ -42,6 +42,7 @@ class Speeds:
         families = state.rest.families.values()
         self.typical = match.usual(known for each in families for known in _by_gpus(each))
         self.gpus = sum(self.supply.values())
+        self._ratios: dict[tuple[str, int, tuple[str, ...]], dict[str, float]] = {}
 
     def of(self, job: Job, request: Request) -> Pace:
         """How long a job needs from now on."""
@@ -53,6 +54,13 @@ class Speeds:
         if ask is None or not ask.amount:
             return Pace(name, 0, {"": left}, cost)
         gpus, kinds = -(-ask.amount // THOUSAND) * request.machines, ask.kinds
+        ratios = self._ratios.get((name, gpus, kinds))
+        if ratios is None:
+            ratios = self._ratios[name, gpus, kinds] = self._compare(family, gpus, kinds)
+        return Pace(name, gpus, {model: left * each for model, each in ratios.items()}, cost)
+
+    def _compare(self, family: Family, gpus: int, kinds: tuple[str, ...]) -> dict[str, float]:
+        """How long it takes on each model that will do; where it is measured to be fastest, 1.0."""
         models = [
             model
             for model in self.supply
@@ -65,8 +73,7 @@ class Speeds:
         ratios = match.expected(measured, self.typical, models)
         ratios = ratios or {model: self.typical.get(model, 1.0) for model in models}
         least = min(measured.values(), default=min(ratios.values(), default=1.0))
-        seconds = {model: left * each / least for model, each in ratios.items()}
-        return Pace(name, gpus, seconds, cost)
+        return {model: each / least for model, each in ratios.items()}
 
     def share(self, mine: str, other: str, model: str) -> float:
         """What is left of the speed of one family beside another."""

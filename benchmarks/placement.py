@@ -1,0 +1,135 @@
+"""How much of a cluster's GPUs can be given out, when jobs come that nobody knew of.
+
+The experiment of FGD (USENIX ATC '23) on the product's own ledger: the pods of Alibaba's `openb`
+tables are drawn with replacement until they ask for 130 % of the cluster's GPUs, and arrive one
+after another. None ends; whoever has no room is turned away. The figure is the share of all GPUs
+that is allocated at the moment at which those who have arrived ask for as many as there are.
+`python -m benchmarks.placement DIRECTORY [--quick]` runs this measure alone; the directory holds
+the table of pods and that of machines.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import median, percentile, table
+from stoker.core.cluster import Cluster, NodeFacts
+from stoker.core.policy.ground import note
+from stoker.core.policy.place import place
+from stoker.core.request import GPU, GpuAsk, Request
+from stoker.core.units import THOUSAND
+from stoker.simulate.traces import openb
+from stoker.simulate.workload import Load
+
+SEEDS = 10
+FGD = 95.23
+"""Per cent, as published for FGD on the same tables."""
+ARRIVING = 1.3
+"""So many times the cluster's GPUs are asked for in all."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One order of arrival."""
+
+    seed: int
+    allocated: float
+    """Per cent of all GPUs, when as many have been asked for as there are."""
+    in_the_end: float
+    turned_away: int
+    median_us: float
+    p99_us: float
+
+
+def measure(directory: Path, seeds: int = SEEDS) -> dict[str, Any]:
+    """Several orders of arrival, and their mean."""
+    pods, machines = read(directory)
+    print(f"\nPlacement: {len(pods)} pods to draw from, {len(machines)} machines\n")
+    rounds = [arrivals(pods, machines, seed) for seed in range(seeds)]
+    head = ["seed", "allocated %", "in the end %", "turned away", "median µs", "p99 µs"]
+    print(table(head, [row(each) for each in rounds]))
+    mean = sum(each.allocated for each in rounds) / len(rounds)
+    print(f"mean of {len(rounds)}: {mean:.2f} % (FGD, as published: {FGD} %)")
+    return {"rounds": [asdict(each) for each in rounds], "mean": mean, "fgd": FGD}
+
+
+def row(each: Round) -> list[str]:
+    """A line of the table."""
+    return [
+        str(each.seed), f"{each.allocated:.2f}", f"{each.in_the_end:.2f}", str(each.turned_away),
+        f"{each.median_us:.0f}", f"{each.p99_us:.0f}",
+    ]  # fmt: skip
+
+
+def read(directory: Path) -> tuple[list[Request], list[NodeFacts]]:
+    """What pods ask for, and what machines have."""
+    tables = sorted(directory.rglob("*pod_list*.csv*"))
+    if len(tables) != 1:
+        raise SystemExit(f"{directory} must hold one table of pods (*pod_list*.csv).")
+    workload = openb.read(tables[0])
+    return [request(load) for load in workload.jobs], list(workload.nodes)
+
+
+def request(load: Load) -> Request:
+    """A pod as a request."""
+    models = tuple(model.lower() for model in load.models)
+    ask = GpuAsk(round(load.gpus * THOUSAND), models=models)
+    return Request(
+        gpus=ask if ask.amount else None, cpus=round(load.cpus * THOUSAND), memory=load.ram
+    )
+
+
+def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> Round:
+    """One order of arrival, to its end."""
+    cluster = Cluster()
+    for facts in machines:
+        cluster.join(facts, ())
+    capacity = THOUSAND * sum(len(facts.types.get(GPU, ())) for facts in machines)
+    arrived = given = refused = 0
+    allocated: float | None = None
+    samples = []
+    for each in drawn(pods, random.Random(seed), ARRIVING * capacity):
+        begin = time.thread_time()
+        note(cluster, each)
+        found = place(cluster, each)
+        if found is not None:
+            cluster.take(found)
+        samples.append((time.thread_time() - begin) * 1e6)
+        given += each.gpu_amount if found is not None else 0
+        refused += found is None
+        arrived += each.gpu_amount
+        if arrived >= capacity and allocated is None:
+            allocated = 100 * given / capacity
+    assert allocated is not None
+    return Round(
+        seed, allocated, 100 * given / capacity, refused, median(samples), percentile(samples, 99)
+    )
+
+
+def drawn(pods: list[Request], dice: random.Random, gpus: float) -> Iterator[Request]:
+    """Pods with replacement until so many GPUs are asked for, in any order."""
+    chosen, asked = [], 0
+    while asked < gpus:
+        chosen.append(dice.choice(pods))
+        asked += chosen[-1].gpu_amount
+    dice.shuffle(chosen)
+    yield from chosen
+
+
+def main() -> int:
+    """This measure alone."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
+    parser.add_argument("directory", type=Path, help="where the tables are")
+    parser.add_argument("--quick", action="store_true", help="only one order of arrival")
+    options = parser.parse_args()
+    measure(options.directory, 1 if options.quick else SEEDS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Jobs of known kinds in virtual time: GPUs that differ, and company that slows both down."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.core.cluster import NodeFacts
+from stoker.simulate.outcome import Run
+from stoker.simulate.replay import Replay
+from stoker.simulate.traces import gavel
+from stoker.simulate.traces.sizing import box
+from stoker.simulate.workload import Load, Speed, Workload
+
+SAMPLE = Path(__file__).parent / "traces" / "gavel" / "jobs.trace"
+
+
+class Table:
+    """So fast on each model, and so much of it is left in company."""
+
+    def __init__(self, left: float, **rates: float) -> None:
+        self.left, self.rates = left, rates
+
+    def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
+        return self.rates.get(model, 0.0)
+
+    def beside(self, other: Speed, model: str) -> float:
+        return self.left
+
+
+def load(seconds: float, left: float, name: str = "one", at: float = 0.0, **rates: float) -> Load:
+    speed = Table(left, **rates)
+    return Load(at=at, seconds=seconds, name=name, models=tuple(rates), speed=speed, steps=seconds)
+
+
+def played(jobs: list[Load], nodes: list[NodeFacts], policy: str = "planner") -> Run:
+    run = Replay(Workload(title="", jobs=jobs, families=True), nodes, policy).run()
+    assert not run.unfinished
+    return run
+
+
+def ends(run: Run) -> list[float]:
+    return [result.end for result in run.results]
+
+
+def test_two_who_share_slow_each_other_down_until_one_is_over() -> None:
+    # At 0.8 of their speed the first is done with its 800 s after 1000 s; the other has done as
+    # much, and does the 800 s that are left to it alone.
+    jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, v100=1.0)]
+    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([1000.0, 1800.0])
+
+
+def test_one_who_comes_later_shares_from_then_on() -> None:
+    # 300 s alone, then 500 s of work at 0.8 of its speed.
+    jobs = [load(800.0, 0.8, v100=1.0), load(1600.0, 0.8, at=300.0, v100=1.0)]
+    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([925.0, 2025.0])
+
+
+def test_two_who_do_not_get_more_done_together_take_turns() -> None:
+    jobs = [load(800.0, 0.5, v100=1.0), load(1600.0, 0.5, v100=1.0)]
+    assert ends(played(jobs, [box("a", 1, "v100")])) == pytest.approx([800.0, 2400.0])
+
+
+def test_a_gpu_that_two_share_is_in_use_once() -> None:
+    jobs = [load(800.0, 0.8, v100=1.0), load(800.0, 0.8, v100=1.0)]
+    assert max(used for _, used in played(jobs, [box("a", 1, "v100")]).in_use) == 1.0
+
+
+def test_a_slow_gpu_takes_longer() -> None:
+    jobs = [load(800.0, 0.0, v100=1.0, k80=0.25)]
+    assert ends(played(jobs, [box("a", 1, "k80")])) == pytest.approx([3200.0])
+
+
+@pytest.mark.parametrize("policy", ["fifo", "backfill", "srsf", "tiresias", "planner", "makespan"])
+def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
+    nodes = [box("a", 4, "v100"), box("b", 4, "p100"), box("c", 4, "k80")]
+    workload = gavel.read(SAMPLE)
+    first, second = (Replay(workload, nodes, policy, pieces=100).run() for _ in range(2))
+    assert first.unfinished == 0
+    assert first.results == second.results
+    for piece in first.pieces:
+        models = workload.jobs[piece.job].models
+        assert ("v100", "p100", "k80")[piece.node] in models

@@ -1,0 +1,377 @@
+"""Workloads replayed: what theory says of the policies, and what holds whatever comes."""
+
+from collections.abc import Iterator
+from math import inf
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core import cycle
+from stoker.core import events as e
+from stoker.core.policy.backfill import GRACE, keep, reserve
+from stoker.core.policy.place import place
+from stoker.core.policy.rank import patience_of
+from stoker.core.policy.rules import POLICIES, policy
+from stoker.core.state import State
+from stoker.engine import Engine, Moment
+from stoker.simulate import replay as simulator
+from stoker.simulate.outcome import Result, Run
+from stoker.simulate.replay import Assumed, Replay, replay
+from stoker.simulate.traces.sizing import machines
+from stoker.simulate.workload import Load, Workload
+from stoker.store.memory import MemoryStore
+
+FREE = Assumed(restart=0.0, checkpoint=1.0)
+"""Stopping costs nothing, as theory has it."""
+ORACLES = ("sjf", "srtf", "srsf")
+SMALL = 1e-6
+
+
+def played(
+    jobs: list[Load], cluster: str, name: str, assumed: Assumed = FREE, **more: float
+) -> Run:
+    return replay(Workload(title="", jobs=jobs), machines(cluster), name, more, assumed)
+
+
+def mean(run: Run) -> float:
+    assert run.unfinished == 0
+    return sum(each.took for each in run.results) / len(run.results)
+
+
+def drawn(seed: int, count: int, spread: float, sizes: tuple[int, ...] = (1,)) -> list[Load]:
+    chance = Random(seed)
+    jobs = [
+        Load(at=float(round(chance.uniform(0, spread))), gpus=chance.choice(sizes),
+             seconds=float(round(chance.lognormvariate(6, 1.5)) + 1))
+        for _ in range(count)
+    ]  # fmt: skip
+    return sorted(jobs, key=lambda job: job.at)
+
+
+# -- what theory says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_one_gpu_nothing_beats_the_shortest_remaining_time(seed: int) -> None:
+    jobs = drawn(seed, 40, 20_000)
+    best = mean(played(jobs, "1x1", "srtf"))
+    assert mean(played(jobs, "1x1", "srsf")) == pytest.approx(best)
+    for name in POLICIES:
+        if name not in {"srtf", "srsf"}:
+            assert mean(played(jobs, "1x1", name)) >= best - SMALL, name
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_all_at_once_the_shortest_first_is_the_optimum(name: str, gpus: int) -> None:
+    jobs = drawn(5, 20, 0.0)
+    free = [0.0] * gpus
+    ends = []
+    for job in sorted(jobs, key=lambda job: job.seconds):
+        first = free.index(min(free))
+        free[first] += job.seconds
+        ends.append(free[first])
+    assert mean(played(jobs, f"1x{gpus}", name)) == pytest.approx(sum(ends) / len(ends))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_knows_more_does_better(seed: int) -> None:
+    jobs = drawn(seed, 120, 10_000, (1, 1, 2, 4))
+    times = {name: mean(played(jobs, "2x4", name)) for name in ("srsf", "planner", "tiresias")}
+    times["fifo"] = mean(played(jobs, "2x4", "fifo"))
+    assert times["srsf"] <= times["planner"] <= times["fifo"]
+    assert times["srsf"] <= times["tiresias"] <= times["fifo"]
+
+
+def test_fifo_ends_in_the_order_that_anybody_can_work_out() -> None:
+    jobs = [Load(at=at, seconds=each, gpus=gpus)
+            for at, each, gpus in ((0.0, 100.0, 1), (1.0, 50.0, 2), (2.0, 10.0, 1))]  # fmt: skip
+    assert [each.end for each in played(jobs, "1x2", "fifo").results] == [100, 150, 160]
+    assert [each.end for each in played(jobs, "1x2", "skip").results] == [100, 150, 12]
+
+
+def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
+    jobs = [Load(at=0.0, seconds=10_000.0), Load(at=1250.0, seconds=100.0)]
+    run = played(jobs, "1x1", "planner", Assumed(restart=60.0, checkpoint=500.0))
+    long, short = run.results
+    assert (short.begin, short.end) == (1500.0, 1600.0)
+    assert (long.preemptions, long.end, long.ran) == (1, 10_160.0, 10_060.0)
+
+
+# -- what holds whatever comes --------------------------------------------------------------
+
+LOADS = st.lists(
+    st.builds(
+        Load,
+        at=st.integers(0, 4000).map(float),
+        seconds=st.sampled_from([5.0, 60.0, 400.0, 1500.0, 9000.0, 40_000.0]),
+        gpus=st.sampled_from([1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 0.5]),
+        steady=st.sampled_from([False, False, True]),
+        user=st.sampled_from(["ada", "bob"]),
+        priority=st.sampled_from([0, 0, 0, 1]),
+    ),
+    min_size=1,
+    max_size=14,
+).map(lambda jobs: sorted(jobs, key=lambda job: job.at))
+ALL = [name for name in POLICIES if name != "conservative"]
+"""`conservative` is tried by itself, with time limits."""
+
+
+class Watched(Replay):
+    """A replay that is looked at after every turn."""
+
+    def _turn(self, wishes: list[object]) -> None:
+        super()._turn(wishes)
+        self.no_device_is_promised_twice()
+        self.looked()
+
+    def looked(self) -> None:
+        """What else is to hold."""
+
+    def no_device_is_promised_twice(self) -> None:
+        held: dict[tuple[str, str, str], int] = {}
+        for job in self.state.running.values():
+            for part in job.placement.parts if job.placement is not None else ():
+                for take in part.takes:
+                    key = (part.node, take.type, take.device)
+                    held[key] = held.get(key, 0) + take.amount
+        for name, node in self.state.cluster.nodes.items():
+            for device in node.devices():
+                taken = held.get((name, device.type, device.name), 0)
+                assert taken <= device.facts.capacity
+                assert device.free == device.facts.capacity - taken
+
+
+class Busy(Watched):
+    """Nobody waits who would fit, unless that is kept for somebody for whom others make room."""
+
+    def looked(self) -> None:
+        state = self.state
+        ledger = state.cluster.shadow()
+        for placement in state.promises.values():
+            keep(ledger, placement)
+        for id, found in state.line.where.items():
+            assert place(ledger, state.request(state.jobs[id], found)) is None
+
+
+def whole(jobs: list[Load], run: Run) -> None:
+    """Everybody came to an end, and had what it needed."""
+    assert (run.unfinished, len(run.results)) == (0, len(jobs))
+    for each in run.results:
+        load = jobs[each.job]
+        assert each.begin >= load.at
+        assert each.ran >= load.seconds - SMALL
+        assert each.service >= load.seconds * load.gpus - SMALL
+        assert each.preemptions == 0 or not load.steady
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOADS, st.sampled_from(ALL), st.sampled_from(["1x8", "2x4", "4x2"]))
+def test_everybody_ends_and_no_device_is_given_twice(
+    jobs: list[Load], name: str, cluster: str
+) -> None:
+    watched = Watched(Workload(title="", jobs=jobs), machines(cluster), name)
+    whole(jobs, watched.run())
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOADS, st.sampled_from(["skip", "srsf", "srtf", "tiresias", "planner"]))
+def test_nothing_that_fits_waits(jobs: list[Load], name: str) -> None:
+    Busy(Workload(title="", jobs=jobs), machines("2x4"), name).run()
+
+
+@settings(max_examples=30, deadline=None)
+@given(LOADS, st.sampled_from(ALL))
+def test_the_same_again_is_the_same(jobs: list[Load], name: str) -> None:
+    runs = [replay(Workload(title="", jobs=jobs), machines("2x4"), name) for _ in range(2)]
+    assert runs[0].results == runs[1].results
+    assert runs[0].in_use == runs[1].in_use
+
+
+# -- reservations ---------------------------------------------------------------------------
+
+
+def limits(jobs: list[Load], extra: list[int]) -> list[Load]:
+    """The same with time limits that are long enough, and nobody who can be stopped."""
+    return [
+        Load(at=job.at, seconds=job.seconds, gpus=max(job.gpus, 1.0),
+             limit=int(job.seconds) + extra[number % len(extra)], steady=True)
+        for number, job in enumerate(jobs)
+    ]  # fmt: skip
+
+
+class Reserved(Watched):
+    """Whoever is at the head starts by the time that was reserved for it."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.by: dict[int, float] = {}
+
+    def looked(self) -> None:
+        state = self.state
+        for id, moment in list(self.by.items()):
+            if id not in state.line:
+                assert self.courses.get(id) is None or self.now <= moment + SMALL
+                del self.by[id]
+        head = min(state.line.where, default=None)
+        if head is not None:
+            request = state.request(state.jobs[head], state.line.where[head])
+            found = reserve(state.cluster, state.ends(), request)
+            if found is not None:
+                assert found.start <= self.by.get(head, inf) + SMALL
+                self.by[head] = min(found.start, self.by.get(head, inf))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    LOADS, st.lists(st.integers(0, 3000), min_size=1), st.sampled_from(["backfill", "conservative"])
+)
+def test_backfill_never_delays_a_reservation(jobs: list[Load], extra: list[int], name: str) -> None:
+    given = limits(jobs, extra)
+    found = Reserved(Workload(title="", jobs=given), machines("2x4"), name,
+                     assumed=Assumed(limits=True, steady=True))  # fmt: skip
+    whole(given, found.run())
+
+
+@settings(max_examples=40, deadline=None)
+@given(LOADS)
+def test_conservative_delays_nobody_by_those_who_come_later(jobs: list[Load]) -> None:
+    """Each starts as early as without all who came after it, if limits are true.
+
+    One machine, whose GPUs are all alike. Those who came before may have ended a little before
+    their limits (`GRACE`), for which later ones are not made to pay.
+    """
+    given = limits(jobs, [0])
+    alone = Assumed(limits=True, steady=True)
+    ends = played(given, "1x8", "conservative", alone).results
+    for number, each in enumerate(ends):
+        before = played(given[: number + 1], "1x8", "conservative", alone).results
+        assert each.begin <= before[-1].begin + GRACE * (number + 1)
+
+
+# -- the bound on waiting -------------------------------------------------------------------
+
+PATIENCE, TIMES, FLOOR, CHECKPOINT, RESTART = 500.0, 0.5, 600.0, 100.0, 20.0
+HURRIED = {"patience": PATIENCE, "overdue": TIMES, "floor": FLOOR, "fair": 0.5}
+
+
+def overdue_at(load: Load) -> float:
+    """From when on nobody passes a job that has not begun, by what is believed of a new one."""
+    return load.at + patience_of(policy("planner", HURRIED), FLOOR)
+
+
+def latest_start(number: int, jobs: list[Load], results: list[Result]) -> float:
+    """By when a job has begun, in the worst case.
+
+    Once it is overdue, everybody stops for it at a checkpoint who is not overdue and can. It
+    waits for those who were overdue before it, one after another at worst, each of which may have
+    to wait for such a checkpoint itself; and for those who cannot stop and had begun by then.
+    """
+    moment = overdue_at(jobs[number])
+    waits = CHECKPOINT + RESTART
+    for other, result in enumerate(results):
+        load = jobs[other]
+        if other == number or result.end <= moment:
+            continue
+        earlier = overdue_at(load) <= moment
+        if load.steady or earlier or result.begin < moment:
+            waits += load.seconds + CHECKPOINT + (result.preemptions + 1) * RESTART
+    return moment + waits
+
+
+@settings(max_examples=80, deadline=None)
+@given(LOADS)
+def test_with_the_planner_everybody_starts_within_a_bound(jobs: list[Load]) -> None:
+    for job in jobs:
+        job.priority = 0
+    assumed = Assumed(checkpoint=CHECKPOINT, restart=RESTART)
+    results = played(jobs, "2x4", "planner", assumed, **HURRIED).results
+    for number, result in enumerate(results):
+        assert result.begin <= latest_start(number, jobs, results) + SMALL
+
+
+def stream() -> list[Load]:
+    """One that needs the whole machine, and short ones that never leave it free."""
+    wide = Load(at=10.0, seconds=5000.0, gpus=4.0)
+    short = [Load(at=50.0 * n, seconds=300.0, gpus=1.0) for n in range(800)]
+    return sorted([wide, *short], key=lambda job: job.at)
+
+
+def test_a_stream_of_short_jobs_starves_a_wide_one_only_without_patience() -> None:
+    jobs = stream()
+    number = next(n for n, job in enumerate(jobs) if job.gpus == 4.0)
+    assumed = Assumed(checkpoint=CHECKPOINT, restart=RESTART)
+    eager = played(jobs, "1x4", "planner", assumed, patience=0.0, ageing=1e9)
+    fair = played(jobs, "1x4", "planner", assumed, **HURRIED, ageing=1e9)
+    assert fair.results[number].begin <= latest_start(number, jobs, fair.results)
+    assert fair.results[number].begin < 2000
+    assert eager.results[number].begin > 30_000
+
+
+# -- the daemon decides the same ------------------------------------------------------------
+
+DECISIONS = (e.AttemptPlanned, e.StopAsked, e.StopWithdrawn)
+
+
+class Recorded(Replay):
+    """A replay that notes, turn by turn, what it told the core and what the core decided."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.turns: list[tuple[float, list[e.Event]]] = []
+        self.told: list[e.Event] = []
+        self.decided: list[e.Event] = []
+        self._of_the_core: list[e.Event] = []
+
+    def _apply(self, fact: e.Event) -> list[object]:
+        if not any(fact is each for each in self._of_the_core):
+            self.told.append(fact)
+        return super()._apply(fact)
+
+    def before(self, state: State, at: float, boot: float) -> Iterator[e.Event]:
+        self.turns.append((at, self.told))
+        self.told = []
+        yield from self._noted(cycle.before_requests(state, at, boot))
+
+    def after(self, state: State, at: float, boot: float) -> Iterator[e.Event]:
+        yield from self._noted(cycle.after_requests(state, at, boot))
+
+    def _noted(self, facts: Iterator[e.Event]) -> Iterator[e.Event]:
+        for fact in facts:
+            self._of_the_core = [fact]
+            if isinstance(fact, DECISIONS):
+                self.decided.append(fact)
+            yield fact
+
+
+@pytest.mark.parametrize(
+    "name", ["planner", "backfill", "conservative", "srsf", "tiresias", "fair"]
+)
+def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = drawn(3, 60, 8000, (1, 1, 2, 4, 6))
+    for number, job in enumerate(jobs):
+        job.user, job.priority = f"user{number % 3}", int(number % 11 == 0)
+        job.limit, job.steady = int(job.seconds * 1.5) if number % 4 == 0 else None, number % 7 == 0
+    recorded = Recorded(Workload(title="", jobs=jobs), machines("2x4"), name)
+    monkeypatch.setattr(simulator, "before_requests", recorded.before)
+    monkeypatch.setattr(simulator, "after_requests", recorded.after)
+    assert recorded.run().unfinished == 0
+    assert any(isinstance(each, e.AttemptPlanned) for each in recorded.decided)
+    assert any(isinstance(each, e.StopAsked) for each in recorded.decided)
+
+    clock = [0.0]
+    published: list[e.Event] = []
+    store = MemoryStore()
+    store.claim()
+    engine = Engine(
+        store, lambda: Moment(clock[0], clock[0]), lambda wishes: None,
+        lambda seq, events: published.extend(events),
+    )  # fmt: skip
+    for at, facts in recorded.turns:
+        clock[0] = at
+        engine.cycle(facts)
+    decided = [each for each in published if isinstance(each, DECISIONS)]
+    assert decided == recorded.decided
