@@ -37,6 +37,9 @@ SECONDS = 60.0
 WARM = 100
 """So many events before the first that counts: memory is asked for, code is looked up."""
 GPUS, CORES, RAM = 8, 128_000, 1_048_576
+STEADY = ", steady"
+"""Jobs that are never asked to make room."""
+KINDS = ("gpus", "gpus, steady", "mixed", "mixed, steady")
 HOUR = 3600.0
 USERS, FAMILIES = 20, 50
 
@@ -65,7 +68,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     return {"points": [asdict(each) for each in curve(SIZES[:1] if settings.quick else SIZES)]}
 
 
-def curve(sizes: tuple[tuple[int, int], ...], kinds: tuple[str, ...] = ("gpus", "mixed")) -> list[Point]:
+def curve(sizes: tuple[tuple[int, int], ...], kinds: tuple[str, ...] = KINDS) -> list[Point]:
     """All points, as they come."""
     print(f"\nPlanner: one event, and what follows from it ({GPUS} GPUs, cores and RAM each)\n")
     points = []
@@ -117,6 +120,8 @@ class Lab:
     """A cluster that is full, and a line before it."""
 
     def __init__(self, kind: str, nodes: int, queued: int) -> None:
+        self.steady = kind.endswith(STEADY)
+        kind = kind.removesuffix(STEADY)
         self.dice = random.Random(f"{kind} {nodes} {queued}")
         self.requests = REQUESTS[kind](self.dice)
         self.state = State()
@@ -166,9 +171,10 @@ class Lab:
             spec = Spec(
                 kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
                 request=request, name=f"family{family}", training=Training(epochs=100),
+                steady=self.steady,
             )  # fmt: skip
             apply(self.state, e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        apply(self.state, e.JobsSubmitted(at=self.now, first=id, count=1, spec=hash, argv=("true",)))
+        apply(self.state, e.JobsSubmitted(at=self.now, first=id, count=1, spec=hash, argv=("x",)))
         return id
 
     def arrives(self) -> None:
@@ -227,11 +233,11 @@ class Lab:
         """Somebody who was asked to stop has done so."""
         while self.asked:
             job = self.state.jobs.get(self.asked.popleft())
-            if job is not None and job.id in self.where and job.progress is not None:
-                if job.progress.stop is not None:
-                    return e.ProcessExited(
-                        at=self.now, job=job.id, attempt=job.attempt, code=0, stopped=True
-                    )
+            progress = job.progress if job is not None and job.id in self.where else None
+            if job is not None and progress is not None and progress.stop is not None:
+                return e.ProcessExited(
+                    at=self.now, job=job.id, attempt=job.attempt, code=0, stopped=True
+                )
         return None
 
     def some(self) -> e.Event:
@@ -264,6 +270,7 @@ class Lab:
             spec = Spec(
                 kind="argv", user=f"u{user}", directory="/", shell="", environment="none",
                 request=request, name=f"family{family}", training=Training(epochs=100),
+                steady=self.steady,
             )  # fmt: skip
             apply(self.state, e.SpecRecorded(at=self.now, hash=f"s{self.next}", spec=spec))
         return [key]

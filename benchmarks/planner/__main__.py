@@ -67,16 +67,12 @@ class Bench:
     def part(self, name: str) -> None:
         """One part, printed."""
         section = self._section(name)
-        if section is not None:
-            self.sections.append(section)
-            print(section.text(), flush=True)
-            self.save()
+        self.sections.append(section)
+        print(section.text(), flush=True)
+        self.save()
 
-    def _section(self, name: str) -> Section | None:
-        options, settings = (
-            self.options,
-            Settings(cache=REPOSITORY / ".bench", quick=self.options.quick),
-        )
+    def _section(self, name: str) -> Section:
+        options = self.options
         match name:
             case "oracle":
                 self.run(goals.near_oracle_tasks(self.names))
@@ -101,9 +97,9 @@ class Bench:
             case "eta":
                 return speed.forecasts(self.folder, self.small[:2])
             case "placement":
-                return elsewhere.placement(settings)
+                return elsewhere.placement(self.folder, options.quick)
             case _:
-                return elsewhere.cost(settings)
+                return elsewhere.cost(Settings(cache=REPOSITORY / ".bench", quick=options.quick))
 
     def summary(self) -> str:
         """Every goal, and whether it is reached."""

@@ -14,7 +14,7 @@ BASELINES = (
     ("tiresias", None), ("srtf", None),
 )  # fmt: skip
 """Policies to compare with; those that need time limits have the true durations."""
-FRONTIER = (1.5, 2.4, 3.0, 4.0)
+FRONTIER = (1.5, 2.4, 3.0, 4.5, 6.0)
 """Ratios at which a running job makes room."""
 SMALL = 6000
 """Baselines and frontier on workloads with at most so many jobs."""

@@ -34,8 +34,8 @@ def order() -> str:
     rules = POLICIES["planner"]
     least, grain = rules.floor / HOUR, log2(rules.grain)
     guessed, measured = [], []
-    for number in range(2001):
-        had = LONG * number / 2000
+    for number in range(10_001):
+        had = LONG * number / 10_000
         if had < KNOWN * LONG:
             raw = max(MANY * had, least)
             step = floor(log2(raw / least) / GUESSED)
@@ -43,7 +43,7 @@ def order() -> str:
         else:
             left = max(LONG - had, least / 10)
             measured.append((had, 2 ** (floor(log2(left) / grain) * grain)))
-    guessed.append((KNOWN * LONG, guessed[-1][1]))
+    guessed = [*_changes(guessed), (KNOWN * LONG, guessed[-1][1])]
     truth = [(LONG * number / 100, max(LONG - LONG * number / 100, 0.02)) for number in range(101)]
     return curves(
         "A job of 10 hours on one GPU: what it is taken to need from now on",
@@ -51,10 +51,15 @@ def order() -> str:
         Axis("GPU-hours to go", 0.1, 20, [(v, f"{v:g}") for v in (0.1, 0.3, 1, 3, 10)], log=True),
         [
             Curve("not measured yet", guessed, steps=True),
-            Curve("measured", measured, steps=True),
+            Curve("measured", [*_changes(measured), measured[-1]], steps=True),
             Curve("the truth", truth),
         ],
     )
+
+
+def _changes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those at which the value is another than before."""
+    return [each for n, each in enumerate(points) if not n or each[1] != points[n - 1][1]]
 
 
 def oracle(names: Sequence[str], find: Find) -> str:
@@ -64,14 +69,17 @@ def oracle(names: Sequence[str], find: Find) -> str:
         "mean JCT": [ours.mean / best.mean for ours, best in pairs],
         "p99 JCT": [ours.p99 / best.p99 for ours, best in pairs],
     }
-    top = min(max(1.3, *(max(each) for each in groups.values())) + 0.05, 2.0)
-    marks = [(each / 10, f"{each / 10:.1f}") for each in range(6, int(top * 10) + 1)]
+    values = [value for each in groups.values() for value in each]
+    top, low = min(max(1.25, *values) + 0.05, 2.0), max(min(0.9, *values) - 0.05, 0.0)
+    marks = [(each / 10, f"{each / 10:.1f}") for each in range(int(top * 10) + 1)]
+    marks = [each for each in marks if each[0] >= low]
     return bars(
         "The planner, times SRSF with true durations",
-        Axis("", 0.6, top, marks),
+        Axis("", low, top, marks),
         names,
         groups,
-        {"1.00": 1.0, "1.20": 1.2},
+        1.0,
+        {"SRSF": 1.0, "1.20": 1.2},
     )
 
 

@@ -57,9 +57,9 @@ def curves(title: str, across: Axis, up: Axis, lines: Sequence[Curve]) -> str:
 
 def bars(
     title: str, up: Axis, names: Sequence[str], groups: dict[str, list[float]],
-    targets: dict[str, float],
+    base: float, targets: dict[str, float],
 ) -> str:  # fmt: skip
-    """Bars side by side for each name, and targets as lines."""
+    """Bars side by side for each name, up or down from a base, and targets as lines."""
     width = max(WIDTH, LEFT + RIGHT + 46 * len(names))
     across = Axis("", 0, len(names), ())
     parts = [*_frame(title, across, up, width, deep=96)]
@@ -69,10 +69,11 @@ def bars(
     for number, name in enumerate(names):
         left = LEFT + number * wide
         for at, values in enumerate(groups.values()):
-            y = _y(up, min(values[number], up.high))
+            y, level = _y(up, values[number]), _y(up, base)
             x = left + wide * 0.12 + at * each
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{each - 1:.1f}"'
-                         f' height="{max(ground - y, 0):.1f}" fill="{COLOURS[at]}"/>')  # fmt: skip
+            parts.append(f'<rect x="{x:.1f}" y="{min(y, level):.1f}" width="{each - 1:.1f}"'
+                         f' height="{max(abs(level - y), 1):.1f}" fill="{COLOURS[at]}"/>'
+                         )  # fmt: skip
         middle = left + wide / 2
         parts.append(f'<text transform="translate({middle:.1f},{ground + 12:.1f}) rotate(-40)"'
                      f' text-anchor="end" fill="#495057" font-size="11">{name}</text>')  # fmt: skip

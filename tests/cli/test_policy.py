@@ -11,8 +11,8 @@ import pytest
 from client.fake_daemon import FakeDaemon
 from stoker import places
 from stoker.core import events as e
+from stoker.core.policy.parameters import RANGES, counts_for
 from stoker.core.policy.rules import PARAMETERS, POLICIES
-from stoker.daemon.policies import RANGES, counts_for
 from stoker.main import main
 from stoker.simulate.portrait import fold
 from stoker.store.sqlite import SqliteStore

@@ -7,6 +7,7 @@ from stoker.core.job import Job
 from stoker.core.policy.backfill import Reservation, reserve
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
+from stoker.core.policy.rules import Gaps
 from stoker.core.request import Request
 from stoker.core.state import State
 
@@ -26,7 +27,7 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
             continue
         request = state.effective(job, state.spec(job))
         placement = place(state.cluster, request)
-        if placement is None and ahead is None:
+        if placement is None and ahead is None and state.gaps(found.queue) is not Gaps.ANYBODY:
             blocked.append(request)
         if placement is not None:
             while ahead is None and blocked:

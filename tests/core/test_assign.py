@@ -182,6 +182,34 @@ def test_where_jobs_were_slow_before_is_not_held_against_them() -> None:
     assert story.wait(20_000.0) == []
 
 
+def test_what_runs_on_a_drained_gpu_goes_on_there() -> None:
+    story = Mixed()
+    story.known("one", 10.0, 50.0)
+    job = story.train("one", gpus(1, model=SLOW), epochs=100)
+    story.plan()
+    story.begin(job)
+    story.wait(600.0)
+    story.tell(e.DevicesDrained(at=story.now, devices=((SLOW, "gpu", "0"),), reason="it smells"))
+    assert story.plan() == []
+    assert not story.asked(job)
+
+
+def test_jobs_without_gpus_and_gpus_without_a_name_have_their_place_too() -> None:
+    story = Mixed()
+    story.known("one", 10.0, 50.0)
+    story.add("plain", gpus=0)
+    cards = (DeviceFacts("0", index=0),)
+    story.tell(e.NodeJoined(at=story.now, facts=NodeFacts("plain", {
+        "gpu": cards, "cpu": (DeviceFacts("cpu", capacity=4000),)
+    })))  # fmt: skip
+    idle = story.submit(Request(cpus=2000), name="idle")
+    jobs = [story.train("one", epochs=100) for _ in range(3)]
+    assert sorted(story.plan()) == [idle, *jobs]
+    story.begin(idle, *jobs)
+    story.wait(600.0)
+    assert story.plan() == []
+
+
 # -- company ------------------------------------------------------------------------------
 
 

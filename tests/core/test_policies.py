@@ -377,6 +377,16 @@ def test_nobody_is_stopped_who_would_lose_its_work() -> None:
     assert turn(story)[1] == [deaf]
 
 
+def test_one_that_would_begin_anew_stops_for_a_higher_priority_alone() -> None:
+    story = planner()
+    anew = story.submit(restartable=True, limit=90_000)
+    story.run(anew)
+    job(story, 10)
+    assert turn(story)[1] == []
+    job(story, 10, priority=1)
+    assert turn(story)[1] == [anew]
+
+
 def test_a_quantum_is_had_before_anybody_asks() -> None:
     story = planner(quantum=600.0)
     (first,) = runs(story, 100_000)
@@ -611,3 +621,17 @@ def test_one_that_is_overdue_is_so_whatever_its_owner_has_had() -> None:
     story.exited(first)
     assert begun(story) == [wide]
     assert narrow in story.ready()
+
+
+def test_those_who_are_overdue_stand_as_they_came_whatever_their_owners_have_had() -> None:
+    story = lab("planner", gpus=2, **{**MEASURING, **SOON, "fair": 0.5})
+    first = story.submit(gpus(2), user="ada")
+    story.run(first)
+    story.now += 4 * DAY
+    mine = job(story, 400, 2, user="ada")
+    story.now += 10
+    yours = job(story, 400, 2, user="bob")
+    turn(story)
+    story.wait(1100)
+    turn(story)
+    assert line(story) == [mine, yours]

@@ -20,6 +20,8 @@ from stoker.core.units import BadValue
         ("A100", GpuAsk(1000, model="a100")),
         ("3090:0.5", GpuAsk(500, model="3090")),
         ("rtx a6000:1", GpuAsk(1000, model="rtx a6000")),
+        ("a100|H100:2", GpuAsk(2000, models=("a100", "h100"))),
+        ("a100|a100", GpuAsk(1000, model="a100")),
         ("24GB..:2", GpuAsk(2000, min_vram=24576)),
         ("24G+:1", GpuAsk(1000, min_vram=24576)),
     ],
@@ -28,7 +30,9 @@ def test_gpus(text: str, ask: GpuAsk):
     assert parse_gpus(text) == ask
 
 
-@pytest.mark.parametrize("text", ["", ":", ":2", "a100:", "a100:x", "1.2.3", "-1", "a/b", "4-8"])
+@pytest.mark.parametrize(
+    "text", ["", ":", ":2", "a100:", "a100:x", "1.2.3", "-1", "a/b", "4-8", "a100|", "|:2"]
+)
 def test_what_is_no_ask(text: str):
     with pytest.raises(BadValue):
         parse_gpus(text)

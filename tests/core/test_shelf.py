@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from core import plain
 from core.story import Story, node
+from stoker.core import cluster
 from stoker.core import events as e
 from stoker.core.job import RANK_STEP
 from stoker.core.plan import plan
@@ -157,7 +158,7 @@ MACHINES = st.lists(
 class Twins:
     """Two states that hear the same, one planned with the index and one without."""
 
-    def __init__(self, machines: list[tuple[str, int, int]]) -> None:
+    def __init__(self, machines: list[tuple[str, int, int]], policy: str = "") -> None:
         self.stories = (Story(gpus=3), Story(gpus=3))
         self.names = ["box", *(name for name, _, _ in machines)]
         for name, cards, cores in machines:
@@ -173,6 +174,9 @@ class Twins:
         ]  # fmt: skip
         for limit in limits:
             self.tell(lambda story, limit=limit: story.tell(e.QueueDefined(at=0, **limit)))
+        if policy:
+            chosen = e.PolicyChosen(at=0, queue="*", name=policy)
+            self.tell(lambda story: story.tell(chosen))
 
     def tell(self, what: Any) -> None:
         for story in self.stories:
@@ -233,6 +237,23 @@ def test_the_index_changes_no_decision(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "FEW", few)
         play(Twins(machines), steps)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(SUBMITS | ARRAYS | EVENTS | SUBMITS, max_size=40),
+    st.sampled_from([0, 1, 4]),
+    MACHINES,
+    st.sampled_from([0, 64]),
+)
+def test_only_what_has_changed_needs_a_look(
+    steps: list[tuple[Any, ...]], few: int, machines: list[tuple[str, int, int]], ways: int
+):
+    """Where anybody may pass anybody, those who had no room are looked at where there is more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "FEW", few)
+        patch.setattr(cluster, "FEW_WAYS", ways)
+        play(Twins(machines, policy="skip"), steps)
 
 
 def play(twins: Twins, steps: list[tuple[Any, ...]]) -> None:

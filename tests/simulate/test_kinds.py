@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.outcome import Run
@@ -80,3 +82,35 @@ def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
     for piece in first.pieces:
         models = workload.jobs[piece.job].models
         assert ("v100", "p100", "k80")[piece.node] in models
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Load]:
+    """Jobs of a few kinds, each with its own speeds, on one to three GPUs."""
+    rates, shares = st.sampled_from([0.1, 0.3, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.7, 0.95])
+    speeds = {
+        name: Table(draw(shares), v100=draw(rates), k80=draw(rates)) for name in ("a", "b", "c")
+    }
+    jobs = []
+    for _ in range(draw(st.integers(1, 14))):
+        name = draw(st.sampled_from(sorted(speeds)))
+        seconds = draw(st.sampled_from([50.0, 900.0, 5000.0, 40_000.0]))
+        jobs.append(
+            Load(
+                at=draw(st.sampled_from([0.0, 0.0, 700.0, 9000.0])), seconds=seconds, name=name,
+                gpus=draw(st.sampled_from([1.0, 1.0, 1.0, 2.0, 3.0])), steps=seconds,
+                models=draw(st.sampled_from([("v100", "k80"), ("v100",), ("k80",)])),
+                speed=speeds[name], steady=draw(st.booleans()),
+            )
+        )  # fmt: skip
+    return sorted(jobs, key=lambda each: each.at)
+
+
+@pytest.mark.parametrize("policy", ["planner", "makespan"])
+@given(jobs=workloads())
+@settings(max_examples=40, deadline=None)
+def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[Load]) -> None:
+    run = played(jobs, [box("a", 3, "v100"), box("b", 3, "k80")], policy)
+    for load, result in zip(jobs, run.results, strict=True):
+        assert result.end - result.begin >= load.seconds - 1e-6
+        assert not (load.steady and result.preemptions)

@@ -152,8 +152,9 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     others = view["queue"] == ALL
     counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
     figures = view["parameters"]
-    if not verbose:  # what is off is not worth a word
-        figures = {name: value for name, value in figures.items() if value}
+    if not verbose:  # what is off is not worth a word, unless somebody has chosen that
+        chosen = view["changed"]
+        figures = {name: value for name, value in figures.items() if value or name in chosen}
     return [view["queue"], policy, *counts, _parameters(figures) or "-", about]
 
 

@@ -48,7 +48,6 @@ class Family(Struct, frozen=True, omit_defaults=True):
         """What was measured there."""
         return next((each for each in self.paces if (each.gpus, each.model) == (gpus, model)), None)
 
-
     @property
     def compared(self) -> bool:
         """Whether it was measured on several models of GPU."""

@@ -14,7 +14,7 @@ from stoker.core import training_options
 from stoker.core.carrying import afar
 from stoker.core.dependency import parse_dependency
 from stoker.core.job import EarlySignal, Retry, Spec
-from stoker.core.request import GpuAsk, Request, parse_gpus, parse_names
+from stoker.core.request import GpuAsk, Request, parse_gpus, parse_models, parse_names
 from stoker.core.retry import parse_retry
 from stoker.core.units import (
     THOUSAND,
@@ -257,7 +257,7 @@ def _gpu_ask(words: dict[str, str], options: Options, base: GpuAsk | None) -> Gp
         ask = _gres(words["gres"]) or ask
     changes: dict[str, Any] = {}
     if words.get("gpu_model"):
-        changes["model"] = words["gpu_model"].lower()
+        changes["model"], changes["models"] = parse_models(words["gpu_model"], "--gpu-model")
     if words.get("gpus_min_vram"):
         changes["min_vram"] = parse_memory(words["gpus_min_vram"], "--gpus-min-vram")
     if words.get("gpu_memory"):

@@ -55,10 +55,7 @@ def plan(
 
     room = Room(state) if state.stoppable else None
     if state.elastic or state.flexible:
-        asked = list(deal(state, room.later if room is not None else state.cluster, at, boot))
-        yield from asked
-        if asked and room is not None:
-            room.look()
+        yield from _dealt(state, room, at, boot)
     kept = room.kept if room is not None else []
     gate: Gate
     if _is_careful(state):
@@ -99,6 +96,14 @@ def plan(
         yield from make_room(state, room, at, boot)
     if gate.reservation is None and not isinstance(gate, Calendar):
         news.settle(kept)
+
+
+def _dealt(state: State, room: Room | None, at: float, boot: float) -> Iterator[StopAsked]:
+    """A round of dealing GPUs out to elastic jobs, if it is time for one."""
+    asked = list(deal(state, room.later if room is not None else state.cluster, at, boot))
+    yield from asked
+    if asked and room is not None:
+        room.look()
 
 
 def _is_careful(state: State) -> bool:

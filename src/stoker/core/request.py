@@ -90,12 +90,16 @@ def parse_gpus(text: str) -> GpuAsk:
     amount = parse_amount(tail, "--gpus")
     if re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B?(\.\.|\+)?", head, re.IGNORECASE):
         return GpuAsk(amount=amount, min_vram=parse_memory(head.rstrip(".+"), "--gpus"))
-    models = tuple(dict.fromkeys(name.strip() for name in head.lower().split("|")))
+    model, models = parse_models(head, "--gpus")
+    return GpuAsk(amount=amount, model=model, models=models)
+
+
+def parse_models(text: str, what: str) -> tuple[str | None, tuple[str, ...]]:
+    """Read `a100` or `a100|h100`: the one model that will do, or else those that will."""
+    models = tuple(dict.fromkeys(name.strip() for name in text.lower().split("|")))
     if not all(models):
-        raise BadValue(f"--gpus '{text}' names no model; write a100:2 or a100|h100:2.")
-    if len(models) == 1:
-        return GpuAsk(amount=amount, model=models[0])
-    return GpuAsk(amount=amount, models=models)
+        raise BadValue(f"{what} '{text}' leaves out a model; write a100 or a100|h100.")
+    return (models[0], ()) if len(models) == 1 else (None, models)
 
 
 def parse_names(text: str, what: str) -> tuple[str, ...]:

@@ -118,14 +118,14 @@ class State:
         """For whom nobody can make room, if they stand there or further back. Forgotten whenever
         devices are given back, or somebody becomes more likely to make room."""
         self.promises: dict[int, Placement] = {}
-        """What is kept for those who wait until somebody has stopped. Found anew after a restart."""
+        """What is kept for those who wait until somebody has stopped; after a restart found anew."""
         self.elastic: dict[int, Job] = {}
         """Running jobs that can do with more or fewer GPUs."""
         self.flexible: dict[int, None] = {}
         """Those of them who wait; some may wait no longer."""
         self.allotted: dict[int, int] = {}
-        """How many GPUs those were dealt in the last round who have yet to get them, elastic or not.
-        Dealt anew after a restart."""
+        """How many GPUs those were dealt in the last round who have yet to get them, elastic or
+        not. Dealt anew after a restart."""
         self.dealt_at = -inf
         """When that was."""
         self.deal_at = inf
@@ -592,7 +592,7 @@ class State:
         """Work out how soon a running job makes room for others."""
         known = self.known(job)
         level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
-        if known.rules.fair:
+        if known.rules.fair and level > LONG_AGO:
             level += known.rules.fair * self.line.handicaps.get(job.user, 0.0)
         if job.id not in self.victims:
             self.hopeless.clear()

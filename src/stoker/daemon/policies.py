@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from difflib import get_close_matches
-from math import isfinite
 from typing import Any
 
 from stoker.core.events import Event, PolicyChosen
-from stoker.core.policy.rules import DAY, PARAMETERS, POLICIES, USUAL, Knows, Order, Policy, policy
+from stoker.core.policy.parameters import counts_for, figure
+from stoker.core.policy.rules import PARAMETERS, POLICIES, USUAL, Policy, policy
 from stoker.core.state import AUTO, State
-from stoker.core.units import LONGEST, BadValue, parse_duration
+from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.engine import Decision, Moment, Refusal
@@ -21,30 +21,6 @@ DEFAULT = "default"
 """Where jobs go that name no queue."""
 PLANNER = "planner"
 ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, {PLANNER} from then on"
-TIMES = ("floor", "quantum", "patience")
-"""Parameters that are durations."""
-RANGES = {
-    "fair": (0.0, 10.0),
-    "floor": (1.0, 30 * DAY),
-    "grain": (1.01, 16.0),
-    "ageing": (0.1, 1e6),
-    "hysteresis": (1.0, 1000.0),
-    "quantum": (0.0, 30 * DAY),
-    "patience": (0.0, float(LONGEST)),
-    "overdue": (0.0, 1e6),
-}
-
-
-def counts_for(rules: Policy) -> tuple[str, ...]:
-    """The parameters that a policy goes by."""
-    ranked = rules.order in (Order.TIME, Order.SERVICE)
-    learns = ranked and rules.knows is not Knows.SAID
-    idle = set() if rules.preempts else {"hysteresis", "quantum"}
-    idle |= set() if learns else {"floor", "grain"}
-    idle |= set() if learns and not rules.longest else {"ageing"}
-    idle |= set() if ranked and not rules.longest else {"patience", "overdue"}
-    return tuple(name for name in PARAMETERS if name not in idle)
-
 
 # -- looking --------------------------------------------------------------------------------
 
@@ -139,11 +115,12 @@ def choose(desk: Desk, body: r.Policy) -> Decide:
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
         queue = body.queue
-        wanted = (body.name, parameters) if body.name else None
+        chosen = body.name or (AUTO if queue == ALL else "")  # reset: as in a new home
+        wanted = (chosen, parameters) if chosen else None
         before, same = _chosen(state, queue), state.rest.policies.get(queue) == wanted
         facts: list[Event] = []
         if not same:
-            facts = [PolicyChosen(at=now.at, queue=queue, name=body.name, parameters=parameters)]
+            facts = [PolicyChosen(at=now.at, queue=queue, name=chosen, parameters=parameters)]
 
         def reply(after: State) -> dict[str, Any]:
             others = [name for name in after.rest.policies if name != ALL] if queue == ALL else []
@@ -204,28 +181,8 @@ def _checked(body: r.Policy) -> dict[str, float]:
         if name not in counts:
             listed = ", ".join(counts)
             raise BadValue(f"{body.name} does not go by {name}. It has: {listed}.")
-        found[name] = _figure(name, said)
+        found[name] = figure(name, said)
     return found
-
-
-def _figure(name: str, said: float | str) -> float:
-    """A parameter that was typed, or sent as a number (of seconds)."""
-    least, most = RANGES[name]
-    if isinstance(said, str) and name in TIMES:
-        if said.strip().isdecimal() and int(said) != 0:
-            raise BadValue(f"{name}={said}: of what? Write {name}={said}m or {name}={said}s.")
-        value = float(parse_duration(said, name))
-    else:
-        try:
-            value = float(said)
-        except ValueError:
-            raise BadValue(f"{name} takes a number, not '{said}'.") from None
-    if not isfinite(value) or not least <= value <= most:
-        between = f"{least:g} and {most:g}"
-        if name in TIMES:
-            between = f"{least:g} s and {most / DAY:.0f} days"
-        raise BadValue(f"{name} is between {between}, not {said}.")
-    return value
 
 
 def _meant(word: str, choices: tuple[str, ...]) -> str:

@@ -202,7 +202,7 @@ def request_view(request: Request) -> dict[str, Any]:
     return {
         "gpus": format_amount(ask.amount) if ask else None,
         "most_gpus": format_amount(ask.most) if ask and ask.most else None,
-        "model": ask.model if ask else None,
+        "model": ("|".join(ask.kinds) or None) if ask else None,
         "min_vram": ask.min_vram if ask else None,
         "gpu_memory": ask.memory if ask else None,
         "use_gpus": list(ask.only) if ask else [],

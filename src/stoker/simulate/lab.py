@@ -32,8 +32,8 @@ class Own(Load, kw_only=True, gc=False):
     """Seconds that it still needs."""
     started: float | None = None
     placement: Placement | None = None
-    epochs: bool = False
-    """It reports them."""
+    reports: bool = False
+    """It reports epochs."""
 
 
 class Lab(Struct, kw_only=True):
@@ -149,7 +149,7 @@ def _own(view: View, record: Record, seconds: float, now: float) -> Own:
         left=max(seconds - done, 1.0),
         started=cells.moment(view.started_at) - now if view.started_at else None,
         placement=_placement(view, request) if view.ended_at is None else None,
-        epochs=view.training is not None,
+        reports=view.training is not None,
     )
 
 

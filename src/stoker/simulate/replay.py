@@ -124,9 +124,7 @@ class Replay:
     def run(self, heard: Callable[[int], None] = lambda done: None) -> Run:
         """Play it all."""
         if not self.given:
-            chosen = e.PolicyChosen(
-                at=0.0, queue="*", name=self.name, parameters=self.parameters
-            )
+            chosen = e.PolicyChosen(at=0.0, queue="*", name=self.name, parameters=self.parameters)
             self._apply(chosen)
             for facts in self.nodes:
                 self._apply(e.NodeJoined(at=0.0, facts=facts))
@@ -194,7 +192,7 @@ class Replay:
         limit, steady = load.limit, load.steady or self.assumed.steady
         name = load.name if self.kinds is not None else ""
         # Those of one name are one family to the core; without a name, each is one by itself.
-        key = (request, training, limit, load.user, name, load.queue, steady)
+        key = (request, training, limit, load.user, name, load.queue, steady, self._apart(load))
         hash = self.specs.get(key)
         wishes: list[object] = []
         if hash is None or hash not in self.state.specs:
@@ -213,6 +211,10 @@ class Replay:
             )
         )  # fmt: skip
         return wishes
+
+    def _apart(self, load: Load) -> object:
+        """What makes a job another one than those that are submitted like it."""
+        return None
 
     def _request(self, load: Load) -> Request:
         amount = round(load.gpus * THOUSAND)
@@ -341,9 +343,7 @@ class Replay:
         if self.kinds is not None and placement is not None:
             self._leaves(id, placement)
         return self._apply(
-            e.ProcessExited(
-                at=self.now, job=id, attempt=course.attempt, code=0, stopped=stopped
-            )
+            e.ProcessExited(at=self.now, job=id, attempt=course.attempt, code=0, stopped=stopped)
         )
 
     # -- what is wished for -------------------------------------------------------------

@@ -71,6 +71,10 @@ class Again(Replay):
         self.numbers[load.id], self.depends = id, load.depends
         return super()._submit(id, load)
 
+    def _apart(self, load: Load) -> object:
+        assert isinstance(load, Own)
+        return load.id if load.depends else None
+
     def _request(self, load: Load) -> Request:
         assert isinstance(load, Own)
         return load.request
@@ -117,7 +121,8 @@ class Today(Again):
         for own, id in self.numbers.items():
             self._go_on(id, known[own], held)
         self.now = 0.0
-        self.state.drift = [(max(at, 0.0), id) for at, id in self.state.drift]
+        self.state.drifts = {id: max(at, 0.0) for id, at in self.state.drifts.items()}
+        self.state.drift = [(at, id) for id, at in self.state.drifts.items()]
         heapify(self.state.drift)
         self._later(0.0, "look", 0, 0)
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
+from stoker.core.policy.parameters import counts_for, figure
 from stoker.core.policy.rules import PARAMETERS, POLICIES
 from stoker.core.units import BadValue, parse_duration
 from stoker.simulate.replay import Assumed
@@ -164,7 +165,14 @@ def _setting(text: str) -> tuple[str, str, list[float]]:
     known_policy(policy)
     if parameter not in PARAMETERS:
         raise BadValue(f"--set {text}: '{parameter}' is none of {', '.join(PARAMETERS)}.")
-    return policy, parameter, [_number(value, f"--set {name}") for value in typed.split(",")]
+    if parameter not in counts_for(POLICIES[policy]):
+        raise BadValue(f"--set {text}: {policy} does not go by {parameter}.")
+    return policy, parameter, [_value(parameter, each.strip()) for each in typed.split(",")]
+
+
+def _value(parameter: str, text: str) -> float:
+    """A figure as `stoker policy` takes it; of a duration, a bare number is seconds."""
+    return figure(parameter, float(text) if text.isdecimal() else text)
 
 
 def share(text: str, what: str, most: float = 1.0) -> float:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
+from stoker.core.estimate import Pace  # noqa: E402
 from stoker.core.job import (  # noqa: E402
     Carry,
     Container,
@@ -186,6 +187,12 @@ def trainings(story: Story) -> None:
         story.about(
             e.EpochsCounted, job, done=2, seconds=30.0, step=0.1, warmup=3.0, metrics={"loss": 0.5}
         )
+    story.tell(
+        e.KindMeasured(
+            at=story.now, family="ada: known", paces=(Pace(1, "a100", 30.0, 0.1),),
+            beside={"a100: ada: known": 0.8}, warmup=3.0,
+        )
+    )  # fmt: skip
     for why, gpus_ in (("job 9 needs room", None), ("with 2 GPUs it is done sooner", 2)):
         story.about(e.StopAsked, stops, why=why, boot=story.now, by=None, gpus=gpus_)
         if gpus_ is None:

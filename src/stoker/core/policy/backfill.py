@@ -64,9 +64,10 @@ class Gate:
         """Who had no room since this was last asked, in order; asked only if it matters."""
         self.reservation: Reservation | None = None
         self._gap: Cluster | None = None
-        self._idle: Cluster | None = None
+        self._idle: Shadow | None = None
         self._left: Shadow | None = None
         self._kept = 0
+        self._never: dict[Request, set[Amounts]] = {}
 
     def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
         """Devices on which this request of a job may start now, or None. The caller takes them."""
@@ -83,6 +84,9 @@ class Gate:
                 ahead.shadow.take(placement)
         if placement is not None:
             self._gap = None
+            if self._idle is not None:  # what is taken there now would be over, too
+                for part in placement.parts:
+                    self._idle.own(part.node)
         return placement
 
     def _somewhere(self, request: Request, job: int) -> Placement | None:
@@ -129,8 +133,10 @@ class Gate:
         """
         ahead = self.reservation
         if ahead is None:
-            ledger = self._unkept() if self._is_behind() else self.cluster
-            room = has_room(ledger, shape, among)
+            if self._is_behind():
+                room = has_room(self._unkept(), shape, among)
+            else:  # what is not there now will not be there later in this pass
+                room = has_room(self.cluster, shape, among, self._never.setdefault(shape, set()))
             return lambda asked: room(asked[:-1])
         # A little more time than there is, so that no rounding hides one that `find` would take.
         left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)

@@ -142,10 +142,10 @@ def most(devices: list[Device]) -> int:
     return whole * THOUSAND + part if unit else largest
 
 
-def elsewhere(cluster: Cluster, ask: Ask) -> Iterator[str]:
-    """Machines with room of which this ledger says nothing of its own, the fullest first."""
-    own = cluster.overlaid()
-    for name in yard(cluster).fitting(ask):
+def elsewhere(cluster: Cluster, ask: Ask, ordered: bool = True) -> Iterator[str]:
+    """Machines with room of which this ledger says nothing of its own; the fullest first."""
+    own, there = cluster.overlaid(), yard(cluster)
+    for name in there.fitting(ask) if ordered else there.some(ask):
         if name not in own:
             yield name
 

@@ -56,7 +56,11 @@ class JobClass:
 
     def _place(self, entry: Entry) -> Place:
         rank, order, id = entry
-        return (-self.priority, rank + self.handicap, order, id)
+        return (-self.priority, self.stands(rank), order, id)
+
+    def stands(self, rank: float) -> float:
+        """Where one of them stands; what its owner has had does not count if it is overdue."""
+        return rank + self.handicap if rank > LONG_AGO else rank
 
     def places(self) -> Iterator[Place]:
         """Where its jobs stand, the first first, worked out as far as somebody asks.
@@ -194,7 +198,7 @@ class ReadyLine:
     def seat(self, job: Job) -> Place:
         """Where one of them stands."""
         found = self.where[job.id]
-        rank = self.ranks.get(job.id, 0.0) + found.handicap
+        rank = found.stands(self.ranks.get(job.id, 0.0))
         return (-found.priority, rank, job.order, job.id)
 
     def earliest(self) -> Place | None:
@@ -323,9 +327,7 @@ class Walk:
             if self.sure(kind):
                 enough = self.ways(kind)
                 left_out.update(
-                    each
-                    for each in classes
-                    if each not in self.fresh and not enough(each.amounts)
+                    each for each in classes if each not in self.fresh and not enough(each.amounts)
                 )
         for each in self.line.single.values():
             (self._unfit if each in left_out else self.turns).append((each.place, (), each))
@@ -450,6 +452,6 @@ def in_order(
             entry = heappop(heap)
             if (found, *entry) not in line.dead:
                 rank, order, id = entry
-                first.append((-found.priority, rank + found.handicap, order, id))
+                first.append((-found.priority, found.stands(rank), order, id))
                 taken += 1
     return [jobs[int(place[-1])] for place in sorted(first)[:most]]

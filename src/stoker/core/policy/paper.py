@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.cluster import Device, Placement
-from stoker.core.estimate import hardware
+from stoker.core.estimate import NO_GPU, hardware
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import match
@@ -92,6 +92,8 @@ class Paper:
         self.still = state.cluster.shadow()
         """What is left, besides, by those who have yet to be placed."""
         self.seats: dict[int, Seat] = {}
+        self._alone: dict[tuple[Request, str], Request] = {}
+        self._full: set[Request] = set()
         self.heads = Heads(state.line)
         self.waiting = iter(self.heads)
         for job in state.running.values():
@@ -115,7 +117,7 @@ class Paper:
             return
         if job.id not in state.stoppable or job.state is not JobState.RUNNING:
             return
-        if (stop is not None and stop.ignored) or _is_gone(state, placement):
+        if (stop is not None and stop.ignored) or _is_closed(state, placement):
             return
         spec = state.spec(job)
         request = state.effective(job, spec)
@@ -125,8 +127,10 @@ class Paper:
             level += self.rules.fair * state.line.handicaps.get(job.user, 0.0)
         if stop is not None:
             home = state.promises.get(job.id, placement)
-        self.free.release(placement)
         pace = self.speeds.of(job, request)
+        if hardware(state.cluster, placement)[1] not in pace.seconds:
+            return
+        self.free.release(placement)
         began = job.started_at if job.started_at is not None else self.at
         self.seats[job.id] = Seat(
             job=job, request=request, stands=(-state.priority(job), level, job.order, job.id),
@@ -184,15 +188,25 @@ class Paper:
             models = [seat.model]
         for model in models:
             spot = self.spot(seat, model)
-            if spot is not None:
-                yield model, spot
+            if spot is None:
+                continue
+            there = hardware(self.state.cluster, spot)[1]  # a name may be a part of another one
+            if there in seat.pace.seconds:
+                yield there, spot
 
     def spot(self, seat: Seat, model: str) -> Placement | None:
         home = seat.home
         if home is not None and model == seat.model and self._is_its_own(home):
             return home
-        request = _alone_on(seat.request, model)
-        return place(self.still, request) or place(self.free, request)
+        request = self._alone.get((seat.request, model))
+        if request is None:
+            request = self._alone[seat.request, model] = _alone_on(seat.request, model)
+        if request in self._full:
+            return None
+        spot = place(self.still, request) or place(self.free, request)
+        if spot is None:
+            self._full.add(request)  # during a pass, there is never more room than before
+        return spot
 
     def _is_its_own(self, held: Placement) -> bool:
         """Whether nobody was placed there."""
@@ -261,7 +275,7 @@ def _alone_on(request: Request, model: str) -> Request:
     ask = request.gpus
     if ask is None or not ask.amount:
         return request
-    if model:
+    if model != NO_GPU:
         ask = replace(ask, model=model.lower(), models=())
     return replace(request, gpus=replace(ask, idle=True) if ask.beside else ask)
 
@@ -271,9 +285,14 @@ def devices_of(placement: Placement) -> set[tuple[str, str]]:
     return {(part.node, name) for part in placement.parts for name in part.names(GPU)}
 
 
-def _is_gone(state: State, placement: Placement) -> bool:
-    return any(
-        state.cluster.nodes[part.node].by_name[take.type, take.device].gone
+def _is_closed(state: State, placement: Placement) -> bool:
+    """Whether it could not be placed where it is: then it is left alone."""
+    nodes = state.cluster.nodes
+    devices = (
+        nodes[part.node].by_name[take.type, take.device]
         for part in placement.parts
         for take in part.takes
+    )
+    return any(nodes[part.node].closed is not None for part in placement.parts) or any(
+        device.gone or device.drained is not None for device in devices
     )

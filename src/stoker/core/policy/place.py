@@ -103,9 +103,10 @@ def machines_for(cluster: Cluster, request: Request) -> int:
     """On how many machines a part of this request fits now; no more than it asks for."""
     each = replace(request, machines=1)
     if _by_the_index(cluster, request):
-        ask, most = ask_of(cluster, request), request.machines
+        count = request.machines
+        others = elsewhere(cluster, ask_of(cluster, request), ordered=False)
         found = sum(fit(node, each) is not None for node in looked_at(cluster))
-        return min(found + sum(1 for _ in islice(elsewhere(cluster, ask), most)), most)
+        return min(found + sum(1 for _ in islice(others, count)), count)
     return min(sum(len(alike) for _, _, alike in _fitting(cluster, each)), request.machines)
 
 
@@ -178,7 +179,6 @@ def _together(cluster: Cluster, request: Request) -> Placement | None:
     return replace(parts[0], more=tuple(parts[1:]))
 
 
-
 def fit(node: Node, request: Request, gap: int = 0) -> tuple[Take, ...] | None:
     """What the request would take of this node now, or None when it does not fit.
 
@@ -237,42 +237,52 @@ def rooms(cluster: Cluster, shape: Request) -> list[tuple[int, ...]]:
     found: dict[tuple[int, ...], None] = {}
     if by_name(shape):
         nodes = [node for name in cluster.names() if (node := cluster.node(name)) is not None]
-        found = {most: None for node in nodes if (most := room(node, shape)) is not None}
+        found = {left: None for node in nodes if (left := room(node, shape)) is not None}
         return list(found)
     known = verdicts(cluster, (shape, "room"))
     for standing, alike in cluster.alike():
-        most = known.get(standing, known)
-        if most is known:
-            most = known[standing] = room(alike.first(), shape)
-        if most is not None:
-            found[most] = None
+        left = known.get(standing, known)
+        if left is known:
+            left = known[standing] = room(alike.first(), shape)
+        if left is not None:
+            found[left] = None
     return list(found)
 
 
-def has_room(cluster: Cluster, shape: Request, among: Iterable[str] | None = None) -> Enough:
+def has_room(
+    cluster: Cluster,
+    shape: Request,
+    among: Iterable[str] | None = None,
+    never: set[Amounts] | None = None,
+) -> Enough:
     """Whether requests of a shape fit that ask for so much; if said so, on one of these machines.
 
     Of a request for several machines, one of its parts must fit there, and all of them somewhere.
+    In `never` are amounts that are not there, and what is found of such is entered.
     """
     count = shape.machines
     if among is not None:
         nodes = [node for name in among if (node := cluster.node(name)) is not None]
-        there = {most: None for node in nodes if (most := room(node, shape)) is not None}
+        there = {left: None for node in nodes if (left := room(node, shape)) is not None}
         near = within_any(there)
         if count == 1:
             return near
-        anywhere = has_room(cluster, shape)
+        anywhere = has_room(cluster, shape, never=never)
         return lambda asked: near(_part(asked, shape)) and anywhere(asked)
     if not _by_the_index(cluster, shape):
         return within_any(rooms(cluster, shape)) if count == 1 else _several(cluster, shape)
-    own = [most for node in looked_at(cluster) if (most := room(node, shape)) is not None]
-    known: dict[Amounts, bool] = {}
+    own = [left for node in looked_at(cluster) if (left := room(node, shape)) is not None]
+    known: set[Amounts] = set()
+    less = never if never is not None else set()
 
     def enough(asked: Amounts) -> bool:
-        found = known.get(asked)
-        if found is None:
-            found = known[asked] = _is_there(cluster, shape, _part(asked, shape), own)
-        return found
+        if asked in less:
+            return False
+        if asked not in known:
+            found = _is_there(cluster, shape, _part(asked, shape), own)
+            (known if found else less).add(asked)
+            return found
+        return True
 
     return enough
 
@@ -280,13 +290,13 @@ def has_room(cluster: Cluster, shape: Request, among: Iterable[str] | None = Non
 def _is_there(cluster: Cluster, shape: Request, part: Amounts, own: list[tuple[int, ...]]) -> bool:
     """Whether so much is left on as many machines as are asked for."""
     count = shape.machines
-    for most in own:
-        if content(part, most):
+    for there in own:
+        if content(part, there):
             count -= 1
             if not count:
                 return True
     ask = ask_of(cluster, shape)._replace(**_as_ask(shape, part))
-    return sum(1 for _ in islice(elsewhere(cluster, ask), count)) == count
+    return sum(1 for _ in islice(elsewhere(cluster, ask, ordered=False), count)) == count
 
 
 def _as_ask(shape: Request, part: Amounts) -> dict[str, Any]:
@@ -310,15 +320,15 @@ def _several(cluster: Cluster, shape: Request) -> Enough:
     found: list[tuple[tuple[int, ...], int]] = []
     known = verdicts(cluster, (shape, "room"))
     for standing, alike in cluster.alike():
-        most = known.get(standing, known)
-        if most is known:
-            most = known[standing] = room(alike.first(), shape)
-        if most is not None:
-            found.append((most, len(alike)))
+        left = known.get(standing, known)
+        if left is known:
+            left = known[standing] = room(alike.first(), shape)
+        if left is not None:
+            found.append((left, len(alike)))
 
     def enough(asked: Amounts) -> bool:
         part = _part(asked, shape)
-        return sum(count for most, count in found if content(part, most)) >= shape.machines
+        return sum(count for left, count in found if content(part, left)) >= shape.machines
 
     return enough
 

@@ -37,7 +37,7 @@ class Offer(Struct, frozen=True):
 
 
 class Room:
-    """The ledger as it will be when all have stopped who were asked to, and those it is kept for."""
+    """The ledger as it will be when all who were asked have stopped, and for whom it is kept."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -190,6 +190,11 @@ def make_room(
             heads.given_up.add(found)
             if not (state.elastic or blocked.requests or state.leaving):
                 state.hopeless[found] = seat[1]
+    yield from _growing(state, room, at, boot)
+
+
+def _growing(state: State, room: Room, at: float, boot: float) -> Iterator[StopAsked]:
+    """Elastic jobs that go on with more GPUs."""
     if state.allotted:
         now = state.cluster.shadow()
         for _, _, placement in room.kept:
@@ -201,7 +206,7 @@ def make_room(
             for job in state.elastic.values()
             if _can_be_asked(state, job, at) and not rounds.takes_part(state, job)
         ]
-        for job, gpus, why in elastic.grown(state, later, growing, at) if growing else ():
+        for job, gpus, why in elastic.grown(state, room.later, growing, at) if growing else ():
             yield _ask(job, why, at, boot, gpus=gpus)
 
 
@@ -384,7 +389,8 @@ def _who_suffice(
 
     They are entered in the ledger, if that is enough for a request for one machine.
     """
-    for name in _nodes_of(last) & tally.enough:
+    parts = last.job.placement.parts if last.job.placement is not None else ()
+    for name in [part.node for part in parts if part.node in tally.enough]:
         mine = [each for each in offers if name in _nodes_of(each)]
         _enter(later, mine)
         node = later.node(name)
@@ -395,39 +401,51 @@ def _who_suffice(
 
 
 class _Tally:
-    """How many GPUs each machine would have if those stopped who were thought of."""
+    """How much each machine would have if those stopped who were thought of."""
 
     def __init__(self, later: Shadow, request: Request) -> None:
         self.later = later
         ask = request.gpus
         plain = ask is not None and not ask.beside and ask.share is None and not request.exclusive
-        self.needed = ask.amount if ask is not None and plain else 0
+        self.needed = dict(wants(request))
+        """How much of each type a machine must have at least."""
+        self.needed[GPU] = ask.amount if ask is not None and plain else 0
         self.several = request.machines > 1
-        self.there: dict[str, int] = {}
+        self.there: dict[str, dict[str, int]] = {}
         self.enough: set[str] = set()
-        """Machines that may have enough of them."""
+        """Machines that may have enough of everything."""
         self.before: set[str] = set()
         """Machines that had, without anybody stopping."""
 
     def count(self, offer: Offer, times: int) -> None:
         """Think of one more, or no longer."""
+        needed = self.needed
         for part in _offered(self.later, offer):
             there = self.there.get(part.node)
             if there is None:
-                there = self._free(part.node)
-                if there >= self.needed:
+                there = self.there[part.node] = self._free(part.node)
+                if all(there[type] >= amount for type, amount in needed.items()):
                     self.before.add(part.node)
-            there += times * sum(take.amount for take in part.takes if take.type == GPU)
-            self.there[part.node] = there
-            if there >= self.needed and not (self.several and part.node in self.before):
+            for take in part.takes:
+                if take.type in needed:
+                    there[take.type] += times * take.amount
+            enough = all(there[type] >= amount for type, amount in needed.items())
+            if enough and not (self.several and part.node in self.before):
                 self.enough.add(part.node)
             else:
                 self.enough.discard(part.node)
 
-    def _free(self, name: str) -> int:
+    def _free(self, name: str) -> dict[str, int]:
         node = self.later.node(name)
-        cards = node.types.get(GPU, ()) if node is not None else ()
-        return sum(card.left for card in cards if not card.gone and card.drained is None)
+        types = node.types if node is not None else {}
+        return {
+            type: sum(
+                device.left
+                for device in types.get(type, ())
+                if not device.gone and device.drained is None
+            )
+            for type in self.needed
+        }
 
 
 def _without_the_needless(shadow: Cluster, request: Request, offers: list[Offer]) -> list[Offer]:

@@ -22,8 +22,9 @@ from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.allot import Share, allot, measured, pace, rungs, stage, work
+from stoker.core.policy.ground import by_name
 from stoker.core.policy.order import Heads
-from stoker.core.policy.place import by_name, place
+from stoker.core.policy.place import place
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.request import GPU, Request
 from stoker.core.state import State

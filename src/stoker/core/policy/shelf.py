@@ -200,6 +200,16 @@ class Shelf(Generic[_T]):
                     heappush(branches, (branch.first, count, branch))
         return best
 
+    def some(self, enough: Enough) -> Iterator[_T]:
+        """All for which there is enough, in any order, as far as somebody asks."""
+        branches = [self._root]
+        while branches:
+            node = branches.pop()
+            for _, amounts, thing in node.things:
+                if enough(amounts):
+                    yield thing
+            branches += [branch for branch in node.below if enough(branch.least)]
+
     @property
     def earliest(self) -> Place:
         """The first place that anything has, or an even earlier one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.estimate import Family, company, epoch_on, family_of, restart_cost
+from stoker.core.estimate import NO_GPU, Family, company, epoch_on, family_of, restart_cost
 from stoker.core.job import Job
 from stoker.core.policy import match
 from stoker.core.policy.rank import left_of
@@ -37,7 +37,7 @@ class Speeds:
         for node in state.cluster.nodes.values():
             for card in node.types.get(GPU, ()):
                 if node.closed is None and card.drained is None and not card.gone:
-                    model = card.facts.model or ""
+                    model = card.facts.model or NO_GPU
                     self.supply[model] = self.supply.get(model, 0.0) + 1.0
         families = state.rest.families.values()
         self.typical = match.usual(known for each in families for known in _by_gpus(each))
@@ -52,7 +52,7 @@ class Speeds:
         family = state.rest.families.get(name) or Family()
         cost = restart_cost(family)
         if ask is None or not ask.amount:
-            return Pace(name, 0, {"": left}, cost)
+            return Pace(name, 0, {NO_GPU: left}, cost)
         gpus, kinds = -(-ask.amount // THOUSAND) * request.machines, ask.kinds
         ratios = self._ratios.get((name, gpus, kinds))
         if ratios is None:

@@ -93,7 +93,9 @@ class _Slot:
 class _Group:
     """All machines of one kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: tuple[str, ...]) -> None:
+        self.more = more
+        """What they have besides GPUs, cores and memory."""
         self.slots: dict[int, _Slot] = {}
         """By gap in a GPU, or whole GPUs in thousandths; 0: for those who want none."""
         self.shelf: Shelf[int] = Shelf()
@@ -126,7 +128,10 @@ class Yard:
                 return
             self._leave(number)
         self._rooms[number] = room
-        group = self._groups.setdefault(_kind(room), _Group())
+        kind = _kind(room)
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = _Group(kind[1])
         stand = _stand(number, room)
         where = _where(room)
         for key in _slots(room):
@@ -172,6 +177,12 @@ class Yard:
         """All machines with room, as far as somebody asks; of each kind the fullest first."""
         for number in self._any(ask, self._able(ask)):
             yield self._names[number]
+
+    def some(self, ask: Ask) -> Iterator[str]:
+        """All machines with room in any order, as far as somebody asks: sooner found."""
+        for _, group in self._able(ask):
+            for number in group.shelf.some(within(self._way(group, ask))):
+                yield self._names[number]
 
     def _able(self, ask: Ask) -> list[tuple[str, _Group]]:
         """Machines of the kinds that will do."""
@@ -257,9 +268,8 @@ class Yard:
 
     def _way(self, group: _Group, ask: Ask) -> Amounts:
         """A request as the shelf of this group counts."""
-        some = self._rooms[next(iter(group.shelf))]
-        asked = dict(ask.more)
-        amounts = (ask.gpus, ask.cpu, ask.mem, *(asked.get(name, 0) for name, _ in some.more))
+        asked = dict(ask.more) if group.more else {}
+        amounts = (ask.gpus, ask.cpu, ask.mem, *(asked.get(name, 0) for name in group.more))
         return tuple(map(_scarce, amounts))
 
     def _kept(self, ask: Ask, model: str, typical: Typical) -> _Costs:

@@ -124,7 +124,7 @@ def record_of(view: View) -> Record:
 
 def _ran(view: View) -> float:
     """Seconds in all attempts."""
-    if view.training is not None and view.training.ran_seconds is not None:
+    if view.training is not None and view.training.ran_seconds:
         return view.training.ran_seconds
     spans = [
         cells.moment(each.ended_at) - cells.moment(each.started_at)

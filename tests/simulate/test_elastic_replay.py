@@ -1,0 +1,81 @@
+"""Elastic jobs in a replay: how fast they are changes as they train, and so do their GPUs."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.simulate.outcome import Run
+from stoker.simulate.replay import Assumed, Replay
+from stoker.simulate.traces import pollux
+from stoker.simulate.workload import Load, Speed, Workload
+
+SAMPLE = Path(__file__).parent / "traces" / "pollux" / "workloads" / "sample.csv"
+RESTART = 30.0
+
+
+def played(jobs: list[Load], machines: int = 4, policy: str = "planner") -> Run:
+    nodes = list(pollux.read(SAMPLE).nodes)[:machines]
+    workload = Workload(title="some", jobs=jobs)
+    return Replay(workload, nodes, policy, assumed=Assumed(restart=RESTART), pieces=10_000).run()
+
+
+def mean(run: Run) -> float:
+    return sum(each.end - each.at for each in run.results) / len(run.results)
+
+
+class Linear:
+    """Twice the GPUs are twice as fast."""
+
+    def rate(self, done: float, gpus: int, machines: int, model: str) -> float:
+        return gpus
+
+    def beside(self, other: Speed, model: str) -> float:
+        return 0.0
+
+
+def one(elastic: bool) -> Load:
+    """The longest job of that kind."""
+    jobs = (each for each in pollux.read(SAMPLE).jobs if (each.most is not None) is elastic)
+    return max(jobs, key=lambda each: each.seconds)
+
+
+def test_all_epochs_together_take_what_they_take_and_so_does_the_first_start() -> None:
+    job = replace(one(elastic=True), at=0.0, most=None)
+    assert job.epochs is not None
+    assert job.speed is not None
+    speeds = {job.speed.rate(at / job.epochs, 4, 1, "") for at in range(job.epochs)}
+    assert len(speeds) > 1
+    (result,) = played([job]).results
+    assert result.end == pytest.approx(RESTART + job.seconds)
+
+
+def test_one_alone_spreads_over_machines_and_is_done_sooner() -> None:
+    job = Load(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    run = played([job])
+    (result,) = run.results
+    assert result.end < job.seconds / 8
+    assert len({piece.node for piece in run.pieces}) > 1
+
+
+def test_under_the_planner_elastic_jobs_are_done_sooner_than_first_come_first_served() -> None:
+    jobs = pollux.read(SAMPLE).jobs
+    planned, served = played(jobs), played(jobs, policy="fifo")
+    assert len(planned.results) == len(served.results) == len(jobs)
+    assert mean(planned) < mean(served)
+
+
+def test_the_same_comes_out_each_time() -> None:
+    jobs = pollux.read(SAMPLE).jobs
+    first, second = played(jobs, machines=2), played(jobs, machines=2)
+    assert [(each.job, each.end) for each in first.results] == [
+        (each.job, each.end) for each in second.results
+    ]
+
+
+def test_nobody_has_a_gpu_that_another_has() -> None:
+    run = played(pollux.read(SAMPLE).jobs, machines=2)
+    moments = sorted({piece.begin for piece in run.pieces})
+    for at in moments:
+        held = sum(each.gpus for each in run.pieces if each.begin <= at < each.end)
+        assert held <= 8
