@@ -44,8 +44,14 @@ class Verdict:
         sign = "≥" if self.more else "≤"
         return [
             self.goal, self.figure, f"{sign} {_number(self.target)} {self.unit}".strip(),
-            f"{_number(self.value)} {self.unit}".strip(), "kept" if self.kept else "MISSED",
+            f"{self._measured()} {self.unit}".strip(), "kept" if self.kept else "MISSED",
         ]  # fmt: skip
+
+    def _measured(self) -> str:
+        """In as many digits as it takes to see on which side of the target it is."""
+        text = _number(self.value)
+        hidden = text == _number(self.target) and not self.kept
+        return f"{self.value:.8g}" if hidden else text
 
 
 @dataclass
@@ -73,7 +79,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if value < 1 else f"{value:.2f}"
+    """Ratios with three digits behind the point, so that none is rounded to its target."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3f}"
 
 
 # -- goal 1: near the oracle --------------------------------------------------------------

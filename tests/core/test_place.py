@@ -54,6 +54,15 @@ def test_fractions_share_the_fullest_gpu_so_that_whole_ones_stay_whole():
     assert put(box, gpus(1)) == ["1"]
 
 
+def test_a_part_is_taken_of_the_gpu_that_is_wished_for():
+    box = cards({}, {}, {})
+    assert put(box, gpus(1.5)) == ["0", "1"]
+    for gap, name in ((0, "1"), (500, "1"), (1000, "2"), (700, "1")):
+        takes = fit(box.nodes["box"], gpus(0.3), gap)
+        assert takes is not None
+        assert [take.device for take in takes] == [name]
+
+
 def test_a_mixed_amount_takes_whole_gpus_and_a_part():
     box = cards({}, {}, {})
     assert put(box, gpus(2.5)) == ["0", "1", "2"]

@@ -118,7 +118,7 @@ class State:
         """For whom nobody can make room, if they stand there or further back. Forgotten whenever
         devices are given back, or somebody becomes more likely to make room."""
         self.promises: dict[int, Placement] = {}
-        """What is kept for those who wait until somebody has stopped; after a restart found anew."""
+        """What is kept for those who wait until somebody has stopped; then found anew."""
         self.elastic: dict[int, Job] = {}
         """Running jobs that can do with more or fewer GPUs."""
         self.flexible: dict[int, None] = {}

@@ -106,7 +106,8 @@ def _remember(state: State, name: str, family: estimate.Family, at: float) -> No
     before = state.rest.families.get(name) or estimate.Family()
     gone = estimate.remember(state.rest.families, name, family)
     state.rest_changed = True
-    state.telling = None
+    if state.telling or family.beside or family.compared:
+        state.telling = None
     changed = {each for each, what in gone if what.peak is not None}
     if before.peak != family.peak:
         changed.add(name)

@@ -24,7 +24,7 @@ from stoker.core.state import State
 LOOK_AT = 16
 """So many of those who wait, the first in line first, are looked at in one cycle."""
 MOST_OFFERS = 256
-"""So many of those who run are thought of for one of them."""
+"""So many of those who run are thought of in one cycle, for all of them together."""
 MOST_QUESTIONS = 4
 """So often it is worked out in one cycle what those before would make of the room."""
 
@@ -43,6 +43,8 @@ class Room:
         self.state = state
         self.kept: list[tuple[Place, int, Placement]] = []
         """Those for whom others are making room: where they stand, and what is kept for them."""
+        self.offers = 0
+        """How many of those who run have been thought of."""
         self.reserved = False
         """Whether some have room and do not start, since it is reserved for others."""
         self.later: Shadow
@@ -157,7 +159,7 @@ def make_room(
     later, blocked = room.later, _Blocked(state, boot)
     heads, looked = Heads(state.line), 0
     for seat, found, id in _hopeful(state, heads):
-        if looked == LOOK_AT:
+        if looked == LOOK_AT or room.offers == MOST_OFFERS:
             break
         if id in state.promises or rounds.sees_to(state, id):
             looked += 1
@@ -173,7 +175,7 @@ def make_room(
         if state.leaving or room.reserved:  # otherwise it is known to have no room
             there = place(later, request) or room.take_over(seat, request)
         if there is None:
-            chosen = _choose(state, later, request, found, seat[1], at)
+            chosen = _choose(state, room, request, found, seat[1], at)
             if chosen and not blocked.let(later, request, head, chosen):
                 _undo(later, chosen)
                 chosen = []
@@ -188,7 +190,8 @@ def make_room(
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
-            if not (state.elastic or blocked.requests or state.leaving):
+            spent = room.offers == MOST_OFFERS
+            if not (spent or state.elastic or blocked.requests or state.leaving):
                 state.hopeless[found] = seat[1]
     yield from _growing(state, room, at, boot)
 
@@ -351,15 +354,16 @@ def _had_its_time(state: State, job: Job, at: float) -> bool:
 
 
 def _choose(
-    state: State, later: Shadow, request: Request, found: JobClass, level: float, at: float
+    state: State, room: Room, request: Request, found: JobClass, level: float, at: float
 ) -> list[Offer]:
     """As few as possible, entered in the ledger; nothing when not even all would do."""
-    offers: dict[int, Offer] = {}
+    later, offers = room.later, dict[int, Offer]()
     tally = _Tally(later, request)
     more = request.machines - (machines_for(later, request) if request.machines > 1 else 0)
-    for looked, offer in enumerate(_offers(state, found, level, at)):
-        if looked == MOST_OFFERS:
+    for offer in _offers(state, found, level, at):
+        if room.offers == MOST_OFFERS:
             break
+        room.offers += 1
         if not _of_use(later, offer.job.placement, request):
             continue
         before = offers.pop(offer.job.id, None)
