@@ -94,12 +94,12 @@ def arrivals(pods: list[Request], machines: list[NodeFacts], seed: int) -> Round
     allocated: float | None = None
     samples = []
     for each in drawn(pods, random.Random(seed), ARRIVING * capacity):
-        begin = time.thread_time()
+        begin = time.perf_counter()
         note(cluster, each)
         found = place(cluster, each)
         if found is not None:
             cluster.take(found)
-        samples.append((time.thread_time() - begin) * 1e6)
+        samples.append((time.perf_counter() - begin) * 1e6)
         given += each.gpu_amount if found is not None else 0
         refused += found is None
         arrived += each.gpu_amount

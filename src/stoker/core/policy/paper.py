@@ -21,10 +21,10 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy import match
 from stoker.core.policy.backfill import keep
 from stoker.core.policy.match import Option
-from stoker.core.policy.order import Heads, JobClass
+from stoker.core.policy.order import LONG_AGO, Heads, JobClass
 from stoker.core.policy.place import place
 from stoker.core.policy.preempt import is_there
-from stoker.core.policy.rank import OVERDUE, rank
+from stoker.core.policy.rank import rank
 from stoker.core.policy.rules import Policy
 from stoker.core.policy.shelf import Place
 from stoker.core.policy.speeds import Pace, Speeds
@@ -173,7 +173,7 @@ class Paper:
                 self.settle(seat, spot)
                 return True
         self.settle(seat, None)
-        if seat.stands[1] == OVERDUE:
+        if seat.stands[1] <= LONG_AGO:
             self._reserve(seat)
         return False
 

@@ -324,15 +324,15 @@ def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[
             if keeps is not None:
                 yield Offer(job, keeps)
     rules = state.policy(found.queue)
-    least = level + log2(rules.hysteresis) if rules.preempts else None
+    least = level + log2(rules.hysteresis) if rules.preempts else inf
     for priority, rank, _, id in state.victims.worst_first():
-        if (-urgency, level) >= (priority, rank):
+        if (-urgency, least) >= (priority, rank):  # none of the rest stands further back
             return
         job = state.jobs[id]
         if not _can_be_asked(state, job, at):
             continue
         if -priority == urgency:
-            if least is None or not state.preempts(job) or not _loses_nothing(state, job):
+            if not state.preempts(job) or not _loses_nothing(state, job):
                 continue
             if not state.victims.holds(id, at):
                 state.stand_anew(job, at)

@@ -23,9 +23,8 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.allot import Share, allot, measured, pace, rungs, stage, work
 from stoker.core.policy.ground import by_name
-from stoker.core.policy.order import Heads
+from stoker.core.policy.order import LONG_AGO, Heads
 from stoker.core.policy.place import place
-from stoker.core.policy.rank import OVERDUE
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
@@ -206,7 +205,7 @@ def _waiting(state: State, at: float) -> Iterator[tuple[Seat, Share]]:
             where = _seat(state, job, share, at)
         else:
             continue
-        yield (where if seat[1] != OVERDUE else (where[0], -inf, where[2])), share
+        yield (where if seat[1] > LONG_AGO else (where[0], -inf, where[2])), share
 
 
 def _seated(state: State, job: Job, at: float) -> tuple[Seat, Share]:
