@@ -337,6 +337,20 @@ def test_once_measured_epochs_to_go_count() -> None:
     assert 2 ** level(story, first) == pytest.approx(89 * 60, rel=0.02)
 
 
+def test_what_is_learned_of_one_counts_for_its_like_that_wait() -> None:
+    story = planner()
+    first, second, other = (
+        training(story, name=name, training=Training(epochs=epochs))
+        for name, epochs in (("net", 100), ("net", 10), ("else", 10))
+    )
+    listens(story, first)
+    before = story.state.line.ranks[other]
+    assert story.state.line.ranks[second] == before
+    story.wait(60)
+    counted(story, first, 1, seconds=60.0)
+    assert story.state.line.ranks[second] < story.state.line.ranks[other] == before
+
+
 def test_a_time_limit_is_better_than_nothing_and_worse_than_epochs() -> None:
     story = planner()
     runs(story, 10)

@@ -43,6 +43,9 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         family = replace(family, peak=max(family.peak or 0, peak))
     if family != before:
         _remember(state, name, family, event.at)
+    if family.paces and not before.paces:  # how long its like take is known from now on
+        for id in list(state.line.kin.get((job.user, job.name), ())):
+            state.admit(state.jobs[id], event.at)
 
 
 def _own_paces(

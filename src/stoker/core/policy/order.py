@@ -115,6 +115,9 @@ class ReadyLine:
         self.where: dict[int, JobClass] = {}
         self.ranks: dict[int, float] = {}
         """Where its policy puts each of them; those who are not here, by their order alone."""
+        self.kin: dict[tuple[str, str], dict[int, None]] = {}
+        """The same by whose they are and how they are called: what is learned of one counts for
+        all."""
         self.users: dict[str, dict[Key, JobClass]] = {}
         """The classes of users for whom it counts what they have had."""
         self.handicaps: dict[str, float] = {}
@@ -161,6 +164,7 @@ class ReadyLine:
         found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
         self.stirred = True
+        self.kin.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.ranks[job.id] = rank
         entry = (rank, job.order, job.id)
@@ -178,6 +182,10 @@ class ReadyLine:
         found = self.where.pop(job.id, None)
         if found is None:
             return
+        alike = self.kin[job.user, job.name]
+        del alike[job.id]
+        if not alike:
+            del self.kin[job.user, job.name]
         entry = (self.ranks.pop(job.id, 0.0), job.order, job.id)
         if found.heap[0] != entry:
             self.dead.add((found, *entry))
