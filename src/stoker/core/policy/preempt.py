@@ -23,7 +23,7 @@ from stoker.core.state import State
 
 LOOK_AT = 16
 """So many of those who wait, the first in line first, are looked at in one cycle."""
-MOST_OFFERS = 64
+MOST_OFFERS = 32
 """So many of those who run are thought of in one cycle, for all of them together."""
 MOST_QUESTIONS = 4
 """So often it is worked out in one cycle what those before would make of the room."""
