@@ -8,7 +8,7 @@ once, but for stopping, which waits for the next checkpoint.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import ceil, inf
 from time import perf_counter
@@ -478,9 +478,3 @@ def replay(
 ) -> Run:
     """What becomes of a workload under a policy."""
     return Replay(workload, nodes, policy, parameters, assumed, pieces).run(heard)
-
-
-def policies() -> Iterator[tuple[str, str]]:
-    """Names of policies, and what each of them does."""
-    for each in POLICIES.values():
-        yield each.name, each.about

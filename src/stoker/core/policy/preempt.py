@@ -149,7 +149,7 @@ def make_room(
     4. Elastic jobs that were dealt more in the last round are asked when there is room for it.
     5. Where there are no such rounds, and nobody waits, they may grow into what is free.
     """
-    withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job, at)]
+    withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job)]
     for job in withdrawn:
         yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
     if withdrawn:
@@ -207,7 +207,7 @@ def _growing(state: State, room: Room, at: float, boot: float) -> Iterator[StopA
         growing = [
             job
             for job in state.elastic.values()
-            if _can_be_asked(state, job, at) and not rounds.takes_part(state, job)
+            if _can_be_asked(job) and not rounds.takes_part(state, job)
         ]
         for job, gpus, why in elastic.grown(state, room.later, growing, at) if growing else ():
             yield _ask(job, why, at, boot, gpus=gpus)
@@ -260,7 +260,7 @@ def _ask(
     return StopAsked(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, by=by, gpus=gpus)
 
 
-def _for_nobody(state: State, job: Job, at: float) -> bool:
+def _for_nobody(state: State, job: Job) -> bool:
     """Whether the one for whom it was to make room has started, or is not that urgent any more."""
     stop = job.progress.stop if job.progress is not None else None
     if stop is None or stop.by is None or job.state is not JobState.RUNNING:
@@ -277,7 +277,7 @@ def _for_nobody(state: State, job: Job, at: float) -> bool:
     return state.victims.level(job.id) <= state.line.where[stop.by].place[1]
 
 
-def _can_be_asked(state: State, job: Job, at: float) -> bool:
+def _can_be_asked(job: Job) -> bool:
     if job.state is not JobState.RUNNING or job.placement is None:
         return False
     return job.progress is None or job.progress.stop is None
@@ -319,7 +319,7 @@ def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[
     """What could be had for one of a class that stands there, the cheapest first."""
     urgency = found.priority
     for job in list(state.elastic.values()):
-        if state.priority(job) <= urgency and _can_be_asked(state, job, at):
+        if state.priority(job) <= urgency and _can_be_asked(job):
             keeps = elastic.spare(state, job)
             if keeps is not None:
                 yield Offer(job, keeps)
@@ -329,7 +329,7 @@ def _offers(state: State, found: JobClass, level: float, at: float) -> Iterator[
         if (-urgency, least) >= (priority, rank):  # none of the rest stands further back
             return
         job = state.jobs[id]
-        if not _can_be_asked(state, job, at):
+        if not _can_be_asked(job):
             continue
         if -priority == urgency:
             if not state.preempts(job) or not _loses_nothing(state, job):
@@ -539,7 +539,7 @@ def _crowded(state: State) -> list[Job]:
         if any(job.progress is not None and job.progress.stop is not None for job in jobs):
             continue
         sharing = [job for job in jobs if job.id in state.stoppable and job.id not in found]
-        sharing = [job for job in sharing if _can_be_asked(state, job, 0.0)]
+        sharing = [job for job in sharing if _can_be_asked(job)]
         if sharing:
             last = max(sharing, key=lambda job: (-state.priority(job), job.started_at or 0.0))
             found[last.id] = last

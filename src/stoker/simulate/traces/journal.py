@@ -21,7 +21,6 @@ from stoker.store import codec
 from stoker.store.layouts import SCHEMA
 from stoker.store.port import Filter, Store
 
-MAGIC = b"SQLite format 3\0"
 _WITH_LOG = b"\2\2"
 """What stands at byte 18 of a database that is written through a log."""
 _JOBS = "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec ORDER BY id"
