@@ -162,7 +162,7 @@ Standing = tuple[bool, tuple[tuple[int, ...], ...]]
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "choices", "closed", "name", "number", "types")
+    __slots__ = ("by_name", "choices", "closed", "name", "number", "rooms", "types")
 
     def __init__(self, name: str, number: int = 0) -> None:
         self.name = name
@@ -174,6 +174,8 @@ class Node:
         self.by_name: dict[tuple[str, str], Device] = {}
         self.choices: dict[object, list[Device]] = {}
         """Devices that suit a kind of request, in order: they change only with the machine."""
+        self.rooms: dict[Request, tuple[int, ...] | None] = {}
+        """The most that requests of a shape could ask for now."""
 
     def add(self, device: Device) -> None:
         """Put a device on this node."""
@@ -318,6 +320,8 @@ class Cluster:
         """What is usually asked for; learned anew after a restart."""
         self.grown: dict[str, None] = {}
         """Machines that may have more room than when everybody who waits was last looked at."""
+        self.shifted: dict[str, None] = {}
+        """Machines that stand otherwise than when it was last worked out who makes room there."""
         self._many = False
 
     @property
@@ -356,7 +360,9 @@ class Cluster:
 
     def changed(self, name: str) -> None:
         """A node stands otherwise than before."""
-        self._stale[name] = self.unseen[name] = self.grown[name] = None
+        self._stale[name] = self.unseen[name] = self.grown[name] = self.shifted[name] = None
+        if (node := self.nodes.get(name)) is not None:
+            node.rooms.clear()
 
     def _shelve_all(self) -> None:
         if self._stale:
@@ -476,6 +482,7 @@ class Shadow(Cluster):
         self._alike = {}
         self._standing = {}
         self._stale = {}
+        self.shifted = {}
         self._true = beneath.true
 
     @property
@@ -494,7 +501,8 @@ class Shadow(Cluster):
 
     def changed(self, name: str) -> None:
         """A node stands otherwise than before."""
-        self._stale[name] = None
+        self._stale[name] = self.shifted[name] = None
+        self.nodes[name].rooms.clear()
 
     def names(self) -> Iterable[str]:
         """All nodes by name."""

@@ -11,6 +11,7 @@ from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of,
 from stoker.core.policy.rules import Knows, Order
 
 UNKNOWN, UNSAID = "not measured yet", "its owner has not said how long it takes"
+LIMITED = "by its time limit"
 WORTH_A_WORD = 1.2
 """What a job gains by waiting is told from so many times on."""
 
@@ -36,9 +37,15 @@ def figure(known: Known, at: float) -> Figure:
     if rules.order not in (Order.TIME, Order.SERVICE):
         return Figure("")
     left, basis = left_of(known, at).seconds, _basis(known, at)
-    what = _service(left, gpus if rules.order is Order.SERVICE else None)
+    each = gpus if rules.order is Order.SERVICE else None
+    what = _service(left, each)
     text = f"{what} to go, {basis}"
-    if basis == UNSAID:
+    if basis == LIMITED:
+        allowed = max((known.spec.limit or 0) - had, 0.0)
+        if allowed < left:  # very short limits are not told apart
+            text = f"{_service(allowed, each)} to go, {basis}: counted as {span(left)}"
+            left = allowed
+    elif basis == UNSAID:
         text = f"{basis}: counted as nothing"
     elif basis == UNKNOWN:
         text = f"{basis}: counted as {what}"
@@ -62,7 +69,7 @@ def _basis(known: Known, at: float) -> str:
             return "as its like were measured"
         if likely.remaining_seconds is not None:
             return "as its owner said"
-    return "by its time limit" if known.spec.limit is not None else UNKNOWN
+    return LIMITED if known.spec.limit is not None else UNKNOWN
 
 
 def _for_waiting(known: Known, at: float) -> str:

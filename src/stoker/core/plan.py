@@ -11,7 +11,8 @@ from stoker.core.policy.assign import assign, rules_of
 from stoker.core.policy.backfill import LONGEST, Gate
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.order import LONG_AGO, Group, Heads, JobClass, Walk
-from stoker.core.policy.preempt import Room, make_room
+from stoker.core.policy.preempt import make_room
+from stoker.core.policy.room import Room
 from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
 from stoker.core.policy.shelf import Amounts, Enough, Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from math import inf
+from math import inf, log2
 from typing import TypeVar
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
 from stoker.core.policy.backfill import latest_end
+from stoker.core.policy.bars import Bars
 from stoker.core.policy.ends import Ends
 from stoker.core.policy.ground import note
 from stoker.core.policy.order import LONG_AGO, JobClass, Key, ReadyLine
@@ -112,11 +113,9 @@ class State:
         """Those of them that can be asked to stop and go on later."""
         self.victims = Victims()
         """The same by who makes room first; each stands at least as far back as it should."""
+        self.bars = Bars(self.cluster, self.victims)
         self.leaving: dict[int, Job] = {}
         """Those who were asked to stop, or are being ended: what they hold is free before long."""
-        self.hopeless: dict[JobClass, float] = {}
-        """For whom nobody can make room, if they stand there or further back. Forgotten whenever
-        devices are given back, or somebody becomes more likely to make room."""
         self.promises: dict[int, Placement] = {}
         """What is kept for those who wait until somebody has stopped; then found anew."""
         self.elastic: dict[int, Job] = {}
@@ -175,6 +174,7 @@ class State:
         """Whether some family tells models of GPU apart, or whom to share with; None: look."""
         self._devices_of: dict[str, tuple[QueueDefined, Among]] = {}
         self._policies: dict[str, Policy] = {}
+        self._reluctance: float | None = None
 
     # -- asking -------------------------------------------------------------------------
 
@@ -212,13 +212,26 @@ class State:
         name, parameters = self.rest.policies.get(queue) or self.rest.policies.get("*", ("", {}))
         if name == AUTO and queue not in self.rest.reporting:
             return USUAL
-        if name == AUTO:
-            name = "planner"
+        return self._named(name, parameters)
+
+    @staticmethod
+    def _named(name: str, parameters: dict[str, float]) -> Policy:
+        name = "planner" if name == AUTO else name
         return policy(name, parameters) if name in POLICIES else USUAL
 
     def forget_policies(self) -> None:
         """Some queue goes by another policy from now on."""
         self._policies.clear()
+        self._reluctance = None
+
+    @property
+    def reluctance(self) -> float:
+        """So much further back everybody stands who stops for an equal, in doublings."""
+        if self._reluctance is None:
+            named = (self._named(*each) for each in self.rest.policies.values())
+            steps = [log2(rules.hysteresis) for rules in named if rules.preempts]
+            self._reluctance = min(steps, default=inf)
+        return self._reluctance
 
     def tells_apart(self) -> bool:
         """Whether it is known of some jobs where they are fast, or beside whom they are slow."""
@@ -237,6 +250,11 @@ class State:
         if defined is not None and defined.strict:
             return Gaps.NOBODY
         return self.policy(queue).gaps
+
+    def ends_matter(self) -> bool:
+        """Whether it counts for somebody who waits when those are over who run."""
+        waiting = (Gaps.EASY, Gaps.CONSERVATIVE)
+        return any(self.gaps(queue) in waiting for queue in self.line.queues)
 
     def known(self, job: Job) -> Known:
         """What there is to judge a job by."""
@@ -523,7 +541,6 @@ class State:
 
     def readmit(self, queue: str | None, at: float) -> None:
         """Something else counts in a queue, or in all of them: all who wait there stand anew."""
-        self.hopeless.clear()
         for id in list(self.line.where):
             if queue is None or self.specs[self.jobs[id].spec].queue == queue:
                 self.admit(self.jobs[id], at)
@@ -548,8 +565,7 @@ class State:
             stirred = self.line.stirred
             if id in self.line:
                 self._admit(job, at)
-                seat = self.line.seat(job)
-                worst = next(self.victims.worst_first(), None)
+                seat, worst = self.line.seat(job), self.victims.worst()
                 late = seat[1] <= LONG_AGO
                 self.line.stirred = stirred or late or self._may_displace(seat, worst)
             elif id in self.stoppable:
@@ -560,12 +576,11 @@ class State:
         """A running job stands elsewhere: somebody may want its devices now."""
         first = self.line.earliest()
         if first is not None and self._may_displace(first, self.victims.seat(job.id)):
-            self.hopeless.clear()
             self.line.stirred = True
 
     def _may_displace(self, seat: Place, other: Seat | None) -> bool:
         """Whether one who runs stands so far behind this place that it may have to make room."""
-        return other is not None and seat[:2] < other[:2]
+        return other is not None and (seat[0], seat[1] + self.reluctance) < other[:2]
 
     def _be_fair(self, at: float) -> None:
         """Whoever has had more than others stands further back."""
@@ -594,9 +609,8 @@ class State:
         level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
         if known.rules.fair and level > LONG_AGO:
             level += known.rules.fair * self.line.handicaps.get(job.user, 0.0)
-        if job.id not in self.victims:
-            self.hopeless.clear()
-        self.victims.put(job.id, self.priority(job), level, job.started_at or 0.0, holds)
+        started = job.started_at or 0.0
+        self.victims.put(job.id, job.placement, self.priority(job), level, started, holds)
         if known.rules.quantum and job.started_at is not None:
             own = job.started_at + known.rules.quantum
             until = min(until, own) if own > at else until
@@ -650,7 +664,6 @@ class State:
         if placement is None:
             return
         self.cluster.release(placement)
-        self.hopeless.clear()
         self.line.stirred = True
         self.count(job, placement, -1)
         job.last_devices, job.last_node = tuple(placement.names("gpu")), placement.node
@@ -698,7 +711,6 @@ class State:
 
     def mark_devices(self, only: str | None = None) -> None:
         """Put what is known of machines and devices besides their use on the ledger."""
-        self.hopeless.clear()
         for name in self.cluster.nodes if only is None else (only,):
             node = self.cluster.nodes[name]
             self.cluster.changed(name)

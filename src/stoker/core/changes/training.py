@@ -29,8 +29,10 @@ def on_training_began(state: State, event: e.TrainingBegan) -> Wishes:
         return []
     job.progress = replace(job.progress or Progress(), listening=True)
     state.touched.add(job.id)
-    state.line.stirred = True  # others may wait for somebody who can make room
     state.look_whether_stoppable(job, event.at)
+    if job.id in state.stoppable:
+        state.look_who_may_displace(job)
+    state.line.stirred |= job.id in state.elastic or job.id in state.sharing
     _reports(state, job, event.at)
     return [AskToStop(job.id, job.attempt)] if job.progress.stop is not None else []
 
@@ -66,8 +68,8 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
         state.stand_anew(job, event.at)
         state.look_who_may_displace(job)
     _correct(state, job)
-    # Where nobody is stopped for his equals, those who wait may fit before its new end.
-    state.line.stirred |= job.id in state.elastic or not state.preempts(job)
+    # Where somebody holds a place until others end, those behind may fit before its new end.
+    state.line.stirred |= job.id in state.elastic or state.ends_matter()
     return []
 
 

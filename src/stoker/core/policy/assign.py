@@ -21,7 +21,7 @@ from stoker.core.estimate import hardware
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy import company, match
 from stoker.core.policy.paper import Paper, Seat, devices_of
-from stoker.core.policy.preempt import is_there
+from stoker.core.policy.room import is_there
 from stoker.core.policy.rules import Knows, Policy
 from stoker.core.request import Request
 from stoker.core.state import State

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from math import inf
 
 from stoker.core.job import Job
+from stoker.core.policy.bars import FINE, Bar, need_of
 from stoker.core.policy.ground import is_plain
 from stoker.core.policy.place import amounts, shape_of
 from stoker.core.policy.rank import OVERDUE
@@ -32,7 +33,8 @@ class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
     __slots__ = (
-        "amounts", "array", "group", "handicap", "heap", "key", "priority", "queue", "request",
+        "amounts", "array", "group", "handicap", "heap", "key", "need", "place", "priority",
+        "queue", "request",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -40,6 +42,9 @@ class JobClass:
         self.request, self.priority, self.queue, self.array, _, _ = key
         self.heap: list[Entry] = []
         """The first is always of a job that is ready."""
+        self.place: Place = START
+        """Where its head stands in the line; kept by the line."""
+        self.need = need_of(self.request)
         self.handicap = 0.0
         """By how much all of them stand further back than they would by themselves."""
         self.group: Group | None = None
@@ -49,12 +54,8 @@ class JobClass:
         if self.request is not None and only_amounts_count(key):
             self.amounts = (*amounts(self.request), inf if key[4] is None else key[4])
 
-    @property
-    def place(self) -> Place:
-        """Where its head stands in the line."""
-        return self._place(self.heap[0])
-
-    def _place(self, entry: Entry) -> Place:
+    def place_of(self, entry: Entry) -> Place:
+        """Where one of them stands in the line."""
         rank, order, id = entry
         return (-self.priority, self.stands(rank), order, id)
 
@@ -71,7 +72,7 @@ class JobClass:
         turns = [(heap[0], 0)] if heap else []
         while turns:
             entry, at = heappop(turns)
-            yield self._place(entry)
+            yield self.place_of(entry)
             for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
                 heappush(turns, (heap[below], below))
 
@@ -83,13 +84,23 @@ FEW = 8
 
 
 class Group:
-    """Many classes of one queue that differ in nothing but amounts, time limit and priority."""
+    """Classes of one queue that differ in nothing but amounts, time limit and priority."""
 
-    __slots__ = ("queue", "shape", "shelf")
+    __slots__ = ("few", "queue", "shape", "shelf")
 
     def __init__(self, shape: Request, queue: str) -> None:
         self.shape, self.queue = shape, queue
+        self.few: list[JobClass] = []
+        """All of them, as long as they are few."""
         self.shelf: Shelf[JobClass] = Shelf()
+        """All of them, if they are many."""
+
+    def need(self, asked: Amounts) -> int:
+        """What must be left of a machine's GPUs for one that asks for so much."""
+        ask = self.shape.gpus
+        if ask is None or ask.beside:
+            return 0
+        return int(asked[0]) // self.shape.machines // FINE * FINE
 
 
 def only_amounts_count(key: Key) -> bool:
@@ -108,10 +119,14 @@ class ReadyLine:
     def __init__(self) -> None:
         self.classes: dict[Key, JobClass] = {}
         self.groups: dict[tuple[Request, str], Group] = {}
-        self.few: dict[tuple[Request, str], list[JobClass]] = {}
-        """Classes that would be a group, if there were more of them."""
+        self.few: dict[tuple[Request, str], Group] = {}
+        """Groups of few classes."""
+        self.alone: dict[Key, JobClass] = {}
+        """Classes in no group at all."""
         self.single: dict[Key, JobClass] = {}
-        """Classes in no group, each of which is looked at by itself."""
+        """Classes in no group, or in one of few, each of which is looked at by itself."""
+        self.queues: dict[str, int] = {}
+        """How many classes there are in each queue where somebody waits."""
         self.where: dict[int, JobClass] = {}
         self.ranks: dict[int, float] = {}
         """Where its policy puts each of them; those who are not here, by their order alone."""
@@ -229,6 +244,7 @@ class ReadyLine:
 
     def _open(self, key: Key) -> JobClass:
         found = self.classes[key] = self.single[key] = self.fresh[key] = JobClass(key)
+        self.queues[found.queue] = self.queues.get(found.queue, 0) + 1
         if user := key[5]:
             found.handicap = self._weighed(found, self.handicaps.get(user, 0.0))
             self.users.setdefault(user, {})[key] = found
@@ -238,11 +254,16 @@ class ReadyLine:
             if group is not None:
                 self._join([found], group)
                 return found
-            alike = self.few.setdefault(name, [])
-            alike.append(found)
-            if len(alike) > FEW:
-                group = self.groups[name] = Group(*name)
-                self._join(self.few.pop(name), group)
+            group = self.few.get(name)
+            if group is None:
+                group = self.few[name] = Group(*name)
+            group.few.append(found)
+            if len(group.few) > FEW:
+                self.groups[name] = self.few.pop(name)
+                self._join(group.few, group)
+                group.few = []
+        else:
+            self.alone[key] = found
         return found
 
     def _join(self, classes: list[JobClass], group: Group) -> None:
@@ -255,6 +276,9 @@ class ReadyLine:
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
         self.fresh.pop(found.key, None)
+        self.queues[found.queue] -= 1
+        if not self.queues[found.queue]:
+            del self.queues[found.queue]
         if user := found.key[5]:
             del self.users[user][found.key]
             if not self.users[user]:
@@ -265,15 +289,15 @@ class ReadyLine:
                 del self.groups[group.shape, group.queue]
             return
         del self.single[found.key]
-        if only_amounts_count(found.key):
+        if self.alone.pop(found.key, None) is None:
             name = _kind(found)
-            self.few[name].remove(found)
-            if not self.few[name]:
+            self.few[name].few.remove(found)
+            if not self.few[name].few:
                 del self.few[name]
 
     def _shelve(self, found: JobClass) -> None:
+        place = found.place = found.place_of(found.heap[0])
         if found.group is not None:
-            place = found.place
             found.group.shelf.put(place, found.amounts, found)
             if place[1] <= LONG_AGO:
                 self.overdue[found.key] = found
@@ -320,6 +344,7 @@ class Walk:
         self.at: Place = START
         self.fresh = set(fresh)
         self._unfit: list[Turn] = []
+        self._left_out: list[JobClass] = []
         self.turns: list[Turn] = []
         self._enter_singles()
         heapify(self.turns)
@@ -329,17 +354,17 @@ class Walk:
         self._asked: Place = START
 
     def _enter_singles(self) -> None:
-        left_out: set[JobClass] = set()
-        for name, classes in self.line.few.items():
-            kind = Group(*name)
-            if self.sure(kind):
-                enough = self.ways(kind)
-                left_out.update(
-                    each for each in classes if each not in self.fresh and not enough(each.amounts)
-                )
-        for each in self.line.single.values():
-            (self._unfit if each in left_out else self.turns).append((each.place, (), each))
-        self.turns += [(each.place, (), each) for each in self.fresh if each.group is not None]
+        turns, fresh = self.turns, self.fresh
+        for kind in self.line.few.values():
+            sure = self.sure(kind)
+            enough = self.ways(kind) if sure else None
+            for each in kind.few:
+                if enough is None or each in fresh or enough(each.amounts):
+                    turns.append((each.place, (), each))
+                else:
+                    self._left_out.append(each)
+        turns += [(each.place, (), each) for each in self.line.alone.values()]
+        turns += [(each.place, (), each) for each in fresh if each.group is not None]
 
     def next(self) -> tuple[Job, JobClass] | None:
         """The next candidate; of a single class no other comes, unless `again` is said."""
@@ -378,6 +403,8 @@ class Walk:
         """
         after, self._asked = self._asked, self.at
         turns = self._unfit
+        turns += [(each.place, (), each) for each in self._left_out]
+        self._left_out.clear()
         heapify(turns)
         for group in self.line.groups.values():
             if group.shelf.earliest < self.at:
@@ -409,17 +436,33 @@ def _enter(turns: list[Turn], turn: Turn | None) -> None:
         heappush(turns, turn)
 
 
-class Heads:
-    """Those who wait, in order; whoever is like one that was given up is passed over."""
+Hope = Callable[[int], Bar]
+"""For so many GPUs on a machine: only whoever stands before this has any hope."""
 
-    def __init__(self, line: ReadyLine) -> None:
-        self.line = line
+
+class Heads:
+    """Those who wait, in order; whoever is like one that was given up is passed over.
+
+    With `hope`, only those who have any, and those who have waited too long.
+    """
+
+    def __init__(self, line: ReadyLine, hope: Hope | None = None) -> None:
+        self.line, self.hope = line, hope
         self.given_up: set[JobClass] = set()
         self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
+        bars: dict[int, Bar] = {}
         for found in line.single.values():
+            if hope is not None:
+                bar = bars.get(found.need)
+                if bar is None:
+                    bar = bars[found.need] = hope(found.need)
+                if found.place[:2] >= bar and found.place[1] > LONG_AGO:
+                    continue
             self._enter(found, None)
         for group in line.groups.values():
-            self._enter_next(iter(group.shelf))
+            self._enter_next(iter(group.shelf) if hope is None else _hopeful(group, hope))
+        for found in line.overdue.values() if hope is not None else ():
+            self._enter(found, None)
 
     def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
         """Where each stands, its class and its id."""
@@ -429,6 +472,9 @@ class Heads:
             if others is not None:
                 self._enter_next(others)
             id = int(place[-1])
+            if self.hope is not None and place[1] > LONG_AGO:
+                if place[:2] >= self.hope(found.need):
+                    continue
             if where.get(id) is found and found not in self.given_up:
                 yield place, found, id
             following = next(places, None) if found not in self.given_up else None
@@ -445,6 +491,22 @@ class Heads:
         first = next(places, None)
         if first is not None:
             heappush(self._turns, (first, found, places, others))
+
+
+def _hopeful(group: Group, hope: Hope) -> Iterator[JobClass]:
+    """Classes of a group whose heads have hope, in order.
+
+    Whoever has none rules out all behind it that need as much: few are looked at in vain.
+    """
+    after = START
+
+    def may_have(asked: Amounts) -> bool:
+        return after[:2] < hope(group.need(asked))
+
+    while (found := group.shelf.first(after, may_have)) is not None:
+        after, asked, each = found
+        if may_have(asked) and after[1] > LONG_AGO:
+            yield each
 
 
 def in_order(

@@ -23,8 +23,8 @@ from stoker.core.policy.backfill import keep
 from stoker.core.policy.match import Option
 from stoker.core.policy.order import LONG_AGO, Heads, JobClass
 from stoker.core.policy.place import place
-from stoker.core.policy.preempt import is_there
 from stoker.core.policy.rank import rank
+from stoker.core.policy.room import is_there
 from stoker.core.policy.rules import Policy
 from stoker.core.policy.shelf import Place
 from stoker.core.policy.speeds import Pace, Speeds

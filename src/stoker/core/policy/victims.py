@@ -1,9 +1,12 @@
-"""Running jobs that can make room, by who does so first."""
+"""Running jobs that can make room, by who does so first; all of them, and machine by machine."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from stoker.core.cluster import Placement
+from stoker.core.request import GPU
 
 Seat = tuple[int, float, float, int]
 """Minus its priority, where its policy puts it, when it started, and the id: the largest makes
@@ -17,8 +20,21 @@ class Victims:
         self._seats: list[Seat] = []
         self._seat: dict[int, Seat] = {}
         self._until: dict[int, float] = {}
+        self._nodes: dict[int, list[str]] = {}
+        self.on: dict[str, dict[int, int]] = {}
+        """Those on each machine, and how many thousandths of GPUs each would give back there."""
+        self.moved: dict[str, None] = {}
+        """Machines on which somebody stands elsewhere since this was last cleared."""
 
-    def put(self, job: int, priority: int, level: float, started: float, until: float) -> None:
+    def put(
+        self,
+        job: int,
+        placement: Placement | None,
+        priority: int,
+        level: float,
+        started: float,
+        until: float,
+    ) -> None:
         """Enter a job, or move it. From that moment on it may stand further in front."""
         self._until[job] = until
         seat = (-priority, level, started, job)
@@ -27,8 +43,19 @@ class Victims:
             return
         if before is not None:
             del self._seats[bisect_left(self._seats, before)]
+        else:
+            self._settle(job, placement.parts if placement is not None else ())
         insort(self._seats, seat)
         self._seat[job] = seat
+        for name in self._nodes[job]:
+            self.moved[name] = None
+
+    def _settle(self, job: int, parts: Iterable[Placement]) -> None:
+        self._nodes[job] = nodes = []
+        for part in parts:
+            nodes.append(part.node)
+            gives = sum(take.amount for take in part.takes if take.type == GPU)
+            self.on.setdefault(part.node, {})[job] = gives
 
     def holds(self, job: int, at: float) -> bool:
         """Whether it stands where it should at this moment."""
@@ -45,18 +72,24 @@ class Victims:
     def drop(self, job: int) -> None:
         """It does not run any more."""
         seat = self._seat.pop(job, None)
-        self._until.pop(job, None)
-        if seat is not None:
-            del self._seats[bisect_left(self._seats, seat)]
+        if seat is None:
+            return
+        del self._until[job]
+        del self._seats[bisect_left(self._seats, seat)]
+        for name in self._nodes.pop(job):
+            self.moved[name] = None
+            del self.on[name][job]
+            if not self.on[name]:
+                del self.on[name]
 
-    def worst_first(self) -> Iterator[Seat]:
-        """Those who make room first, first. Whoever is moved forward meanwhile comes again."""
-        seats, at = self._seats, len(self._seats) - 1
-        while at >= 0:
-            seat = seats[at]
-            yield seat
-            if at >= len(seats) or seats[at] == seat:
-                at -= 1
+    def worst(self) -> Seat | None:
+        """Where the one stands who makes room first."""
+        return self._seats[-1] if self._seats else None
+
+    def worst_on(self, node: str) -> Iterator[Seat]:
+        """Those on a machine who make room first, first."""
+        here = self.on.get(node, ())
+        return iter(sorted([self._seat[job] for job in here], reverse=True))
 
     def __len__(self) -> int:
         return len(self._seats)

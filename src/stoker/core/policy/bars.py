@@ -1,0 +1,130 @@
+"""Machines by how urgent one must be to be made room for there.
+
+For so many GPUs on a machine, those stop first who stand furthest back, until there are enough.
+Where the last of them stands is the bar of that machine: only who stands further in front gets
+over it. Per amount, machines are kept in the order of their bars, and only those are worked out
+anew on which something has changed. So it is known at once whether somebody can make room for a
+job at all, and where those stop who can wait best.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from math import inf
+
+from stoker.core.cluster import Cluster, Node
+from stoker.core.policy.victims import Seat, Victims
+from stoker.core.request import GPU, Request
+from stoker.core.units import THOUSAND
+
+Bar = tuple[float, float]
+"""Minus the priority, and where its policy puts the last who would have to stop."""
+NOBODY: Bar = (-inf, -inf)
+"""Nobody gets over this."""
+Row = tuple[Seat, str]
+"""Where the last stands who would have to stop, and on which machine."""
+Steps = list[tuple[int, Seat]]
+"""What is left on a machine if this one stops, and all who stand further back."""
+FINE = THOUSAND // 4
+"""Amounts are told apart in quarters of a GPU."""
+MOST_AMOUNTS = 64
+"""Of so many amounts the order is kept."""
+
+
+def need_of(request: Request | None) -> int:
+    """What must be left on a machine at least, of all its GPUs together, for (a part of) this."""
+    ask = request.gpus if request is not None else None
+    if request is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
+        return 0
+    return ask.amount // FINE * FINE
+
+
+class Bars:
+    """The bars of the machines in a ledger, per amount."""
+
+    def __init__(
+        self,
+        ledger: Cluster,
+        victims: Victims,
+        can_stop: Callable[[int], bool] = lambda job: True,
+    ) -> None:
+        """If not all of those can be asked, `can_stop` says who."""
+        self.ledger, self.victims, self.can_stop = ledger, victims, can_stop
+        self._steps: dict[str, Steps] = {}
+        self._tables: dict[int, _Table] = {}
+
+    def refresh(self) -> None:
+        """Work out what has changed."""
+        stale = self.ledger.shifted
+        if self.ledger.true is self.ledger and self.victims.moved:
+            stale.update(self.victims.moved)
+            self.victims.moved.clear()
+        for name in stale:
+            steps = self._climb(name)
+            for need, table in self._tables.items():
+                table.put(name, _last(steps, need))
+            if steps:
+                self._steps[name] = steps
+            else:
+                self._steps.pop(name, None)
+        stale.clear()
+
+    def down(self, need: int) -> Iterator[Row]:
+        """Machines, the highest bar first. Nothing may change meanwhile."""
+        table = self._tables.get(need)
+        if table is None:
+            if len(self._tables) >= MOST_AMOUNTS:
+                self._tables.clear()
+            table = self._tables[need] = _Table()
+            for name, steps in self._steps.items():
+                table.put(name, _last(steps, need))
+        return reversed(table.rows)
+
+    def _climb(self, name: str) -> Steps:
+        here = self.victims.on.get(name)
+        node = self.ledger.node(name) if here else None
+        if here is None or node is None or node.closed is not None:
+            return []
+        left = _left(node)
+        steps: Steps = []
+        for seat in self.victims.worst_on(name):
+            if self.can_stop(seat[3]):
+                left += here[seat[3]]
+                steps.append((left, seat))
+        return steps
+
+
+def _left(node: Node) -> int:
+    cards = node.types.get(GPU, ())
+    return sum([card.left for card in cards if not card.gone and card.drained is None])
+
+
+def _last(steps: Steps, need: int) -> Seat | None:
+    """The last who has to stop for so much."""
+    for left, seat in steps:
+        if left >= need:
+            return seat
+    return None
+
+
+class _Table:
+    """Machines in the order of their bars."""
+
+    __slots__ = ("_row", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._row: dict[str, Row] = {}
+
+    def put(self, name: str, last: Seat | None) -> None:
+        row = (last, name) if last is not None else None
+        before = self._row.get(name)
+        if before == row:
+            return
+        if before is not None:
+            del self.rows[bisect_left(self.rows, before)]
+            del self._row[name]
+        if row is not None:
+            insort(self.rows, row)
+            self._row[name] = row

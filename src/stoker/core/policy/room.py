@@ -1,0 +1,177 @@
+"""What is free once all have stopped who were asked to, and for whom it is kept."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from heapq import merge
+
+from stoker.core.cluster import Cluster, Placement, Shadow
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.core.policy import elastic
+from stoker.core.policy.bars import NOBODY, Bar, Bars, Row
+from stoker.core.policy.place import place
+from stoker.core.policy.shelf import Place
+from stoker.core.request import Request
+from stoker.core.state import State
+
+
+class Room:
+    """The ledger as it will be when all who were asked have stopped, and for whom it is kept."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.kept: list[tuple[Place, int, Placement]] = []
+        """Those for whom others are making room: where they stand, and what is kept for them."""
+        self.looked_at = 0
+        """On how many machines it has been thought of who could stop."""
+        self.reserved = False
+        """Whether some have room and do not start, since it is reserved for others."""
+        self.later: Shadow
+        self.asking: set[int] = set()
+        """Those for whose sake somebody was asked."""
+        self.look()
+
+    def look(self) -> None:
+        """Work out what is free later, and for whom it is kept."""
+        state = self.state
+        self.later = state.cluster.shadow()
+        self._bars = Bars(self.later, state.victims, self._can_stop)
+        for job in state.leaving.values():
+            if is_stopping(job) and job.placement is not None:
+                self.later.release(job.placement)
+                self._come_back(job)
+        self.asking = {by for job in state.leaving.values() if (by := _for_whom(job))}
+        self.kept.clear()
+        if state.promises:
+            self._keep_promises()
+
+    def _come_back(self, job: Job) -> None:
+        """One that stops only to have fewer GPUs, or more, takes those first."""
+        stop, state = job.progress.stop if job.progress is not None else None, self.state
+        if stop is None or not stop.gpus:
+            return
+        request = state.effective(job, state.spec(job))
+        there = place(self.later, elastic.sized(request, stop.gpus, elastic.machine(state)))
+        if there is not None:
+            self.later.take(there)
+
+    def _keep_promises(self) -> None:
+        """What was found for somebody is kept, as long as nobody more urgent has taken it."""
+        state, line, promises = self.state, self.state.line, self.state.promises
+        if not state.leaving:
+            promises.clear()
+        for id in [id for id in promises if id not in line]:
+            del promises[id]
+        for seat, id in sorted((line.seat(state.jobs[id]), id) for id in promises):
+            placement = promises[id]
+            if is_there(self.later, placement):
+                self.later.take(placement)
+                self.kept.append((seat, id, placement))
+            else:
+                del promises[id]
+
+    def promise(self, seat: Place, head: int, placement: Placement) -> None:
+        """Keep this for somebody, if it was made for them; others only count on it."""
+        self.later.take(placement)
+        if head in self.asking:
+            self.state.promises[head] = placement
+            insort(self.kept, (seat, head, placement))
+
+    def take_over(self, seat: Place, request: Request) -> Placement | None:
+        """What is kept for those who stand behind this place, the last of them first."""
+        robbed = []
+        while self.kept and self.kept[-1][0] > seat:
+            robbed.append(self.kept.pop())
+            self.later.release(robbed[-1][2])
+            found = place(self.later, request)
+            if found is not None:
+                for _, head, _ in robbed:
+                    del self.state.promises[head]
+                return found
+        for each in reversed(robbed):
+            self.later.take(each[2])
+            self.kept.append(each)
+        return None
+
+    def started(self, job: int, placement: Placement) -> None:
+        """Somebody has started, wherever that was."""
+        promised = self.state.promises.pop(job, None)
+        if promised is not None:
+            self.later.release(promised)
+            self.kept[:] = [each for each in self.kept if each[1] != job]
+        if is_there(self.later, placement):
+            self.later.take(placement)
+        else:  # it stands before somebody for whom this was kept, who has to look again
+            self.look()
+
+    # -- who could make room ------------------------------------------------------------
+
+    def bar(self, need: int) -> Bar:
+        """Only whoever stands further in front than this may get so many GPUs on a machine."""
+        for last, _ in self._down(need):
+            return last[:2]
+        return NOBODY
+
+    def machines(self, need: int, above: Bar) -> Iterator[str]:
+        """Machines with a higher bar than this, the highest first."""
+        names = []
+        for last, name in self._down(need):
+            if last[:2] <= above:
+                break
+            names.append(name)
+            if len(names) == MOST_MACHINES:
+                break
+        return iter(names)
+
+    def _down(self, need: int) -> Iterator[Row]:
+        true, own = self.state.bars, self.later.nodes
+        true.refresh()
+        if not own:
+            return true.down(need)
+        self._bars.refresh()
+        others = (row for row in true.down(need) if row[1] not in own)
+        return merge(others, self._bars.down(need), reverse=True)
+
+    def _can_stop(self, id: int) -> bool:
+        return can_be_asked(self.state.jobs[id])
+
+
+MOST_MACHINES = 32
+"""On so many machines it is thought of in one cycle who could stop, for all who wait."""
+
+
+def can_be_asked(job: Job) -> bool:
+    """Whether nobody has asked it to stop, and it runs."""
+    if job.state is not JobState.RUNNING or job.placement is None:
+        return False
+    return job.progress is None or job.progress.stop is None
+
+
+def is_stopping(job: Job) -> bool:
+    """Whether what it holds is free before long. One that is paused does not come to its end."""
+    if job.state is JobState.COMPLETING:
+        return True
+    stop = job.progress.stop if job.progress is not None else None
+    return stop is not None and not stop.ignored and job.state is JobState.RUNNING
+
+
+def _for_whom(job: Job) -> int | None:
+    """Who waits for what this one holds."""
+    return job.progress.stop.by if job.progress is not None and job.progress.stop else None
+
+
+def is_there(ledger: Cluster, placement: Placement) -> bool:
+    """Whether all of a placement is free in this ledger."""
+    for part in placement.parts:
+        node = ledger.node(part.node)
+        if node is None or node.closed is not None:
+            return False
+        for take in part.takes:
+            device = node.by_name.get((take.type, take.device))
+            if device is None or device.gone or device.drained is not None:
+                return False
+            if device.left < take.amount or (take.memory and device.memory_free < take.memory):
+                return False
+    return True
