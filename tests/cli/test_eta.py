@@ -73,6 +73,14 @@ def test_a_table_of_all_with_its_age(fake: FakeDaemon, capsys: Captured) -> None
     assert " ago, from 9 possible futures" in err
 
 
+def test_an_answer_that_could_not_be_renewed_says_why(fake: FakeDaemon, capsys: Captured) -> None:
+    trouble = "the process that looks ahead has failed: it was killed by SIGKILL"
+    fake.answers["GET /v1/eta"] = reply(runs(), newer=True, trouble=trouble)
+    assert main(["eta"]) == 0
+    said = capsys.readouterr().err
+    assert f" ago, from 9 possible futures; {trouble}; a newer answer is being worked out" in said
+
+
 def test_one_job_in_sentences(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/eta"] = reply(waits())
     assert main(["eta", "2"]) == 0

@@ -361,7 +361,7 @@ def test_a_time_limit_is_better_than_nothing_and_worse_than_epochs() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "makes_room"), [(1003, False), (997, True)])
-def test_a_running_job_makes_room_for_one_that_needs_three_times_less(
+def test_a_running_job_makes_room_for_one_that_needs_less_by_the_hysteresis(
     seconds: int, makes_room: bool
 ) -> None:
     story = planner()

@@ -168,6 +168,15 @@ def test_why_says_where_a_job_stands_by_what_and_who_is_before_it() -> None:
     ]
 
 
+def test_why_says_the_real_time_limit_of_a_job_that_counts_as_longer() -> None:
+    story, _ = full()
+    planner(story)
+    found = told(story, story.submit(limit=120)).standing
+    assert found is not None
+    assert found.figure.text == "2 min on 1 GPU to go, by its time limit: counted as 10 min"
+    assert found.figure.seconds == 120.0
+
+
 def test_whoever_came_first_is_before_it_for_that_alone() -> None:
     story, _ = full()
     first, second = story.submit(), story.submit()

@@ -64,6 +64,53 @@ def test_one_that_fails_is_told(
     assert outlooks.over == outlooks.begun
 
 
+def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State()
+    outlooks.look(state, clock())
+    settle(outlooks)
+    first = outlooks.latest
+    assert first is not None
+    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    with monkeypatch.context() as slow:
+        slow.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
+        assert outlooks.look(state, clock()) == 2
+    assert outlooks.process is not None
+    outlooks.process.process.kill()
+    settle(outlooks)
+    assert outlooks.latest is first
+
+    decide = outlook.told(outlooks, outlooks.desk, [], 10)
+    reply = decide(state, clock()).reply
+    assert reply is not None
+    said = reply(state)
+    assert "the process that looks ahead has failed" in said["trouble"]
+    assert said["age"] >= 0
+    assert said["newer"], "nobody has to ask again"
+    settle(outlooks)
+    assert outlooks.latest is not first
+    assert outlooks.trouble is None
+
+
+def test_one_that_dies_again_and_again_is_not_started_for_every_answer(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State()
+    outlooks.look(state, clock())
+    settle(outlooks)
+    monkeypatch.setattr(outlook, "COMMAND", ("-c", "raise SystemExit('no luck')"))
+    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    for times in (1, 2):
+        outlooks.look(state, clock())
+        settle(outlooks)
+        assert outlooks.failed == times
+    reply = outlook.told(outlooks, outlooks.desk, [], 10)(state, clock()).reply
+    assert reply is not None
+    assert not reply(state)["newer"]
+    assert outlooks.look(state, clock()) == 4, "whoever asks has another try"
+
+
 def test_one_that_hangs_is_given_up(
     outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

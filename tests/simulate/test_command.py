@@ -159,9 +159,10 @@ def test_a_job_that_ran_beyond_its_limit_is_not_cut_short() -> None:
 
 def test_the_policies_are_listed(capsys: Captured) -> None:
     out = simulated(capsys, "--list-policies")
-    assert [line.split()[0] for line in out.splitlines()[: len(POLICIES)]] == list(POLICIES)
+    names = ["auto", *POLICIES]
+    assert [line.split()[0] for line in out.splitlines()[: len(names)]] == names
     found = json.loads(simulated(capsys, "--list-policies", "--json"))
-    assert [each["name"] for each in found["policies"]] == list(POLICIES)
+    assert [each["name"] for each in found["policies"]] == names
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
     [
         ("", "Which jobs? Name a file"),
         ("nothing.csv", "nothing.csv cannot be read"),
-        ("SWF --policy best", "There is no policy 'best'; there are fifo, "),
+        ("SWF --policy best", "There is no policy 'best'; there are auto, fifo, "),
         ("SWF --policy ,", "--policy names no policy"),
         ("SWF --base fifo", "--base fifo is none of the policies compared: backfill, "),
         ("SWF --set planner.speed=1", "'speed' is none of fair, "),
@@ -179,6 +180,11 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --set planner.quantum=-1", "quantum '-1' is not a duration"),
         ("SWF --set planner.grain=1", "grain is between 1.01 and 16, not 1"),
         ("SWF --cluster 8by8", "is not a number of machines"),
+        ("SWF --cluster 1000000x8", "has more than 100,000 machines; write for example 8x8"),
+        (
+            "SWF --cluster 1x0,cpus=2",
+            "27 jobs, and none of them can run on 1 machine with 0 GPUs: ",
+        ),
         ("SWF --cluster 8x8 --load 1", "leave it out, or --cluster"),
         ("SWF --load 0", "--load 0 is not a share"),
         ("SWF --epochs-known 120%", "--epochs-known 120% is not a share"),
@@ -207,6 +213,43 @@ def test_the_command_and_the_simulator_know_the_same_options() -> None:
     assert said == known
 
 
+def test_what_fits_nowhere_is_left_out_with_a_count(capsys: Captured) -> None:
+    lines = simulated(capsys, SWF, "--cluster", "1x16", "--policy", "fifo").splitlines()
+    (note,) = [line for line in lines if line.endswith("left out that no such cluster can run.")]
+    left = int(note.split()[1])
+    assert 0 < left < 27
+    assert lines[0].startswith(f"example: {27 - left} jobs on ")
+
+
+def test_of_several_workloads_those_that_fit_are_compared(capsys: Captured, tmp_path: Path) -> None:
+    wide, narrow = tmp_path / "wide.csv", tmp_path / "narrow.csv"
+    wide.write_text("submit_time,duration,num_gpus\n0,5,64\n1,5,32\n")
+    narrow.write_text("submit_time,duration,num_gpus\n0,5,1\n")
+    args = ["simulate", str(wide), str(narrow), "--cluster", "1x8", "--policy", "fifo"]
+    assert command.main(args) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("narrow: 1 job on ")
+    assert said.err == (
+        "stoker: left out: wide: 2 jobs, and none of them can run on 1 machine with 8 GPUs: the"
+        " smallest asks for 32 GPUs; name larger machines, as in --cluster 8x8,cpus=64,ram=512G.\n"
+    )
+    assert command.main([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["workload"] for each in found["workloads"]] == ["narrow"]
+    assert found["left_out"][0].startswith("wide: 2 jobs, and none of them can run")
+
+
+def test_auto_is_planner_where_jobs_report_and_backfill_where_they_do_not(capsys: Captured) -> None:
+    args = (MURI, "--cluster", "1x8", "--policy", "auto,backfill,planner", "--json")
+    for more, same in (((), "planner"), (("--limits", "guessed"), "backfill")):
+        (found,) = json.loads(simulated(capsys, *args, *more))["workloads"]
+        took = {run["policy"]: run["jct"]["mean"] for run in found["runs"]}
+        assert took["backfill"] != took["planner"]
+        assert took["auto"] == took[same]
+    chosen = typed.contenders("auto", ["auto.quantum=20m"])
+    assert chosen[0].parameters == {"quantum": 1200.0}
+
+
 class Terminal(StringIO):
     """Somebody looks."""
 
@@ -218,6 +261,8 @@ def test_progress_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
     for screen, drawn in ((Terminal(), True), (StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)
         meter = Meter(200)
+        meter.about("reading trace.csv")
+        assert ("reading trace.csv" in screen.getvalue()) is drawn
         meter.start("trace, fifo")
         meter.over(100)
         meter.start("trace, planner")
@@ -230,9 +275,10 @@ def test_progress_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
 def test_typed_as_a_user_does(home: Path) -> None:
     """The command becomes the simulator: same output, same exit code, and no daemon."""
 
-    def run(*args: object) -> "subprocess.CompletedProcess[str]":
+    def run(*args: object, stdin: Path | None = None) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", "stoker", "simulate", *map(str, args)],
+            input=stdin.read_text() if stdin is not None else "",
             capture_output=True, text=True, check=False, env=dict(os.environ), timeout=60,
         )  # fmt: skip
 
@@ -241,6 +287,8 @@ def test_typed_as_a_user_does(home: Path) -> None:
     assert done.stdout.startswith("example: 5 jobs on ")
     assert not done.stderr  # progress is for terminals
     assert run("nothing.csv").returncode == 2
+    piped = run("-", "--policy", "fifo", "--first", "5", stdin=SWF)
+    assert piped.stdout.splitlines()[0] == done.stdout.splitlines()[0].replace("example", "stdin")
     misspelt = run(SWF, "--polcy", "fifo")
     assert misspelt.returncode == 2
     assert "Did you mean --policy?" in misspelt.stderr

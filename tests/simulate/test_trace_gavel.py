@@ -150,6 +150,7 @@ def test_measurements_that_are_none_are_refused(copy: Path, text: str) -> None:
         (6, "0", "GPUs '0' is not a whole number from 1 up"),
         (6, "1.5", "GPUs '1.5' is not a whole number from 1 up"),
         (9, "nan\n", "submission 'nan' is not a number from 0 up"),
+        (9, "1e300\n", "submission '1e300' is not a number of seconds below 1e+11"),
         (0, "a\tb", "expected 10 cells separated by tabs, and there are 11"),
     ],
 )

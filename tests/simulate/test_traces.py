@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.units import BadValue
-from stoker.simulate.traces import columns, recognise, sacct, sizing
+from stoker.simulate.traces import columns, files, recognise, sacct, sizing
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.workload import Load, Workload
 
@@ -261,6 +262,71 @@ def test_a_bad_table_is_refused_with_its_line(tmp_path: Path, text: str, sentenc
     assert refusal(written(tmp_path, text)) == sentence
 
 
+YEARS = "a time of at most ten years"
+NOT_MS = "a number of seconds (in milliseconds, end the column's name in _ms)"
+UP = "a number of seconds from 0 up"
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "sentence"),
+    [
+        ("submit_time,duration,num_gpus", "0,1e300,1", f"duration '1e300' is not {YEARS}"),
+        ("submit_time,duration,num_gpus", "0,inf,1", f"duration 'inf' is not {YEARS}"),
+        ("submit_time,duration,num_gpus", "0,-inf,1", f"duration '-inf' is not {UP}"),
+        ("submit_time,duration_h,num_gpus", "0,1e6,1", f"duration_h '1e6' is not {YEARS}"),
+        ("submit_time,duration,num_gpus", "1e300,5,1", f"submit_time '1e300' is not {NOT_MS}"),
+        ("submit_time,duration,num_gpus", "inf,5,1", f"submit_time 'inf' is not {NOT_MS}"),
+        ("submit_time,duration,num_gpus", "-1,5,1", f"submit_time '-1' is not {UP}"),
+        ("submit_time_ms,duration,num_gpus", "-1,5,1", f"submit_time_ms '-1' is not {UP}"),
+        ("submit_time,duration,num_gpus", "0,5,1e300",
+         "num_gpus '1e300' is not a number of at most 10,000,000"),
+        ("submit,start,end,gpus", "0,1,1600000000,1",
+         "the job runs for more than ten years, from 1 to 1600000000"),
+        ("JobID|Submit|ElapsedRaw|AllocTRES", "1|0|1e300|gres/gpu=1",
+         f"ElapsedRaw '1e300' is not {YEARS}"),
+        ("JobID|Submit|Start|End|AllocTRES", "1|0|1|1600000000|gres/gpu=1",
+         f"End - Start '1599999999.0' is not {YEARS}"),
+        ("; Version: 2.2", "1 0 -1 1e300 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1",
+         f"duration 1e+300 is not {YEARS}"),
+        ("; Version: 2.2", "1 -1 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1",
+         f"submission -1 is not {UP}"),
+    ],
+)  # fmt: skip
+def test_a_time_that_no_job_has_is_refused_with_its_line(
+    tmp_path: Path, header: str, row: str, sentence: str
+) -> None:
+    assert refusal(written(tmp_path, f"{header}\n{row}\n")).startswith(f"FILE, line 2: {sentence}")
+
+
+def test_a_time_limit_of_more_than_ten_years_is_none(tmp_path: Path) -> None:
+    rows = "0,5,1,1e300\n0,5,1,inf\n0,5,1,3600\n"
+    found = recognise.read(written(tmp_path, f"submit_time,duration,num_gpus,limit\n{rows}"))
+    assert [job.limit for job in found.jobs] == [None, None, 3600]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_piped_is_read_like_a_file(
+    name: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (SAMPLES / name).read_bytes()
+    piped(monkeypatch, gzip.compress(data) if packed else data)
+    found = recognise.read(Path("-"))
+    assert found.jobs == recognise.read(SAMPLES / name).jobs
+    assert found.title == "stdin"
+
+
+def test_what_is_piped_and_wrong_is_said_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped(monkeypatch, b"submit_time,duration,num_gpus\n0,x,1\n")
+    with pytest.raises(BadTrace, match=r"^-, line 2: duration 'x' is not"):
+        recognise.read(Path("-"))
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    files._piped.cache_clear()
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(data)))
+
+
 def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "FILE is a directory; name one file in it."
     absent = "FILE cannot be read (No such file or directory); check its name."
@@ -476,7 +542,9 @@ def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> N
         ("2x4,gpu=3", "--cluster '2x4,gpu=3': 'gpu=3' is none of cpus=, ram= and memory=; "),
         ("2x4,cpus=x", "--cluster '2x4,cpus=x': cpus=x is not a number of cores; "),
         ("2x0", "--cluster '2x0' has machines with nothing in them; "),
-        ("9999999x9", "--cluster '9999999x9' has more than 10,000,000 GPUs; "),
+        ("9999999x9", "--cluster '9999999x9' has more than 100,000 machines; "),
+        ("1000000x8", "--cluster '1000000x8' has more than 100,000 machines; "),
+        ("9x999999", "--cluster '9x999999' has more than 1,000,000 GPUs; "),
     ],
 )
 def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
@@ -559,3 +627,32 @@ def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
     others = sizing.fitted(given, sizing.machines("8x8:NVIDIA V100,cpus=64"))
     assert others.jobs == jobs[1:]
     assert sizing.fitted(given, sizing.machines("8x8:NVIDIA A100,cpus=64")) is given
+
+
+@pytest.mark.parametrize(
+    ("job", "cluster", "fits"),
+    [
+        ({"gpus": 12}, "2x8", True),
+        ({"gpus": 12}, "1x8+1x4", False),  # six on each of two
+        ({"gpus": 12}, "1x8+1x6", True),
+        ({"gpus": 17}, "2x8", False),
+        ({"gpus": 1, "cpus": 65.0}, "2x8,cpus=64", False),
+        ({"gpus": 16, "cpus": 65.0}, "2x8,cpus=64", True),
+        ({"gpus": 1, "ram": 2048}, "2x8,ram=1G", False),
+        ({"gpus": 0.5, "memory": 2048}, "2x8,memory=1G", False),
+        ({"gpus": 8, "models": ("V100",)}, "1x8:tesla v100+1x8:k80", True),
+        ({"gpus": 9, "models": ("V100",)}, "1x8:tesla v100+1x8:k80", False),
+        ({"gpus": 9, "models": ("V100", "k80")}, "1x8:tesla v100+1x8:k80", True),
+    ],
+)
+def test_a_job_is_kept_if_it_could_run_alone(
+    job: dict[str, object], cluster: str, fits: bool
+) -> None:
+    jobs = [load(0, 1, **job), load(0, 1, 1)]  # type: ignore[arg-type]
+    kept = sizing.fitted(Workload(title="", jobs=jobs), sizing.machines(cluster)).jobs
+    assert kept == (jobs if fits else jobs[1:])
+
+
+def test_nobody_makes_machines_without_end() -> None:
+    with pytest.raises(BadValue, match="keeps up with these jobs has more than 100,000 machines"):
+        sizing.sized(Workload(title="x", jobs=[load(0, 3e8, 100), load(1, 1, 1)]))

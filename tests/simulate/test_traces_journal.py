@@ -1,5 +1,7 @@
 """Stoker's own records as a workload: the journal by its store and its file, and the history."""
 
+import gzip
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import Rest
-from stoker.simulate.traces import history, journal, recognise
+from stoker.simulate.traces import files, history, journal, recognise
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.workload import Load
 from stoker.store.memory import MemoryStore
@@ -119,6 +121,21 @@ def test_the_file_of_the_journal_is_only_looked_at(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_journal_may_be_piped(
+    tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(SqliteStore(str(tmp_path / "journal.db")))
+    store.backup(str(tmp_path / "copy"))
+    store.close()
+    data = (tmp_path / "copy").read_bytes()
+    files._piped.cache_clear()
+    monkeypatch.setattr(
+        "sys.stdin", TextIOWrapper(BytesIO(gzip.compress(data) if packed else data))
+    )
+    assert recognise.read(Path("-")).jobs == EXPECTED
+
+
 def test_nothing_is_left_beside_a_backup(tmp_path: Path) -> None:
     store = filled(SqliteStore(str(tmp_path / "journal.db")))
     (tmp_path / "kept").mkdir()
@@ -199,3 +216,7 @@ def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path}: job 7 cannot be read (a number of seconds or a date such as 2026-11-01 12:00:00)."
     )
+    long = '"elapsed": 1e300'
+    path.write_text(f'{{"jobs": [{{"id": 7, "submitted_at": "0", "state": "RUNNING", {long}}}]}}')
+    with pytest.raises(BadTrace, match=r"job 7 cannot be read \(a time of at most ten years\)"):
+        recognise.read(path)

@@ -127,6 +127,18 @@ def test_each_queue_keeps_its_own_policy_and_limits() -> None:
     assert [found.before[n].begin for n in (1, 2)] == [0.0, 60.0]
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
+    limits = {1: 1200, 2: 72_000, 3: 4800}
+    waiting = [
+        job(n, "4", limit=limit, request={"gpus": "2", "machines": 2}, restartable=trains)
+        for n, limit in limits.items()
+    ]
+    answer = answered(facts(waiting), question(policy="auto"))
+    begins = {n: answer.after[n].begin or 0.0 for n in limits}
+    assert (begins[3] < begins[2]) is trains, "the long one is passed under planner alone"
+
+
 def test_priorities_by_word_and_number() -> None:
     waiting = [job(n, "2", limit=60, request={"machines": 2}) for n in (1, 2, 3)]
     given = facts(waiting, meant={"3": [3], "job1": [1]})

@@ -170,8 +170,9 @@ def _clock(moment: str) -> str:
 
 
 def age(reply: dict[str, Any]) -> str:
-    """Return `as of 12 s ago, from 9 possible futures`."""
+    """Return `as of 12 s ago, from 9 possible futures`, and why there is nothing newer."""
     ago = times.relative(reply["at"])
     when = "as of now" if ago == "now" else f"as of {ago}"
+    failed = f"; {output.clean(reply['trouble'])}" if reply.get("trouble") else ""
     newer = "; a newer answer is being worked out" if reply.get("newer") else ""
-    return f"{when}, from {output.counted(int(reply['futures']), 'possible future')}{newer}"
+    return f"{when}, from {output.counted(int(reply['futures']), 'possible future')}{failed}{newer}"

@@ -2,7 +2,8 @@
 
 TRACE is a file of stoker's own history, Slurm's accounting (sacct -P), the Standard Workload
 Format, a published trace, or any table with columns such as submit_time,duration,num_gpus.
-The table goes to stdout; --html writes a page with plots. No daemon is needed or touched.
+With - it comes on stdin. The table goes to stdout; --html writes a page with plots. No daemon is
+needed or touched.
 
   stoker history --json --limit 1000000 > jobs.json
   stoker simulate jobs.json --cluster 4x8 --html jobs.html
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 USAGE = ("simulate TRACE ... [--policy A,B,C] [OPTIONS]", "simulate --list-policies")
 OPTIONS = (
-    Option("--policy", "A,B,C", "compare these (backfill,planner,srsf)"),
+    Option("--policy", "A,B,C", "compare these (backfill,planner,srsf); see --list-policies"),
     Option("--set", "P.NAME=VALUE", "planner.quantum=1200; =600,1200 compares both", many=True),
     Option("--base", "POLICY", "compare the others with this one (the first)"),
     Option("--list-policies", None, "say which policies there are"),

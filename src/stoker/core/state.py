@@ -448,6 +448,7 @@ class State:
             self.finished.pop(job.id, None)
             self.unseen.pop(job.id, None)
         job.state = to
+        self.victims.stir(job.id)
         if to is JobState.COMPLETING:
             self.leaving[job.id] = job
         if job.finished:
@@ -576,6 +577,7 @@ class State:
         """A running job stands elsewhere: somebody may want its devices now."""
         first = self.line.earliest()
         if first is not None and self._may_displace(first, self.victims.seat(job.id)):
+            self.victims.stir(job.id)
             self.line.stirred = True
 
     def _may_displace(self, seat: Place, other: Seat | None) -> bool:
@@ -732,9 +734,12 @@ class State:
         """Keep the counters behind queue and array limits."""
         spec = self.specs[job.spec]
         self.line.look_again()
+        throttled = spec.array_limit is not None or job.params is not None
+        if throttled or spec.queue in self.rest.queues:
+            self.line.all_anew = True  # others may be let through now
         _add(self.queue_running, spec.queue, step)
         _add(self.queue_gpus, spec.queue, step * placement.gpu_amount)
-        if spec.array_limit is not None or job.params is not None:
+        if throttled:
             _add(self.array_running, job.array or job.id, step)
 
     def forgettable_boards(self) -> list[int]:

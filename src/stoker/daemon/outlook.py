@@ -57,6 +57,8 @@ class Outlooks:
         """How many questions were asked, and how many of them are settled."""
         self.trouble: str | None = None
         """Why the last one has no answer."""
+        self.failed = 0
+        """How many of the last ones in a row have none."""
         self.process: HelperProcess | None = None
         self.leaving: list[HelperProcess] = []
         self.since = self.took = self.ended = 0.0
@@ -68,8 +70,8 @@ class Outlooks:
         return self.begun
 
     def _will_do(self, now: Moment) -> bool:
-        if self.latest is None:
-            return False
+        if self.latest is None or self.failed == 1:
+            return False  # one that died is started anew at once; if that dies too, it is its fault
         if self.took > QUICK and time.monotonic() < self.ended + REST * self.took:
             return True
         return not self.changed and 0 <= now.at - self.latest.at < FRESH
@@ -125,11 +127,13 @@ class Outlooks:
             self._died(f"it said {line[:80]!r}")
             return
         self.jobs = {each.job: each for each in self.latest.jobs}
-        self.trouble = None
+        self.trouble, self.failed = None, 0
         self._let_go()
 
     def _died(self, why: str) -> None:
         self.trouble = f"the process that looks ahead has failed: {why}"
+        self.failed += 1
+        self.changed = True  # what it was asked about is still unanswered
         self._let_go()
 
     def _let_go(self) -> None:
@@ -166,6 +170,9 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
     """What was foreseen, of all jobs or of some: who runs before who waits, the first first."""
 
     def decide(state: State, now: Moment) -> Decision:
+        trouble = outlooks.trouble
+        if outlooks.failed == 1:
+            outlooks.look(state, now)
         if words:
             ids = desk.ids(words, state)
         else:
@@ -185,6 +192,7 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
                 "futures": latest.plays if latest is not None else 0,
                 "horizon": iso(horizon),
                 "newer": outlooks.process is not None,
+                "trouble": trouble,
             }
         )
 

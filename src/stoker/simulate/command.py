@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from stoker import wire
 from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.state import AUTO
 from stoker.core.units import BadValue
 from stoker.places import trouble
 from stoker.simulate.compare import Compared, compared, light, workloads
@@ -18,7 +21,9 @@ from stoker.simulate.meter import Meter
 from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.typed import Asked, asked
+from stoker.simulate.traces.files import STDIN
+from stoker.simulate.typed import ABOUT_AUTO, Asked, asked, rules_of
+from stoker.simulate.workload import Workload
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +63,7 @@ def simulate(args: Sequence[str]) -> int:
     if "--list-policies" in args:
         return _list("--json" in args)
     wanted = asked(args)
-    todo = list(workloads(wanted))
+    todo, none = _read(wanted, Meter(0))
     meter = Meter(sum(len(each.jobs) for each in todo) * len(wanted.contenders))
     several = len(todo) > 1
     found: list[Compared] = []
@@ -76,10 +81,32 @@ def simulate(args: Sequence[str]) -> int:
     finally:
         meter.clear()
     if wanted.json:
-        print(json.dumps(_json(found, wanted), indent=2 if sys.stdout.isatty() else None))
+        whole = _json(found, wanted, none)
+        print(json.dumps(whole, indent=2 if sys.stdout.isatty() else None))
     elif several:
         print("\n" + "\n".join(summary_lines(found, wanted.base)))
+    for sentence in none:
+        say(f"left out: {sentence}")
     return wire.EXIT_OK
+
+
+def _read(wanted: Asked, meter: Meter) -> tuple[list[Workload], list[str]]:
+    """What is to be replayed, and why some of it cannot be at all."""
+    todo: list[Workload] = []
+    none: list[str] = []
+    try:
+        for path in wanted.traces:
+            meter.about(f"reading {'standard input' if path == STDIN else path}")
+            for each in workloads(replace(wanted, traces=[path])):
+                if each.jobs:
+                    todo.append(each)
+                else:
+                    none.append(f"{each.title}: {each.notes[-1]}")
+    finally:
+        meter.clear()
+    if not todo:
+        raise BadValue(none[0])
+    return todo, none
 
 
 def told(each: Compared, base: str | None) -> list[str]:
@@ -102,11 +129,13 @@ def terminal_width() -> int | None:
         return None
 
 
-def _json(found: Sequence[Compared], wanted: Asked) -> dict[str, Any]:
+def _json(found: Sequence[Compared], wanted: Asked, none: Sequence[str]) -> dict[str, Any]:
     told = [
         {**as_json(each.runs, wanted.base, each.figures), "notes": each.notes} for each in found
     ]
     whole: dict[str, Any] = {"seed": wanted.seed, "workloads": told}
+    if none:
+        whole["left_out"] = none
     if len(found) > 1:
         whole["summary"] = summary_json(found, wanted.base)
     return whole
@@ -128,17 +157,18 @@ def _numbered(path: Path, number: int, title: str) -> Path:
 
 def _list(as_json: bool) -> int:
     """The policies that there are."""
+    known = {AUTO: ABOUT_AUTO, **{each.name: each.about for each in POLICIES.values()}}
     if as_json:
         found = [
-            {"name": each.name, "about": each.about,
-             "parameters": {name: getattr(each, name) for name in PARAMETERS}}
-            for each in POLICIES.values()
+            {"name": name, "about": about,
+             "parameters": {key: getattr(rules_of(name), key) for key in PARAMETERS}}
+            for name, about in known.items()
         ]  # fmt: skip
         print(json.dumps({"policies": found}))
         return wire.EXIT_OK
-    wide = max(map(len, POLICIES))
-    for each in POLICIES.values():
-        print(f"{each.name:<{wide}}  {each.about}")
+    wide = max(map(len, known))
+    for name, about in known.items():
+        print(f"{name:<{wide}}  {about}")
     print(f"\nParameters, for --set POLICY.NAME=VALUE: {', '.join(PARAMETERS)}")
     return wire.EXIT_OK
 

@@ -21,6 +21,12 @@ class Meter:
         self.shown = sys.stderr is not None and sys.stderr.isatty()
         self.calls = 0
 
+    def about(self, text: str) -> None:
+        """Something that takes its time before the first run: what it is."""
+        if self.shown:
+            sys.stderr.write(f"\r\x1b[K{text[: _width() - 1]}")
+            sys.stderr.flush()
+
     def start(self, title: str) -> None:
         """A run begins."""
         self.title = title
@@ -54,8 +60,7 @@ class Meter:
         spent = self.last - self.begin
         if share > 0.01 and spent > 1:
             text += f", {clock(spent * (1 - share) / share)} left"
-        sys.stderr.write(f"\r\x1b[K{text[: _width() - 1]}")
-        sys.stderr.flush()
+        self.about(text)
 
 
 def clock(seconds: float) -> str:

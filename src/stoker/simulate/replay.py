@@ -23,7 +23,7 @@ from stoker.core.instructions import AskToStop, EndAttempt, LetGoOn, StartProces
 from stoker.core.job import Spec, Training
 from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.request import GPU, GpuAsk, Request
-from stoker.core.state import State
+from stoker.core.state import AUTO, State
 from stoker.core.units import THOUSAND
 from stoker.simulate.diary import Diary
 from stoker.simulate.kinds import Kinds
@@ -97,7 +97,7 @@ class Replay:
         """With a state, that of a real daemon (or a copy) is played on; see `carry_on`."""
         self.workload, self.nodes, self.name = workload, nodes, policy
         self.parameters, self.assumed = parameters or {}, assumed or Assumed()
-        rules = POLICIES[policy]
+        rules = POLICIES["planner" if policy == AUTO else policy]
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
         self.kinds: Kinds | None = None

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
 from stoker.core.policy.parameters import counts_for, figure
-from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.policy.rules import PARAMETERS, POLICIES, Policy
+from stoker.core.state import AUTO
 from stoker.core.units import BadValue, parse_duration
 from stoker.simulate.replay import Assumed
 from stoker.simulate.traces.recognise import FORMATS
@@ -20,6 +21,8 @@ from stoker.simulate.traces.sizing import machines
 
 USUAL = "backfill,planner,srsf"
 """What most labs do, what we would do, and what somebody could do who knew every duration."""
+NAMES = (AUTO, *POLICIES)
+ABOUT_AUTO = "backfill until a job of the queue reports epochs, planner from then on"
 LIMITS = ("none", "recorded", "exact", "guessed")
 
 
@@ -146,15 +149,20 @@ def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
             for each in product(*parameters.values())
         ]
     if not found:
-        raise BadValue(f"--policy names no policy; there are {', '.join(POLICIES)}.")
+        raise BadValue(f"--policy names no policy; there are {', '.join(NAMES)}.")
     return found
 
 
 def known_policy(name: str) -> str:
     """The name of a policy, if it is one."""
-    if name not in POLICIES:
-        raise BadValue(f"There is no policy '{name}'; there are {', '.join(POLICIES)}.")
+    if name not in NAMES:
+        raise BadValue(f"There is no policy '{name}'; there are {', '.join(NAMES)}.")
     return name
+
+
+def rules_of(name: str) -> Policy:
+    """The policy whose parameters a name goes by."""
+    return POLICIES["planner" if name == AUTO else name]
 
 
 def _setting(text: str) -> tuple[str, str, list[float]]:
@@ -165,7 +173,7 @@ def _setting(text: str) -> tuple[str, str, list[float]]:
     known_policy(policy)
     if parameter not in PARAMETERS:
         raise BadValue(f"--set {text}: '{parameter}' is none of {', '.join(PARAMETERS)}.")
-    if parameter not in counts_for(POLICIES[policy]):
+    if parameter not in counts_for(rules_of(policy)):
         raise BadValue(f"--set {text}: {policy} does not go by {parameter}.")
     return policy, parameter, [_value(parameter, each.strip()) for each in typed.split(",")]
 

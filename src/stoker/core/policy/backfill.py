@@ -68,6 +68,8 @@ class Gate:
         self._left: Shadow | None = None
         self._kept = 0
         self._never: dict[Request, set[Amounts]] = {}
+        self._near: dict[Request, Enough] = {}
+        """What there is for each shape on the machines that changed, until something is taken."""
 
     def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
         """Devices on which this request of a job may start now, or None. The caller takes them."""
@@ -75,6 +77,7 @@ class Gate:
         if placement is None:
             return None
         self._left = None
+        self._near.clear()
         if self.reservation is None:
             self.reservation = self._reserved()
         ahead = self.reservation
@@ -135,13 +138,20 @@ class Gate:
         if ahead is None:
             if self._is_behind():
                 room = has_room(self._unkept(), shape, among)
+            elif among is not None:
+                return self._near.get(shape) or self._look_near(shape, among)
             else:  # what is not there now will not be there later in this pass
-                room = has_room(self.cluster, shape, among, self._never.setdefault(shape, set()))
-            return lambda asked: room(asked[:-1])
+                room = has_room(self.cluster, shape, None, self._never.setdefault(shape, set()))
+            return _but_for_the_limit(room)
         # A little more time than there is, so that no rounding hides one that `find` would take.
         left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)
         now, later = has_room(self.cluster, shape), has_room(self._beside(ahead), shape)
         return lambda asked: (asked[-1] <= left and now(asked[:-1])) or later(asked[:-1])
+
+    def _look_near(self, shape: Request, among: Iterable[str]) -> Enough:
+        room = has_room(self.cluster, shape, among, self._never.setdefault(shape, set()))
+        found = self._near[shape] = _but_for_the_limit(room)
+        return found
 
     def someday(self, shape: Request) -> Enough:
         """Whether requests of a shape could get so much if all that runs were over."""
@@ -161,6 +171,10 @@ class Gate:
             for _, placement in self.ends():
                 self._idle.release(placement)
         return self._idle
+
+
+def _but_for_the_limit(room: Enough) -> Enough:
+    return lambda asked: room(asked[:-1])
 
 
 def keep(ledger: Shadow, placement: Placement) -> None:

@@ -53,6 +53,8 @@ class Bars:
         self.ledger, self.victims, self.can_stop = ledger, victims, can_stop
         self._steps: dict[str, Steps] = {}
         self._tables: dict[int, _Table] = {}
+        self.anew: dict[str, None] = {}
+        """Machines on which something has changed since all who wait were last looked at."""
 
     def refresh(self) -> None:
         """Work out what has changed."""
@@ -60,6 +62,7 @@ class Bars:
         if self.ledger.true is self.ledger and self.victims.moved:
             stale.update(self.victims.moved)
             self.victims.moved.clear()
+        self.anew.update(stale)
         for name in stale:
             steps = self._climb(name)
             for need, table in self._tables.items():
@@ -80,6 +83,11 @@ class Bars:
             for name, steps in self._steps.items():
                 table.put(name, _last(steps, need))
         return reversed(table.rows)
+
+    def on(self, name: str, need: int) -> Bar:
+        """The bar of one machine."""
+        last = _last(self._steps.get(name, []), need)
+        return last[:2] if last is not None else NOBODY
 
     def _climb(self, name: str) -> Steps:
         here = self.victims.on.get(name)

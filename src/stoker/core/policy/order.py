@@ -148,6 +148,11 @@ class ReadyLine:
         """Classes that nobody has looked at yet."""
         self.overdue: dict[Key, JobClass] = {}
         """Classes of groups whose heads have waited too long."""
+        self.anew: dict[JobClass, None] = {}
+        """Classes for which others may make room, although nothing has changed on any machine:
+        somebody came, or stands elsewhere, or has lost what was kept for it."""
+        self.all_anew = False
+        """Whether that may be so for all of them."""
         self._first: Job | None = None
 
     def __len__(self) -> int:
@@ -179,6 +184,7 @@ class ReadyLine:
         found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
         self.stirred = True
+        self.anew[found] = None
         self.kin.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.ranks[job.id] = rank
@@ -238,6 +244,7 @@ class ReadyLine:
             self._unshelve(found)
             found.handicap = self._weighed(found, by)
             self._shelve(found)
+            self.anew[found] = None
 
     def _weighed(self, found: JobClass, by: float) -> float:
         return by * self.weights.get(found.queue, 1.0)
@@ -276,6 +283,7 @@ class ReadyLine:
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
         self.fresh.pop(found.key, None)
+        self.anew.pop(found, None)
         self.queues[found.queue] -= 1
         if not self.queues[found.queue]:
             del self.queues[found.queue]
@@ -441,28 +449,19 @@ Hope = Callable[[int], Bar]
 
 
 class Heads:
-    """Those who wait, in order; whoever is like one that was given up is passed over.
+    """Those who wait, in order; whoever is like one that was given up is passed over."""
 
-    With `hope`, only those who have any, and those who have waited too long.
-    """
-
-    def __init__(self, line: ReadyLine, hope: Hope | None = None) -> None:
-        self.line, self.hope = line, hope
+    def __init__(self, line: ReadyLine) -> None:
+        self.line = line
         self.given_up: set[JobClass] = set()
         self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
-        bars: dict[int, Bar] = {}
-        for found in line.single.values():
-            if hope is not None:
-                bar = bars.get(found.need)
-                if bar is None:
-                    bar = bars[found.need] = hope(found.need)
-                if found.place[:2] >= bar and found.place[1] > LONG_AGO:
-                    continue
+        self._begin()
+
+    def _begin(self) -> None:
+        for found in self.line.single.values():
             self._enter(found, None)
-        for group in line.groups.values():
-            self._enter_next(iter(group.shelf) if hope is None else _hopeful(group, hope))
-        for found in line.overdue.values() if hope is not None else ():
-            self._enter(found, None)
+        for group in self.line.groups.values():
+            self._enter_next(iter(group.shelf))
 
     def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
         """Where each stands, its class and its id."""
@@ -472,14 +471,17 @@ class Heads:
             if others is not None:
                 self._enter_next(others)
             id = int(place[-1])
-            if self.hope is not None and place[1] > LONG_AGO:
-                if place[:2] >= self.hope(found.need):
-                    continue
+            if not self.has_hope(place, found):
+                continue
             if where.get(id) is found and found not in self.given_up:
                 yield place, found, id
             following = next(places, None) if found not in self.given_up else None
             if following is not None:
                 heappush(turns, (following, found, places, None))
+
+    def has_hope(self, place: Place, found: JobClass) -> bool:
+        """Whether it is worth to look at one who stands there."""
+        return True
 
     def _enter_next(self, others: Iterator[JobClass]) -> None:
         found = next(others, None)
@@ -491,6 +493,41 @@ class Heads:
         first = next(places, None)
         if first is not None:
             heappush(self._turns, (first, found, places, others))
+
+
+class HopefulHeads(Heads):
+    """Only those of them who may get over a bar.
+
+    Those who were looked at before have only what is `new` since then; those whom nobody has
+    looked at as they stand now, all there is. Whoever has waited too long is always among them.
+    """
+
+    def __init__(self, line: ReadyLine, new: Hope, all: Hope) -> None:
+        self.new, self.all = all if line.all_anew else new, all
+        super().__init__(line)
+
+    def _begin(self) -> None:
+        line, new = self.line, self.new
+        anew = dict.fromkeys((*line.anew, *line.overdue.values()))
+        bars: dict[int, Bar] = {}
+        for found in line.single.values():
+            bar = bars.get(found.need)
+            if bar is None:
+                bar = bars[found.need] = new(found.need)
+            if found.place[:2] < bar or found.place[1] <= LONG_AGO:
+                anew[found] = None
+        for found in anew:
+            if self.has_hope(found.place, found):
+                self._enter(found, None)
+        for group in line.groups.values():
+            others = _hopeful(group, new)
+            self._enter_next(found for found in others if found not in anew)
+
+    def has_hope(self, place: Place, found: JobClass) -> bool:
+        """Whether it is worth to look at one who stands there."""
+        if place[1] <= LONG_AGO:
+            return True
+        return place[:2] < (self.all if found in self.line.anew else self.new)(found.need)
 
 
 def _hopeful(group: Group, hope: Hope) -> Iterator[JobClass]:
@@ -505,7 +542,7 @@ def _hopeful(group: Group, hope: Hope) -> Iterator[JobClass]:
 
     while (found := group.shelf.first(after, may_have)) is not None:
         after, asked, each = found
-        if may_have(asked) and after[1] > LONG_AGO:
+        if may_have(asked):
             yield each
 
 

@@ -224,6 +224,15 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
 
     One that asks for no more in any of them fits, and any other does not.
     """
+    found = node.rooms.get(shape, ())
+    if found == ():
+        if len(node.rooms) > MOST_CHOICES:
+            node.rooms.clear()
+        found = node.rooms[shape] = _room(node, shape)
+    return found
+
+
+def _room(node: Node, shape: Request) -> tuple[int, ...] | None:
     if (shape.nodes and node.name not in shape.nodes) or node.name in shape.not_nodes:
         return None
     if node.closed is not None:

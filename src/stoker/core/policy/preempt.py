@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from math import inf
 
 from stoker.core.cluster import Cluster
 from stoker.core.events import StopAsked, StopWithdrawn
@@ -12,7 +13,7 @@ from stoker.core.policy import elastic, rounds
 from stoker.core.policy.backfill import keep, reserve
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.choose import Offer, Want, choose, undo
-from stoker.core.policy.order import LONG_AGO, Heads, JobClass
+from stoker.core.policy.order import LONG_AGO, Heads, HopefulHeads, JobClass
 from stoker.core.policy.place import place
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked, is_stopping
 from stoker.core.policy.rules import Gaps
@@ -43,12 +44,14 @@ def make_room(
     withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job)]
     for job in withdrawn:
         yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
+        state.victims.stir(job.id)
     if withdrawn:
         room.look()
     for job in _crowded(state):
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
     later, blocked = room.later, _Blocked(state, boot)
-    heads, looked = Heads(state.line, _hope(state, room) if _may_pass(state) else None), 0
+    heads, looked = _heads(state, room), 0
+    counting: dict[JobClass, None] = {}
     for seat, found, id in _while_any_hope(state, heads):
         if looked == LOOK_AT or room.looked_at == MOST_MACHINES:
             break
@@ -61,9 +64,7 @@ def make_room(
             continue
         looked += 1
         request = state.request(head, found)
-        there = None
-        if state.leaving or room.reserved:  # otherwise it is known to have no room
-            there = place(later, request) or room.take_over(seat, request)
+        there = room.find(seat, request)
         if there is None:
             chosen = choose(room, Want(state, request, found, seat[1]), at)
             if chosen and not blocked.let(later, request, head, chosen):
@@ -77,9 +78,14 @@ def make_room(
             there = place(later, request) if chosen else None
         if there is not None:
             room.promise(seat, id, there)
+            counting[found] = None
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
+    else:
+        state.bars.anew.clear()
+        state.line.anew = counting
+        state.line.all_anew = False
     yield from _growing(state, room, at, boot)
 
 
@@ -164,6 +170,19 @@ def _for_nobody(state: State, job: Job) -> bool:
     return state.victims.level(job.id) <= state.line.where[stop.by].place[1]
 
 
+def _heads(state: State, room: Room) -> Heads:
+    """Those who wait and for whom somebody may make room."""
+    if not _may_pass(state):
+        return Heads(state.line)
+
+    def hope(bar: Bar) -> Bar:
+        return bar[0], bar[1] - state.reluctance
+
+    return HopefulHeads(
+        state.line, lambda need: hope(room.new_bar(need)), lambda need: hope(room.bar(need))
+    )
+
+
 def _may_pass(state: State) -> bool:
     """Whether those for whom nobody can make room hold up nobody else, unless they are overdue."""
     passing = Gaps.ANYBODY, Gaps.OVERDUE
@@ -175,21 +194,11 @@ def _while_any_hope(state: State, heads: Heads) -> Iterator[tuple[Place, JobClas
     worst = state.victims.worst()
     if worst is None and not state.elastic:
         return
+    least = worst[:2] if worst is not None and not state.elastic else (inf, inf)
     for seat, found, id in heads:
-        if worst is not None and not state.elastic:
-            if (seat[0], seat[1] + state.reluctance) >= worst[:2]:
-                return
+        if (seat[0], seat[1] + state.reluctance) >= least:
+            return
         yield seat, found, id
-
-
-def _hope(state: State, room: Room) -> Callable[[int], Bar]:
-    """Where one must stand at least, so that somebody may make room for so much."""
-
-    def hope(need: int) -> Bar:
-        priority, level = room.bar(need)
-        return priority, level - state.reluctance
-
-    return hope
 
 
 def _crowded(state: State) -> list[Job]:

@@ -11,7 +11,7 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.bars import NOBODY, Bar, Bars, Row
-from stoker.core.policy.place import place
+from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import Place
 from stoker.core.request import Request
 from stoker.core.state import State
@@ -31,6 +31,7 @@ class Room:
         self.later: Shadow
         self.asking: set[int] = set()
         """Those for whose sake somebody was asked."""
+        self._bar: dict[int, Bar] = {}
         self.look()
 
     def look(self) -> None:
@@ -60,17 +61,24 @@ class Room:
     def _keep_promises(self) -> None:
         """What was found for somebody is kept, as long as nobody more urgent has taken it."""
         state, line, promises = self.state, self.state.line, self.state.promises
-        if not state.leaving:
-            promises.clear()
+        for id in [*promises] if not state.leaving else ():
+            self._break(id)
         for id in [id for id in promises if id not in line]:
-            del promises[id]
+            self._break(id)
         for seat, id in sorted((line.seat(state.jobs[id]), id) for id in promises):
             placement = promises[id]
             if is_there(self.later, placement):
                 self.later.take(placement)
                 self.kept.append((seat, id, placement))
             else:
-                del promises[id]
+                self._break(id)
+
+    def _break(self, head: int) -> None:
+        """Somebody gets something else than was found; others may have it."""
+        placement, line = self.state.promises.pop(head), self.state.line
+        self.state.bars.anew.update((part.node, None) for part in placement.parts)
+        if head in line:
+            line.anew[line.where[head]] = None
 
     def promise(self, seat: Place, head: int, placement: Placement) -> None:
         """Keep this for somebody, if it was made for them; others only count on it."""
@@ -79,7 +87,17 @@ class Room:
             self.state.promises[head] = placement
             insort(self.kept, (seat, head, placement))
 
-    def take_over(self, seat: Place, request: Request) -> Placement | None:
+    def find(self, seat: Place, request: Request) -> Placement | None:
+        """What is free later, or kept for those who stand behind this place."""
+        later = self.later
+        # But for what changes there, it is known to have no room.
+        if self.reserved or any(could_hold(later, name, request) for name in later.nodes):
+            found = place(later, request)
+            if found is not None:
+                return found
+        return self._take_over(seat, request)
+
+    def _take_over(self, seat: Place, request: Request) -> Placement | None:
         """What is kept for those who stand behind this place, the last of them first."""
         robbed = []
         while self.kept and self.kept[-1][0] > seat:
@@ -88,7 +106,7 @@ class Room:
             found = place(self.later, request)
             if found is not None:
                 for _, head, _ in robbed:
-                    del self.state.promises[head]
+                    self._break(head)
                 return found
         for each in reversed(robbed):
             self.later.take(each[2])
@@ -110,12 +128,31 @@ class Room:
 
     def bar(self, need: int) -> Bar:
         """Only whoever stands further in front than this may get so many GPUs on a machine."""
-        for last, _ in self._down(need):
-            return last[:2]
-        return NOBODY
+        self._refresh()
+        found = self._bar.get(need)
+        if found is None:
+            found = self._bar[need] = next((last[:2] for last, _ in self._down(need)), NOBODY)
+        return found
+
+    def new_bar(self, need: int) -> Bar:
+        """The same, by machines alone on which something has changed."""
+        anew = self.state.bars.anew
+        if len(anew) > MOST_ANEW:
+            return self.bar(need)
+        self._refresh()
+        true, own = self.state.bars, self.later.nodes
+        return max(
+            [(self._bars if name in own else true).on(name, need) for name in anew], default=NOBODY
+        )
+
+    def _changed(self) -> bool:
+        """Whether machines stand otherwise than when bars were last worked out."""
+        state = self.state
+        return bool(self.later.shifted or state.cluster.shifted or state.victims.moved)
 
     def machines(self, need: int, above: Bar) -> Iterator[str]:
         """Machines with a higher bar than this, the highest first."""
+        self._refresh()
         names = []
         for last, name in self._down(need):
             if last[:2] <= above:
@@ -127,17 +164,23 @@ class Room:
 
     def _down(self, need: int) -> Iterator[Row]:
         true, own = self.state.bars, self.later.nodes
-        true.refresh()
         if not own:
             return true.down(need)
-        self._bars.refresh()
         others = (row for row in true.down(need) if row[1] not in own)
         return merge(others, self._bars.down(need), reverse=True)
+
+    def _refresh(self) -> None:
+        if self._changed():
+            self._bar.clear()
+            self.state.bars.refresh()
+            self._bars.refresh()
 
     def _can_stop(self, id: int) -> bool:
         return can_be_asked(self.state.jobs[id])
 
 
+MOST_ANEW = 64
+"""If more machines than these have changed, all are looked at."""
 MOST_MACHINES = 32
 """On so many machines it is thought of in one cycle who could stop, for all who wait."""
 

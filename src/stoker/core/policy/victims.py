@@ -47,7 +47,11 @@ class Victims:
             self._settle(job, placement.parts if placement is not None else ())
         insort(self._seats, seat)
         self._seat[job] = seat
-        for name in self._nodes[job]:
+        self.stir(job)
+
+    def stir(self, job: int) -> None:
+        """It may be more likely to make room than before."""
+        for name in self._nodes.get(job, ()):
             self.moved[name] = None
 
     def _settle(self, job: int, parts: Iterable[Placement]) -> None:
@@ -76,8 +80,8 @@ class Victims:
             return
         del self._until[job]
         del self._seats[bisect_left(self._seats, seat)]
+        self.stir(job)
         for name in self._nodes.pop(job):
-            self.moved[name] = None
             del self.on[name][job]
             if not self.on[name]:
                 del self.on[name]

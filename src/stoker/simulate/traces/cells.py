@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TypeVar
 
-from stoker.core.units import BadValue, parse_duration, parse_memory
+from stoker.core.units import LONGEST, BadValue, parse_duration, parse_memory
 
 MISSING = frozenset(
     {"", "-", "none", "null", "nan", "nat", "na", "n/a", "unknown", "invalid", "\\n"}
@@ -19,6 +19,9 @@ _REMEMBERED = 100_000
 """So many different cells of a column; the rest are read each time."""
 _LATEST = 1e11
 """Seconds since 1970 in the year 5138: a larger number counts something smaller."""
+
+_LARGEST = 10_000_000
+"""No job has more GPUs or cores than that."""
 
 
 class BadCell(ValueError):
@@ -38,6 +41,14 @@ def number(text: str) -> float:
         raise BadCell("a number") from None
     if not 0.0 <= value < inf:  # written so that NaN is refused too
         raise BadCell("a number from 0 up")
+    return value
+
+
+def amount(text: str) -> float:
+    """So many GPUs or cores of one job."""
+    value = number(text)
+    if value > _LARGEST:
+        raise BadCell(f"a number of at most {_LARGEST:,}")
     return value
 
 
@@ -90,8 +101,15 @@ def moment(text: str) -> float:
         value = float(text)
     except ValueError:
         raise BadCell("a number of seconds or a date such as 2026-11-01 12:00:00") from None
-    if not -_LATEST < value < _LATEST:  # written so that NaN is refused too
-        raise BadCell("a number of seconds (in milliseconds, end the column's name in _ms)")
+    return in_our_time(value, "a number of seconds (in milliseconds, end the column's name in _ms)")
+
+
+def in_our_time(value: float, instead: str = f"a number of seconds below {_LATEST:g}") -> float:
+    """A number of seconds since some beginning, unless no job was ever submitted then."""
+    if value < 0:
+        raise BadCell("a number of seconds from 0 up")
+    if not value < _LATEST:  # written so that NaN is refused too
+        raise BadCell(instead)
     return value
 
 
@@ -106,8 +124,15 @@ def seconds(text: str) -> float:
             return float(parse_duration(text.partition(".")[0]))
         except BadValue:
             raise BadCell("a number of seconds, or D-HH:MM:SS") from None
-    if not 0.0 <= value < inf:
+    return bearable(value)
+
+
+def bearable(value: float) -> float:
+    """A number of seconds for which a job may have run."""
+    if not value >= 0.0:  # written so that NaN is refused too
         raise BadCell("a number of seconds from 0 up")
+    if value > LONGEST:
+        raise BadCell("a time of at most ten years")
     return value
 
 
@@ -115,7 +140,17 @@ def limit(text: str) -> int | None:
     """Whole seconds, at least one; None: without end."""
     if missing(text) or text.strip().lower() in UNLIMITED:
         return None
-    return round(seconds(text)) or None
+    try:
+        return limit_of(float(text))
+    except ValueError:
+        return limit_of(seconds(text))
+
+
+def limit_of(value: float) -> int | None:
+    """A number of seconds as a time limit; one of more than ten years is none."""
+    if not value >= 0.0:
+        raise BadCell("a number of seconds from 0 up")
+    return round(value) or None if value <= LONGEST else None
 
 
 def size(text: str) -> int:

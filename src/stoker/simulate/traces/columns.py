@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from sys import intern
 from typing import IO, Any
 
 from msgspec import Struct
 
+from stoker.core.units import LONGEST
 from stoker.simulate.traces import cells
 from stoker.simulate.traces.cells import BadCell, Memo, missing
 from stoker.simulate.traces.errors import BadTrace
@@ -139,10 +139,10 @@ def _reader(field: str, unit: float) -> Cell:
     if field in ("at", "start", "end"):
         return lambda text: _scaled_moment(text, unit)
     if field == "limit":
-        return lambda text: None if missing(text) else round(cells.number(text) * unit) or None
+        return lambda text: None if missing(text) else cells.limit_of(cells.number(text) * unit)
     if field in ("ram", "memory"):
         return lambda text: 0 if missing(text) else round(cells.number(text) * unit)
-    return lambda text: cells.number(text) * unit
+    return lambda text: cells.bearable(cells.number(text) * unit)
 
 
 def _scaled_moment(text: str, unit: float) -> float:
@@ -150,9 +150,7 @@ def _scaled_moment(text: str, unit: float) -> float:
         value = float(text)
     except ValueError:
         raise BadCell("a number") from None
-    if not isfinite(value):
-        raise BadCell("a number")
-    return value * unit
+    return cells.in_our_time(value * unit)
 
 
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
@@ -265,6 +263,10 @@ def _lasting(found: Mapping[str, Column]) -> Callable[[list[str]], float | None]
         seconds: float = end.cell(last) - start.cell(first)
         if seconds < 0:
             raise BadCell(f"the job ends ({last}) before it starts ({first}); correct the line")
+        if seconds > LONGEST:
+            raise BadCell(
+                f"the job runs for more than ten years, from {first} to {last}; correct the line"
+            )
         return seconds
 
     if duration is None:
@@ -290,7 +292,7 @@ def _text(text: str) -> str:
 
 
 def _amount(text: str) -> float:
-    return 0.0 if missing(text) else cells.number(text)
+    return 0.0 if missing(text) else cells.amount(text)
 
 
 def _size(text: str) -> int:

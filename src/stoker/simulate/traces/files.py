@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
+from functools import cache
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import NamedTemporaryFile
 from typing import IO
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.workload import Load, Workload
 
+STDIN = Path("-")
+"""Not a file of that name, but what another program writes."""
 _GZIP = b"\x1f\x8b"
 _ENDINGS = frozenset({".gz", ".csv", ".tsv", ".txt", ".json", ".swf", ".trace", ".db"})
 
@@ -37,7 +43,7 @@ def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise BadTrace(f"{path} is a directory; name one file in it.")
     try:
-        with path.open("rb") as file:
+        with BytesIO(_piped()) if path == STDIN else path.open("rb") as file:
             packed = file.read(2) == _GZIP
             file.seek(0)
             if packed:
@@ -51,8 +57,33 @@ def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise BadTrace(f"{path} cannot be read ({error.strerror}); check its name.") from error
 
 
+@cache
+def _piped() -> bytes:
+    """What comes on stdin: it is looked at before it is read, and comes only once."""
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""
+
+
+@contextmanager
+def on_disk(path: Path) -> Iterator[Path]:
+    """The same as a plain file, for what can be read from nothing else."""
+    if path != STDIN and not _is_packed(path):
+        yield path
+        return
+    with opened_bytes(path) as file, NamedTemporaryFile(prefix="stoker-", suffix=".db") as copy:
+        copyfileobj(file, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
 def title_of(path: Path) -> str:
     """What to call a workload: the file's name, without what tells its kind."""
+    if path == STDIN:
+        return "stdin"
     name = path
     while name.suffix in _ENDINGS:
         name = name.with_suffix("")

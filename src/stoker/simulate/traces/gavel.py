@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,20 +117,21 @@ def read(path: Path) -> Workload:
                 continue
             try:
                 at, steps, kind = _job(line)
+                speed = speeds.get(kind)
+                if speed is None:
+                    speed = speeds[kind] = Measured(paces, kind)
+                seconds = _lasting(steps, speed)
             except BadCell as error:
                 raise BadTrace(
                     f"{path}, line {number}: {error}; correct the line or take it out."
                 ) from None
-            speed = speeds.get(kind)
-            if speed is None:
-                speed = speeds[kind] = Measured(paces, kind)
-            if not speed.steps:
+            if seconds is None:
                 counts[_NOWHERE] += 1
                 continue
             jobs.append(
                 Load(
                     at=at,
-                    seconds=steps / speed.steps,
+                    seconds=seconds,
                     gpus=float(kind.gpus),
                     name=kind.name,
                     models=speed.models,
@@ -154,7 +156,7 @@ def _job(line: str) -> tuple[float, float, Kind]:
         raise BadCell(f"expected {CELLS[-1]} cells separated by tabs, and there are {len(row)}")
     steps = _cell("steps", row[-5])
     gpus = _cell("GPUs", row[-4])
-    at = _cell("submission", row[-1])
+    at = _cell("submission", row[-1], _moment)
     if steps <= 0:
         raise BadCell("steps '0' is not a number above 0")
     if gpus < 1 or gpus != int(gpus):
@@ -162,9 +164,21 @@ def _job(line: str) -> tuple[float, float, Kind]:
     return at, steps, Kind(row[0].strip(), int(gpus))
 
 
-def _cell(name: str, text: str) -> float:
+def _moment(text: str) -> float:
+    return cells.in_our_time(cells.number(text))
+
+
+def _lasting(steps: float, speed: Measured) -> float | None:
+    """Seconds on the fastest model; None where nobody has measured it on any."""
     try:
-        return cells.number(text)
+        return cells.bearable(steps / speed.steps) if speed.steps else None
+    except BadCell as wrong:
+        raise BadCell(f"{steps:g} steps at {speed.steps:g} per second are not {wrong}") from None
+
+
+def _cell(name: str, text: str, cell: Callable[[str], float] = cells.number) -> float:
+    try:
+        return cell(text)
     except BadCell as wrong:
         raise BadCell(f"{name} '{text[:40]}' is not {wrong}") from None
 

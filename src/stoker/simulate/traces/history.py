@@ -91,9 +91,11 @@ def read(path: Path) -> Workload:
 def _records(path: Path, views: list[View]) -> Iterator[Record]:
     for view in views:
         try:
-            yield record_of(view)
+            record = record_of(view)
+            cells.bearable(record.ran)
         except ValueError as error:
             raise BadTrace(f"{path}: job {view.id} cannot be read ({error}).") from error
+        yield record
 
 
 def record_of(view: View) -> Record:

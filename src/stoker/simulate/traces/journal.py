@@ -15,6 +15,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import on_disk, title_of
 from stoker.simulate.traces.records import Record, workload
 from stoker.simulate.workload import Workload
 from stoker.store import codec
@@ -40,7 +41,7 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
 def read_file(path: Path, now: float | None = None) -> Workload:
     """The same from the file of the embedded database, or a backup of it; it is only looked at."""
     try:
-        with _looking(path) as db:
+        with on_disk(path) as plain, _looking(plain) as db:
             _check(path, db)
             if now is None:
                 now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
@@ -51,7 +52,7 @@ def read_file(path: Path, now: float | None = None) -> Workload:
             f"{path} cannot be read as a journal of stoker ({error}); make a copy of yours with: "
             "stoker db backup FILE"
         ) from error
-    return workload(path.stem, records, nodes, path)
+    return workload(title_of(path), records, nodes, path)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND
-from stoker.simulate.traces.cells import BadCell, missing, number, whole
+from stoker.simulate.traces.cells import BadCell, bearable, in_our_time, missing, number, whole
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import gathered, left_out, many, opened
 from stoker.simulate.workload import Load, Workload
@@ -27,7 +27,8 @@ PODS = (
 MACHINES = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POOL = "pool"
 """The one device of cores and of memory."""
-MOST_GPUS = 1024
+MOST_GPUS, MOST = 1024, 10**12
+"""Of a machine; and of thousandths or MiB in any cell."""
 
 
 def read(path: Path) -> Workload:
@@ -64,11 +65,19 @@ def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[Load, bool
         )
     inexact = count > 1 and milli < THOUSAND
     begun = _seconds(path, line, row, "creation_time")
+    seconds = _seconds(path, line, row, "deletion_time") - begun
+    try:
+        bearable(max(seconds, 0.0))
+    except BadCell as error:
+        raise BadTrace(
+            f"{path}, line {line}: from creation_time to deletion_time is not {error}; correct "
+            "the line or take it out."
+        ) from None
     models = (row.get("gpu_spec") or "").split("|")
     return (
         Load(
             at=begun,
-            seconds=_seconds(path, line, row, "deletion_time") - begun,
+            seconds=seconds,
             gpus=float(count) if count > 1 else count * milli / THOUSAND,
             cpus=_cell(path, line, row, "cpu_milli") / THOUSAND,
             ram=_cell(path, line, row, "memory_mib"),
@@ -124,8 +133,8 @@ def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int
     text = row[column] or ""
     try:
         value = whole(text)
-        if value < 0:
-            raise BadCell("a whole number from 0 up")
+        if not 0 <= value < MOST:
+            raise BadCell("a whole number from 0 up" if value < 0 else f"less than {MOST:,}")
     except BadCell as error:
         raise BadTrace(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None
     return value
@@ -134,6 +143,6 @@ def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int
 def _seconds(path: Path, line: int, row: dict[str, str | None], column: str) -> float:
     text = row[column] or ""
     try:
-        return number(text)
+        return in_our_time(number(text))
     except BadCell as error:
         raise BadTrace(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None

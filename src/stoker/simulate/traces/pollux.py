@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
-from stoker.simulate.traces.cells import BadCell, number
+from stoker.simulate.traces.cells import BadCell, in_our_time, number
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import gathered, opened
 from stoker.simulate.workload import Load, Speed, Workload
@@ -51,7 +51,8 @@ def read(path: Path) -> Workload:
         kind = row["application"] or ""
         if kind not in applications:
             applications[kind] = Application.read(folder, kind)
-        at, gpus, batch = (_number(path, line, row, column) for column in ("time", *COLUMNS[3:]))
+        at = _number(path, line, row, "time", _moment)
+        gpus, batch = (_number(path, line, row, column) for column in COLUMNS[3:])
         jobs.append(_load(applications[kind], at, int(gpus), max(int(batch), 1)))
     gpus_each = tuple(DeviceFacts(name=str(index), index=index) for index in range(GPUS_EACH))
     notes = [
@@ -327,9 +328,16 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
             raise BadTrace(f"{path}, line {table.line_num}: {error}.") from None
 
 
-def _number(path: Path, line: int, row: dict[str, str | None], column: str) -> float:
+def _moment(text: str) -> float:
+    return in_our_time(number(text))
+
+
+def _number(
+    path: Path, line: int, row: dict[str, str | None], column: str,
+    cell: Callable[[str], float] = number,
+) -> float:  # fmt: skip
     try:
-        return number(row[column] or "")
+        return cell(row[column] or "")
     except BadCell as expected:
         raise BadTrace(
             f"{path}, line {line}: expected {expected} as {column}, not {row[column]!r}; "

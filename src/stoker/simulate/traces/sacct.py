@@ -166,7 +166,7 @@ class _Reader:
         end = _read("End", cell("end"), cells.moment)
         if end < start:
             raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
-        return end - start
+        return _read("End - Start", str(end - start), cells.seconds)
 
     def _limit(self, minutes: str, duration: str) -> int | None:
         key = (minutes, duration)
@@ -186,7 +186,7 @@ def _says(text: str) -> bool:
 
 
 def _minutes(text: str) -> int | None:
-    return round(cells.number(text) * 60) or None
+    return cells.limit_of(cells.number(text) * 60)
 
 
 def _duration(text: str) -> int | None:
@@ -230,7 +230,7 @@ def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
 
 def _number(tres: Mapping[str, str], name: str) -> float:
     text = tres.get(name, "")
-    return _read(name, text, cells.number) if text else 0.0
+    return _read(name, text, cells.amount) if text else 0.0
 
 
 def _ram(tres: Mapping[str, str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
@@ -13,11 +12,13 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND, BadValue, parse_memory
 from stoker.simulate.traces.files import many
+from stoker.simulate.traces.fitting import Room, smallest
 from stoker.simulate.workload import Load, Workload
 
 POOL = "pool"
 """The one device of a machine's cores, and of its memory."""
-MOST_GPUS = 10_000_000
+MOST_GPUS, MOST_MACHINES = 1_000_000, 100_000
+"""More than anybody has, and few enough that a simulation begins within seconds."""
 _CORES = 64
 """Of each machine, where jobs ask for nothing but cores."""
 _GROUP = re.compile(r"(\d{1,7})\s*[x×]\s*(\d{1,6})(?::([^,:+]+))?", re.IGNORECASE)
@@ -63,6 +64,10 @@ def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
     What stands behind the last kind holds for all that do not say it themselves.
     """
     groups = [_group(part.strip(), text, what) for part in text.split("+")]
+    _bearable(
+        sum(count for count, _, _, _ in groups), sum(count * gpus for count, gpus, _, _ in groups),
+        f"{what} '{text}'", _EXAMPLE,
+    )  # fmt: skip
     common = groups[-1][3]
     kinds = []
     for count, gpus, model, own in groups:
@@ -71,9 +76,16 @@ def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
         if not kind.types:
             raise BadValue(f"{what} '{text}' has machines with nothing in them; {_EXAMPLE}.")
         kinds.append((count, kind))
-    if sum(count * max(gpus, 1) for count, gpus, _, _ in groups) > MOST_GPUS:
-        raise BadValue(f"{what} '{text}' has more than {MOST_GPUS:,} GPUs; {_EXAMPLE}.")
     return _named(kinds)
+
+
+def _bearable(machines: int, gpus: int, what: str, instead: str) -> None:
+    """Refuse what would keep everybody waiting before the first job has come."""
+    for count, most, unit in (
+        (machines, MOST_MACHINES, "machines"), (gpus, MOST_GPUS, "GPUs"),
+    ):  # fmt: skip
+        if count > most:
+            raise BadValue(f"{what} has more than {most:,} {unit}; {instead}.")
 
 
 def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[str, int]]:
@@ -121,6 +133,11 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
         for model, group in sorted(by_model.items(), key=lambda item: item[0] or "")
     ]
     total = sum(count for _, _, count, _ in kinds)
+    _bearable(
+        total, sum(count * gpus for _, _, count, gpus in kinds),
+        f"{workload.title}: a cluster that keeps up with these jobs",
+        "check their times, or say which machines there are, as in --cluster 8x8",
+    )  # fmt: skip
     cores = _each(jobs, lambda job: job.cpus, span * load, total, per_node)
     ram = _each(jobs, lambda job: job.ram, span * load, total, per_node)
     memory = max((job.memory or 0 for job in jobs), default=0)
@@ -164,7 +181,7 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     """The workload as these machines can run it, with notes of what had to be passed over.
 
     Where no machine says how many cores, how much memory or which model it has, no job asks; jobs
-    that are larger than all machines together are left out.
+    that could not run even if nothing else did are left out.
     """
     types = {name for node in nodes for name in node.types}
     cards = [facts for node in nodes for facts in node.types.get(GPU, ())]
@@ -182,23 +199,25 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     ]
     changes = {field: nothing for field, nothing, _ in lacking}
     jobs = [replace(job, **changes) for job in workload.jobs] if changes else workload.jobs
-    names = Counter((facts.model or "").lower() for facts in cards)
-    room = {wanted: _room(names, wanted) for wanted in {job.models for job in jobs}}
-    kept = [job for job in jobs if (job.gpus or job.cpus) and job.gpus <= room[job.models]]
+    room = Room(nodes)
+    kept = [job for job in jobs if room.has(job)]
     if len(kept) == len(jobs) and not changes:
         return workload
     notes = [
         f"What jobs ask of {words} is passed over: no machine names any." for *_, words in lacking
     ]
-    if len(kept) < len(jobs):
+    if not kept:
+        notes = [_none_fits(workload, nodes)]
+    elif len(kept) < len(jobs):
         notes.append(f"{many(len(jobs) - len(kept))} left out that no such cluster can run.")
     return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])
 
 
-def _room(names: Counter[str], wanted: tuple[str, ...]) -> int:
-    """How many GPUs there are of these models; a part of a name will do, as for any job."""
-    return sum(
-        count
-        for name, count in names.items()
-        if not wanted or any(word.lower() in name for word in wanted)
+def _none_fits(workload: Workload, nodes: Sequence[NodeFacts]) -> str:
+    gpus = sum(len(node.types.get(GPU, ())) for node in nodes)
+    return (
+        f"{many(len(workload.jobs))}, and none of them can run on {len(nodes):,} "
+        f"machine{'s' * (len(nodes) != 1)} with {gpus:,} GPU{'s' * (gpus != 1)}: the smallest asks "
+        f"for {smallest(workload.jobs)}; name larger machines, as in --cluster "
+        "8x8,cpus=64,ram=512G."
     )

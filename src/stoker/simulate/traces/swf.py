@@ -7,11 +7,13 @@ for; the machine is the one that the header describes.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from sys import intern
 
 from stoker.core.cluster import NodeFacts
+from stoker.simulate.traces.cells import BadCell, amount, bearable, in_our_time, limit_of
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import gathered, left_out, opened
 from stoker.simulate.traces.sizing import boxes
@@ -58,6 +60,10 @@ def read(path: Path) -> Workload:
                 if not isfinite(sum(numbers)):
                     raise ValueError
                 job = _job(numbers, counts)
+            except BadCell as error:
+                raise BadTrace(
+                    f"{path}, line {number}: {error}; correct the line or take it out."
+                ) from None
             except (ValueError, OverflowError):
                 raise BadTrace(
                     f"{path}, line {number}: expected {FIELDS} numbers, and one of them is none; "
@@ -83,14 +89,21 @@ def _job(cells: list[float], counts: Counter[str]) -> Load | None:
         counts[_NOTHING] += 1
         return None
     return Load(
-        at=submit,
-        seconds=run,
-        gpus=float(int(processors)),
+        at=_checked("submission", submit, in_our_time),
+        seconds=_checked("duration", run, bearable),
+        gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),
         user=_numbered("user", user),
         name=_numbered("program", app),
         queue=_numbered("queue", queue),
-        limit=int(limit) if limit > 0 else None,
+        limit=limit_of(int(limit)) if limit > 0 else None,
     )
+
+
+def _checked(name: str, value: float, check: Callable[[float], float]) -> float:
+    try:
+        return check(value)
+    except BadCell as wrong:
+        raise BadCell(f"{name} {value:g} is not {wrong}") from None
 
 
 def _numbered(what: str, number: float) -> str:
