@@ -15,7 +15,7 @@ from stoker.core.policy.backfill import GRACE, keep, reserve
 from stoker.core.policy.place import place
 from stoker.core.policy.rank import patience_of
 from stoker.core.policy.rules import POLICIES, policy
-from stoker.core.state import State
+from stoker.core.state import FORGET_BATCH, KEEP_FINISHED, State
 from stoker.engine import Engine, Moment
 from stoker.simulate import replay as simulator
 from stoker.simulate.outcome import Result, Run
@@ -309,6 +309,21 @@ def test_a_stream_of_short_jobs_starves_a_wide_one_only_without_patience() -> No
     assert fair.results[number].begin <= latest_start(number, jobs, fair.results)
     assert fair.results[number].begin < 2000
     assert eager.results[number].begin > 30_000
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simulator, "KEEP_SPECS", 10)
+    count = 4 * KEEP_FINISHED
+    jobs = [Load(at=2000.0 * n, seconds=100.0 + n) for n in range(count)]
+    found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumed=FREE)
+    run = found.run()
+    assert [each.took for each in run.results] == [job.seconds for job in jobs]
+    assert len(found.specs) <= 2 * (KEEP_FINISHED + FORGET_BATCH) + 10 + 1 < count
 
 
 # -- the daemon decides the same ------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import inf
 
-from stoker.core.estimate import estimate, known
+from stoker.core.estimate import NO_PROGRESS, epoch_seconds, known
 from stoker.core.events import (
     AttemptAbandoned,
     DeadlinePassed,
@@ -16,7 +16,7 @@ from stoker.core.events import (
     TimeLimitReached,
     WaitOver,
 )
-from stoker.core.job import Job, Progress
+from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 
@@ -24,6 +24,7 @@ FAR_OVER = 2.0
 """A job that takes so many times as long as it said loses priority."""
 UNMEASURED = 600.0
 """Seconds that a job has to come to its next checkpoint when nobody knows its epochs."""
+RUNNING = JobState.RUNNING
 _NOT_COUNTING = (JobState.SUSPENDED, JobState.COMPLETING)
 
 
@@ -77,6 +78,8 @@ def _to_look_at(state: State, boot: float) -> list[Job]:
 
     Where machines do not answer, all of them: nobody counts the time there.
     """
+    if not state.rest.away and (not state.watches or state.watches[0][0] > boot):
+        return []
     found: dict[int, Job] = {}
     while state.watches and state.watches[0][0] <= boot:
         moment, id = heappop(state.watches)
@@ -103,15 +106,12 @@ def _first_moment(state: State) -> float | None:
 
 
 def _next_moment(state: State, job: Job) -> float | None:
-    moments = [moment for moment in _limits(state, job) if moment is not None]
-    moments += [moment for _, moment in _given_up(state, job)]
-    too_long = _too_long(state, job)
-    if too_long is not None:
-        moments.append(too_long)
-    patience = _patience(state, job) if job.id in state.stoppable else None
-    if patience is not None:
-        moments.append(patience)
-    return min(moments, default=None)
+    moments = [*_limits(state, job), _too_long(state, job)]
+    if state.rest.away:
+        moments += [moment for _, moment in _given_up(state, job)]
+    if job.id in state.stoppable:
+        moments.append(_patience(state, job))
+    return min([moment for moment in moments if moment is not None], default=None)
 
 
 def seconds_until_due(state: State, at: float, boot: float) -> float | None:
@@ -135,35 +135,36 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
 
 def _too_long(state: State, job: Job) -> float | None:
     """When a job has taken far longer than it said, or than its epochs let expect."""
-    spec, begun = state.specs[job.spec], job.started_boot
-    if spec.training is None or begun is None or job.state is not JobState.RUNNING:
+    spec, begun, progress = state.specs[job.spec], job.started_boot, job.progress or NO_PROGRESS
+    training = spec.training
+    if training is None or begun is None or job.state is not RUNNING or progress.demoted:
         return None
-    progress = job.progress or Progress()
-    said: float | None = spec.training.expected
-    if said is None and progress.epochs:
-        families = state.rest.families
-        family = known(families, job, spec)
+    said: float | None = training.expected
+    if said is None and progress.epochs and training.epochs is not None:
+        family = known(state.rest.families, job, spec)
         if family.compared or family.beside:
             return None  # it was slow where it was before, or beside others: not its fault
-        said = estimate(families, state.cluster, job, spec, progress.counted_at or 0).total_seconds
-    if said is None or progress.demoted:
+        epoch = epoch_seconds(state.cluster, job, spec, family)
+        said = training.epochs * epoch if epoch is not None else None
+    if said is None:
         return None
     return begun + job.slack + max(FAR_OVER * said - progress.ran, 0.0)
 
 
 def _patience(state: State, job: Job) -> float | None:
     """When a job that was asked to stop has had time enough for it."""
-    progress, spec = job.progress, state.specs[job.spec]
-    if progress is None or progress.stop is None or job.state is not JobState.RUNNING:
+    progress = job.progress
+    if progress is None or progress.stop is None or job.state is not RUNNING:
         return None
     if state.rest.away and _out_of_reach(state, job):
         return None
     if progress.stop.ignored:
         return None
+    spec = state.specs[job.spec]
     if not progress.listening:
         return progress.stop.boot + spec.warning.seconds if spec.warning is not None else None
-    at = progress.counted_at or 0.0
-    epoch = estimate(state.rest.families, state.cluster, job, spec, at).epoch_seconds
+    family = known(state.rest.families, job, spec)
+    epoch = epoch_seconds(state.cluster, job, spec, family)
     return progress.stop.boot + (UNMEASURED if epoch is None else 2 * epoch + 60.0)
 
 

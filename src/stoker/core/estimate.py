@@ -46,7 +46,10 @@ class Family(Struct, frozen=True, omit_defaults=True):
 
     def pace(self, gpus: int, model: str) -> Pace | None:
         """What was measured there."""
-        return next((each for each in self.paces if (each.gpus, each.model) == (gpus, model)), None)
+        for each in self.paces:
+            if each.gpus == gpus and each.model == model:
+                return each
+        return None
 
     @property
     def compared(self) -> bool:
@@ -56,6 +59,9 @@ class Family(Struct, frozen=True, omit_defaults=True):
 
 
 Families = dict[str, Family]
+
+NOTHING_KNOWN = Family()
+NO_PROGRESS = Progress()
 
 
 class Estimate(Struct, frozen=True):
@@ -77,15 +83,17 @@ class Estimate(Struct, frozen=True):
 
 def family_of(job: Job, spec: Spec) -> str:
     """What a job has in common with its like: who runs it, its name, batch size and image."""
-    batch = spec.training.batch_size if spec.training is not None else None
-    image = spec.container.image if spec.container is not None else None
-    words = (f"batch {batch}" if batch else "", image or "")
-    return ", ".join((f"{job.user}: {job.name}", *filter(None, words)))
+    name = f"{job.user}: {job.name}"
+    if spec.training is not None and spec.training.batch_size:
+        name += f", batch {spec.training.batch_size}"
+    if spec.container is not None and spec.container.image:
+        name += f", {spec.container.image}"
+    return name
 
 
 def known(families: Families, job: Job, spec: Spec) -> Family:
     """What is known of its kind, which may be nothing."""
-    return families.get(family_of(job, spec)) or Family()
+    return families.get(family_of(job, spec), NOTHING_KNOWN)
 
 
 def with_margin(memory: int) -> int:
@@ -184,8 +192,9 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec, family: Family) -> t
 
 def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: float) -> Estimate:
     """What is to be expected of a job now."""
-    family = known(families, job, spec)
-    progress = job.progress or Progress()
+    name = family_of(job, spec)
+    family = families.get(name, NOTHING_KNOWN)
+    progress = job.progress or NO_PROGRESS
     gpus, model = likely_hardware(cluster, job, spec, family)
     epoch, measured = epoch_on(family, gpus, model)
     pace = family.pace(gpus, model)
@@ -202,7 +211,7 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
     elif expected is not None:
         remaining = max(expected - attained(job, at), 0.0)
     return Estimate(
-        family=family_of(job, spec),
+        family=name,
         epoch_seconds=epoch,
         step_seconds=pace.step if pace is not None else None,
         measured=measured,
@@ -210,9 +219,16 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
         total_seconds=total if total is not None else expected,
         memory=with_margin(family.peak) if family.peak is not None else None,
         speedups=tuple(
-            sorted((each.gpus, each.epoch) for each in family.paces if each.model == model)
+            sorted([(each.gpus, each.epoch) for each in family.paces if each.model == model])
         ),
     )
+
+
+def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, family: Family) -> float | None:
+    """Seconds per epoch where a job is, or else is likely to be."""
+    if not family.paces:
+        return None
+    return epoch_on(family, *likely_hardware(cluster, job, spec, family))[0]
 
 
 def remaining(
@@ -236,11 +252,11 @@ def _own_epoch(
     families: Families, cluster: Cluster, job: Job, spec: Spec, pace: tuple[int, str, float]
 ) -> float:
     """Seconds per epoch where it runs now, if it was measured somewhere else."""
+    if job.placement is None:
+        return pace[2]
     family = known(families, job, spec)
-    if job.placement is not None and family.compared:
-        here = hardware(cluster, job.placement)
-        if here != pace[:2]:
-            return epoch_on(family, *here)[0] or pace[2]
+    if family.compared and (here := hardware(cluster, job.placement)) != pace[:2]:
+        return epoch_on(family, *here)[0] or pace[2]
     return pace[2]
 
 

@@ -580,6 +580,11 @@ class State:
             self.victims.stir(job.id)
             self.line.stirred = True
 
+    def anybody_may_displace(self) -> bool:
+        """Whether somebody who waits may get what one of those has who run."""
+        first = self.line.earliest()
+        return first is not None and self._may_displace(first, self.victims.worst())
+
     def _may_displace(self, seat: Place, other: Seat | None) -> bool:
         """Whether one who runs stands so far behind this place that it may have to make room."""
         return other is not None and (seat[0], seat[1] + self.reluctance) < other[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -54,6 +55,7 @@ def prepared(workload: Workload, asked: Asked) -> Workload:
 
 def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
     """Play it under each policy; what only a page needs is kept only for one."""
+    gc.freeze()  # what was read stays to the end: the collector need not look through it again
     titles = named(asked.contenders)
     runs, figures = [], []
     for contender, label in zip(asked.contenders, titles, strict=True):

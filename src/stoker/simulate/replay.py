@@ -33,6 +33,9 @@ from stoker.simulate.workload import Load, Workload
 TOLD_AFTER = 30.0
 """Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
 
+KEEP_SPECS = 1000
+"""Names of specs that the core has dropped: so many at least are remembered."""
+
 
 class Assumed(Struct, frozen=True, kw_only=True):
     """What a trace does not say."""
@@ -115,6 +118,8 @@ class Replay:
         self.count = 0
         self.now = 0.0
         self.specs: dict[tuple[object, ...], str] = {}
+        """Under which name the core knows what was submitted alike."""
+        self.recorded = 0
         self.per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
         self.diary = Diary(nodes, pieces)
         self.spent = array("d")
@@ -130,24 +135,30 @@ class Replay:
                 self._apply(e.NodeJoined(at=0.0, facts=facts))
             for fact in self.kinds.measured(self.assumed.restart) if self.kinds else ():
                 self._apply(fact)
-        jobs, at = self.workload.jobs, 0
-        while at < len(jobs) or self.todo:
-            arrival = jobs[at].at if at < len(jobs) else inf
-            self.now = min(arrival, self.todo[0][0] if self.todo else inf)
-            drift = self.state.drift[0][0] if self.state.drift and len(self.state.line) else inf
-            self.now = min(self.now, drift, self.state.deal_at)
+        jobs, todo, at = self.workload.jobs, self.todo, 0
+        while at < len(jobs) or todo:
+            self.now = now = self._next(jobs[at].at if at < len(jobs) else inf)
             wishes: list[object] = []
-            while at < len(jobs) and jobs[at].at <= self.now:
+            while at < len(jobs) and jobs[at].at <= now:
                 wishes += self._submit(at + 1, jobs[at])
                 at += 1
-            while self.todo and self.todo[0][0] <= self.now:
-                _, _, what, job, version = heappop(self.todo)
+            while todo and todo[0][0] <= now:
+                _, _, what, job, version = heappop(todo)
                 wishes += self._happens(what, job, version)
             if self.kinds is not None:
                 wishes += self._catch_up()
             self._turn(wishes)
             heard(self.diary.ended)
         return self._told()
+
+    def _next(self, arrival: float) -> float:
+        """When something happens, if the next job comes then."""
+        state, moment = self.state, min(arrival, self.state.deal_at)
+        if self.todo and self.todo[0][0] < moment:
+            moment = self.todo[0][0]
+        if state.drift and state.drift[0][0] < moment and len(state.line):
+            moment = state.drift[0][0]
+        return moment
 
     def carry_on(self, id: int, load: Load, left: float) -> None:
         """A job that the given state knows already needs so many seconds more."""
@@ -196,7 +207,7 @@ class Replay:
         hash = self.specs.get(key)
         wishes: list[object] = []
         if hash is None or hash not in self.state.specs:
-            hash = self.specs[key] = hash or str(len(self.specs))
+            hash = self.specs[key] = self._new_name()
             spec = Spec(
                 kind="argv", user=load.user, directory="/", shell="", environment="",
                 request=request, name=name, queue=load.queue or "default", limit=limit,
@@ -211,6 +222,14 @@ class Replay:
             )
         )  # fmt: skip
         return wishes
+
+    def _new_name(self) -> str:
+        """A name for one more spec; those that the core has dropped are forgotten now and then."""
+        live = self.state.specs
+        if len(self.specs) > 2 * len(live) + KEEP_SPECS:
+            self.specs = {key: name for key, name in self.specs.items() if name in live}
+        self.recorded += 1
+        return str(self.recorded)
 
     def _apart(self, load: Load) -> object:
         """What makes a job another one than those that are submitted like it."""

@@ -281,9 +281,11 @@ def look_whether_over(state: State, sweep: Sweep, at: float) -> None:
 
 def wake_dependents(state: State, other: int, at: float) -> None:
     """Look again at the jobs that wait for this one, or for this sweep."""
+    if other not in state.dependents:
+        return
     settled: dict[str, tuple[bool, bool]] = {}
     """By spec: whether they go on waiting, and whether for ever."""
-    for id in sorted(state.dependents.get(other, ())):
+    for id in sorted(state.dependents[other]):
         waiting = state.jobs[id]
         if waiting.spec not in settled:  # a bulk of them has the same answer: ask once
             if _waits_for_more(state, waiting, other):

@@ -21,7 +21,7 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         return
     spec, progress = state.spec(job), job.progress
     name = estimate.family_of(job, spec)
-    family = before = state.rest.families.get(name) or estimate.Family()
+    family = before = state.rest.families.get(name, estimate.NOTHING_KNOWN)
     if event.seconds is not None and job.placement is not None:
         gpus, model = estimate.hardware(state.cluster, job.placement)
         alone = family.pace(gpus, model)
@@ -74,7 +74,7 @@ def _beside(
 
 def told(state: State, event: e.KindMeasured) -> None:
     """What was measured elsewhere counts like what was measured here."""
-    family = state.rest.families.get(event.family) or estimate.Family()
+    family = state.rest.families.get(event.family, estimate.NOTHING_KNOWN)
     for pace in event.paces:
         family = estimate.paced(family, pace.gpus, pace.model, pace.epoch, pace.step)
     for with_whom, left in event.beside.items():
@@ -86,11 +86,12 @@ def told(state: State, event: e.KindMeasured) -> None:
 
 def on_gone_devices(state: State, job: Job) -> bool:
     """Whether its machine no longer says what the devices are that it still holds."""
-    return job.placement is not None and any(
-        state.cluster.nodes[part.node].by_name[take.type, take.device].gone
-        for part in job.placement.parts
-        for take in part.takes
-    )
+    for part in job.placement.parts if job.placement is not None else ():
+        devices = state.cluster.nodes[part.node].by_name
+        for take in part.takes:
+            if devices[take.type, take.device].gone:
+                return True
+    return False
 
 
 def _at_most_all(state: State, job: Job, memory: int) -> int:
@@ -106,7 +107,7 @@ def _at_most_all(state: State, job: Job, memory: int) -> int:
 
 def _remember(state: State, name: str, family: estimate.Family, at: float) -> None:
     """Keep what was learned; who waits for memory may need less of it now, or more."""
-    before = state.rest.families.get(name) or estimate.Family()
+    before = state.rest.families.get(name, estimate.NOTHING_KNOWN)
     gone = estimate.remember(state.rest.families, name, family)
     state.rest_changed = True
     if state.telling or family.beside or family.compared:
@@ -114,7 +115,9 @@ def _remember(state: State, name: str, family: estimate.Family, at: float) -> No
     changed = {each for each, what in gone if what.peak is not None}
     if before.peak != family.peak:
         changed.add(name)
-    for id in list(state.line.where) if changed else ():
+    if not changed:
+        return
+    for id in list(state.line.where):
         waiting = state.jobs[id]
         spec = state.spec(waiting)
         ask = spec.request.gpus
@@ -141,7 +144,7 @@ def used(state: State, job: Job, memory: int, at: float) -> None:
 def learned_need(state: State, job: Job, memory: int, at: float) -> None:
     """A job ran out of memory: all of its kind need more than was thought."""
     name = estimate.family_of(job, state.spec(job))
-    family = state.rest.families.get(name) or estimate.Family()
+    family = state.rest.families.get(name, estimate.NOTHING_KNOWN)
     peak = int(memory / (1 + estimate.MARGIN))
     if peak > (family.peak or 0):
         _remember(state, name, replace(family, peak=peak), at)
@@ -152,13 +155,8 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
     progress = job.progress
     if progress is None:
         return
-    name = estimate.family_of(job, state.spec(job))
-    family = state.rest.families.get(name)
-    settled = progress.epochs > progress.since
-    if family is not None and settled and 0 < (progress.peak or 0) < (family.peak or 0):
-        # It needed less this time: what was known is forgotten by halves.
-        peak = ((family.peak or 0) + (progress.peak or 0)) // 2
-        _remember(state, name, replace(family, peak=peak), at)
+    if progress.peak and progress.epochs > progress.since:
+        _needed(state, job, progress.peak, at)
     ran = max(at - job.started_at - job.slack, 0.0) if job.started_at is not None else 0.0
     stop = progress.stop
     job.progress = replace(
@@ -174,6 +172,14 @@ def ended(state: State, job: Job, at: float, preempted: bool) -> None:
         preemptions=progress.preemptions + (stop is not None and preempted and not _grows(stop)),
         gpus=stop.gpus if preempted and stop is not None and stop.gpus else progress.gpus,
     )
+
+
+def _needed(state: State, job: Job, memory: int, at: float) -> None:
+    """If it needed less memory than its like, what was known is forgotten by halves."""
+    name = estimate.family_of(job, state.spec(job))
+    family = state.rest.families.get(name)
+    if family is not None and family.peak is not None and 0 < memory < family.peak:
+        _remember(state, name, replace(family, peak=(family.peak + memory) // 2), at)
 
 
 def work_lost(job: Job) -> None:

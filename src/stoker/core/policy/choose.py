@@ -33,6 +33,8 @@ class Want:
         self.state, self.request, self.urgency = state, request, found.priority
         self.each = replace(request, machines=1) if request.machines > 1 else request
         """What it asks one machine for."""
+        self.anew = found.anew or state.line.all_anew
+        """Whether all machines are to be looked at, or only those that have changed."""
         rules = state.policy(found.queue)
         self.least = level + log2(rules.hysteresis) if rules.preempts else inf
         """Of equals, only those stop for it who stand further back than this."""
@@ -87,7 +89,7 @@ def _on_several(room: Room, want: Want, at: float) -> list[Offer]:
 
 def _candidates(room: Room, want: Want) -> Iterator[str]:
     """Machines on which somebody may make room, as long as there is time to think of them."""
-    names = list(room.machines(need_of(want.request), (-want.urgency, want.least)))
+    names = room.machines(need_of(want.request), (-want.urgency, want.least), want.anew)
     if want.state.elastic:
         names = list(dict.fromkeys([*_of_elastic(want), *names]))
     for name in filter(want.allows, names):

@@ -33,8 +33,8 @@ class JobClass:
     """Ready jobs that are interchangeable to the planner, but for their order."""
 
     __slots__ = (
-        "amounts", "array", "group", "handicap", "heap", "key", "need", "place", "priority",
-        "queue", "request",
+        "amounts", "anew", "array", "group", "handicap", "heap", "key", "need", "place",
+        "priority", "queue", "request",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -45,6 +45,8 @@ class JobClass:
         self.place: Place = START
         """Where its head stands in the line; kept by the line."""
         self.need = need_of(self.request)
+        self.anew = True
+        """Whether it has yet to be looked at, as it stands now, if others can make room for it."""
         self.handicap = 0.0
         """By how much all of them stand further back than they would by themselves."""
         self.group: Group | None = None
@@ -86,7 +88,7 @@ FEW = 8
 class Group:
     """Classes of one queue that differ in nothing but amounts, time limit and priority."""
 
-    __slots__ = ("few", "queue", "shape", "shelf")
+    __slots__ = ("anew", "few", "queue", "shape", "shelf")
 
     def __init__(self, shape: Request, queue: str) -> None:
         self.shape, self.queue = shape, queue
@@ -94,6 +96,8 @@ class Group:
         """All of them, as long as they are few."""
         self.shelf: Shelf[JobClass] = Shelf()
         """All of them, if they are many."""
+        self.anew: Shelf[JobClass] = Shelf()
+        """Those of them that are anew."""
 
     def need(self, asked: Amounts) -> int:
         """What must be left of a machine's GPUs for one that asks for so much."""
@@ -148,11 +152,8 @@ class ReadyLine:
         """Classes that nobody has looked at yet."""
         self.overdue: dict[Key, JobClass] = {}
         """Classes of groups whose heads have waited too long."""
-        self.anew: dict[JobClass, None] = {}
-        """Classes for which others may make room, although nothing has changed on any machine:
-        somebody came, or stands elsewhere, or has lost what was kept for it."""
         self.all_anew = False
-        """Whether that may be so for all of them."""
+        """Whether all are to be looked at, if others can make room for them."""
         self._first: Job | None = None
 
     def __len__(self) -> int:
@@ -184,7 +185,6 @@ class ReadyLine:
         found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
         self.stirred = True
-        self.anew[found] = None
         self.kin.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.ranks[job.id] = rank
@@ -197,6 +197,21 @@ class ReadyLine:
             self._shelve(found)
         else:
             heappush(found.heap, entry)
+        self.renew(found)
+
+    def renew(self, found: JobClass) -> None:
+        """Somebody came, or stands elsewhere, or has lost what was kept for it."""
+        if not found.anew:
+            found.anew = True
+            if found.group is not None:
+                found.group.anew.put(found.place, found.amounts, found)
+
+    def looked_at(self, found: JobClass) -> None:
+        """Nobody can make room for this class, unless something changes."""
+        if found.anew:
+            found.anew = False
+            if found.group is not None:
+                found.group.anew.take(found.place, found.amounts)
 
     def remove(self, job: Job) -> None:
         """A job is not ready any more. It has still the order with which it was added."""
@@ -244,7 +259,7 @@ class ReadyLine:
             self._unshelve(found)
             found.handicap = self._weighed(found, by)
             self._shelve(found)
-            self.anew[found] = None
+            self.renew(found)
 
     def _weighed(self, found: JobClass, by: float) -> float:
         return by * self.weights.get(found.queue, 1.0)
@@ -283,7 +298,6 @@ class ReadyLine:
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
         self.fresh.pop(found.key, None)
-        self.anew.pop(found, None)
         self.queues[found.queue] -= 1
         if not self.queues[found.queue]:
             del self.queues[found.queue]
@@ -307,12 +321,16 @@ class ReadyLine:
         place = found.place = found.place_of(found.heap[0])
         if found.group is not None:
             found.group.shelf.put(place, found.amounts, found)
+            if found.anew:
+                found.group.anew.put(place, found.amounts, found)
             if place[1] <= LONG_AGO:
                 self.overdue[found.key] = found
 
     def _unshelve(self, found: JobClass) -> None:
         if found.group is not None and found.heap:
             found.group.shelf.take(found.place, found.amounts)
+            if found.anew:
+                found.group.anew.take(found.place, found.amounts)
             self.overdue.pop(found.key, None)
 
 
@@ -507,31 +525,25 @@ class HopefulHeads(Heads):
         super().__init__(line)
 
     def _begin(self) -> None:
-        line, new = self.line, self.new
-        anew = dict.fromkeys((*line.anew, *line.overdue.values()))
-        bars: dict[int, Bar] = {}
-        for found in line.single.values():
-            bar = bars.get(found.need)
-            if bar is None:
-                bar = bars[found.need] = new(found.need)
-            if found.place[:2] < bar or found.place[1] <= LONG_AGO:
-                anew[found] = None
-        for found in anew:
+        for found in self.line.single.values():
             if self.has_hope(found.place, found):
                 self._enter(found, None)
-        for group in line.groups.values():
-            others = _hopeful(group, new)
-            self._enter_next(found for found in others if found not in anew)
+        for found in self.line.overdue.values():
+            self._enter(found, None)
+        for group in self.line.groups.values():
+            self._enter_next(_hopeful(group, group.anew, self.all))
+            others = _hopeful(group, group.shelf, self.new)
+            self._enter_next(found for found in others if not found.anew)
 
     def has_hope(self, place: Place, found: JobClass) -> bool:
         """Whether it is worth to look at one who stands there."""
         if place[1] <= LONG_AGO:
             return True
-        return place[:2] < (self.all if found in self.line.anew else self.new)(found.need)
+        return place[:2] < (self.all if found.anew else self.new)(found.need)
 
 
-def _hopeful(group: Group, hope: Hope) -> Iterator[JobClass]:
-    """Classes of a group whose heads have hope, in order.
+def _hopeful(group: Group, shelf: Shelf[JobClass], hope: Hope) -> Iterator[JobClass]:
+    """Classes on a shelf of a group whose heads have hope, in order, but for those overdue.
 
     Whoever has none rules out all behind it that need as much: few are looked at in vain.
     """
@@ -540,9 +552,9 @@ def _hopeful(group: Group, hope: Hope) -> Iterator[JobClass]:
     def may_have(asked: Amounts) -> bool:
         return after[:2] < hope(group.need(asked))
 
-    while (found := group.shelf.first(after, may_have)) is not None:
+    while (found := shelf.first(after, may_have)) is not None:
         after, asked, each = found
-        if may_have(asked):
+        if after[1] > LONG_AGO and may_have(asked):
             yield each
 
 

@@ -13,7 +13,7 @@ from stoker.core.policy import elastic, rounds
 from stoker.core.policy.backfill import keep, reserve
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.choose import Offer, Want, choose, undo
-from stoker.core.policy.order import LONG_AGO, Heads, HopefulHeads, JobClass
+from stoker.core.policy.order import LONG_AGO, Heads, HopefulHeads, JobClass, ReadyLine
 from stoker.core.policy.place import place
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked, is_stopping
 from stoker.core.policy.rules import Gaps
@@ -51,7 +51,6 @@ def make_room(
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
     later, blocked = room.later, _Blocked(state, boot)
     heads, looked = _heads(state, room), 0
-    counting: dict[JobClass, None] = {}
     for seat, found, id in _while_any_hope(state, heads):
         if looked == LOOK_AT or room.looked_at == MOST_MACHINES:
             break
@@ -78,14 +77,15 @@ def make_room(
             there = place(later, request) if chosen else None
         if there is not None:
             room.promise(seat, id, there)
-            counting[found] = None
+            state.line.renew(found)  # what it counts on may be taken by others
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
+            if room.looked_at < MOST_MACHINES:
+                state.line.looked_at(found)
     else:
-        state.bars.anew.clear()
-        state.line.anew = counting
         state.line.all_anew = False
+    state.bars.anew.clear()
     yield from _growing(state, room, at, boot)
 
 
@@ -172,6 +172,8 @@ def _for_nobody(state: State, job: Job) -> bool:
 
 def _heads(state: State, room: Room) -> Heads:
     """Those who wait and for whom somebody may make room."""
+    if not (state.elastic or state.anybody_may_displace()):
+        return Heads(ReadyLine())
     if not _may_pass(state):
         return Heads(state.line)
 

@@ -40,6 +40,8 @@ CORES = 8
 SHORTEST_LIMIT = 600.0
 """Below that, people who type time limits do not tell jobs apart."""
 
+_AS_THEY_CAME = (Order.ARRIVAL, Order.SHARE)
+
 Rank = tuple[float, float, float]
 """The number, when somebody should look again, and until when it holds for sure (wall clock)."""
 
@@ -70,13 +72,15 @@ class Left(Struct, frozen=True):
 def rank(known: Known, at: float) -> Rank:
     """Where a job stands now."""
     job, rules = known.job, known.rules
-    if rules.order is Order.ARRIVAL or rules.order is Order.SHARE:
+    order = rules.order
+    if order in _AS_THEY_CAME:
         return 0.0, inf, inf
-    weight = gpus_of(known.spec.request)
-    if rules.order is Order.ATTAINED:
-        return _attained_step(job, rules, at, weight)
+    if order is Order.ATTAINED:
+        return _attained_step(job, rules, at, gpus_of(known.spec.request))
     left = left_of(known, at)
-    amount = max(left.seconds, LEAST) * (weight if rules.order is Order.SERVICE else 1.0)
+    amount = max(left.seconds, LEAST)
+    if order is Order.SERVICE:
+        amount *= gpus_of(known.spec.request)
     level = _down(log2(amount), left.grain)
     falls = at + left.seconds * (1 - 2**level / amount) if left.grain else at
     if rules.longest:

@@ -32,6 +32,7 @@ class Room:
         self.asking: set[int] = set()
         """Those for whose sake somebody was asked."""
         self._bar: dict[int, Bar] = {}
+        self._new_bar: dict[int, Bar] = {}
         self.look()
 
     def look(self) -> None:
@@ -78,7 +79,7 @@ class Room:
         placement, line = self.state.promises.pop(head), self.state.line
         self.state.bars.anew.update((part.node, None) for part in placement.parts)
         if head in line:
-            line.anew[line.where[head]] = None
+            line.renew(line.where[head])
 
     def promise(self, seat: Place, head: int, placement: Placement) -> None:
         """Keep this for somebody, if it was made for them; others only count on it."""
@@ -119,8 +120,11 @@ class Room:
         if promised is not None:
             self.later.release(promised)
             self.kept[:] = [each for each in self.kept if each[1] != job]
-        if is_there(self.later, placement):
-            self.later.take(placement)
+        there = self.later.nodes  # elsewhere, what is true now is true later
+        own = [Placement(each.node, each.takes) for each in placement.parts if each.node in there]
+        if all(is_there(self.later, part) for part in own):
+            for part in own:
+                self.later.take(part)
         else:  # it stands before somebody for whom this was kept, who has to look again
             self.look()
 
@@ -140,27 +144,33 @@ class Room:
         if len(anew) > MOST_ANEW:
             return self.bar(need)
         self._refresh()
-        true, own = self.state.bars, self.later.nodes
-        return max(
-            [(self._bars if name in own else true).on(name, need) for name in anew], default=NOBODY
-        )
+        found = self._new_bar.get(need)
+        if found is None:
+            found = max([self._on(name, need) for name in anew], default=NOBODY)
+            self._new_bar[need] = found
+        return found
+
+    def _on(self, name: str, need: int) -> Bar:
+        bars = self._bars if name in self.later.nodes else self.state.bars
+        return bars.on(name, need)
 
     def _changed(self) -> bool:
         """Whether machines stand otherwise than when bars were last worked out."""
         state = self.state
         return bool(self.later.shifted or state.cluster.shifted or state.victims.moved)
 
-    def machines(self, need: int, above: Bar) -> Iterator[str]:
-        """Machines with a higher bar than this, the highest first."""
+    def machines(self, need: int, above: Bar, all: bool) -> list[str]:
+        """Machines with a higher bar than this, the highest first; all, or those that changed."""
         self._refresh()
-        names = []
+        anew, names = self.state.bars.anew, list[str]()
+        if not all and len(anew) <= MOST_ANEW:
+            bars = [(self._on(name, need), name) for name in anew]
+            return [name for bar, name in sorted(bars, reverse=True) if bar > above]
         for last, name in self._down(need):
-            if last[:2] <= above:
+            if last[:2] <= above or len(names) == MOST_MACHINES:
                 break
             names.append(name)
-            if len(names) == MOST_MACHINES:
-                break
-        return iter(names)
+        return names
 
     def _down(self, need: int) -> Iterator[Row]:
         true, own = self.state.bars, self.later.nodes
@@ -172,6 +182,7 @@ class Room:
     def _refresh(self) -> None:
         if self._changed():
             self._bar.clear()
+            self._new_bar.clear()
             self.state.bars.refresh()
             self._bars.refresh()
 
