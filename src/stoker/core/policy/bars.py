@@ -10,10 +10,10 @@ job at all, and where those stop who can wait best.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from stoker.core.cluster import Cluster, Node
+from stoker.core.cluster import Cluster
 from stoker.core.policy.victims import Seat, Victims
 from stoker.core.request import GPU, Request
 from stoker.core.units import THOUSAND
@@ -33,7 +33,7 @@ MOST_AMOUNTS = 64
 
 
 def need_of(request: Request | None) -> int:
-    """What must be left on a machine at least, of all its GPUs together, for (a part of) this."""
+    """What must be left of a machine's GPUs at least for (a part of) this."""
     ask = request.gpus if request is not None else None
     if request is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
         return 0
@@ -94,18 +94,27 @@ class Bars:
         node = self.ledger.node(name) if here else None
         if here is None or node is None or node.closed is not None:
             return []
-        left = _left(node)
+        cards = node.types.get(GPU, ())
+        left = {card.name: card.left for card in cards if not card.gone and card.drained is None}
         steps: Steps = []
         for seat in self.victims.worst_on(name):
             if self.can_stop(seat[3]):
-                left += here[seat[3]]
-                steps.append((left, seat))
+                for take in here[seat[3]]:
+                    if take.device in left:
+                        left[take.device] += take.amount
+                steps.append((_most(left.values()), seat))
         return steps
 
 
-def _left(node: Node) -> int:
-    cards = node.types.get(GPU, ())
-    return sum([card.left for card in cards if not card.gone and card.drained is None])
+def _most(lefts: Iterable[int]) -> int:
+    """The largest amount that can be had of GPUs of which so much is left."""
+    whole = part = 0
+    for left in lefts:
+        if left == THOUSAND:
+            whole += THOUSAND
+        elif left > part:
+            part = left
+    return whole + part
 
 
 def _last(steps: Steps, need: int) -> Seat | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import inf, log2
 
 from msgspec import Struct
@@ -17,6 +18,9 @@ from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
+
+MOST_EACH = 8
+"""On so many machines it is thought of who could stop, for each that one who waits asks for."""
 
 
 class Offer(Struct, frozen=True):
@@ -92,8 +96,8 @@ def _candidates(room: Room, want: Want) -> Iterator[str]:
     names = room.machines(need_of(want.request), (-want.urgency, want.least), want.anew)
     if want.state.elastic:
         names = list(dict.fromkeys([*_of_elastic(want), *names]))
-    for name in filter(want.allows, names):
-        if room.looked_at == MOST_MACHINES:
+    for name in islice(filter(want.allows, names), MOST_EACH * want.request.machines):
+        if room.looked_at >= MOST_MACHINES:
             return
         room.looked_at += 1
         yield name

@@ -99,13 +99,6 @@ class Group:
         self.anew: Shelf[JobClass] = Shelf()
         """Those of them that are anew."""
 
-    def need(self, asked: Amounts) -> int:
-        """What must be left of a machine's GPUs for one that asks for so much."""
-        ask = self.shape.gpus
-        if ask is None or ask.beside:
-            return 0
-        return int(asked[0]) // self.shape.machines // FINE * FINE
-
 
 def only_amounts_count(key: Key) -> bool:
     """Whether the amounts it asks for decide alone if a class has room."""
@@ -501,6 +494,9 @@ class Heads:
         """Whether it is worth to look at one who stands there."""
         return True
 
+    def forget(self) -> None:
+        """There may be less hope now."""
+
     def _enter_next(self, others: Iterator[JobClass]) -> None:
         found = next(others, None)
         if found is not None:
@@ -521,8 +517,14 @@ class HopefulHeads(Heads):
     """
 
     def __init__(self, line: ReadyLine, new: Hope, all: Hope) -> None:
-        self.new, self.all = all if line.all_anew else new, all
+        self.all = _Kept(all)
+        self.new = self.all if line.all_anew else _Kept(new)
         super().__init__(line)
+
+    def forget(self) -> None:
+        """Bars may be lower now."""
+        self.all.clear()
+        self.new.clear()
 
     def _begin(self) -> None:
         for found in self.line.single.values():
@@ -539,23 +541,32 @@ class HopefulHeads(Heads):
         """Whether it is worth to look at one who stands there."""
         if place[1] <= LONG_AGO:
             return True
-        return place[:2] < (self.all if found.anew else self.new)(found.need)
+        return place[:2] < (self.all if found.anew else self.new)[found.need]
 
 
-def _hopeful(group: Group, shelf: Shelf[JobClass], hope: Hope) -> Iterator[JobClass]:
-    """Classes on a shelf of a group whose heads have hope, in order, but for those overdue.
+class _Kept(dict[int, Bar]):
+    """Bars that are worked out once."""
 
-    Whoever has none rules out all behind it that need as much: few are looked at in vain.
-    """
-    after = START
+    def __init__(self, hope: Hope) -> None:
+        self.hope = hope
 
-    def may_have(asked: Amounts) -> bool:
-        return after[:2] < hope(group.need(asked))
+    def __missing__(self, need: int) -> Bar:
+        bar = self[need] = self.hope(need)
+        return bar
 
-    while (found := shelf.first(after, may_have)) is not None:
-        after, asked, each = found
-        if after[1] > LONG_AGO and may_have(asked):
-            yield each
+
+def _hopeful(group: Group, shelf: Shelf[JobClass], bars: _Kept) -> Iterator[JobClass]:
+    """Classes on a shelf of a group whose heads have hope, in order, but for those overdue."""
+    ask, part = group.shape.gpus, group.shape.machines * FINE
+    none = ask is None or ask.beside
+
+    def may_have(place: Place, asked: Amounts) -> bool:
+        bar = bars[0 if none else int(asked[0]) // part * FINE]
+        return place[0] < bar[0] or (place[0] == bar[0] and place[1] < bar[1])
+
+    for found in shelf.worth(may_have):
+        if found.place[1] > LONG_AGO:
+            yield found
 
 
 def in_order(

@@ -52,7 +52,7 @@ def make_room(
     later, blocked = room.later, _Blocked(state, boot)
     heads, looked = _heads(state, room), 0
     for seat, found, id in _while_any_hope(state, heads):
-        if looked == LOOK_AT or room.looked_at == MOST_MACHINES:
+        if looked == LOOK_AT or room.looked_at >= MOST_MACHINES:
             break
         if id in state.promises or rounds.sees_to(state, id):
             looked += 1
@@ -77,6 +77,7 @@ def make_room(
             there = place(later, request) if chosen else None
         if there is not None:
             room.promise(seat, id, there)
+            heads.forget()
             state.line.renew(found)  # what it counts on may be taken by others
         else:
             blocked.add(found, seat, request)

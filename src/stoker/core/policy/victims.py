@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
-from stoker.core.cluster import Placement
+from stoker.core.cluster import Placement, Take
 from stoker.core.request import GPU
 
 Seat = tuple[int, float, float, int]
@@ -21,8 +21,8 @@ class Victims:
         self._seat: dict[int, Seat] = {}
         self._until: dict[int, float] = {}
         self._nodes: dict[int, list[str]] = {}
-        self.on: dict[str, dict[int, int]] = {}
-        """Those on each machine, and how many thousandths of GPUs each would give back there."""
+        self.on: dict[str, dict[int, list[Take]]] = {}
+        """Those on each machine, and which GPUs each would give back there."""
         self.moved: dict[str, None] = {}
         """Machines on which somebody stands elsewhere since this was last cleared."""
 
@@ -58,7 +58,7 @@ class Victims:
         self._nodes[job] = nodes = []
         for part in parts:
             nodes.append(part.node)
-            gives = sum(take.amount for take in part.takes if take.type == GPU)
+            gives = [take for take in part.takes if take.type == GPU]
             self.on.setdefault(part.node, {})[job] = gives
 
     def holds(self, job: int, at: float) -> bool:
