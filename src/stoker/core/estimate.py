@@ -181,12 +181,7 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec, family: Family) -> t
     gpus = -(-ask.amount // 1000) if ask is not None else 0
     if job.progress is not None and job.progress.gpus:
         gpus = job.progress.gpus
-    models = (
-        device.facts.model
-        for node in cluster.nodes.values()
-        for device in node.types.get(GPU, ())
-        if device.facts.model
-    )
+    models = (make.model for make in cluster.makes.values() if make.model)
     return gpus, next(models, NO_GPU) if gpus else NO_GPU
 
 

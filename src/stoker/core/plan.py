@@ -10,7 +10,8 @@ from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.policy.assign import assign, rules_of
 from stoker.core.policy.backfill import LONGEST, Gate
 from stoker.core.policy.conservative import Calendar, Waiting
-from stoker.core.policy.order import LONG_AGO, Group, Heads, JobClass, Walk
+from stoker.core.policy.heads import Heads
+from stoker.core.policy.order import LONG_AGO, Group, JobClass, Walk
 from stoker.core.policy.preempt import make_room
 from stoker.core.policy.room import Room
 from stoker.core.policy.rounds import deal

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 
 from stoker.core.job import Job
-from stoker.core.policy.bars import FINE, Bar, need_of
+from stoker.core.policy.bars import need_of
 from stoker.core.policy.ground import is_plain
+from stoker.core.policy.needs import Needs
 from stoker.core.policy.place import amounts, shape_of
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.shelf import START, Amounts, Enough, Place, Shelf
@@ -88,7 +89,7 @@ FEW = 8
 class Group:
     """Classes of one queue that differ in nothing but amounts, time limit and priority."""
 
-    __slots__ = ("anew", "few", "queue", "shape", "shelf")
+    __slots__ = ("few", "queue", "shape", "shelf")
 
     def __init__(self, shape: Request, queue: str) -> None:
         self.shape, self.queue = shape, queue
@@ -96,8 +97,6 @@ class Group:
         """All of them, as long as they are few."""
         self.shelf: Shelf[JobClass] = Shelf()
         """All of them, if they are many."""
-        self.anew: Shelf[JobClass] = Shelf()
-        """Those of them that are anew."""
 
 
 def only_amounts_count(key: Key) -> bool:
@@ -144,7 +143,11 @@ class ReadyLine:
         self.fresh: dict[Key, JobClass] = {}
         """Classes that nobody has looked at yet."""
         self.overdue: dict[Key, JobClass] = {}
-        """Classes of groups whose heads have waited too long."""
+        """Classes whose heads have waited too long."""
+        self.anew: Needs[JobClass] = Needs()
+        """Classes that have yet to be looked at, as they stand now, if others make room."""
+        self.looked: Needs[JobClass] = Needs()
+        """All others."""
         self.all_anew = False
         """Whether all are to be looked at, if others can make room for them."""
         self._first: Job | None = None
@@ -195,16 +198,16 @@ class ReadyLine:
     def renew(self, found: JobClass) -> None:
         """Somebody came, or stands elsewhere, or has lost what was kept for it."""
         if not found.anew:
+            self.looked.take(found.need, found.place)
             found.anew = True
-            if found.group is not None:
-                found.group.anew.put(found.place, found.amounts, found)
+            self.anew.put(found.need, found.place, found)
 
     def looked_at(self, found: JobClass) -> None:
         """Nobody can make room for this class, unless something changes."""
         if found.anew:
+            self.anew.take(found.need, found.place)
             found.anew = False
-            if found.group is not None:
-                found.group.anew.take(found.place, found.amounts)
+            self.looked.put(found.need, found.place, found)
 
     def remove(self, job: Job) -> None:
         """A job is not ready any more. It has still the order with which it was added."""
@@ -240,9 +243,8 @@ class ReadyLine:
 
     def earliest(self) -> Place | None:
         """A place at or before that of everybody."""
-        singles = (found.place for found in self.single.values() if found.heap)
-        shelved = (group.shelf.earliest for group in self.groups.values())
-        return min(chain(singles, shelved), default=None)
+        both = (self.anew.earliest(), self.looked.earliest())
+        return min([place for place in both if place is not None], default=None)
 
     def handicap(self, user: str, by: float) -> None:
         """All that a user has waiting stands so much further back from now on."""
@@ -286,7 +288,7 @@ class ReadyLine:
             del self.single[found.key]
             found.group = group
             if found.heap:
-                self._shelve(found)
+                group.shelf.put(found.place, found.amounts, found)
 
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
@@ -312,19 +314,19 @@ class ReadyLine:
 
     def _shelve(self, found: JobClass) -> None:
         place = found.place = found.place_of(found.heap[0])
+        (self.anew if found.anew else self.looked).put(found.need, place, found)
         if found.group is not None:
             found.group.shelf.put(place, found.amounts, found)
-            if found.anew:
-                found.group.anew.put(place, found.amounts, found)
-            if place[1] <= LONG_AGO:
-                self.overdue[found.key] = found
+        if place[1] <= LONG_AGO:
+            self.overdue[found.key] = found
 
     def _unshelve(self, found: JobClass) -> None:
-        if found.group is not None and found.heap:
+        if not found.heap:
+            return
+        (self.anew if found.anew else self.looked).take(found.need, found.place)
+        if found.group is not None:
             found.group.shelf.take(found.place, found.amounts)
-            if found.anew:
-                found.group.anew.take(found.place, found.amounts)
-            self.overdue.pop(found.key, None)
+        self.overdue.pop(found.key, None)
 
 
 def _kind(found: JobClass) -> tuple[Request, str]:
@@ -429,7 +431,7 @@ class Walk:
             if group.shelf.earliest < self.at:
                 _enter(turns, group.shelf.first(after, ways(group)))
         for found in self.line.overdue.values():
-            if after < found.place < self.at:
+            if found.group is not None and after < found.place < self.at:
                 heappush(turns, (found.place, (), found))
         while turns and turns[0][0] < self.at:
             place, asked, found = heappop(turns)
@@ -453,120 +455,6 @@ class Walk:
 def _enter(turns: list[Turn], turn: Turn | None) -> None:
     if turn is not None:
         heappush(turns, turn)
-
-
-Hope = Callable[[int], Bar]
-"""For so many GPUs on a machine: only whoever stands before this has any hope."""
-
-
-class Heads:
-    """Those who wait, in order; whoever is like one that was given up is passed over."""
-
-    def __init__(self, line: ReadyLine) -> None:
-        self.line = line
-        self.given_up: set[JobClass] = set()
-        self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        for found in self.line.single.values():
-            self._enter(found, None)
-        for group in self.line.groups.values():
-            self._enter_next(iter(group.shelf))
-
-    def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
-        """Where each stands, its class and its id."""
-        turns, where = self._turns, self.line.where
-        while turns:
-            place, found, places, others = heappop(turns)
-            if others is not None:
-                self._enter_next(others)
-            id = int(place[-1])
-            if not self.has_hope(place, found):
-                continue
-            if where.get(id) is found and found not in self.given_up:
-                yield place, found, id
-            following = next(places, None) if found not in self.given_up else None
-            if following is not None:
-                heappush(turns, (following, found, places, None))
-
-    def has_hope(self, place: Place, found: JobClass) -> bool:
-        """Whether it is worth to look at one who stands there."""
-        return True
-
-    def forget(self) -> None:
-        """There may be less hope now."""
-
-    def _enter_next(self, others: Iterator[JobClass]) -> None:
-        found = next(others, None)
-        if found is not None:
-            self._enter(found, others)
-
-    def _enter(self, found: JobClass, others: Iterator[JobClass] | None) -> None:
-        places = found.places()
-        first = next(places, None)
-        if first is not None:
-            heappush(self._turns, (first, found, places, others))
-
-
-class HopefulHeads(Heads):
-    """Only those of them who may get over a bar.
-
-    Those who were looked at before have only what is `new` since then; those whom nobody has
-    looked at as they stand now, all there is. Whoever has waited too long is always among them.
-    """
-
-    def __init__(self, line: ReadyLine, new: Hope, all: Hope) -> None:
-        self.all = _Kept(all)
-        self.new = self.all if line.all_anew else _Kept(new)
-        super().__init__(line)
-
-    def forget(self) -> None:
-        """Bars may be lower now."""
-        self.all.clear()
-        self.new.clear()
-
-    def _begin(self) -> None:
-        for found in self.line.single.values():
-            if self.has_hope(found.place, found):
-                self._enter(found, None)
-        for found in self.line.overdue.values():
-            self._enter(found, None)
-        for group in self.line.groups.values():
-            self._enter_next(_hopeful(group, group.anew, self.all))
-            others = _hopeful(group, group.shelf, self.new)
-            self._enter_next(found for found in others if not found.anew)
-
-    def has_hope(self, place: Place, found: JobClass) -> bool:
-        """Whether it is worth to look at one who stands there."""
-        if place[1] <= LONG_AGO:
-            return True
-        return place[:2] < (self.all if found.anew else self.new)[found.need]
-
-
-class _Kept(dict[int, Bar]):
-    """Bars that are worked out once."""
-
-    def __init__(self, hope: Hope) -> None:
-        self.hope = hope
-
-    def __missing__(self, need: int) -> Bar:
-        bar = self[need] = self.hope(need)
-        return bar
-
-
-def _hopeful(group: Group, shelf: Shelf[JobClass], bars: _Kept) -> Iterator[JobClass]:
-    """Classes on a shelf of a group whose heads have hope, in order, but for those overdue."""
-    ask, part = group.shape.gpus, group.shape.machines * FINE
-    none = ask is None or ask.beside
-
-    def may_have(place: Place, asked: Amounts) -> bool:
-        bar = bars[0 if none else int(asked[0]) // part * FINE]
-        return place[0] < bar[0] or (place[0] == bar[0] and place[1] < bar[1])
-
-    for found in shelf.worth(may_have):
-        if found.place[1] > LONG_AGO:
-            yield found
 
 
 def in_order(

@@ -20,8 +20,9 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import match
 from stoker.core.policy.backfill import keep
+from stoker.core.policy.heads import Heads
 from stoker.core.policy.match import Option
-from stoker.core.policy.order import LONG_AGO, Heads, JobClass
+from stoker.core.policy.order import LONG_AGO, JobClass
 from stoker.core.policy.place import place
 from stoker.core.policy.rank import rank
 from stoker.core.policy.room import is_there

@@ -23,7 +23,8 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.allot import Share, allot, measured, pace, rungs, stage, work
 from stoker.core.policy.ground import by_name
-from stoker.core.policy.order import LONG_AGO, Heads
+from stoker.core.policy.heads import Heads
+from stoker.core.policy.order import LONG_AGO
 from stoker.core.policy.place import place
 from stoker.core.request import GPU, Request
 from stoker.core.state import State

@@ -210,32 +210,6 @@ class Shelf(Generic[_T]):
                     yield thing
             branches += [branch for branch in node.below if enough(branch.least)]
 
-    def worth(self, worth: Callable[[Place, Amounts], bool]) -> Iterator[_T]:
-        """Things as they stand in line, as far as somebody asks, if they are worth a look.
-
-        Whatever stands further back, or asks for more, must not be worth more.
-        """
-        turns: list[tuple[Place, int, _Node[_T] | None, _T | None]] = []
-        if self._root.keys and worth(self._root.first, self._root.least):
-            turns.append((self._root.first, 0, self._root, None))
-        count = 0
-        while turns:
-            _, _, node, thing = heappop(turns)
-            if node is None:
-                assert thing is not None
-                yield thing
-                continue
-            if not worth(node.first, node.least):  # no longer
-                continue
-            for place, amounts, each in node.things:
-                if worth(place, amounts):
-                    count += 1
-                    heappush(turns, (place, count, None, each))
-            for branch in node.below:
-                if worth(branch.first, branch.least):
-                    count += 1
-                    heappush(turns, (branch.first, count, branch, None))
-
     @property
     def earliest(self) -> Place:
         """The first place that anything has, or an even earlier one."""

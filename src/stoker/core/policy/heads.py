@@ -1,0 +1,117 @@
+"""Those who wait, one after the other: all of them, or those for whom others may make room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from stoker.core.policy.bars import Bar
+from stoker.core.policy.needs import Needs
+from stoker.core.policy.order import LONG_AGO, JobClass, ReadyLine
+from stoker.core.policy.shelf import START, Place
+
+Hope = Callable[[int], Bar]
+"""For so many GPUs on a machine: only whoever stands before this has any hope."""
+
+
+class Heads:
+    """Those who wait, in order; whoever is like one that was given up is passed over."""
+
+    def __init__(self, line: ReadyLine) -> None:
+        self.line = line
+        self.given_up: set[JobClass] = set()
+        self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        for found in self.line.single.values():
+            self._enter(found, None)
+        for group in self.line.groups.values():
+            self._enter_next(iter(group.shelf))
+
+    def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
+        """Where each stands, its class and its id."""
+        turns, where = self._turns, self.line.where
+        while turns:
+            place, found, places, others = heappop(turns)
+            if others is not None:
+                self._enter_next(others)
+            id = int(place[-1])
+            if not self.has_hope(place, found):
+                continue
+            if where.get(id) is found and found not in self.given_up:
+                yield place, found, id
+            following = next(places, None) if found not in self.given_up else None
+            if following is not None:
+                heappush(turns, (following, found, places, None))
+
+    def has_hope(self, place: Place, found: JobClass) -> bool:
+        """Whether it is worth to look at one who stands there."""
+        return True
+
+    def forget(self) -> None:
+        """There may be less hope now."""
+
+    def _enter_next(self, others: Iterator[JobClass]) -> None:
+        found = next(others, None)
+        if found is not None:
+            self._enter(found, others)
+
+    def _enter(self, found: JobClass, others: Iterator[JobClass] | None) -> None:
+        places = found.places()
+        first = next(places, None)
+        if first is not None:
+            heappush(self._turns, (first, found, places, others))
+
+
+class HopefulHeads(Heads):
+    """Only those of them who may get over a bar.
+
+    Those who were looked at before have only what is `new` since then; those whom nobody has
+    looked at as they stand now, all there is. Whoever has waited too long is always among them.
+    """
+
+    def __init__(self, line: ReadyLine, new: Hope, all: Hope) -> None:
+        self.all = _Kept(all)
+        self.new = self.all if line.all_anew else _Kept(new)
+        super().__init__(line)
+
+    def forget(self) -> None:
+        """Bars may be lower now."""
+        self.all.clear()
+        self.new.clear()
+
+    def _begin(self) -> None:
+        for found in self.line.overdue.values():
+            self._enter(found, None)
+        for needs, bars in ((self.line.anew, self.all), (self.line.looked, self.new)):
+            for need in needs.lines:
+                self._enter_next(_hopeful(needs, need, bars))
+
+    def has_hope(self, place: Place, found: JobClass) -> bool:
+        """Whether it is worth to look at one who stands there."""
+        if place[1] <= LONG_AGO:
+            return True
+        return place[:2] < (self.all if found.anew else self.new)[found.need]
+
+
+class _Kept(dict[int, Bar]):
+    """Bars that are worked out once."""
+
+    def __init__(self, hope: Hope) -> None:
+        self.hope = hope
+
+    def __missing__(self, need: int) -> Bar:
+        bar = self[need] = self.hope(need)
+        return bar
+
+
+def _hopeful(needs: Needs[JobClass], need: int, bars: _Kept) -> Iterator[JobClass]:
+    """Classes of one need whose heads have hope, in order, but for those who are overdue."""
+    after = START
+    while (row := needs.after(need, after)) is not None:
+        after, found = row
+        if after[:2] >= bars[need]:
+            return
+        if after[1] > LONG_AGO:
+            yield found
