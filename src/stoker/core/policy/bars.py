@@ -13,9 +13,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from stoker.core.cluster import Cluster
+from stoker.core.cluster import Cluster, Node
 from stoker.core.policy.victims import Seat, Victims
-from stoker.core.request import GPU, Request
+from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.units import THOUSAND
 
 Bar = tuple[float, float]
@@ -24,8 +24,8 @@ NOBODY: Bar = (-inf, -inf)
 """Nobody gets over this."""
 Row = tuple[Seat, str]
 """Where the last stands who would have to stop, and on which machine."""
-Steps = list[tuple[int, Seat]]
-"""What is left on a machine if this one stops, and all who stand further back."""
+Steps = list[tuple[int, int, int, Seat]]
+"""What is left of GPUs, cores and memory if this one stops, and all who stand further back."""
 FINE = THOUSAND // 4
 """Amounts are told apart in quarters of a GPU."""
 MOST_AMOUNTS = 64
@@ -84,9 +84,9 @@ class Bars:
                 table.put(name, _last(steps, need))
         return reversed(table.rows)
 
-    def on(self, name: str, need: int) -> Bar:
-        """The bar of one machine."""
-        last = _last(self._steps.get(name, []), need)
+    def on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> Bar:
+        """The bar of one machine, also for cores and memory."""
+        last = _last(self._steps.get(name, []), need, cores, memory)
         return last[:2] if last is not None else NOBODY
 
     def _climb(self, name: str) -> Steps:
@@ -94,16 +94,28 @@ class Bars:
         node = self.ledger.node(name) if here else None
         if here is None or node is None or node.closed is not None:
             return []
-        cards = node.types.get(GPU, ())
-        left = {card.name: card.left for card in cards if not card.gone and card.drained is None}
+        left, pools = _left(node, GPU), {type: _left(node, type) for type in (CPU, MEMORY)}
+        cores, memory = (sum(pool.values()) for pool in pools.values())
         steps: Steps = []
         for seat in self.victims.worst_on(name):
-            if self.can_stop(seat[3]):
-                for take in here[seat[3]]:
+            if not self.can_stop(seat[3]):
+                continue
+            for take in here[seat[3]]:
+                if take.type == GPU:
                     if take.device in left:
                         left[take.device] += take.amount
-                steps.append((_most(left.values()), seat))
+                elif take.type == CPU:
+                    cores += take.amount
+                elif take.type == MEMORY:
+                    memory += take.amount
+            steps.append((_most(left.values()), cores, memory, seat))
         return steps
+
+
+def _left(node: Node, type: str) -> dict[str, int]:
+    """What is left of the devices of a type that can be had."""
+    devices = node.types.get(type, ())
+    return {each.name: each.left for each in devices if not each.gone and each.drained is None}
 
 
 def _most(lefts: Iterable[int]) -> int:
@@ -117,10 +129,10 @@ def _most(lefts: Iterable[int]) -> int:
     return whole + part
 
 
-def _last(steps: Steps, need: int) -> Seat | None:
+def _last(steps: Steps, need: int, cores: int = 0, memory: int = 0) -> Seat | None:
     """The last who has to stop for so much."""
-    for left, seat in steps:
-        if left >= need:
+    for left, free_cores, free_memory, seat in steps:
+        if left >= need and free_cores >= cores and free_memory >= memory:
             return seat
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf, log2
 
@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.job import Job
 from stoker.core.policy import elastic
-from stoker.core.policy.bars import need_of
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
@@ -93,9 +92,9 @@ def _on_several(room: Room, want: Want, at: float) -> list[Offer]:
 
 def _candidates(room: Room, want: Want) -> Iterator[str]:
     """Machines on which somebody may make room, as long as there is time to think of them."""
-    names = room.machines(need_of(want.request), (-want.urgency, want.least), want.anew)
+    names: Iterable[str] = room.machines(want.each, (-want.urgency, want.least), want.anew)
     if want.state.elastic:
-        names = list(dict.fromkeys([*_of_elastic(want), *names]))
+        names = dict.fromkeys([*_of_elastic(want), *names])
     for name in islice(filter(want.allows, names), MOST_EACH * want.request.machines):
         if room.looked_at >= MOST_MACHINES:
             return

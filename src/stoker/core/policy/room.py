@@ -10,7 +10,7 @@ from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
-from stoker.core.policy.bars import NOBODY, Bar, Bars, Row
+from stoker.core.policy.bars import NOBODY, Bar, Bars, Row, need_of
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import Place
 from stoker.core.request import Request
@@ -150,27 +150,33 @@ class Room:
             self._new_bar[need] = found
         return found
 
-    def _on(self, name: str, need: int) -> Bar:
+    def _on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> Bar:
         bars = self._bars if name in self.later.nodes else self.state.bars
-        return bars.on(name, need)
+        return bars.on(name, need, cores, memory)
 
     def _changed(self) -> bool:
         """Whether machines stand otherwise than when bars were last worked out."""
         state = self.state
         return bool(self.later.shifted or state.cluster.shifted or state.victims.moved)
 
-    def machines(self, need: int, above: Bar, all: bool) -> list[str]:
+    def machines(self, request: Request, above: Bar, all: bool) -> Iterator[str]:
         """Machines with a higher bar than this, the highest first; all, or those that changed."""
         self._refresh()
-        anew, names = self.state.bars.anew, list[str]()
+        need, cores, memory = need_of(request), request.cpus, request.memory
+        anew = self.state.bars.anew
         if not all and len(anew) <= MOST_ANEW:
-            bars = [(self._on(name, need), name) for name in anew]
-            return [name for bar, name in sorted(bars, reverse=True) if bar > above]
+            bars = [(self._on(name, need, cores, memory), name) for name in anew]
+            yield from [name for bar, name in sorted(bars, reverse=True) if bar > above]
+            return
+        highest: list[str] = []
         for last, name in self._down(need):
-            if last[:2] <= above or len(names) == MOST_MACHINES:
+            if last[:2] <= above or len(highest) == MOST_ROWS:
                 break
-            names.append(name)
-        return names
+            highest.append(name)
+        plain = not (cores or memory)
+        for name in highest:
+            if plain or self._on(name, need, cores, memory) > above:
+                yield name
 
     def _down(self, need: int) -> Iterator[Row]:
         true, own = self.state.bars, self.later.nodes
@@ -192,6 +198,8 @@ class Room:
 
 MOST_ANEW = 64
 """If more machines than these have changed, all are looked at."""
+MOST_ROWS = 64
+"""So many machines are looked at for cores and memory, too, the highest bar first."""
 MOST_MACHINES = 32
 """On so many machines it is thought of in one cycle who could stop, for all who wait."""
 

@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from stoker.core.cluster import Placement, Take
-from stoker.core.request import GPU
 
 Seat = tuple[int, float, float, int]
 """Minus its priority, where its policy puts it, when it started, and the id: the largest makes
@@ -21,8 +20,8 @@ class Victims:
         self._seat: dict[int, Seat] = {}
         self._until: dict[int, float] = {}
         self._nodes: dict[int, list[str]] = {}
-        self.on: dict[str, dict[int, list[Take]]] = {}
-        """Those on each machine, and which GPUs each would give back there."""
+        self.on: dict[str, dict[int, tuple[Take, ...]]] = {}
+        """Those on each machine, and what each would give back there."""
         self.moved: dict[str, None] = {}
         """Machines on which somebody stands elsewhere since this was last cleared."""
 
@@ -58,8 +57,7 @@ class Victims:
         self._nodes[job] = nodes = []
         for part in parts:
             nodes.append(part.node)
-            gives = [take for take in part.takes if take.type == GPU]
-            self.on.setdefault(part.node, {})[job] = gives
+            self.on.setdefault(part.node, {})[job] = part.takes
 
     def holds(self, job: int, at: float) -> bool:
         """Whether it stands where it should at this moment."""
