@@ -94,7 +94,7 @@ class Bars:
         node = self.ledger.node(name) if here else None
         if here is None or node is None or node.closed is not None:
             return []
-        left, pools = _left(node, GPU), {type: _left(node, type) for type in (CPU, MEMORY)}
+        left, pools = left_on(node, GPU), {type: left_on(node, type) for type in (CPU, MEMORY)}
         cores, memory = (sum(pool.values()) for pool in pools.values())
         steps: Steps = []
         for seat in self.victims.worst_on(name):
@@ -108,17 +108,17 @@ class Bars:
                     cores += take.amount
                 elif take.type == MEMORY:
                     memory += take.amount
-            steps.append((_most(left.values()), cores, memory, seat))
+            steps.append((most_of(left.values()), cores, memory, seat))
         return steps
 
 
-def _left(node: Node, type: str) -> dict[str, int]:
+def left_on(node: Node, type: str) -> dict[str, int]:
     """What is left of the devices of a type that can be had."""
     devices = node.types.get(type, ())
     return {each.name: each.left for each in devices if not each.gone and each.drained is None}
 
 
-def _most(lefts: Iterable[int]) -> int:
+def most_of(lefts: Iterable[int]) -> int:
     """The largest amount that can be had of GPUs of which so much is left."""
     whole = part = 0
     for left in lefts:

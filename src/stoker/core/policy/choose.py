@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from math import inf, log2
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, Placement, Shadow
+from stoker.core.cluster import Cluster, Placement, Shadow, Take
 from stoker.core.job import Job
 from stoker.core.policy import elastic
+from stoker.core.policy.bars import left_on, most_of
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
@@ -130,16 +131,10 @@ class _Here:
         self.offers: dict[int, Offer] = {}
         self._entered: dict[int, Offer] = {}
         node = later.node(name)
-        self._open = node is not None and node.closed is None
-        types = node.types if node is not None else {}
-        self._there = {
-            type: sum(
-                device.left
-                for device in types.get(type, ())
-                if not device.gone and device.drained is None
-            )
-            for type in want.needed
-        }
+        assert node is not None
+        self._open = node.closed is None
+        self._cards = left_on(node, GPU)
+        self._there = {type: sum(left_on(node, type).values()) for type in want.needed}
 
     def add(self, offer: Offer) -> bool:
         """Think of one more; whether there may be enough of everything now."""
@@ -148,22 +143,27 @@ class _Here:
             return False
         before = self.offers.pop(offer.job.id, None)
         if before is not None:  # one that offered a part before offers the whole now
-            for type, amount in self._gives(before).items():
-                self._there[type] -= amount
+            self._count(before, -1)
             if self._entered.pop(offer.job.id, None):
                 undo(self.later, [before])
         self.offers[offer.job.id] = offer
-        for type, amount in gives.items():
-            self._there[type] += amount
-        return all(self._there[type] >= amount for type, amount in self.want.needed.items())
+        self._count(offer, +1)
+        there, needed = self._there, self.want.needed
+        if not all(there[type] >= amount for type, amount in needed.items()):
+            return False
+        return most_of(self._cards.values()) >= needed.get(GPU, 0)
 
-    def _gives(self, offer: Offer) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for part in _offered(self.later, offer):
-            for take in part.takes if part.node == self.name else ():
-                if take.type in self.want.needed:
-                    found[take.type] = found.get(take.type, 0) + take.amount
-        return found
+    def _gives(self, offer: Offer) -> list[Take]:
+        """What it has of what is wanted."""
+        parts = _offered(self.later, offer)
+        takes = chain.from_iterable(part.takes for part in parts if part.node == self.name)
+        return [take for take in takes if take.type in self.want.needed]
+
+    def _count(self, offer: Offer, times: int) -> None:
+        for take in self._gives(offer):
+            self._there[take.type] += times * take.amount
+            if take.type == GPU and take.device in self._cards:
+                self._cards[take.device] += times * take.amount
 
     def fits(self) -> bool:
         """Whether it has room if all of those stop, who are entered in the ledger."""
