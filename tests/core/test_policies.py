@@ -422,7 +422,7 @@ def test_whoever_waits_comes_forward_at_moments_that_are_known() -> None:
     assert moment - story.now == pytest.approx(30_000 * (2**grain - 1))
     assert rank(known, moment - 1)[0] == before
     assert rank(known, moment + 1)[0] == pytest.approx(before - grain)
-    assert story.state.drifts[waiting] == pytest.approx(moment)
+    assert story.state.drift.of(waiting) == pytest.approx(moment)
 
 
 def test_ageing_lets_a_long_job_pass_a_shorter_one_that_came_later() -> None:

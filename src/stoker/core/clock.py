@@ -68,9 +68,8 @@ def watch(state: State, job: Job) -> None:
     """Note when the clock has something to say about a running job that has changed."""
     state.ending.put(job.id, state.latest_end(job))
     moment = _next_moment(state, job)
-    if moment is not None and moment < state.watched.get(job.id, inf):
-        state.watched[job.id] = moment
-        heappush(state.watches, (moment, job.id))
+    if moment is not None and moment < state.watches.of(job.id):
+        state.watches.put(job.id, moment)
 
 
 def _to_look_at(state: State, boot: float) -> list[Job]:
@@ -78,30 +77,20 @@ def _to_look_at(state: State, boot: float) -> list[Job]:
 
     Where machines do not answer, all of them: nobody counts the time there.
     """
-    if not state.rest.away and (not state.watches or state.watches[0][0] > boot):
-        return []
-    found: dict[int, Job] = {}
-    while state.watches and state.watches[0][0] <= boot:
-        moment, id = heappop(state.watches)
-        if state.watched.get(id) == moment:
-            del state.watched[id]
-            found[id] = state.running[id]
-    for job in found.values():
+    found = [state.running[id] for id in state.watches.due(boot)]
+    for job in found:
         watch(state, job)
-    return list(state.running.values() if state.rest.away else found.values())
+    return list(state.running.values()) if state.rest.away else found
 
 
 def _first_moment(state: State) -> float | None:
     """When the clock next has something to say about somebody who runs."""
-    while state.watches:
-        moment, id = state.watches[0]
-        job = state.running.get(id) if state.watched.get(id) == moment else None
-        if job is not None and _next_moment(state, job) == moment:
+    while (first := state.watches.first()) is not None:
+        moment, id = first
+        if _next_moment(state, state.running[id]) == moment:
             return moment
-        heappop(state.watches)
-        if job is not None:  # what was noted has been put off since
-            del state.watched[id]
-            watch(state, job)
+        state.watches.drop(id)  # what was noted has been put off since
+        watch(state, state.running[id])
     return None
 
 
@@ -126,8 +115,8 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
         waits += [moment - boot for moment in found if moment is not None]
     elif (moment := _first_moment(state)) is not None:
         waits.append(moment - boot)
-    if state.drift and len(state.line):
-        waits.append(state.drift[0][0] - at)
+    if len(state.line) and (drift := state.drift.first()) is not None:
+        waits.append(drift[0] - at)
     if state.deal_at < inf:
         waits.append(state.deal_at - at)
     return max(min(waits), 0.0) if waits else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heappush
 from math import inf, log2
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from stoker.core.estimate import Families, estimate, known
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY, JobState, check
+from stoker.core.moments import Moments
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.bars import Bars
 from stoker.core.policy.ends import Ends
@@ -131,19 +132,15 @@ class State:
         """When the next round is due, if something has happened since."""
         self.sharing: dict[int, Job] = {}
         """Running jobs that share their GPUs by memory."""
-        self.drift: list[tuple[float, int]] = []
-        """Moments at which a job's rank changes by itself, as a heap; some may be out of date."""
-        self.drifts: dict[int, float] = {}
-        """The entry of that heap that counts, of each job."""
+        self.drift = Moments()
+        """When a job's rank changes by itself."""
         self.usage = Usage(self.rest.usage)
         self.fair_at = 0.0
         """When to look again who has had how much."""
         self.ending = Ends()
         """Running jobs by when each is over at the latest."""
-        self.watches: list[tuple[float, int]] = []
+        self.watches = Moments()
         """When the clock may have something to say about a running job, by the boot clock."""
-        self.watched: dict[int, float] = {}
-        """The entry of that heap that counts, of each job."""
         self.dependents: dict[int, set[int]] = {}
         self.blockers: dict[str, int] = {}
         """By spec: one of the jobs that those who wait for several were seen to wait for."""
@@ -515,7 +512,7 @@ class State:
         ask = self.specs[job.spec].request.gpus
         if ask is not None and ask.most is not None:
             self.flexible[job.id] = None
-        self._drifts(job.id, until)
+        self.drift.put(job.id, until)
 
     def _ready(self, job: Job, now: float) -> bool:
         dependency = self.dependency(job)
@@ -557,12 +554,10 @@ class State:
         if self.deal_at <= at:
             self.deal_at = inf
             self.line.stirred = True
-        while self.drift and self.drift[0][0] <= at:
-            moment, id = heappop(self.drift)
+        for id in self.drift.due(at):
             job = self.jobs.get(id)
-            if job is None or self.drifts.get(id) != moment:
+            if job is None:
                 continue
-            del self.drifts[id]
             stirred = self.line.stirred
             if id in self.line:
                 self._admit(job, at)
@@ -621,15 +616,7 @@ class State:
         if known.rules.quantum and job.started_at is not None:
             own = job.started_at + known.rules.quantum
             until = min(until, own) if own > at else until
-        self._drifts(job.id, until)
-
-    def _drifts(self, job: int, until: float) -> None:
-        """Look at a job again at this moment."""
-        if until == inf:
-            self.drifts.pop(job, None)
-        elif self.drifts.get(job) != until:
-            self.drifts[job] = until
-            heappush(self.drift, (until, job))
+        self.drift.put(job.id, until)
 
     def unlink(self, job: Job) -> None:
         """A job waits for others no longer."""
@@ -679,8 +666,8 @@ class State:
             some.pop(job.id, None)
         self.victims.drop(job.id)
         self.ending.drop(job.id)
-        self.watched.pop(job.id, None)
-        self.drifts.pop(job.id, None)
+        self.watches.drop(job.id)
+        self.drift.drop(job.id)
 
     def look_whether_stoppable(self, job: Job, at: float) -> None:
         """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""

@@ -156,8 +156,8 @@ class Replay:
         state, moment = self.state, min(arrival, self.state.deal_at)
         if self.todo and self.todo[0][0] < moment:
             moment = self.todo[0][0]
-        if state.drift and state.drift[0][0] < moment and len(state.line):
-            moment = state.drift[0][0]
+        if len(state.line) and (drift := state.drift.first()) is not None:
+            moment = min(moment, drift[0])
         return moment
 
     def carry_on(self, id: int, load: Load, left: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -121,9 +120,7 @@ class Today(Again):
         for own, id in self.numbers.items():
             self._go_on(id, known[own], held)
         self.now = 0.0
-        self.state.drifts = {id: max(at, 0.0) for id, at in self.state.drifts.items()}
-        self.state.drift = [(at, id) for id, at in self.state.drifts.items()]
-        heapify(self.state.drift)
+        self.state.drift.not_before(0.0)
         self._later(0.0, "look", 0, 0)
 
     def _go_on(self, id: int, job: Own, held: set[tuple[str, str, str]]) -> None:
