@@ -64,6 +64,9 @@ def make_room(
             continue
         looked += 1
         request = state.request(head, found)
+        if room.has_spare(id, request):
+            state.line.renew(found)  # others may take it
+            continue
         there = room.find(seat, request)
         if there is None:
             chosen = choose(room, Want(state, request, found, seat[1]), at)
@@ -79,7 +82,7 @@ def make_room(
         if there is not None:
             room.promise(seat, id, there)
             heads.forget()
-            state.line.renew(found)  # what it counts on may be taken by others
+            state.line.renew(found)
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)

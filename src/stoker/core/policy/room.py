@@ -11,9 +11,11 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.bars import NOBODY, Bar, Bars, Row, need_of
-from stoker.core.policy.place import could_hold, place
+from stoker.core.policy.ground import is_coarse, is_plain
+from stoker.core.policy.place import could_hold, fit, place
+from stoker.core.policy.place import room as most_on
 from stoker.core.policy.shelf import Place
-from stoker.core.request import Request
+from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 
 
@@ -33,6 +35,8 @@ class Room:
         """Those for whose sake somebody was asked."""
         self._bar: dict[int, Bar] = {}
         self._new_bar: dict[int, Bar] = {}
+        self._spare: dict[str, int] | None = None
+        self._counted: list[tuple[str, Request]] = []
         self.look()
 
     def look(self) -> None:
@@ -46,6 +50,7 @@ class Room:
                 self._come_back(job)
         self.asking = {by for job in state.leaving.values() if (by := _for_whom(job))}
         self.kept.clear()
+        self._spare, self._counted = None, []
         if state.promises:
             self._keep_promises()
 
@@ -84,12 +89,46 @@ class Room:
     def promise(self, seat: Place, head: int, placement: Placement) -> None:
         """Keep this for somebody, if it was made for them; others only count on it."""
         self.later.take(placement)
+        self._spare = None
         if head in self.asking:
             self.state.promises[head] = placement
             insort(self.kept, (seat, head, placement))
 
+    def has_spare(self, head: int, request: Request) -> bool:
+        """Whether others make room for one more than they were asked for.
+
+        It counts on that; the ledger says so only once somebody else asks. Often many do, one
+        after the other, for as long as it takes somebody to stop.
+        """
+        if head in self.asking or self.reserved or not _is_simple(request):
+            return False
+        amount, spare = request.gpu_amount, self._spares()
+        enough = [(left, name) for name, left in spare.items() if left >= amount]
+        if not enough:
+            return False
+        _, name = min(enough)
+        spare[name] -= amount
+        self._counted.append((name, request))
+        return True
+
+    def _spares(self) -> dict[str, int]:
+        """How many GPUs are left on machines where others make room."""
+        if self._spare is None:
+            lefts = ((name, most_on(node, WHOLE)) for name, node in self.later.nodes.items())
+            self._spare = {name: left[0] for name, left in lefts if left is not None}
+        return self._spare
+
+    def _settle(self) -> None:
+        """Enter what is counted on."""
+        counted, self._counted, self._spare = self._counted, [], None
+        for name, request in counted:
+            takes = fit(self.later.nodes[name], request)
+            if takes is not None:
+                self.later.take(Placement(name, takes))
+
     def find(self, seat: Place, request: Request) -> Placement | None:
         """What is free later, or kept for those who stand behind this place."""
+        self._settle()
         later = self.later
         # But for what changes there, it is known to have no room.
         if self.reserved or any(could_hold(later, name, request) for name in later.nodes):
@@ -196,12 +235,21 @@ class Room:
         return can_be_asked(self.state.jobs[id])
 
 
+WHOLE = Request(gpus=GpuAsk(0))
+"""The shape of requests for GPUs and nothing else."""
 MOST_ANEW = 64
 """If more machines than these have changed, all are looked at."""
 MOST_ROWS = 64
 """So many machines are looked at for cores and memory, too, the highest bar first."""
 MOST_MACHINES = 32
 """On so many machines it is thought of in one cycle who could stop, for all who wait."""
+
+
+def _is_simple(request: Request) -> bool:
+    """Whether it wants whole GPUs of one machine, and nothing else."""
+    if request.gpus is None or request.machines > 1:
+        return False
+    return is_coarse(request) and is_plain(request)
 
 
 def can_be_asked(job: Job) -> bool:
