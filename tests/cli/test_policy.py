@@ -10,6 +10,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon
 from stoker import places
+from stoker.cli.times import absolute
 from stoker.core import events as e
 from stoker.core.policy.parameters import RANGES, counts_for
 from stoker.core.policy.rules import PARAMETERS, POLICIES
@@ -52,7 +53,7 @@ def test_a_new_home_is_auto_and_says_what_that_means_now(two: Run) -> None:
     assert found["default"]["policy"] == "backfill"
     assert found["default"]["why"] == "backfill until a job reports epochs"
     heading, row, others = two("policy").stdout.splitlines()
-    assert heading.split() == ["QUEUE", "POLICY", "WAITS", "RUNS", "PARAMETERS", "ABOUT"]
+    assert heading.split() == ["QUEUE", "POLICY", "SINCE", "WAITS", "RUNS", "PARAMETERS", "ABOUT"]
     assert row.split()[:3] == ["default", "backfill", "(auto)"]
     assert others.split()[:2] == ["*", "auto"]
     assert "policy      auto" in two("daemon", "status").stdout
@@ -78,11 +79,13 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     assert "  3  60 min × 2 GPUs = 2 GPU-hours to go, by its time limit" in text
     assert "What would let it start:\n  job 1 ends: nobody knows when" in text
     assert "cannot stop and go on later" in two("why", 1).stdout
+    chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr
     assert "already; nothing has changed" in again
     assert two("daemon", "restart").returncode == 0
     found = views(two)["default"]
     assert (found["policy"], found["waiting"], found["running"]) == ("planner", 2, 1)
+    assert found["since"] == chosen
     assert found["parameters"]["quantum"] == 1200.0
     assert why(two, 3)["position"] == 1
     two("policy", "--reset", check=True)
@@ -94,10 +97,12 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
 def test_one_queue_may_have_its_own(two: Run) -> None:
     assert "none is defined" in two("policy", "fifo", "--queue", "night").stderr
     assert views(two)["night"]["policy"] == "fifo"
+    assert views(two)["night"]["since"] > views(two)["default"]["since"]
     told = two("policy", "tiresias").stderr
     assert told.startswith("stoker: all queues but night: auto → tiresias; nobody waits there")
     found = views(two)
     assert (found["night"]["policy"], found["default"]["policy"]) == ("fifo", "tiresias")
+    assert found["night"]["since"] < found["default"]["since"] == found["*"]["since"]
     assert list(views(two, "-p", "night")) == ["night"]
     told = two("policy", "--reset", "-p", "night").stderr
     assert told.startswith("stoker: queue night: fifo → tiresias; ")
@@ -143,7 +148,7 @@ def test_an_old_home_goes_on_as_it_did(stoker: Run, home: Path, name: str) -> No
     store.commit(batch(events=old, rest=fold(old).rest), force=True)
     store.close()
     found = views(stoker)
-    assert not any(view["own"] for view in found.values())
+    assert not any(view["own"] or view["since"] for view in found.values())
     assert {view["policy"] for view in found.values()} == {"backfill"}
     assert "night" in found
 
@@ -162,6 +167,22 @@ def test_every_policy_is_listed_with_a_line(fake: FakeDaemon, capsys: Captured) 
     assert json.loads(capsys.readouterr().out) == policies
     assert main(["__complete", "policy", "f"]) == 0
     assert capsys.readouterr().out == "fifo\tin order\n"
+
+
+def test_since_when_a_policy_holds_is_told(fake: FakeDaemon, capsys: Captured) -> None:
+    view = {
+        **AUTO, "queue": "q", "about": "in order", "why": None, "parameters": {}, "strict": False,
+        "waiting": 1, "running": 2,
+    }  # fmt: skip
+    known, never = {**view, "since": "2020-01-01T20:31:02.512Z"}, {**view, "since": None}
+    fake.answers["GET /v1/policies"] = (200, {"queues": [known, never], "policies": []})
+    assert main(["policy", "--no-header"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert " days ago " in first
+    assert second.split()[:4] == ["q", "backfill", "(auto)", "-"]
+    assert main(["policy", "-v", "--no-header"]) == 0
+    first, _ = capsys.readouterr().out.splitlines()
+    assert absolute("2020-01-01T20:31:02.512Z") in first
 
 
 def test_what_is_typed_is_what_is_asked(fake: FakeDaemon, capsys: Captured) -> None:

@@ -16,8 +16,9 @@ from stoker.core.lifecycle import JobState
 from stoker.core.plan import plan
 from stoker.core.policy.early import judged
 from stoker.core.request import GpuAsk, Request
+from stoker.core.rest import Rest
 from stoker.core.restore import restore
-from stoker.core.state import Rest, State
+from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.simulate.checks import difference
 from stoker.simulate.portrait import portrait

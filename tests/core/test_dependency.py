@@ -4,6 +4,7 @@ import pytest
 
 from core.story import Story
 from stoker.core import events as e
+from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing, parse_dependency
 from stoker.core.units import BadValue
 
@@ -33,7 +34,7 @@ def test_how_the_other_ends_decides(kind: str, after_success: bool, after_failur
         assert story.plan() == []
         story.exited(first, code)
         assert (story.plan() == [second]) == expected
-        how, _, _ = story.state.dependency_standing(story.job(second), story.now)
+        how, _, _ = dependency_standing(story.state, story.job(second), story.now)
         assert how is (Standing.MET if expected else Standing.NEVER)
 
 

@@ -43,12 +43,6 @@ def test_a_model_that_nobody_knows_is_worth_a_try() -> None:
     assert match.expected({SLOW: 30.0}, {}, [FAST, SLOW]) == {FAST: 30.0, SLOW: 30.0}
 
 
-def test_hope_is_only_for_what_was_not_measured() -> None:
-    typical = {FAST: 1.0, SLOW: 4.0}
-    found = match.expected({SLOW: 40.0}, typical, [FAST, SLOW, MIDDLE], hope=0.5)
-    assert found == {FAST: 5.0, SLOW: 40.0, MIDDLE: 20.0}
-
-
 def test_of_a_job_never_measured_nothing_is_expected() -> None:
     assert match.expected({}, {FAST: 1.0}, [FAST]) == {}
 
@@ -89,13 +83,8 @@ def test_a_gang_keeps_others_from_more() -> None:
 
 def test_a_job_moves_only_for_more_than_a_fifth() -> None:
     here = Option(SLOW, 1000.0, here=True)
-    assert match.better_place(here, [Option(FAST, 801.0)], 1, {}) is None
-    assert match.better_place(here, [Option(FAST, 799.0)], 1, {}) == Option(FAST, 799.0)
-
-
-def test_a_job_does_not_move_only_to_make_room() -> None:
-    here = Option(FAST, 100.0, here=True)
-    assert match.better_place(here, [Option(SLOW, 110.0)], 4, {FAST: 0.5}) is None
+    assert match.choose([Option(FAST, 801.0), here], 1, {}) == here
+    assert match.choose([Option(FAST, 799.0), here], 1, {}) == Option(FAST, 799.0)
 
 
 def test_nowhere_is_no_place() -> None:
@@ -117,16 +106,6 @@ def test_nothing_costs_less_than_what_is_chosen(
         return
     assert found is not None
     assert all(match.cost(found, gpus, dear) <= match.cost(each, gpus, dear) for each in options)
-
-
-@given(TIMES, TIMES, TIMES)
-def test_two_moves_never_lead_back(one: float, other: float, restart: float) -> None:
-    here, there = Option(FAST, one, here=True), Option(SLOW, other + restart)
-    if match.better_place(here, [there], 1, {}) is not None:
-        back = match.better_place(
-            Option(SLOW, other, here=True), [Option(FAST, one + restart)], 1, {}
-        )
-        assert back is None
 
 
 # ------------------------------------------------------------------------------ sharing

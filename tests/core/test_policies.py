@@ -13,6 +13,7 @@ from stoker.core.cycle import after_requests
 from stoker.core.job import Training
 from stoker.core.policy.rank import OVERDUE, rank
 from stoker.core.policy.rules import POLICIES
+from stoker.core.standings import refresh
 
 MEASURING: dict[str, Any] = {
     "floor": 1200.0,
@@ -432,9 +433,9 @@ def test_ageing_lets_a_long_job_pass_a_shorter_one_that_came_later() -> None:
     story.wait(29_000)
     new = job(story, 600)
     assert line(story) == [new, old]
-    story.state.refresh(story.now)
+    refresh(story.state, story.now)
     story.wait(1500)  # 30.5 times what it needs: it counts as 496, the other as 554
-    story.state.refresh(story.now)
+    refresh(story.state, story.now)
     assert line(story) == [old, new]
 
 
@@ -494,7 +495,7 @@ def test_who_runs_because_it_was_overdue_is_not_stopped_for_a_shorter_one() -> N
     long = job(story, 5000)
     story.wait(10_001)
     story.exited(1)
-    story.state.refresh(story.now)
+    refresh(story.state, story.now)
     assert begun(story) == [long]
     story.about(e.TrainingBegan, long)
     job(story, 5)

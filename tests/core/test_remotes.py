@@ -10,7 +10,7 @@ from stoker.core.instructions import EndAttempt
 from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
-from stoker.core.state import Away
+from stoker.core.rest import Away
 from stoker.daemon.intake import check_possible
 from stoker.engine import Refusal
 

@@ -10,8 +10,8 @@ from stoker.core.dependency import Clause, Dependency
 from stoker.core.instructions import EndAttempt
 from stoker.core.job import Retry, Spec
 from stoker.core.selectors import NotFound, select
-from stoker.core.state import KEEP_BOARDS
 from stoker.core.sweep import Rule
+from stoker.core.trials import KEEP_BOARDS, forgettable_boards
 
 HALVING = Rule("halving", (1.0, 3.0, 9.0), eta=3)
 
@@ -570,9 +570,9 @@ def test_a_few_boards_of_sweeps_that_are_over_are_kept():
         story.now += 1
         story.run(*trials)
         story.exited(trials[0])
-    assert story.state.forgettable_boards() == over[:2]
+    assert forgettable_boards(story.state) == over[:2]
     goes_on = story.sweep(asks=True)
-    assert goes_on not in story.state.forgettable_boards()
+    assert goes_on not in forgettable_boards(story.state)
 
 
 # -- what people type ---------------------------------------------------------------------

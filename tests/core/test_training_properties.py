@@ -15,8 +15,8 @@ from stoker.core.job import EarlySignal, Job, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.plan import plan
 from stoker.core.request import Request
+from stoker.core.rest import Rest
 from stoker.core.restore import restore
-from stoker.core.state import Rest
 from stoker.core.units import THOUSAND
 from stoker.simulate.witness import Witness
 

@@ -18,7 +18,7 @@ from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Progress, Spec, Stop
 from stoker.core.lifecycle import JobState
-from stoker.core.state import Away
+from stoker.core.rest import Away
 from stoker.daemon import ears as ears_module
 from stoker.daemon import reports, training
 from stoker.daemon.leftovers import GOING, Leftovers, checkpoints, remove

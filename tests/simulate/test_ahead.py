@@ -14,7 +14,7 @@ from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.outlook import Foreseen, Outlook, Question, Span, question
 from stoker.core.request import GpuAsk, Request
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.simulate import requests as ask
 from stoker.simulate.ahead import foresee
 from stoker.simulate.calibrate import calibrate

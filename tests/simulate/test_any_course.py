@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 from msgspec import to_builtins
 
 from simulate.box import Box, gpus, machine
+from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing
 from stoker.core.job import RANK_STEP, EarlySignal, Retry
 from stoker.core.lifecycle import JobState
@@ -274,7 +275,7 @@ class AnyCourse(RuleBasedStateMachine):
     def hopeless(self, id: int) -> bool:
         """Whether a job waits for what will never be, at first or at second hand."""
         job = self.box.state.jobs[id]
-        how, others, _ = self.box.state.dependency_standing(job, self.box.world.moment().at)
+        how, others, _ = dependency_standing(self.box.state, job, self.box.world.moment().at)
         pending = [each for each in others if not self.box.state.jobs[each].finished]
         return how is Standing.NEVER or (bool(pending) and all(map(self.hopeless, pending)))
 

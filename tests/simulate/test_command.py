@@ -15,12 +15,13 @@ from stoker.cli.options import COMMON
 from stoker.cli.simulate import OPTIONS
 from stoker.core.policy.rules import POLICIES
 from stoker.simulate import command, typed
-from stoker.simulate.compare import Compared, prepared
+from stoker.simulate.compare import Compared, heading, prepared
 from stoker.simulate.limits import TYPED, as_typed, limited
 from stoker.simulate.meter import Meter, clock
 from stoker.simulate.outcome import Result, Run
 from stoker.simulate.report import figures_of
 from stoker.simulate.summary import together
+from stoker.simulate.traces.sizing import machines
 from stoker.simulate.workload import Load, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
@@ -135,6 +136,13 @@ def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
     found = prepared(workload, asked)
     assert len(found.jobs) == 51
     assert len(found.nodes) == 17  # 51 × 800 s ÷ 5,000 s ÷ 0.5
+
+
+def test_the_heading_counts_as_people_do() -> None:
+    one = Workload(title="one", jobs=[Load(at=0.0, seconds=60.0)], nodes=machines("1x1"))
+    assert heading(one) == "one: 1 job on 1 machine with 1 GPU"
+    two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=machines("2x1"))
+    assert heading(two) == "two: 2 jobs on 2 machines with 2 GPUs"
 
 
 def test_guessed_limits_are_such_as_people_type() -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from stoker.simulate.outcome import Run
 from stoker.simulate.replay import Assumed, Replay
+from stoker.simulate.report import figures_of
 from stoker.simulate.traces import pollux
 from stoker.simulate.workload import Load, Speed, Workload
 
@@ -56,6 +57,17 @@ def test_one_alone_spreads_over_machines_and_is_done_sooner() -> None:
     (result,) = run.results
     assert result.end < job.seconds / 8
     assert len({piece.node for piece in run.pieces}) > 1
+
+
+def test_a_stop_for_another_number_of_gpus_is_a_resize_and_for_others_a_preemption() -> None:
+    job = Load(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    run = played([job], machines=2)
+    assert [(each.preemptions, each.resizes) for each in run.results] == [(0, 1)]
+    assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.0, 1.0)
+    short = Load(at=1000.0, seconds=400, gpus=4, epochs=4)
+    run = played([job, short], machines=1)
+    assert [(each.preemptions, each.resizes) for each in run.results] == [(1, 0), (0, 0)]
+    assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.5, 0.0)
 
 
 def test_under_the_planner_elastic_jobs_are_done_sooner_than_first_come_first_served() -> None:

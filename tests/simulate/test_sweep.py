@@ -193,4 +193,4 @@ def test_whatever_owners_samplers_and_mishaps_do(sweeps, acts, waits, seed, faul
 @pytest.fixture(autouse=True)
 def few_boards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boards of sweeps that are over leave memory all the time."""
-    monkeypatch.setattr("stoker.core.state.KEEP_BOARDS", 1)
+    monkeypatch.setattr("stoker.core.trials.KEEP_BOARDS", 1)

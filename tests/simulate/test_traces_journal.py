@@ -13,7 +13,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.simulate.traces import files, history, journal, recognise
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.workload import Load

@@ -6,7 +6,7 @@ from stoker.core import events as e
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.core.sweep import Sweep
 from stoker.store.port import Batch
 

@@ -1,13 +1,13 @@
 """By what queues are worked off: who goes first, who uses gaps, who makes room for whom.
 
-Without a name, shows what each queue goes by now; `*` stands for every queue for which nothing
-else is said. With a name, that policy counts from now on, there or in one queue. Nothing that
-runs is touched. Times are written as 90s, 20m, 6h or 7d.
+Without a name, shows what each queue goes by now, and since when; `*` stands for every queue for
+which nothing else is said. With a name, that policy counts from now on, there or in one queue.
+Nothing that runs is touched. Times are written as 90s, 20m, 6h or 7d.
 """
 
 from __future__ import annotations
 
-from stoker.cli import colour, output, table
+from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.table import Column
 from stoker.client.client import connect
@@ -130,8 +130,8 @@ def _only(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
 
 def _queues(reply: dict[str, Any], args: Args) -> list[str]:
     columns = [
-        Column("QUEUE"), Column("POLICY"), Column("WAITS", right=True), Column("RUNS", right=True),
-        Column("PARAMETERS"), Column("ABOUT", cut=True),
+        Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("WAITS", right=True),
+        Column("RUNS", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
     ]  # fmt: skip
     views = _only(reply["queues"], args)
     rows = [_row(view, args.flag("verbose")) for view in views]
@@ -155,7 +155,8 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
     if not verbose:  # what is off is not worth a word, unless somebody has chosen that
         chosen = view["changed"]
         figures = {name: value for name, value in figures.items() if value or name in chosen}
-    return [view["queue"], policy, *counts, _parameters(figures) or "-", about]
+    since = times.moment(view.get("since"), verbose) or "-"
+    return [view["queue"], policy, since, *counts, _parameters(figures) or "-", about]
 
 
 def _all(reply: dict[str, Any], args: Args) -> list[str]:

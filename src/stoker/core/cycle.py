@@ -12,7 +12,9 @@ from stoker.core.clock import due
 from stoker.core.events import Event, JobsForgotten, TrialsForgotten
 from stoker.core.plan import plan
 from stoker.core.policy.early import judged
+from stoker.core.standings import refresh
 from stoker.core.state import State
+from stoker.core.trials import forgettable_boards
 
 
 def before_requests(state: State, at: float, boot: float) -> Iterator[Event]:
@@ -30,11 +32,11 @@ def after_requests(
     needed: Callable[[], Container[int]] = tuple,
 ) -> Iterator[Event]:
     """What is decided, and who may leave memory."""
-    state.refresh(at)
+    refresh(state, at)
     if planning and state.line.stirred:
         state.line.stirred = False
         yield from plan(state, at, boot)
-    for sweep in state.forgettable_boards():
+    for sweep in forgettable_boards(state):
         yield TrialsForgotten(at=at, sweep=sweep)
     old = state.forgettable()
     if old:

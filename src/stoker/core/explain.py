@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stoker.core.admission import dependency_standing
 from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.dependency import Standing as Dependent
@@ -68,7 +69,7 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     """The short reason, Slurm's word and a phrase; cheap enough for every row of a list."""
     if job.state is not JobState.PENDING:
         return _silence(state, job, now)
-    how, others, wake = state.dependency_standing(job, now)
+    how, others, wake = dependency_standing(state, job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if how is Dependent.NEVER:
         return "DependencyNeverSatisfied", f"job {listed} cannot end the way this one needs"

@@ -11,7 +11,8 @@ from msgspec import Struct
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.order import in_order
-from stoker.core.state import KEEP_FINISHED, Rest, State
+from stoker.core.rest import Rest
+from stoker.core.state import KEEP_FINISHED, State
 from stoker.core.sweep import Sweep
 
 MOST = 1000

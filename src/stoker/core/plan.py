@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster import Placement
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
+from stoker.core.job import Job
 from stoker.core.policy.assign import assign, rules_of
 from stoker.core.policy.backfill import LONGEST, Gate
 from stoker.core.policy.conservative import Calendar, Waiting
@@ -23,7 +24,7 @@ from stoker.core.state import State
 
 MOST_FRESH = 64
 """If more classes than these are new, all are looked at."""
-Kept = Sequence[tuple[Place, int, Placement]]
+Kept = list[tuple[Place, int, Placement]]
 """What is kept for those who wait, and where they stand."""
 
 
@@ -50,54 +51,18 @@ def plan(
         yield from assign(state, assigned, at, boot)
         return
 
-    def passed() -> Iterator[Request]:
-        for job, found in walk.passed(lambda group: _holders(state, group, gate)):
-            if _holds_its_place(state, found):
-                yield state.request(job, found)
-
     room = Room(state) if state.stoppable else None
     if state.elastic or state.flexible:
         yield from _dealt(state, room, at, boot)
-    kept = room.kept if room is not None else []
-    gate: Gate
-    if _is_careful(state):
-        gate = calendar = Calendar(
-            state.cluster, state.ends, lambda: _ahead(state, calendar), boot, kept
-        )
-    else:
-        gate = Gate(state.cluster, state.ends, passed, boot, kept)
-    news = News(state, kept)
-    walk = Walk(
-        state.line,
-        state.jobs,
-        lambda group: _within(state, group, gate, news),
-        news.fresh,
-        lambda group: news.among(group) is not None,
-    )
-    stopped: set[str] = set()
-    while (candidate := walk.next()) is not None:
-        job, found = candidate
-        gate.at = walk.at
-        if found.queue in stopped or state.limit_reached(found):
-            continue
-        limit = state.specs[job.spec].limit
-        placement = None
-        for request in ways(state, job, state.request(job, found)):
-            placement = placement or gate.find(request, limit, job.id)
-        if placement is None:
-            walk.unfit(found)
-            if state.gaps(found.queue) is Gaps.NOBODY:
-                stopped.add(found.queue)
-            continue
+    this = Pass(state, boot, room.kept if room is not None else [])
+    for job, placement in this.starts():
         yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
         if room is not None:
             room.started(job.id, placement)
-        walk.again(found)
     if room is not None:
-        room.reserved = gate.reservation is not None
+        room.reserved = this.gate.reservation is not None
         yield from make_room(state, room, at, boot)
-    if gate.reservation is None and not isinstance(gate, Calendar):
-        news.settle(kept)
+    this.settle()
 
 
 def _dealt(state: State, room: Room | None, at: float, boot: float) -> Iterator[StopAsked]:
@@ -135,6 +100,67 @@ def _holds_its_place(state: State, found: JobClass) -> bool:
     return gaps is not Gaps.ANYBODY
 
 
+class Pass:
+    """One walk over the line."""
+
+    def __init__(self, state: State, boot: float, kept: Kept) -> None:
+        self.state, self.kept = state, kept
+        self.gate: Gate
+        if _is_careful(state):
+            self.gate = calendar = Calendar(
+                state.cluster, state.ends, lambda: _ahead(state, calendar), boot, kept
+            )
+        else:
+            self.gate = Gate(state.cluster, state.ends, self._passed, boot, kept)
+        self.news = News(state, kept)
+        self.walk = Walk(state.line, state.jobs, self._ways, self.news.fresh, self._near)
+
+    def starts(self) -> Iterator[tuple[Job, Placement]]:
+        """Who starts now, and where; the caller takes that before the next is asked for."""
+        state, gate, walk = self.state, self.gate, self.walk
+        stopped: set[str] = set()
+        while (candidate := walk.next()) is not None:
+            job, found = candidate
+            gate.at = walk.at
+            if found.queue in stopped or state.limit_reached(found):
+                continue
+            placement = self._find(job, found)
+            if placement is not None:
+                yield job, placement
+                walk.again(found)
+                continue
+            walk.unfit(found)
+            if state.gaps(found.queue) is Gaps.NOBODY:
+                stopped.add(found.queue)
+
+    def _find(self, job: Job, found: JobClass) -> Placement | None:
+        state, limit = self.state, self.state.specs[job.spec].limit
+        for request in ways(state, job, state.request(job, found)):
+            placement = self.gate.find(request, limit, job.id)
+            if placement is not None:
+                return placement
+        return None
+
+    def settle(self) -> None:
+        """All were looked at: from now on, only changes count, if nothing is reserved."""
+        if self.gate.reservation is None and not isinstance(self.gate, Calendar):
+            self.news.settle(self.kept)
+
+    def _ways(self, group: Group) -> Enough:
+        return _within(self.state, group, self.gate, self.news.among(group))
+
+    def _near(self, group: Group) -> Enough | None:
+        among = self.news.among(group)
+        return _within(self.state, group, self.gate, among) if among is not None else None
+
+    def _passed(self) -> Iterator[Request]:
+        """Those whom nobody behind them may delay."""
+        state = self.state
+        for job, found in self.walk.passed(lambda group: _holders(state, group, self.gate)):
+            if _holds_its_place(state, found):
+                yield state.request(job, found)
+
+
 class News:
     """What has changed since everybody who waits was looked at, so that others may fit now."""
 
@@ -145,17 +171,26 @@ class News:
         self.fresh = list(line.fresh.values()) if self.known else []
         line.settled = False  # unless this pass comes to its end
         self._nodes = _nodes_of(kept)
+        self._plain: dict[str, bool] = {}
 
     def among(self, group: Group) -> Iterable[str] | None:
         """The machines on which alone jobs of a group may have room; None: any."""
-        if not self.known or self.state.gaps(group.queue) not in (Gaps.ANYBODY, Gaps.OVERDUE):
+        if not self.known:
             return None
-        queue, ask = self.state.rest.queues.get(group.queue), group.shape.gpus
-        if queue is not None and (queue.max_running is not None or queue.max_gpus is not None):
-            return None
-        if ask is not None and ask.most is not None:  # how many it may have depends on others
-            return None
+        plain = self._plain.get(group.queue)
+        if plain is None:
+            plain = self._plain[group.queue] = self._is_plain(group.queue)
+        ask = group.shape.gpus
+        if not plain or (ask is not None and ask.most is not None):
+            return None  # how many an elastic job may have depends on others
         return self.state.cluster.grown
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether machines alone decide who starts in a queue."""
+        if self.state.gaps(name) not in (Gaps.ANYBODY, Gaps.OVERDUE):
+            return False
+        queue = self.state.rest.queues.get(name)
+        return queue is None or (queue.max_running is None and queue.max_gpus is None)
 
     def settle(self, kept: Kept) -> None:
         """Everybody was looked at, and there was no room but what is kept for somebody."""
@@ -170,12 +205,12 @@ def _nodes_of(kept: Kept) -> dict[str, None]:
     return {part.node: None for _, _, placement in kept for part in placement.parts}
 
 
-def _within(state: State, group: Group, gate: Gate, news: News) -> Enough:
+def _within(state: State, group: Group, gate: Gate, among: Iterable[str] | None) -> Enough:
     """What there is for a group's jobs, as far as the limits of their queue allow it."""
     gpus, shape = state.gpus_left(group.queue), group.shape
     if gpus is None or gpus < 0:
         return _nothing
-    there = gate.ways(shape, news.among(group))
+    there = gate.ways(shape, among)
     if gpus == inf or shape.gpus is None:
         return there
     return lambda asked: asked[0] <= gpus and there(asked)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappush
 
+from stoker.core.admission import admit
 from stoker.core.clock import watch
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY
-from stoker.core.state import Rest, State
+from stoker.core.rest import Rest
+from stoker.core.standings import look_whether_stoppable, took_up
+from stoker.core.state import State
 from stoker.core.sweep import Board, Sweep
-from stoker.core.usage import Usage
+from stoker.core.trials import note_trial
 
 
 def restore(
@@ -18,9 +21,7 @@ def restore(
     members: Iterable[Job] = (),
 ) -> State:  # fmt: skip
     """Build the state, with its ledger and indexes, from what a snapshot holds."""
-    state = State()
-    state.rest = rest
-    state.usage = Usage(rest.usage)
+    state = State(rest)
     state.specs = dict(specs)
     known = list(jobs)
     for facts in rest.nodes.values():
@@ -35,7 +36,7 @@ def restore(
     state.sweeps = {sweep.id: sweep for sweep in sweeps}
     state.boards = {sweep.id: Board() for sweep in state.sweeps.values() if sweep.resident}
     for job in sorted([*members, *known], key=lambda job: job.id):
-        state.note_trial(job)
+        note_trial(state, job)
     for job in known:
         state.enter(job)
         deadline = state.deadline(job)
@@ -43,12 +44,14 @@ def restore(
             heappush(state.deadlines, (deadline, job.id))
         if job.holding and job.placement is not None:
             state.run_on(job)
+            took_up(state, job)
+            look_whether_stoppable(state, job, 0.0)
     for job in sorted((job for job in known if job.finished), key=_when_ended):
         state.finished[job.id] = None
         if job.state in UNHAPPY and not job.seen:
             state.unseen[job.id] = None
     for job in known:
-        state.admit(job, 0.0)  # at no time: a delay that is over is told by the next cycle
+        admit(state, job, 0.0)  # at no time: a delay that is over is told by the next cycle
     for job in state.running.values():
         watch(state, job)
     state.touched.clear()

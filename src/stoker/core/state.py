@@ -2,107 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import heappush
-from math import inf, log2
+from collections.abc import Iterator
+from math import inf
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
-from stoker.core.dependency import Dependency, Other, Standing, standing
-from stoker.core.estimate import Families, estimate, known
-from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.cluster import Cluster, NodeFacts, Placement
+from stoker.core.estimate import estimate, known
+from stoker.core.events import QueueDefined
 from stoker.core.job import Job, Spec
-from stoker.core.lifecycle import UNHAPPY, JobState, check
+from stoker.core.lifecycle import JobState
 from stoker.core.moments import Moments
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.bars import Bars
 from stoker.core.policy.ends import Ends
 from stoker.core.policy.ground import note
-from stoker.core.policy.order import LONG_AGO, JobClass, Key, ReadyLine
-from stoker.core.policy.rank import Known, gpus_of, rank
-from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
-from stoker.core.policy.share import can_stop, reserved
-from stoker.core.policy.shelf import Place
-from stoker.core.policy.victims import Seat, Victims
+from stoker.core.policy.in_force import InForce
+from stoker.core.policy.order import JobClass, Key, ReadyLine
+from stoker.core.policy.rank import Known
+from stoker.core.policy.share import reserved
+from stoker.core.policy.victims import Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
-from stoker.core.sweep import Board, Sweep, trial_of, word_of
-from stoker.core.usage import EVERY, Had, Usage
+from stoker.core.rest import Among, Rest, among, brought
+from stoker.core.sweep import Board, Sweep
+from stoker.core.usage import Usage
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store."""
 KEEP_UNSEEN = 1024
 """Unseen failures are kept longer, since the listing shows them, but not without bound."""
 FORGET_BATCH = 64
-KEEP_BOARDS = 8
-"""Boards of sweeps that are over; the others are read from the store when more is wanted."""
 DEMOTION = 1000
 """What a job loses of its priority when it takes far longer than it said."""
 LATE = 1.2
 """A measured job may take so much longer than it seems."""
-AUTO = "auto"
-"""A queue goes by `planner` from the moment at which one of its jobs reports epochs."""
 NONE_OF_ITS_OWN = "none"
 """No GPU is called that: what a queue without GPUs gives to jobs that ask for one."""
 
-Among = tuple[tuple[str, tuple[str, ...]], ...]
-"""Names of devices by type."""
-
 _K = TypeVar("_K", str, int)
-
-
-class Away(Struct, frozen=True, omit_defaults=True):
-    """Since when a machine does not answer, and why."""
-
-    since: float
-    boot: float | None
-    """By the boot clock; None while nobody has tried to reach it."""
-    why: str
-
-
-class Rest(Struct, omit_defaults=True):
-    """What there is besides jobs and specs: small, and saved whole when it changed."""
-
-    next_id: int = 1
-    last_first: int = 0
-    """The newest submission: what people mean by `last`."""
-    last_count: int = 0
-    boot: str = ""
-    term: int = 0
-    nodes: dict[str, NodeFacts] = {}
-    drained: dict[str, str] = {}
-    """Reasons by `node/type:device`."""
-    strangers: dict[str, tuple[str, int]] = {}
-    queues: dict[str, QueueDefined] = {}
-    cleared: dict[str, float] = {}
-    """When the history of a front door was last wiped."""
-    remotes: dict[str, NodeAdded] = {}
-    """Machines over SSH."""
-    away: dict[str, Away] = {}
-    """Those of them that do not answer."""
-    closed: dict[str, str] = {}
-    """Machines that answer but take nothing new, and why."""
-    others: dict[str, tuple[int, int]] = {}
-    """What others use of a machine's cores and memory."""
-    strays: dict[str, tuple[tuple[int, int], ...]] = {}
-    """Attempts that were restarted elsewhere and may still run, by machine."""
-    families: Families = {}
-    """What was learned about kinds of training jobs, the one heard of last at the end."""
-    policies: dict[str, tuple[str, dict[str, float]]] = {}
-    """What each queue goes by, and with which parameters; `*`: those for whom nothing is said."""
-    usage: dict[str, Had] = {}
-    """What users have had, where that counts."""
-    reporting: dict[str, None] = {}
-    """Queues of which some job has reported epochs."""
 
 
 class State:
     """Jobs, specs, the ledger, and the indexes that make questions cheap."""
 
-    def __init__(self) -> None:
-        self.rest = Rest()
+    def __init__(self, rest: Rest | None = None) -> None:
+        self.rest = rest if rest is not None else Rest()
+        self.policies = InForce(self.rest)
+        # Asked at every turn: nothing stands in between.
+        self.policy = self.policies.of
+        self.gaps = self.policies.gaps
         self.jobs: dict[int, Job] = {}
         self.specs: dict[str, Spec] = {}
         self.spec_users: dict[str, int] = {}
@@ -170,8 +119,6 @@ class State:
         self.telling: bool | None = None
         """Whether some family tells models of GPU apart, or whom to share with; None: look."""
         self._devices_of: dict[str, tuple[QueueDefined, Among]] = {}
-        self._policies: dict[str, Policy] = {}
-        self._reluctance: float | None = None
 
     # -- asking -------------------------------------------------------------------------
 
@@ -198,38 +145,6 @@ class State:
         user = job.user if fair else ""
         return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit, user)
 
-    def policy(self, queue: str) -> Policy:
-        """What a queue goes by."""
-        found = self._policies.get(queue)
-        if found is None:
-            found = self._policies[queue] = self._policy(queue)
-        return found
-
-    def _policy(self, queue: str) -> Policy:
-        name, parameters = self.rest.policies.get(queue) or self.rest.policies.get("*", ("", {}))
-        if name == AUTO and queue not in self.rest.reporting:
-            return USUAL
-        return self._named(name, parameters)
-
-    @staticmethod
-    def _named(name: str, parameters: dict[str, float]) -> Policy:
-        name = "planner" if name == AUTO else name
-        return policy(name, parameters) if name in POLICIES else USUAL
-
-    def forget_policies(self) -> None:
-        """Some queue goes by another policy from now on."""
-        self._policies.clear()
-        self._reluctance = None
-
-    @property
-    def reluctance(self) -> float:
-        """So much further back everybody stands who stops for an equal, in doublings."""
-        if self._reluctance is None:
-            named = (self._named(*each) for each in self.rest.policies.values())
-            steps = [log2(rules.hysteresis) for rules in named if rules.preempts]
-            self._reluctance = min(steps, default=inf)
-        return self._reluctance
-
     def tells_apart(self) -> bool:
         """Whether it is known of some jobs where they are fast, or beside whom they are slow."""
         if self.telling is None:
@@ -240,18 +155,6 @@ class State:
     def preempts(self, job: Job) -> bool:
         """Whether it makes room for others of equal priority."""
         return self.policy(self.specs[job.spec].queue).preempts
-
-    def gaps(self, queue: str) -> Gaps:
-        """Who may start there although somebody before cannot."""
-        defined = self.rest.queues.get(queue)
-        if defined is not None and defined.strict:
-            return Gaps.NOBODY
-        return self.policy(queue).gaps
-
-    def ends_matter(self) -> bool:
-        """Whether it counts for somebody who waits when those are over who run."""
-        waiting = (Gaps.EASY, Gaps.CONSERVATIVE)
-        return any(self.gaps(queue) in waiting for queue in self.line.queues)
 
     def known(self, job: Job) -> Known:
         """What there is to judge a job by."""
@@ -364,49 +267,6 @@ class State:
         left = estimate(self.rest.families, self.cluster, job, spec, at).remaining_seconds
         return inf if left is None else boot + (at - job.started_at) + left * LATE
 
-    def other(self, id: int) -> Other | None:
-        """A job, or all of a sweep, as its dependants see it."""
-        sweep, job = self.sweeps.get(id), self.jobs.get(id)
-        if sweep is not None:
-            began = sweep.created_at if sweep.issued else None
-            return Other(not sweep.open, sweep.went_well, began)
-        if job is None:
-            return None
-        started = [past.started_at for past in job.past if past.started_at is not None]
-        last = job.started_at if job.started_at is not None or not started else started[-1]
-        return Other(job.finished, job.state is JobState.COMPLETED, last, id in self.doomed)
-
-    def dependency_standing(self, job: Job, now: float) -> tuple[Standing, list[int], float | None]:
-        """How a job's dependency stands."""
-        dependency = self.dependency(job)
-        if dependency is None:
-            return Standing.MET, [], None
-        return standing(dependency, self.other, inf if job.delay_over else now)
-
-    def dependency(self, job: Job) -> Dependency | None:
-        """What this very job waits for: of another array, the member with its own index."""
-        dependency = self.specs[job.spec].dependency
-        if dependency is not None and dependency.by_member:
-            return replace(
-                dependency,
-                clauses=tuple(
-                    replace(clause, jobs=self._same_index(job, clause.jobs))
-                    if clause.kind == "aftercorr"
-                    else clause
-                    for clause in dependency.clauses
-                ),
-            )
-        return dependency
-
-    def _same_index(self, job: Job, others: tuple[int, ...]) -> tuple[int, ...]:
-        known = [self.jobs[id] for id in others if id in self.jobs]
-        same = tuple(each.id for each in known if each.index == job.index)
-        return same or others
-
-    def sweep_of(self, job: Job) -> Sweep | None:
-        """The sweep that a job is a trial of."""
-        return self.sweeps.get(job.array or 0) if job.params is not None else None
-
     # -- changing (called by the fold only) ---------------------------------------------
 
     def enter(self, job: Job) -> None:
@@ -434,200 +294,6 @@ class State:
             del self.spec_users[hash], self.specs[hash]
             self.blockers.pop(hash, None)
 
-    def move(self, job: Job, to: JobState) -> None:
-        """Take one step of the lifecycle."""
-        check(job.state, to)
-        before = word_of(job.state, job.score) if job.params is not None else ""
-        if job.state is JobState.PENDING:
-            self.unlink(job)
-            self.doomed.discard(job.id)
-        if job.finished:
-            self.finished.pop(job.id, None)
-            self.unseen.pop(job.id, None)
-        job.state = to
-        self.victims.stir(job.id)
-        if to is JobState.COMPLETING:
-            self.leaving[job.id] = job
-        if job.finished:
-            self.finished[job.id] = None
-            if to in UNHAPPY and not job.seen:
-                self.unseen[job.id] = None
-        self.touched.add(job.id)
-        if before:
-            self._recount(job, before)
-
-    def _recount(self, job: Job, before: str) -> None:
-        """A trial stands somewhere else now."""
-        sweep = self.sweep_of(job)
-        if sweep is None:
-            return
-        now = word_of(job.state, job.score)
-        if now != before:
-            sweep.count(before, -1)
-            sweep.count(now, +1)
-            self.touched_sweeps.add(sweep.id)
-        self.note_trial(job)
-
-    def note_trial(self, job: Job) -> None:
-        """Keep a sweep's board up to date."""
-        sweep = self.sweep_of(job)
-        if sweep is not None and sweep.id in self.boards:
-            self.boards[sweep.id].enter(trial_of(job), sweep)
-            self.touched_sweeps.add(sweep.id)
-
-    def look_whether_best(self, job: Job) -> None:
-        """A trial stands otherwise than before: it may be the best of its sweep, or no longer."""
-        sweep = self.sweep_of(job)
-        if sweep is None:
-            return
-        self.touched_sweeps.add(sweep.id)
-        if sweep.best_job != job.id:
-            sweep.look_whether_best(trial_of(job))
-            return
-        sweep.best = sweep.best_job = None
-        board = self.boards.get(sweep.id)
-        for trial in board.trials.values() if board is not None else [trial_of(job)]:
-            sweep.look_whether_best(trial)
-
-    def admit(self, job: Job, now: float) -> None:
-        """Decide whether a waiting job is ready, and if not, what will wake it."""
-        todo = [job.id]
-        while todo:
-            # Whoever waits for a job that can never start can never start either.
-            before = todo[-1] in self.doomed
-            self._admit(self.jobs[todo[-1]], now)
-            id = todo.pop()
-            if before != (id in self.doomed):
-                todo += [each for each in self.dependents.get(id, ()) if each in self.jobs]
-
-    def _admit(self, job: Job, now: float) -> None:
-        self.line.remove(job)
-        self.doomed.discard(job.id)
-        if job.state is not JobState.PENDING:
-            return
-        if not self._ready(job, now):
-            return
-        level, until, _ = rank(self.known(job), now)
-        self.line.add(job, self.key(job), level)
-        ask = self.specs[job.spec].request.gpus
-        if ask is not None and ask.most is not None:
-            self.flexible[job.id] = None
-        self.drift.put(job.id, until)
-
-    def _ready(self, job: Job, now: float) -> bool:
-        dependency = self.dependency(job)
-        if dependency is not None:
-            how, _, wake = self.dependency_standing(job, now)
-            if how is Standing.MET and dependency.delayed and not job.delay_over:
-                job.delay_over = True
-                self.touched.add(job.id)
-            # Also when it is met: it may open again, should the other job be retried.
-            for other in dependency.jobs():
-                self.dependents.setdefault(other, set()).add(job.id)
-            if wake is not None:
-                heappush(self.alarms, (wake, job.id))
-            if how is Standing.NEVER:
-                self.doomed.add(job.id)
-            if how is not Standing.MET:
-                return False
-        if job.held:
-            return False
-        if job.begin_at is not None:
-            heappush(self.alarms, (job.begin_at, job.id))
-            return False
-        return True
-
-    def readmit(self, queue: str | None, at: float) -> None:
-        """Something else counts in a queue, or in all of them: all who wait there stand anew."""
-        for id in list(self.line.where):
-            if queue is None or self.specs[self.jobs[id].spec].queue == queue:
-                self.admit(self.jobs[id], at)
-        for job in list(self.stoppable.values()):
-            if queue is None or self.specs[job.spec].queue == queue:
-                self.look_whether_stoppable(job, at)
-
-    def refresh(self, at: float) -> None:
-        """Time has passed: put those anew whose rank has changed by itself."""
-        if at >= self.fair_at and self.line.users:
-            self.fair_at = at + EVERY
-            self._be_fair(at)
-        if self.deal_at <= at:
-            self.deal_at = inf
-            self.line.stirred = True
-        for id in self.drift.due(at):
-            job = self.jobs.get(id)
-            if job is None:
-                continue
-            stirred = self.line.stirred
-            if id in self.line:
-                self._admit(job, at)
-                seat, worst = self.line.seat(job), self.victims.worst()
-                late = seat[1] <= LONG_AGO
-                self.line.stirred = stirred or late or self._may_displace(seat, worst)
-            elif id in self.stoppable:
-                self.stand_anew(job, at)
-                self.look_who_may_displace(job)
-
-    def look_who_may_displace(self, job: Job) -> None:
-        """A running job stands elsewhere: somebody may want its devices now."""
-        first = self.line.earliest()
-        if first is not None and self._may_displace(first, self.victims.seat(job.id)):
-            self.victims.stir(job.id)
-            self.line.stirred = True
-
-    def anybody_may_displace(self) -> bool:
-        """Whether somebody who waits may get what one of those has who run."""
-        first = self.line.earliest()
-        return first is not None and self._may_displace(first, self.victims.worst())
-
-    def _may_displace(self, seat: Place, other: Seat | None) -> bool:
-        """Whether one who runs stands so far behind this place that it may have to make room."""
-        return other is not None and (seat[0], seat[1] + self.reluctance) < other[:2]
-
-    def _be_fair(self, at: float) -> None:
-        """Whoever has had more than others stands further back."""
-        users = sorted({*self.line.users, *self.usage.holding})
-        for user, back in self.usage.handicaps(users, at).items():
-            if self.line.handicaps.get(user, 0.0) != back:
-                self.line.handicap(user, back)
-                self.line.stirred = True
-
-    def took_up(self, job: Job) -> None:
-        """An attempt has begun: what it holds counts for its user."""
-        spec = self.specs[job.spec]
-        if self.policy(spec.queue).fair and job.started_at is not None:
-            self.usage.begins(job.user, gpus_of(spec.request), job.started_at)
-
-    def laid_down(self, job: Job, at: float) -> None:
-        """An attempt is over: what it had counts for a while."""
-        if job.user in self.usage.holding and job.started_at is not None:
-            gpus = gpus_of(self.specs[job.spec].request)
-            self.usage.ends(job.user, gpus, job.started_at, at)
-            self.rest_changed = True
-
-    def stand_anew(self, job: Job, at: float) -> None:
-        """Work out how soon a running job makes room for others."""
-        known = self.known(job)
-        level, until, holds = rank(known, at) if known.rules.preempts else (0.0, inf, inf)
-        if known.rules.fair and level > LONG_AGO:
-            level += known.rules.fair * self.line.handicaps.get(job.user, 0.0)
-        started = job.started_at or 0.0
-        self.victims.put(job.id, job.placement, self.priority(job), level, started, holds)
-        if known.rules.quantum and job.started_at is not None:
-            own = job.started_at + known.rules.quantum
-            until = min(until, own) if own > at else until
-        self.drift.put(job.id, until)
-
-    def unlink(self, job: Job) -> None:
-        """A job waits for others no longer."""
-        dependency = self.specs[job.spec].dependency
-        for other in dependency.jobs() if dependency else ():
-            waiting = self.dependents.get(other)
-            if waiting is not None:
-                waiting.discard(job.id)
-                if not waiting:
-                    del self.dependents[other]
-
     def hold_devices(self, job: Job, placement: Placement) -> None:
         """Enter an attempt's placement in the ledger and the counters."""
         self.cluster.take(placement)
@@ -648,8 +314,6 @@ class State:
         assert job.placement is not None
         self._enter_running(job, job.placement)
         self.count(job, job.placement, +1)
-        self.took_up(job)
-        self.look_whether_stoppable(job, 0.0)
         self.look_whether_leaving(job)
 
     def give_back(self, job: Job) -> None:
@@ -668,12 +332,6 @@ class State:
         self.ending.drop(job.id)
         self.watches.drop(job.id)
         self.drift.drop(job.id)
-
-    def look_whether_stoppable(self, job: Job, at: float) -> None:
-        """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
-        if job.started_at is not None and can_stop(job, self.specs[job.spec]):
-            self.stoppable[job.id] = job
-            self.stand_anew(job, at)
 
     def look_whether_leaving(self, job: Job) -> None:
         """Keep an eye on those whose devices are free before long."""
@@ -696,9 +354,9 @@ class State:
 
     def join(self, facts: NodeFacts, held: list[Placement]) -> None:
         """A machine has these devices, and the first one also what queues brought along."""
-        brought = _brought(self.rest.queues.values(), facts) if self._is_first(facts) else {}
-        types = {**facts.types, **brought}
-        self.cluster.join(NodeFacts(facts.name, types) if brought else facts, held)
+        more = brought(self.rest.queues.values(), facts) if self._is_first(facts) else {}
+        types = {**facts.types, **more}
+        self.cluster.join(NodeFacts(facts.name, types) if more else facts, held)
 
     def _is_first(self, facts: NodeFacts) -> bool:
         return next(iter(self.rest.nodes), facts.name) == facts.name
@@ -734,14 +392,6 @@ class State:
         if throttled:
             _add(self.array_running, job.array or job.id, step)
 
-    def forgettable_boards(self) -> list[int]:
-        """Sweeps that are over and whose trials may leave memory, the oldest first."""
-        if len(self.boards) <= KEEP_BOARDS:
-            return []
-        over = [id for id in self.boards if not self.sweeps[id].open]
-        over.sort(key=lambda sweep: self.sweeps[sweep].ended_at or 0.0)
-        return over[: max(len(over) - KEEP_BOARDS, 0)]
-
     def forgettable(self) -> tuple[int, ...]:
         """Finished jobs that may leave memory, once there are enough of them."""
         extra = len(self.finished) - len(self.unseen) - KEEP_FINISHED
@@ -762,29 +412,6 @@ class State:
                 extra -= 1
                 chosen.append(id)
         return tuple(chosen)
-
-
-def among(queue: QueueDefined) -> Among:
-    """The devices that a queue has, by type."""
-    types = dict.fromkeys(type for type, _, _ in queue.resources)
-    return tuple(
-        (each, tuple(name for type, name, _ in queue.resources if type == each)) for each in types
-    )
-
-
-def _brought(
-    queues: Iterable[QueueDefined], facts: NodeFacts
-) -> dict[str, tuple[DeviceFacts, ...]]:
-    """Devices of types that the machine itself knows nothing of. Equal names are one device."""
-    found: dict[str, dict[str, int]] = {}
-    for queue in queues:
-        for type, name, capacity in queue.resources:
-            if type not in facts.types:
-                found.setdefault(type, {}).setdefault(name, capacity)
-    return {
-        type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())
-        for type, devices in found.items()
-    }
 
 
 def _add(counter: dict[_K, int], key: _K, step: int) -> None:

@@ -7,12 +7,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from stoker.core.events import Event, PolicyChosen
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.parameters import counts_for, figure
 from stoker.core.policy.rules import PARAMETERS, POLICIES, USUAL, Policy, policy
-from stoker.core.state import AUTO, State
+from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk, answered
+from stoker.daemon.views import iso
 from stoker.engine import Decision, Moment, Refusal
 
 ALL = "*"
@@ -77,11 +79,19 @@ def _chosen(state: State, queue: str) -> dict[str, Any]:
         "own": queue in state.rest.policies,
         "chosen": said,
         "policy": name,
+        "since": iso(_since(state, queue)),
         "about": about,
         "why": _why(state, queue) if said == AUTO and queue != ALL else None,
         "parameters": _figures(rules),
         "changed": dict(changed),
     }
+
+
+def _since(state: State, queue: str) -> float | None:
+    """When that was chosen; of a queue without a policy of its own, also when it gave one up."""
+    known = state.rest.policies_since
+    told = [known[name] for name in (queue, ALL) if name in known]
+    return known.get(queue) if queue in state.rest.policies else max(told, default=None)
 
 
 def _why(state: State, queue: str) -> str:

@@ -12,6 +12,7 @@ from stoker.core import events as e
 from stoker.core.job import Job, Score
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
+from stoker.core.trials import sweep_of
 from stoker.daemon.hearing import Key
 from stoker.daemon.reports import Point
 
@@ -36,7 +37,7 @@ class Scores:
 
     def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
         """These were reported: a fact for every rung that the trial has come to."""
-        sweep = self.state().sweep_of(job)
+        sweep = sweep_of(self.state(), job)
         if sweep is None or sweep.metric is None:
             return []
         standing = self.standings.get(key)
@@ -77,7 +78,7 @@ class Scores:
 
     def over(self, job: Job, key: Key) -> list[e.Event]:
         """An attempt is over: what it came to."""
-        sweep, standing = self.state().sweep_of(job), self.standings.pop(key, None)
+        sweep, standing = sweep_of(self.state(), job), self.standings.pop(key, None)
         if sweep is None or standing is None or not standing.heard:
             return []
         return [

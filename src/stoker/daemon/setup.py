@@ -22,8 +22,9 @@ from stoker.core.events import (
 )
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
+from stoker.core.policy.in_force import AUTO
 from stoker.core.request import GPU
-from stoker.core.state import AUTO, State
+from stoker.core.state import State
 from stoker.daemon import leftovers, nodes
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock

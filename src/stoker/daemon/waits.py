@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Standing
 from stoker.core.events import Event, JobsSubmitted
 from stoker.core.explain import reason
@@ -133,7 +134,7 @@ class Waits:
         for id in wait.left if look else ():
             job = state.jobs[id]
             waits = job.state is JobState.PENDING and state.spec(job).dependency is not None
-            if waits and state.dependency_standing(job, clock().at)[0] is Standing.NEVER:
+            if waits and dependency_standing(state, job, clock().at)[0] is Standing.NEVER:
                 found.append((id, f"{reason(state, job, clock().at)[1]}"))
         return found
 

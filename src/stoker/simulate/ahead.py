@@ -90,8 +90,9 @@ class Watched(Diary):
         self.starts.setdefault(id, at)
 
     def over(
-        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool
-    ) -> None:
+        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
+        resized: bool = False,
+    ) -> None:  # fmt: skip
         """An attempt is over, and perhaps the job."""
         if ended:
             self.ends[id] = at

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker import wire
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.rules import PARAMETERS, POLICIES
-from stoker.core.state import AUTO
 from stoker.core.units import BadValue
 from stoker.places import trouble
 from stoker.simulate.compare import Compared, compared, light, workloads

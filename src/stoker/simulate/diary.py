@@ -74,8 +74,9 @@ class Diary:
         self.held += placement.gpu_amount / 1000 - self._with_others(placement, +1)
 
     def over(
-        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool
-    ) -> None:
+        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
+        resized: bool = False,
+    ) -> None:  # fmt: skip
         """An attempt is over, and perhaps the job."""
         result, since = self.open[id], self.since.pop(id)
         gpus = placement.gpu_amount / 1000 if placement is not None else 0.0
@@ -90,6 +91,8 @@ class Diary:
             result.end = at
             self.results.append(self.open.pop(id))
             self.ended += 1
+        elif resized:
+            result.resizes += 1
         else:
             result.preemptions += 1
 

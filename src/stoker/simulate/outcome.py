@@ -34,6 +34,9 @@ class Result(Struct, kw_only=True, gc=False):
     service: float
     """GPU-seconds that it held."""
     preemptions: int = 0
+    """Stops at which it left all that it had to others."""
+    resizes: int = 0
+    """Stops after which it was to go on with another number of GPUs."""
     user: str = ""
     queue: str = ""
 

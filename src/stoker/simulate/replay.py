@@ -21,9 +21,10 @@ from stoker.core.cycle import after_requests, before_requests
 from stoker.core.fold import apply
 from stoker.core.instructions import AskToStop, EndAttempt, LetGoOn, StartProcess
 from stoker.core.job import Spec, Training
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.request import GPU, GpuAsk, Request
-from stoker.core.state import AUTO, State
+from stoker.core.state import State
 from stoker.core.units import THOUSAND
 from stoker.simulate.diary import Diary
 from stoker.simulate.kinds import Kinds
@@ -358,7 +359,10 @@ class Replay:
     def _over(self, id: int, course: Course, stopped: bool = False) -> list[object]:
         course.version += 1
         placement, course.placement = course.placement, None
-        self.diary.over(id, course.load, self.now, placement, ended=not stopped)
+        progress = self.state.jobs[id].progress
+        stop = progress.stop if stopped and progress is not None else None
+        resized = stop is not None and stop.gpus is not None
+        self.diary.over(id, course.load, self.now, placement, not stopped, resized)
         if self.kinds is not None and placement is not None:
             self._leaves(id, placement)
         return self._apply(

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.fold import apply
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.place import could_ever
 from stoker.core.policy.rules import POLICIES, USUAL
 from stoker.core.request import Request
-from stoker.core.state import AUTO, State
+from stoker.core.state import State
 from stoker.simulate.lab import Lab, Own, dependency_of
 from stoker.simulate.meter import Meter
 from stoker.simulate.outcome import Run

@@ -11,9 +11,9 @@ from typing import NoReturn
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.parameters import counts_for, figure
 from stoker.core.policy.rules import PARAMETERS, POLICIES, Policy
-from stoker.core.state import AUTO
 from stoker.core.units import BadValue, parse_duration
 from stoker.simulate.replay import Assumed
 from stoker.simulate.traces.recognise import FORMATS

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import wire
+from stoker.core.policy.in_force import AUTO
 from stoker.core.policy.rules import POLICIES, Knows
-from stoker.core.state import AUTO
 from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
 from stoker.simulate import lab_views, whatif_told

@@ -11,6 +11,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.core.sweep import signed, worst
+from stoker.core.trials import sweep_of
 from stoker.core.units import THOUSAND
 from stoker.simulate.processes import Key
 
@@ -84,7 +85,7 @@ class Witness:
 
     def _stopped_early(self, state: State, job: Job) -> None:
         """Somebody else was better where it was last compared, or it had gone astray."""
-        sweep, score = state.sweep_of(job), job.score
+        sweep, score = sweep_of(state, job), job.score
         if sweep is None or score is None or not score.rungs:
             self._say(f"job {job.id} was stopped early, and was never compared")
             return

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.core.events import AnyEvent, Event
 from stoker.core.job import Job, Spec
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.core.sweep import Sweep
 
 VERSION = 1

@@ -7,7 +7,7 @@ from math import nan
 
 from stoker.core.events import Event
 from stoker.core.job import Job, Spec
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.store import codec
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
 

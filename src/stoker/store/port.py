@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.events import Event
 from stoker.core.job import Job, Spec
-from stoker.core.state import Rest
+from stoker.core.rest import Rest
 from stoker.core.sweep import Sweep
 
 

@@ -14,7 +14,8 @@ import msgspec
 from stoker.core.events import JobsForgotten, SpecRecorded, SweepDefined
 from stoker.core.fold import apply
 from stoker.core.job import Job, Spec
-from stoker.core.state import Rest, State
+from stoker.core.rest import Rest
+from stoker.core.state import State
 from stoker.core.sweep import Sweep, word_of
 from stoker.store import codec
 from stoker.store.layouts import create

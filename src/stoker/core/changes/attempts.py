@@ -7,7 +7,9 @@ from heapq import heappush
 from msgspec.structs import replace
 
 from stoker.core import events as e
+from stoker.core.admission import admit, as_seen, dependency_standing
 from stoker.core.changes import lessons
+from stoker.core.changes.step import move
 from stoker.core.dependency import Standing
 from stoker.core.instructions import (
     AnnounceEmpty,
@@ -20,8 +22,10 @@ from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.policy.share import after_shortage
 from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped, stopped_early
+from stoker.core.standings import laid_down, look_whether_stoppable, took_up
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
+from stoker.core.trials import look_whether_best, sweep_of
 
 Wishes = list[Instruction]
 
@@ -34,7 +38,7 @@ def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Wishes:
     job = state.jobs[event.job]
     state.line.remove(job)
     state.hold_devices(job, event.placement)
-    state.move(job, JobState.CONFIGURING)
+    move(state, job, JobState.CONFIGURING)
     job.pid = None
     job.started_at, job.started_boot = None, event.boot
     job.code = job.signal = job.cause = job.note = job.ended_at = None
@@ -56,10 +60,10 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     if event.part is None:
         job.pid = event.pid
     job.started_at, job.started_boot = event.at, event.boot
-    state.took_up(job)
+    took_up(state, job)
     if job.state is JobState.CONFIGURING:
-        state.move(job, JobState.RUNNING)
-    state.look_whether_stoppable(job, event.at)
+        move(state, job, JobState.RUNNING)
+    look_whether_stoppable(state, job, event.at)
     state.touched.add(job.id)
     wake_dependents(state, job.id, event.at)
     return []
@@ -121,7 +125,7 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
     if len(job.ends) < len(job.placement.parts):
         if end.well or job.state is JobState.COMPLETING or _saves_still(job, end):
             return []
-        state.move(job, JobState.COMPLETING)
+        move(state, job, JobState.COMPLETING)
         return [EndAttempt(job.id, job.attempt)]
     decisive = next((each for each in job.ends if not each.well), end)
     decisive = next((each for each in job.ends if each.stopped), decisive)
@@ -175,14 +179,14 @@ def on_start_called_off(state: State, event: e.StartCalledOff) -> Wishes:
     if verdict is not None and job.ending != "time":  # it never ran, so its time is not up
         return conclude(state, job, verdict, event.at)
     _give_back(state, job)
-    state.move(job, JobState.PENDING)
+    move(state, job, JobState.PENDING)
     job.attempt += 1
     job.started_boot = job.ending = job.pid = None
     job.ends = ()
     if event.delay:
         job.begin_at, job.note = event.at + event.delay, event.why
     set_deadline(state, job)
-    state.admit(job, event.at)
+    admit(state, job, event.at)
     return []
 
 
@@ -235,7 +239,7 @@ def _give_back(state: State, job: Job) -> None:
 
 def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     """End an attempt: devices back, then another go or the end of the job."""
-    state.laid_down(job, at)
+    laid_down(state, job, at)
     if job.progress is not None:
         lessons.ended(state, job, at, verdict.preempted)
     _give_back(state, job)
@@ -245,24 +249,24 @@ def conclude(state: State, job: Job, verdict: Verdict, at: float) -> Wishes:
     if verdict.again:
         if job.score is not None:
             job.score = replace(job.score, final=False)
-        state.move(job, JobState.PENDING)
+        move(state, job, JobState.PENDING)
         job.attempt += 1
         job.requeues += verdict.requeued
         job.retries += not (verdict.requeued or verdict.preempted)
         job.begin_at = at + verdict.delay if verdict.delay else None
         job.ending = None
         set_deadline(state, job)  # it may have passed while the attempt was being ended
-        state.admit(job, at)
+        admit(state, job, at)
         return []
     return finish(state, job, verdict.state, at)
 
 
 def finish(state: State, job: Job, to: JobState, at: float) -> Wishes:
     """End a job for good, and tell whoever waits for it."""
-    state.move(job, to)
-    sweep = state.sweep_of(job)
+    move(state, job, to)
+    sweep = sweep_of(state, job)
     if sweep is not None:
-        state.look_whether_best(job)
+        look_whether_best(state, job)
         look_whether_over(state, sweep, at)
     wake_dependents(state, job.id, at)
     wishes: Wishes = [AnnounceEnd(job.id)]
@@ -291,7 +295,7 @@ def wake_dependents(state: State, other: int, at: float) -> None:
             if _waits_for_more(state, waiting, other):
                 settled[waiting.spec] = (True, id in state.doomed)
                 continue
-            how, others, wake = state.dependency_standing(waiting, at)
+            how, others, wake = dependency_standing(state, waiting, at)
             if others:
                 state.blockers[waiting.spec] = others[-1]
             dependency = state.specs[waiting.spec].dependency
@@ -301,7 +305,7 @@ def wake_dependents(state: State, other: int, at: float) -> None:
         waits, doomed = settled[waiting.spec]
         if id in state.line or not waits or doomed != (id in state.doomed):
             before = id in state.line
-            state.admit(waiting, at)
+            admit(state, waiting, at)
             if id in state.line and not before:
                 waiting.ready_at = at
                 state.touched.add(id)
@@ -318,7 +322,7 @@ def _waits_for_more(state: State, waiting: Job, other: int) -> bool:
         return False
     if any(clause.kind not in ("afterok", "afterany") for clause in dependency.clauses):
         return False
-    this, that = state.other(other), state.other(blocker)
+    this, that = as_seen(state, other), as_seen(state, blocker)
     if this is None or that is None or that.finished or that.doomed or this.doomed:
         return False
     return not this.finished or this.ok or all(c.kind == "afterany" for c in dependency.clauses)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from stoker.core import estimate
 from stoker.core import events as e
+from stoker.core.admission import admit
 from stoker.core.job import Job, Progress, Spec, Stop
 from stoker.core.policy.allot import stage
 from stoker.core.request import GPU
@@ -45,7 +46,7 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
         _remember(state, name, family, event.at)
     if family.paces and not before.paces:  # how long its like take is known from now on
         for id in list(state.line.kin.get((job.user, job.name), ())):
-            state.admit(state.jobs[id], event.at)
+            admit(state, state.jobs[id], event.at)
 
 
 def _own_paces(
@@ -122,7 +123,7 @@ def _remember(state: State, name: str, family: estimate.Family, at: float) -> No
         spec = state.spec(waiting)
         ask = spec.request.gpus
         if ask is not None and ask.beside and estimate.family_of(waiting, spec) in changed:
-            state.admit(waiting, at)
+            admit(state, waiting, at)
 
 
 def used(state: State, job: Job, memory: int, at: float) -> None:

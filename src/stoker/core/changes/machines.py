@@ -6,6 +6,7 @@ from stoker.core import events as e
 from stoker.core.changes import remotes
 from stoker.core.cluster import NodeFacts
 from stoker.core.instructions import Instruction
+from stoker.core.standings import other_policies, readmit
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -111,7 +112,7 @@ def _changed(
     if brings or (before is not None and before.resources):
         for facts in list(state.rest.nodes.values())[:1]:
             _join(state, facts)
-    state.readmit(event.name, event.at)
+    readmit(state, event.name, event.at)
 
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> Wishes:
@@ -120,8 +121,9 @@ def on_policy_chosen(state: State, event: e.PolicyChosen) -> Wishes:
         state.rest.policies[event.queue] = (event.name, dict(event.parameters))
     else:
         state.rest.policies.pop(event.queue, None)
+    state.rest.policies_since[event.queue] = event.at
     state.rest_changed = True
-    state.forget_policies()
+    state.policies.forget()
     state.line.stirred = True
-    state.readmit(None if event.queue == "*" else event.queue, event.at)
+    other_policies(state, None if event.queue == "*" else event.queue, event.at)
     return []

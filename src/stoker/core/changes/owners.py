@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.admission import admit, unlink
 from stoker.core.changes.attempts import finish, look_whether_over, set_deadline, wake_dependents
+from stoker.core.changes.step import move
 from stoker.core.instructions import (
     EndAttempt,
     Instruction,
@@ -14,6 +16,7 @@ from stoker.core.instructions import (
 from stoker.core.job import NEEDLESS
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
+from stoker.core.trials import look_whether_best, note_trial, sweep_of
 
 Wishes = list[Instruction]
 
@@ -31,7 +34,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
     job.ending = "cancel"
     state.touched.add(job.id)
     if job.state is not JobState.COMPLETING:
-        state.move(job, JobState.COMPLETING)
+        move(state, job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt, event.at_once)]
 
 
@@ -50,14 +53,14 @@ def on_job_released(state: State, event: e.JobReleased) -> Wishes:
     job = state.jobs[event.job]
     job.held, job.ready_at = False, event.at
     state.touched.add(job.id)
-    state.admit(job, event.at)
+    admit(state, job, event.at)
     return []
 
 
 def on_job_paused(state: State, event: e.JobPaused) -> Wishes:
     """Its processes stop; its devices stay held."""
     job = state.jobs[event.job]
-    state.move(job, JobState.SUSPENDED)
+    move(state, job, JobState.SUSPENDED)
     job.paused_boot = event.boot
     return [SuspendAttempt(job.id, job.attempt)]
 
@@ -65,7 +68,7 @@ def on_job_paused(state: State, event: e.JobPaused) -> Wishes:
 def on_job_resumed(state: State, event: e.JobResumed) -> Wishes:
     """Its processes go on; the pause does not count against its time."""
     job = state.jobs[event.job]
-    state.move(job, JobState.RUNNING)
+    move(state, job, JobState.RUNNING)
     pause = max(event.boot - (job.paused_boot or event.boot), 0.0)
     job.slack += pause
     if job.progress is not None:
@@ -85,8 +88,8 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     """Another attempt of a finished job; jobs that wait for it have hope again."""
     job = state.jobs[event.job]
     again_from_the_start = job.state is JobState.COMPLETED
-    state.move(job, JobState.PENDING)
-    sweep = state.sweep_of(job)
+    move(state, job, JobState.PENDING)
+    sweep = sweep_of(state, job)
     if sweep is not None:
         look_whether_over(state, sweep, event.at)
     job.attempt += 1
@@ -98,12 +101,12 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
     if again_from_the_start:
         job.progress = None
     job.score = None
-    state.note_trial(job)
-    state.look_whether_best(job)
+    note_trial(state, job)
+    look_whether_best(state, job)
     deadline = state.deadline(job)
     job.late = job.late or (deadline is not None and deadline <= event.at)
     set_deadline(state, job)
-    state.admit(job, event.at)
+    admit(state, job, event.at)
     wake_dependents(state, job.id, event.at)
     return []
 
@@ -113,14 +116,14 @@ def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
     job = state.jobs[event.job]
     state.line.remove(job)
     if event.spec != job.spec:
-        state.unlink(job)
+        unlink(state, job)
         state.spec_users[event.spec] = state.spec_users.get(event.spec, 0) + 1
         state.drop_spec(job.spec)
         job.spec, job.delay_over = event.spec, False
         set_deadline(state, job)
     job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
     state.touched.add(job.id)
-    state.admit(job, event.at)
+    admit(state, job, event.at)
     state.line.stirred |= bool(state.stoppable)
     return []
 
@@ -131,6 +134,6 @@ def on_job_moved(state: State, event: e.JobMoved) -> Wishes:
     state.line.remove(job)
     job.priority, job.rank = event.priority, event.rank
     state.touched.add(job.id)
-    state.admit(job, event.at)
+    admit(state, job, event.at)
     state.line.stirred |= bool(state.stoppable)
     return []

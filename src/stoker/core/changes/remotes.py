@@ -8,8 +8,9 @@ from stoker.core.changes.attempts import conclude, current, ended_on_purpose, pa
 from stoker.core.instructions import Instruction
 from stoker.core.job import Job, PartEnd
 from stoker.core.lifecycle import JobState
+from stoker.core.rest import Away
 from stoker.core.retry import Verdict
-from stoker.core.state import Away, State
+from stoker.core.state import State
 
 Wishes = list[Instruction]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.admission import admit
 from stoker.core.changes.attempts import look_whether_over, set_deadline
 from stoker.core.instructions import Instruction
 from stoker.core.job import Job
 from stoker.core.naming import name_of
 from stoker.core.state import State
 from stoker.core.sweep import WAITING
+from stoker.core.trials import note_trial
 
 Wishes = list[Instruction]
 
@@ -51,7 +53,7 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
         )
         state.enter(job)
         set_deadline(state, job)
-        state.admit(job, event.at)
+        admit(state, job, event.at)
     rest = state.rest
     rest.next_id = event.first + event.count
     rest.last_first, rest.last_count = event.first, event.count
@@ -81,9 +83,9 @@ def _on_trials(state: State, event: e.JobsSubmitted) -> Wishes:
         sweep.issued += 1
         sweep.count(WAITING, +1)
         state.enter(job)
-        state.note_trial(job)
+        note_trial(state, job)
         set_deadline(state, job)
-        state.admit(job, event.at)
+        admit(state, job, event.at)
     look_whether_over(state, sweep, event.at)
     state.touched_sweeps.add(sweep.id)
     state.rest.next_id = event.first + event.count

@@ -6,11 +6,13 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.changes.attempts import current, look_whether_over
+from stoker.core.changes.step import move
 from stoker.core.instructions import EndAttempt, Instruction
 from stoker.core.job import Score
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.sweep import FAILED, Board, definition_of, trial_of, worst
+from stoker.core.trials import look_whether_best, note_trial, sweep_of
 
 Wishes = list[Instruction]
 
@@ -56,7 +58,7 @@ def on_sweep_changed(state: State, event: e.SweepChanged) -> Wishes:
 def on_trial_measured(state: State, event: e.TrialMeasured) -> Wishes:
     """A figure by which a trial is judged, perhaps only after its end."""
     job = state.jobs.get(event.job)
-    sweep = state.sweep_of(job) if job is not None else None
+    sweep = sweep_of(state, job) if job is not None else None
     if job is None or sweep is None or job.attempt != event.attempt:
         return []
     score = job.score or Score()
@@ -68,8 +70,8 @@ def on_trial_measured(state: State, event: e.TrialMeasured) -> Wishes:
         state.judging[job.id] = event.rung
     job.score = score
     state.touched.add(job.id)
-    state.note_trial(job)
-    state.look_whether_best(job)  # its figure may come after its end
+    note_trial(state, job)
+    look_whether_best(state, job)  # its figure may come after its end
     return []
 
 
@@ -80,7 +82,7 @@ def on_trial_stopped(state: State, event: e.TrialStopped) -> Wishes:
         return []
     job.score = replace(job.score or Score(), stopped=True)
     job.ending = "early"
-    state.move(job, JobState.COMPLETING)
+    move(state, job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt)]
 
 

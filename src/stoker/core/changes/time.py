@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stoker.core import events as e
+from stoker.core.admission import admit
 from stoker.core.changes.attempts import current, finish
+from stoker.core.changes.step import move
 from stoker.core.instructions import EndAttempt, Instruction, SignalAttempt
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
@@ -17,7 +19,7 @@ def on_time_limit_reached(state: State, event: e.TimeLimitReached) -> Wishes:
     if job is None or job.state is JobState.COMPLETING:
         return []
     job.ending = "time"
-    state.move(job, JobState.COMPLETING)
+    move(state, job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt)]
 
 
@@ -41,7 +43,7 @@ def on_wait_over(state: State, event: e.WaitOver) -> Wishes:
             if not job.attempt:
                 job.ready_at = event.at
         state.touched.add(job.id)
-        state.admit(job, event.at)
+        admit(state, job, event.at)
     return []
 
 
@@ -55,5 +57,5 @@ def on_deadline_passed(state: State, event: e.DeadlinePassed) -> Wishes:
         job.ended_at, job.cause = event.at, "deadline"
         return finish(state, job, JobState.DEADLINE, event.at)
     job.ending = "deadline"
-    state.move(job, JobState.COMPLETING)
+    move(state, job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
+from stoker.core.admission import admit
 from stoker.core.changes import lessons
 from stoker.core.changes.attempts import current
+from stoker.core.changes.step import move
 from stoker.core.instructions import (
     AskToStop,
     EndAttempt,
@@ -17,6 +19,13 @@ from stoker.core.instructions import (
 from stoker.core.job import Job, Progress, Stop
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.share import corrected, memory_of
+from stoker.core.standings import (
+    look_whether_stoppable,
+    look_who_may_displace,
+    other_policies,
+    readmit,
+    stand_anew,
+)
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -29,9 +38,9 @@ def on_training_began(state: State, event: e.TrainingBegan) -> Wishes:
         return []
     job.progress = replace(job.progress or Progress(), listening=True)
     state.touched.add(job.id)
-    state.look_whether_stoppable(job, event.at)
+    look_whether_stoppable(state, job, event.at)
     if job.id in state.stoppable:
-        state.look_who_may_displace(job)
+        look_who_may_displace(state, job)
     state.line.stirred |= job.id in state.elastic or job.id in state.sharing
     _reports(state, job, event.at)
     return [AskToStop(job.id, job.attempt)] if job.progress.stop is not None else []
@@ -45,9 +54,9 @@ def _reports(state: State, job: Job, at: float) -> None:
     before = state.policy(queue)
     state.rest.reporting[queue] = None
     state.rest_changed = True
-    state.forget_policies()
+    state.policies.forget()
     if state.policy(queue) is not before:
-        state.readmit(queue, at)
+        other_policies(state, queue, at)
 
 
 def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
@@ -65,18 +74,18 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
     state.touched.add(job.id)
     lessons.learn(state, job, event)
     if job.id in state.stoppable:
-        state.stand_anew(job, event.at)
-        state.look_who_may_displace(job)
+        stand_anew(state, job, event.at)
+        look_who_may_displace(state, job)
     _correct(state, job)
     # Where somebody holds a place until others end, those behind may fit before its new end.
-    state.line.stirred |= job.id in state.elastic or state.ends_matter()
+    state.line.stirred |= job.id in state.elastic or state.policies.ends_matter(state.line.queues)
     return []
 
 
 def on_kind_measured(state: State, event: e.KindMeasured) -> Wishes:
     """Somebody has measured a kind of job before."""
     lessons.told(state, event)
-    state.readmit(None, event.at)
+    readmit(state, None, event.at)
     state.line.stirred = True
     return []
 
@@ -151,7 +160,7 @@ def on_stop_overdue(state: State, event: e.StopOverdue) -> Wishes:
 
 def _end(state: State, job: Job) -> Wishes:
     job.ending = "stop"
-    state.move(job, JobState.COMPLETING)
+    move(state, job, JobState.COMPLETING)
     return [EndAttempt(job.id, job.attempt)]
 
 
@@ -164,6 +173,6 @@ def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Wishes:
     state.touched.add(job.id)
     state.line.stirred = True
     if job.id in state.stoppable:
-        state.stand_anew(job, event.at)
-    state.admit(job, event.at)
+        stand_anew(state, job, event.at)
+    admit(state, job, event.at)
     return []

@@ -9,11 +9,11 @@ job at all, and where those stop who can wait best.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster import Cluster, Node
+from stoker.core.policy.rows import Rows
 from stoker.core.policy.victims import Seat, Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.units import THOUSAND
@@ -102,8 +102,8 @@ class Bars:
                 continue
             for take in here[seat[3]]:
                 if take.type == GPU:
-                    if take.device in left:
-                        left[take.device] += take.amount
+                    if take.device in left:  # it may share by now what it had for itself
+                        left[take.device] = min(left[take.device] + take.amount, THOUSAND)
                 elif take.type == CPU:
                     cores += take.amount
                 elif take.type == MEMORY:
@@ -143,7 +143,7 @@ class _Table:
     __slots__ = ("_row", "rows")
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: Rows[Row] = Rows()
         self._row: dict[str, Row] = {}
 
     def put(self, name: str, last: Seat | None) -> None:
@@ -152,8 +152,8 @@ class _Table:
         if before == row:
             return
         if before is not None:
-            del self.rows[bisect_left(self.rows, before)]
+            self.rows.remove(before)
             del self._row[name]
         if row is not None:
-            insort(self.rows, row)
+            self.rows.add(row)
             self._row[name] = row

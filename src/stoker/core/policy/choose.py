@@ -17,6 +17,7 @@ from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
 from stoker.core.request import GPU, Request
+from stoker.core.standings import stand_anew
 from stoker.core.state import State
 
 MOST_EACH = 8
@@ -212,7 +213,7 @@ def _offers_on(want: Want, name: str, at: float, whole: bool) -> Iterator[Offer]
             if not state.preempts(job) or not _loses_nothing(state, job):
                 continue
             if not state.victims.holds(id, at):
-                state.stand_anew(job, at)
+                stand_anew(state, job, at)
             if state.victims.level(id) <= want.least or not _had_its_time(state, job, at):
                 continue
         yield Offer(job)

@@ -24,6 +24,7 @@ from stoker.core.job import Job, Score
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.state import State
 from stoker.core.sweep import Board, Rule, Sweep, signed, worst
+from stoker.core.trials import sweep_of
 
 GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole parts, are as evenly spread as numbers can be."""
@@ -34,7 +35,7 @@ def judged(state: State, at: float) -> Iterator[Event]:
     judging, state.judging = state.judging, {}
     for id, rung in judging.items():
         job = state.jobs.get(id)
-        sweep = state.sweep_of(job) if job is not None else None
+        sweep = sweep_of(state, job) if job is not None else None
         if job is None or sweep is None or not _goes_on(job):
             continue
         board = state.boards.get(sweep.id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
+
+from stoker.core.policy.rows import Rows
 
 
 class Ends:
     """Running jobs by their latest end, on the boot clock."""
 
     def __init__(self) -> None:
-        self._sorted: list[tuple[float, int]] = []
+        self._rows: Rows[tuple[float, int]] = Rows()
         self._end: dict[int, float] = {}
 
     def put(self, job: int, end: float) -> None:
@@ -18,14 +19,14 @@ class Ends:
         if self._end.get(job) != end:
             self.drop(job)
             self._end[job] = end
-            insort(self._sorted, (end, job))
+            self._rows.add((end, job))
 
     def drop(self, job: int) -> None:
         """It holds nothing any more."""
         end = self._end.pop(job, None)
         if end is not None:
-            del self._sorted[bisect_left(self._sorted, (end, job))]
+            self._rows.remove((end, job))
 
     def __iter__(self) -> Iterator[tuple[float, int]]:
         """The first to end first."""
-        return iter(self._sorted)
+        return iter(self._rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from itertools import count
 
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.needs import Needs
@@ -12,6 +13,7 @@ from stoker.core.policy.shelf import START, Place
 
 Hope = Callable[[int], Bar]
 """For so many GPUs on a machine: only whoever stands before this has any hope."""
+_Turn = tuple[Place, int, JobClass, Iterator[Place], Iterator[JobClass] | None]
 
 
 class Heads:
@@ -20,7 +22,9 @@ class Heads:
     def __init__(self, line: ReadyLine) -> None:
         self.line = line
         self.given_up: set[JobClass] = set()
-        self._turns: list[tuple[Place, JobClass, Iterator[Place], Iterator[JobClass] | None]] = []
+        self._turns: list[_Turn] = []
+        self._numbers = count()
+        """Two classes may have the same place: of a job that went over from one to the other."""
         self._begin()
 
     def _begin(self) -> None:
@@ -31,19 +35,31 @@ class Heads:
 
     def __iter__(self) -> Iterator[tuple[Place, JobClass, int]]:
         """Where each stands, its class and its id."""
-        turns, where = self._turns, self.line.where
+        turns = self._turns
+        seen: set[int] = set()
         while turns:
-            place, found, places, others = heappop(turns)
+            place, _, found, places, others = heappop(turns)
             if others is not None:
                 self._enter_next(others)
             id = int(place[-1])
             if not self.has_hope(place, found):
                 continue
-            if where.get(id) is found and found not in self.given_up:
+            if found not in self.given_up and self._stands(id, place, found):
+                if id in seen:  # its class was to be looked at anew meanwhile, and came twice
+                    continue
+                seen.add(id)
                 yield place, found, id
             following = next(places, None) if found not in self.given_up else None
             if following is not None:
-                heappush(turns, (following, found, places, None))
+                heappush(turns, (following, next(self._numbers), found, places, None))
+
+    def _stands(self, id: int, place: Place, found: JobClass) -> bool:
+        """Whether a job stands there still; it may have left, or be elsewhere in its class."""
+        line = self.line
+        if line.where.get(id) is not found:
+            return False
+        rank = line.ranks.get(id, 0.0)
+        return found.stands(rank) == place[1] and (found, rank, int(place[2]), id) not in line.dead
 
     def has_hope(self, place: Place, found: JobClass) -> bool:
         """Whether it is worth to look at one who stands there."""
@@ -61,7 +77,7 @@ class Heads:
         places = found.places()
         first = next(places, None)
         if first is not None:
-            heappush(self._turns, (first, found, places, others))
+            heappush(self._turns, (first, next(self._numbers), found, places, others))
 
 
 class HopefulHeads(Heads):

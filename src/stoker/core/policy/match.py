@@ -42,8 +42,6 @@ EVEN = 0.01
 """Loads that differ by no more are equal."""
 ROUNDS = 80
 """So often prices are corrected at most."""
-HOPE = 0.6
-"""For the earliest end of everything, models not yet tried are taken to be so much faster."""
 CHEAPEST = 0.001
 """Nothing is for nothing, though nobody wants it: the next may."""
 
@@ -77,16 +75,11 @@ def usual(families: Iterable[Seconds]) -> dict[str, float]:
     return {model: seconds / least for model, seconds in found.items()}
 
 
-def expected(
-    measured: Seconds, typical: Seconds, models: Iterable[str], hope: float = 1.0
-) -> dict[str, float]:
+def expected(measured: Seconds, typical: Seconds, models: Iterable[str]) -> dict[str, float]:
     """Seconds on each model: as measured, else as is typical beside what was measured.
 
     A model of which nobody knows anything is taken to be like the fastest that is measured: it
     will be tried, and then it is known. Empty, when nothing at all was measured.
-
-    Prices tell families apart only where they were measured. With `hope` below 1, what was not
-    is taken to be faster than usual, so that each family is soon seen on every model.
     """
     if not measured:
         return {}
@@ -98,9 +91,9 @@ def expected(
         if model in measured:
             found[model] = measured[model]
         elif scale is not None and model in typical:
-            found[model] = typical[model] * scale * hope
+            found[model] = typical[model] * scale
         else:
-            found[model] = fastest * hope
+            found[model] = fastest
     return found
 
 
@@ -137,17 +130,6 @@ def choose(options: Iterable[Option], gpus: float, dear: Mapping[str, float]) ->
     """Where a job goes, among the places it could have; of equal ones, the first."""
     best = min(options, key=lambda option: cost(option, gpus, dear), default=None)
     return best if best is not None and best.seconds < inf else None
-
-
-def better_place(
-    here: Option, others: Iterable[Option], gpus: float, dear: Mapping[str, float]
-) -> Option | None:
-    """Where a running job should rather go; None: it stays.
-
-    A GPU that nobody behind would have is not dear, so that a long job climbs to it.
-    """
-    best = choose([here, *others], gpus, dear)
-    return best if best is not None and not best.here and best.seconds < here.seconds else None
 
 
 # ------------------------------------------------------------------------------ sharing

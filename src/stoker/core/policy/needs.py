@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from typing import Generic, TypeVar
 
+from stoker.core.policy.rows import Rows
 from stoker.core.policy.shelf import Place
 
 _T = TypeVar("_T")
@@ -14,33 +14,32 @@ class Needs(Generic[_T]):
     """A line for each need."""
 
     def __init__(self) -> None:
-        self.lines: dict[int, list[tuple[Place, _T]]] = {}
+        self.lines: dict[int, Rows[Place]] = {}
+        self._things: dict[Place, _T] = {}
 
     def put(self, need: int, place: Place, thing: _T) -> None:
         """Add a thing; no two have the same place."""
         line = self.lines.get(need)
         if line is None:
-            self.lines[need] = [(place, thing)]
-        else:
-            insort(line, (place, thing), key=_place)
+            line = self.lines[need] = Rows()
+        line.add(place)
+        self._things[place] = thing
 
     def take(self, need: int, place: Place) -> None:
         """Remove a thing."""
         line = self.lines[need]
-        del line[bisect_left(line, place, key=_place)]
+        line.remove(place)
+        del self._things[place]
         if not line:
             del self.lines[need]
 
     def after(self, need: int, place: Place) -> tuple[Place, _T] | None:
         """The next in a line behind a place."""
-        line = self.lines.get(need, [])
-        at = bisect_right(line, place, key=_place)
-        return line[at] if at < len(line) else None
+        line = self.lines.get(need)
+        found = line.after(place) if line is not None else None
+        return (found, self._things[found]) if found is not None else None
 
     def earliest(self) -> Place | None:
         """The first place of all."""
-        return min([line[0][0] for line in self.lines.values()], default=None)
-
-
-def _place(row: tuple[Place, _T]) -> Place:
-    return row[0]
+        firsts = [line.first() for line in self.lines.values()]
+        return min([place for place in firsts if place is not None], default=None)

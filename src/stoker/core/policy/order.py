@@ -353,13 +353,13 @@ class Walk:
         jobs: dict[int, Job],
         ways: Ways,
         fresh: Iterable[JobClass] = (),
-        sure: Callable[[Group], bool] = lambda group: False,
+        near: Callable[[Group], Enough | None] = lambda group: None,
     ) -> None:
         """`fresh`: classes for which there may be more than `ways` says.
 
-        `sure`: whether of a few classes those are left out for which there is not enough.
+        `near`: the same as `ways`, if of a few classes those are left out that have not enough.
         """
-        self.line, self.jobs, self.ways, self.sure = line, jobs, ways, sure
+        self.line, self.jobs, self.ways, self.near = line, jobs, ways, near
         self.known: dict[Group, Enough] = {}
         """What there is for each group, until something is taken."""
         self.at: Place = START
@@ -377,8 +377,7 @@ class Walk:
     def _enter_singles(self) -> None:
         turns, fresh = self.turns, self.fresh
         for kind in self.line.few.values():
-            sure = self.sure(kind)
-            enough = self.ways(kind) if sure else None
+            enough = self.near(kind)
             for each in kind.few:
                 if enough is None or each in fresh or enough(each.amounts):
                     turns.append((each.place, (), each))

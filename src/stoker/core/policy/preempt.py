@@ -20,6 +20,7 @@ from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked, is_stoppi
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request
+from stoker.core.standings import anybody_may_displace
 from stoker.core.state import State
 
 LOOK_AT = 16
@@ -52,6 +53,8 @@ def make_room(
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
     later, blocked = room.later, _Blocked(state, boot)
     heads, looked = _heads(state, room), 0
+    counting: set[JobClass] = set()
+    """Classes of which somebody counts on room that others may take."""
     for seat, found, id in _while_any_hope(state, heads):
         if looked == LOOK_AT or room.looked_at >= MOST_MACHINES:
             break
@@ -66,11 +69,13 @@ def make_room(
         request = state.request(head, found)
         if room.has_spare(id, request):
             state.line.renew(found)  # others may take it
+            counting.add(found)
             continue
-        there = room.find(seat, request)
+        there, in_vain = room.find(seat, request), False
         if there is None:
             chosen = choose(room, Want(state, request, found, seat[1]), at)
-            if chosen and not blocked.let(later, request, head, chosen):
+            in_vain = bool(chosen) and not blocked.let(later, request, head, chosen)
+            if in_vain:
                 undo(later, chosen)
                 chosen = []
             if chosen:
@@ -83,10 +88,14 @@ def make_room(
             room.promise(seat, id, there)
             heads.forget()
             state.line.renew(found)
+            if id not in state.promises:
+                counting.add(found)
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
-            if room.looked_at < MOST_MACHINES:
+            # Of those who ask for several machines, one that changes may do with others as before.
+            sure = not in_vain and found not in counting and request.machines == 1
+            if sure and room.looked_at < MOST_MACHINES:
                 state.line.looked_at(found)
     else:
         state.line.all_anew = False
@@ -177,13 +186,13 @@ def _for_nobody(state: State, job: Job) -> bool:
 
 def _heads(state: State, room: Room) -> Heads:
     """Those who wait and for whom somebody may make room."""
-    if not (state.elastic or state.anybody_may_displace()):
+    if not (state.elastic or anybody_may_displace(state)):
         return Heads(ReadyLine())
     if not _may_pass(state):
         return Heads(state.line)
 
     def hope(bar: Bar) -> Bar:
-        return bar[0], bar[1] - state.reluctance
+        return bar[0], bar[1] - state.policies.reluctance
 
     return HopefulHeads(
         state.line, lambda need: hope(room.new_bar(need)), lambda need: hope(room.bar(need))
@@ -203,7 +212,7 @@ def _while_any_hope(state: State, heads: Heads) -> Iterator[tuple[Place, JobClas
         return
     least = worst[:2] if worst is not None and not state.elastic else (inf, inf)
     for seat, found, id in heads:
-        if (seat[0], seat[1] + state.reluctance) >= least:
+        if (seat[0], seat[1] + state.policies.reluctance) >= least:
             return
         yield seat, found, id
 

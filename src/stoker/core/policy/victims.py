@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from stoker.core.cluster import Placement, Take
+from stoker.core.policy.rows import Rows
 
 Seat = tuple[int, float, float, int]
 """Minus its priority, where its policy puts it, when it started, and the id: the largest makes
@@ -16,7 +16,7 @@ class Victims:
     """Those who can stop and go on later, in the order of their places."""
 
     def __init__(self) -> None:
-        self._seats: list[Seat] = []
+        self._seats: Rows[Seat] = Rows()
         self._seat: dict[int, Seat] = {}
         self._until: dict[int, float] = {}
         self._nodes: dict[int, list[str]] = {}
@@ -41,10 +41,10 @@ class Victims:
         if before == seat:
             return
         if before is not None:
-            del self._seats[bisect_left(self._seats, before)]
+            self._seats.remove(before)
         else:
             self._settle(job, placement.parts if placement is not None else ())
-        insort(self._seats, seat)
+        self._seats.add(seat)
         self._seat[job] = seat
         self.stir(job)
 
@@ -77,7 +77,7 @@ class Victims:
         if seat is None:
             return
         del self._until[job]
-        del self._seats[bisect_left(self._seats, seat)]
+        self._seats.remove(seat)
         self.stir(job)
         for name in self._nodes.pop(job):
             del self.on[name][job]
@@ -86,7 +86,7 @@ class Victims:
 
     def worst(self) -> Seat | None:
         """Where the one stands who makes room first."""
-        return self._seats[-1] if self._seats else None
+        return self._seats.last()
 
     def worst_on(self, node: str) -> Iterator[Seat]:
         """Those on a machine who make room first, first."""
@@ -94,7 +94,7 @@ class Victims:
         return iter(sorted([self._seat[job] for job in here], reverse=True))
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._seat)
 
     def __contains__(self, job: int) -> bool:
         return job in self._seat

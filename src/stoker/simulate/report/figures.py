@@ -64,6 +64,8 @@ class Figures(Struct, kw_only=True, frozen=True):
     """Share of the GPUs in use until the end."""
     preemptions: float | None
     """Per job."""
+    resizes: float | None
+    """Stops per job after which it went on with another number of GPUs."""
     by_size: list[Group]
     by_user: list[Group]
     """By what they held, the largest first."""
@@ -124,6 +126,7 @@ def figures_of(run: Run, label: str | None = None) -> Figures:
     last = max((each.at for each in results), default=0.0)
     end = max((each.end for each in results), default=0.0)
     preemptions = sum(each.preemptions for each in results)
+    resizes = sum(each.resizes for each in results)
     jobs = times(results)
     everything = _group("", jobs) if jobs else None
     by_size = _groups((size_of(each.gpus) for each in results), jobs)
@@ -138,6 +141,7 @@ def figures_of(run: Run, label: str | None = None) -> Figures:
         busy=share_in_use(run, begin, last),
         busy_whole=share_in_use(run, begin, end),
         preemptions=preemptions / len(results) if results else None,
+        resizes=resizes / len(results) if results else None,
         by_size=sorted(by_size, key=lambda group: SIZES.index(group.name)),
         by_user=_groups((each.user for each in results), jobs),
         by_queue=_groups((each.queue for each in results), jobs),

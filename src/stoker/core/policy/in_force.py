@@ -1,0 +1,65 @@
+"""The policies that queues go by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf, log2
+
+from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
+from stoker.core.rest import Rest
+
+AUTO = "auto"
+"""A queue goes by `planner` from the moment at which one of its jobs reports epochs."""
+
+
+class InForce:
+    """What was chosen for each queue and what that comes to, worked out once."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+        self._found: dict[str, Policy] = {}
+        self._reluctance: float | None = None
+
+    def of(self, queue: str) -> Policy:
+        """What a queue goes by."""
+        found = self._found.get(queue)
+        if found is None:
+            found = self._found[queue] = self._look(queue)
+        return found
+
+    def _look(self, queue: str) -> Policy:
+        name, parameters = self._rest.policies.get(queue) or self._rest.policies.get("*", ("", {}))
+        if name == AUTO and queue not in self._rest.reporting:
+            return USUAL
+        return _named(name, parameters)
+
+    def gaps(self, queue: str) -> Gaps:
+        """Who may start there although somebody before cannot."""
+        defined = self._rest.queues.get(queue)
+        if defined is not None and defined.strict:
+            return Gaps.NOBODY
+        return self.of(queue).gaps
+
+    def ends_matter(self, queues: Iterable[str]) -> bool:
+        """Whether it counts for somebody who waits there when those are over who run."""
+        waiting = (Gaps.EASY, Gaps.CONSERVATIVE)
+        return any(self.gaps(queue) in waiting for queue in queues)
+
+    @property
+    def reluctance(self) -> float:
+        """So much further back everybody stands who stops for an equal, in doublings."""
+        if self._reluctance is None:
+            named = (_named(*each) for each in self._rest.policies.values())
+            steps = [log2(rules.hysteresis) for rules in named if rules.preempts]
+            self._reluctance = min(steps, default=inf)
+        return self._reluctance
+
+    def forget(self) -> None:
+        """Some queue goes by another policy from now on."""
+        self._found.clear()
+        self._reluctance = None
+
+
+def _named(name: str, parameters: dict[str, float]) -> Policy:
+    name = "planner" if name == AUTO else name
+    return policy(name, parameters) if name in POLICIES else USUAL

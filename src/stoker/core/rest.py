@@ -1,0 +1,83 @@
+"""What there is besides jobs and specs: machines, queues, policies, and what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.estimate import Families
+from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.usage import Had
+
+Among = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of devices by type."""
+
+
+class Away(Struct, frozen=True, omit_defaults=True):
+    """Since when a machine does not answer, and why."""
+
+    since: float
+    boot: float | None
+    """By the boot clock; None while nobody has tried to reach it."""
+    why: str
+
+
+class Rest(Struct, omit_defaults=True):
+    """What there is besides jobs and specs: small, and saved whole when it changed."""
+
+    next_id: int = 1
+    last_first: int = 0
+    """The newest submission: what people mean by `last`."""
+    last_count: int = 0
+    boot: str = ""
+    term: int = 0
+    nodes: dict[str, NodeFacts] = {}
+    drained: dict[str, str] = {}
+    """Reasons by `node/type:device`."""
+    strangers: dict[str, tuple[str, int]] = {}
+    queues: dict[str, QueueDefined] = {}
+    cleared: dict[str, float] = {}
+    """When the history of a front door was last wiped."""
+    remotes: dict[str, NodeAdded] = {}
+    """Machines over SSH."""
+    away: dict[str, Away] = {}
+    """Those of them that do not answer."""
+    closed: dict[str, str] = {}
+    """Machines that answer but take nothing new, and why."""
+    others: dict[str, tuple[int, int]] = {}
+    """What others use of a machine's cores and memory."""
+    strays: dict[str, tuple[tuple[int, int], ...]] = {}
+    """Attempts that were restarted elsewhere and may still run, by machine."""
+    families: Families = {}
+    """What was learned about kinds of training jobs, the one heard of last at the end."""
+    policies: dict[str, tuple[str, dict[str, float]]] = {}
+    """What each queue goes by, and with which parameters; `*`: those for whom nothing is said."""
+    policies_since: dict[str, float] = {}
+    """When that was last chosen for each, or given up for what all others go by."""
+    usage: dict[str, Had] = {}
+    """What users have had, where that counts."""
+    reporting: dict[str, None] = {}
+    """Queues of which some job has reported epochs."""
+
+
+def among(queue: QueueDefined) -> Among:
+    """The devices that a queue has, by type."""
+    types = dict.fromkeys(type for type, _, _ in queue.resources)
+    return tuple(
+        (each, tuple(name for type, name, _ in queue.resources if type == each)) for each in types
+    )
+
+
+def brought(queues: Iterable[QueueDefined], facts: NodeFacts) -> dict[str, tuple[DeviceFacts, ...]]:
+    """Devices of types that the machine itself knows nothing of. Equal names are one device."""
+    found: dict[str, dict[str, int]] = {}
+    for queue in queues:
+        for type, name, capacity in queue.resources:
+            if type not in facts.types:
+                found.setdefault(type, {}).setdefault(name, capacity)
+    return {
+        type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())
+        for type, devices in found.items()
+    }
