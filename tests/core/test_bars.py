@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from core.story import gpus, node
 from stoker.core.cluster import Cluster, Placement, Take
@@ -31,7 +32,7 @@ class Lab:
     def runs(
         self, job: int, request: Request, level: float, can_stop: bool = True, on: str = "m0"
     ) -> None:
-        at = Request(**{**_fields(request), "nodes": (on,)}) if on else request
+        at = replace(request, nodes=(on,)) if on else request
         placement = place(self.cluster, at)
         assert placement is not None
         self.cluster.take(placement)
@@ -47,10 +48,6 @@ class Lab:
     def on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> tuple[float, float]:
         self.bars.refresh()
         return self.bars.on(name, need, cores, memory)
-
-
-def _fields(request: Request) -> dict[str, object]:
-    return {name: getattr(request, name) for name in request.__struct_fields__}
 
 
 def test_the_last_who_has_to_stop_is_the_bar() -> None:
@@ -218,7 +215,9 @@ def agree(bars: Bars, names: list[str]) -> None:
     bars.refresh()
     ledger, victims = bars.ledger, bars.victims
     for need in NEEDS:
-        found = [(scratch(ledger, victims, bars.can_stop, name, need, 0, 0), name) for name in names]
+        found = [
+            (scratch(ledger, victims, bars.can_stop, name, need, 0, 0), name) for name in names
+        ]
         rows: list[Row] = [(last, name) for last, name in found if last is not None]
         assert list(bars.down(need)) == sorted(rows, reverse=True)
         for cores, memory in POOLS:
@@ -230,7 +229,9 @@ def agree(bars: Bars, names: list[str]) -> None:
 def something_happens(lab: Lab, random: Random, number: int) -> None:
     """One comes, ends or stands elsewhere, or a machine changes."""
     cluster, held = lab.cluster, lab.held
-    what = random.choice(["come", "come", "come", "end", "move", "move", "drain", "close", "others"])
+    what = random.choice(
+        ["come", "come", "come", "end", "move", "move", "drain", "close", "others"]
+    )
     name = random.choice(list(cluster.nodes))
     if what == "come" and place(cluster, request := random.choice(REQUESTS)) is not None:
         lab.runs(number, request, 0.0, can_stop=False, on="")

@@ -80,4 +80,6 @@ def test_they_are_what_a_plain_table_says(steps: list[tuple[str, int, float]]) -
             table = {each: max(at, moment) for each, at in table.items()}
         ahead = [(at, each) for each, at in table.items() if at < inf]
         assert moments.first() == min(ahead, default=None)
-        assert [moments.of(each) for each in range(5)] == [table.get(each, inf) for each in range(5)]
+        assert [moments.of(each) for each in range(5)] == [
+            table.get(each, inf) for each in range(5)
+        ]

@@ -112,8 +112,16 @@ class Pass:
             )
         else:
             self.gate = Gate(state.cluster, state.ends, self._passed, boot, kept)
-        self.news = News(state, kept)
-        self.walk = Walk(state.line, state.jobs, self._ways, self.news.fresh, self._near)
+        gate, news = self.gate, News(state, kept)
+
+        def near(group: Group) -> Enough | None:
+            among = news.among(group)
+            return _within(state, group, gate, among) if among is not None else None
+
+        def ways(group: Group) -> Enough:
+            return _within(state, group, gate, news.among(group))
+
+        self.news, self.walk = news, Walk(state.line, state.jobs, ways, news.fresh, near)
 
     def starts(self) -> Iterator[tuple[Job, Placement]]:
         """Who starts now, and where; the caller takes that before the next is asked for."""
@@ -145,13 +153,7 @@ class Pass:
         """All were looked at: from now on, only changes count, if nothing is reserved."""
         if self.gate.reservation is None and not isinstance(self.gate, Calendar):
             self.news.settle(self.kept)
-
-    def _ways(self, group: Group) -> Enough:
-        return _within(self.state, group, self.gate, self.news.among(group))
-
-    def _near(self, group: Group) -> Enough | None:
-        among = self.news.among(group)
-        return _within(self.state, group, self.gate, among) if among is not None else None
+        self.gate.passed = tuple  # no circle is left for the garbage collector
 
     def _passed(self) -> Iterator[Request]:
         """Those whom nobody behind them may delay."""

@@ -22,7 +22,7 @@ from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.policy.share import after_shortage
 from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped, stopped_early
-from stoker.core.standings import laid_down, look_whether_stoppable, took_up
+from stoker.core.standings import laid_down, look_whether_stoppable, look_who_may_displace, took_up
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.core.trials import look_whether_best, sweep_of
@@ -64,6 +64,8 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     if job.state is JobState.CONFIGURING:
         move(state, job, JobState.RUNNING)
     look_whether_stoppable(state, job, event.at)
+    if job.id in state.stoppable:
+        look_who_may_displace(state, job)
     state.touched.add(job.id)
     wake_dependents(state, job.id, event.at)
     return []

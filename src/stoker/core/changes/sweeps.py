@@ -29,7 +29,7 @@ def on_sweep_defined(state: State, event: e.SweepDefined) -> Wishes:
     rest.next_id = max(rest.next_id, sweep.id + 1)
     rest.last_first, rest.last_count = sweep.id, 1
     state.rest_changed = True
-    state.line.stirred = True  # it may run more at a time than before
+    state.line.stirred = state.line.all_anew = True  # it may run more at a time than before
     look_whether_over(state, sweep, event.at)
     return []
 
@@ -50,7 +50,7 @@ def on_sweep_changed(state: State, event: e.SweepChanged) -> Wishes:
         if sweep.note is None:
             sweep.forgiven = sweep.counts.get(FAILED, 0)
     state.touched_sweeps.add(sweep.id)
-    state.line.stirred = True
+    state.line.stirred = state.line.all_anew = True
     look_whether_over(state, sweep, event.at)
     return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, islice
 from math import inf, log2
 
@@ -83,7 +83,9 @@ def _on_several(room: Room, want: Want, at: float) -> list[Offer]:
         node = later.node(name)
         if node is None or fit(node, want.each) is not None:
             continue
-        chosen += _on(room, want, name, at)
+        if room.looked_at >= MOST_MACHINES:
+            break
+        chosen += _on(room, want, name, at, but={offer.job.id for offer in chosen})
         if machines_for(later, request) == request.machines:
             break
     if chosen and place(later, request) is not None:
@@ -100,7 +102,6 @@ def _candidates(room: Room, want: Want) -> Iterator[str]:
     for name in islice(filter(want.allows, names), MOST_EACH * want.request.machines):
         if room.looked_at >= MOST_MACHINES:
             return
-        room.looked_at += 1
         yield name
 
 
@@ -111,14 +112,17 @@ def _of_elastic(want: Want) -> list[str]:
     return [name for name in dict.fromkeys(part.node for part in parts) if want.allows(name)]
 
 
-def _on(room: Room, want: Want, name: str, at: float, whole: bool = True) -> list[Offer]:
+def _on(
+    room: Room, want: Want, name: str, at: float, whole: bool = True, but: Container[int] = ()
+) -> list[Offer]:
     """Who has to stop on a machine, entered in the ledger; nobody when not even all would do.
 
-    With `whole`, also those who give all they have.
+    With `whole`, also those who give all they have. `but`: those who are entered already.
     """
+    room.looked_at += 1
     here = _Here(room.later, want, name)
     for offer in _offers_on(want, name, at, whole):
-        if here.add(offer) and here.fits():
+        if offer.job.id not in but and here.add(offer) and here.fits():
             return here.needed()
     here.undo()
     return []

@@ -18,6 +18,7 @@ from stoker.core.policy import match
 from stoker.core.policy.match import Company
 from stoker.core.policy.paper import Paper, Seat, devices_of
 from stoker.core.policy.place import place
+from stoker.core.policy.room import is_there
 from stoker.core.request import GPU
 
 
@@ -116,7 +117,7 @@ def _join(paper: Paper, seat: Seat, host: Host) -> None:
     to = host.seat.to
     assert to is not None
     assert seat.request.gpus is not None
-    if _together(seat, host):
+    if seat.home is not None and _together(seat, host) and is_there(paper.free, seat.home):
         seat.to = seat.home
     else:
         ask = replace(seat.request.gpus, only=tuple(to.names(GPU)), idle=False)

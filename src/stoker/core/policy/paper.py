@@ -204,7 +204,9 @@ class Paper:
             request = self._alone[seat.request, model] = _alone_on(seat.request, model)
         if request in self._full:
             return None
-        spot = place(self.still, request) or place(self.free, request)
+        spot = place(self.still, request)
+        if spot is None or not is_there(self.free, spot):  # some of it may be reserved
+            spot = place(self.free, request)
         if spot is None:
             self._full.add(request)  # during a pass, there is never more room than before
         return spot

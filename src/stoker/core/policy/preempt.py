@@ -43,18 +43,11 @@ def make_room(
     4. Elastic jobs that were dealt more in the last round are asked when there is room for it.
     5. Where there are no such rounds, and nobody waits, they may grow into what is free.
     """
-    withdrawn = [job for job in state.leaving.values() if _for_nobody(state, job)]
-    for job in withdrawn:
-        yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
-        state.victims.stir(job.id)
-    if withdrawn:
-        room.look()
+    yield from _withdrawn(state, room, at)
     for job in _crowded(state):
         yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
     later, blocked = room.later, _Blocked(state, boot)
     heads, looked = _heads(state, room), 0
-    counting: set[JobClass] = set()
-    """Classes of which somebody counts on room that others may take."""
     for seat, found, id in _while_any_hope(state, heads):
         if looked == LOOK_AT or room.looked_at >= MOST_MACHINES:
             break
@@ -69,7 +62,6 @@ def make_room(
         request = state.request(head, found)
         if room.has_spare(id, request):
             state.line.renew(found)  # others may take it
-            counting.add(found)
             continue
         there, in_vain = room.find(seat, request), False
         if there is None:
@@ -77,30 +69,41 @@ def make_room(
             in_vain = bool(chosen) and not blocked.let(later, request, head, chosen)
             if in_vain:
                 undo(later, chosen)
-                chosen = []
-            if chosen:
+            elif chosen:
                 room.asking.add(id)
-            for offer in chosen:
-                gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
-                yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
-            there = place(later, request) if chosen else None
+                yield from _asked(chosen, head, at, boot)
+                there = place(later, request)
         if there is not None:
             room.promise(seat, id, there)
             heads.forget()
             state.line.renew(found)
-            if id not in state.promises:
-                counting.add(found)
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
             # Of those who ask for several machines, one that changes may do with others as before.
-            sure = not in_vain and found not in counting and request.machines == 1
+            sure = not in_vain and found not in room.counting and request.machines == 1
             if sure and room.looked_at < MOST_MACHINES:
                 state.line.looked_at(found)
     else:
         state.line.all_anew = False
     state.bars.anew.clear()
     yield from _growing(state, room, at, boot)
+
+
+def _withdrawn(state: State, room: Room, at: float) -> Iterator[StopWithdrawn]:
+    """Whoever was asked in vain goes on."""
+    found = [job for job in state.leaving.values() if _for_nobody(state, job)]
+    for job in found:
+        yield StopWithdrawn(at=at, job=job.id, attempt=job.attempt)
+        state.victims.stir(job.id)
+    if found:
+        room.look()
+
+
+def _asked(offers: list[Offer], head: Job, at: float, boot: float) -> Iterator[StopAsked]:
+    for offer in offers:
+        gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
+        yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
 
 
 def _growing(state: State, room: Room, at: float, boot: float) -> Iterator[StopAsked]:

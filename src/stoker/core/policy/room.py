@@ -12,6 +12,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.bars import NOBODY, Bar, Bars, Row, need_of
 from stoker.core.policy.ground import is_coarse, is_plain
+from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import could_hold, fit, place
 from stoker.core.policy.place import room as most_on
 from stoker.core.policy.shelf import Place
@@ -33,6 +34,8 @@ class Room:
         self.later: Shadow
         self.asking: set[int] = set()
         """Those for whose sake somebody was asked."""
+        self.counting: set[JobClass] = set()
+        """Classes of which somebody counts on room that nobody keeps for it."""
         self._bar: dict[int, Bar] = {}
         self._new_bar: dict[int, Bar] = {}
         self._spare: dict[str, int] | None = None
@@ -41,9 +44,9 @@ class Room:
 
     def look(self) -> None:
         """Work out what is free later, and for whom it is kept."""
-        state = self.state
+        state, jobs = self.state, self.state.jobs
         self.later = state.cluster.shadow()
-        self._bars = Bars(self.later, state.victims, self._can_stop)
+        self._bars = Bars(self.later, state.victims, lambda job: can_be_asked(jobs[job]))
         for job in state.leaving.values():
             if is_stopping(job) and job.placement is not None:
                 self.later.release(job.placement)
@@ -93,6 +96,8 @@ class Room:
         if head in self.asking:
             self.state.promises[head] = placement
             insort(self.kept, (seat, head, placement))
+        else:
+            self.counting.add(self.state.line.where[head])
 
     def has_spare(self, head: int, request: Request) -> bool:
         """Whether others make room for one more than they were asked for.
@@ -109,6 +114,7 @@ class Room:
         _, name = min(enough)
         spare[name] -= amount
         self._counted.append((name, request))
+        self.counting.add(self.state.line.where[head])
         return True
 
     def _spares(self) -> dict[str, int]:
@@ -230,9 +236,6 @@ class Room:
             self._new_bar.clear()
             self.state.bars.refresh()
             self._bars.refresh()
-
-    def _can_stop(self, id: int) -> bool:
-        return can_be_asked(self.state.jobs[id])
 
 
 WHOLE = Request(gpus=GpuAsk(0))
