@@ -100,7 +100,7 @@ def test_whole_gpus_are_those_that_nobody_else_is_on() -> None:
     [
         (gpus(2), 2000), (gpus(0.3), 250), (gpus(1.6), 1500), (Request(cpus=4000), 0), (None, 0),
         (gpus(1, beside=True, memory=900), 0), (Request(GpuAsk(1000), exclusive=True), 0),
-        (Request(GpuAsk(3000), machines=2), 3000),
+        (Request(GpuAsk(3000), machines=2), 3001),
     ],
 )  # fmt: skip
 def test_what_must_be_left_at_least(request_: Request | None, need: int) -> None:

@@ -22,12 +22,16 @@ Bar = tuple[float, float]
 """Minus the priority, and where its policy puts the last who would have to stop."""
 NOBODY: Bar = (-inf, -inf)
 """Nobody gets over this."""
+ANYBODY: Bar = (inf, inf)
+"""There is room already."""
 Row = tuple[Seat, str]
 """Where the last stands who would have to stop, and on which machine."""
 Steps = list[tuple[int, int, int, Seat]]
 """What is left of GPUs, cores and memory if this one stops, and all who stand further back."""
 FINE = THOUSAND // 4
 """Amounts are told apart in quarters of a GPU."""
+GANG = 1
+"""What is added to a need if several machines are asked for: others may be free already."""
 MOST_AMOUNTS = 64
 """Of so many amounts the order is kept."""
 
@@ -37,7 +41,7 @@ def need_of(request: Request | None) -> int:
     ask = request.gpus if request is not None else None
     if request is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
         return 0
-    return ask.amount // FINE * FINE
+    return ask.amount // FINE * FINE + (GANG if request.machines > 1 else 0)
 
 
 class Bars:
@@ -75,6 +79,7 @@ class Bars:
 
     def down(self, need: int) -> Iterator[Row]:
         """Machines, the highest bar first. Nothing may change meanwhile."""
+        need -= need % FINE
         table = self._tables.get(need)
         if table is None:
             if len(self._tables) >= MOST_AMOUNTS:

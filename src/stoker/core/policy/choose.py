@@ -38,8 +38,9 @@ class Want:
         self.state, self.request, self.urgency = state, request, found.priority
         self.each = replace(request, machines=1) if request.machines > 1 else request
         """What it asks one machine for."""
-        self.anew = found.anew or state.line.all_anew
-        """Whether all machines are to be looked at, or only those that have changed."""
+        self.anew = found.anew or state.line.all_anew or request.machines > 1
+        """Whether all machines are to be looked at, or only those that have changed. A machine
+        that has may do for a gang, with others as before."""
         rules = state.policy(found.queue)
         self.least = level + log2(rules.hysteresis) if rules.preempts else inf
         """Of equals, only those stop for it who stand further back than this."""

@@ -248,13 +248,15 @@ class ReadyLine:
 
     def handicap(self, user: str, by: float) -> None:
         """All that a user has waiting stands so much further back from now on."""
+        forward = by < self.handicaps.get(user, 0.0)
         self.handicaps[user] = by
         for found in self.users.get(user, {}).values():
             self._first = None
             self._unshelve(found)
             found.handicap = self._weighed(found, by)
             self._shelve(found)
-            self.renew(found)
+            if forward:
+                self.renew(found)
 
     def _weighed(self, found: JobClass, by: float) -> float:
         return by * self.weights.get(found.queue, 1.0)

@@ -80,8 +80,7 @@ def make_room(
         else:
             blocked.add(found, seat, request)
             heads.given_up.add(found)
-            # Of those who ask for several machines, one that changes may do with others as before.
-            sure = not in_vain and found not in room.counting and request.machines == 1
+            sure = not in_vain and found not in room.counting
             if sure and room.looked_at < MOST_MACHINES:
                 state.line.looked_at(found)
     else:

@@ -10,13 +10,24 @@ from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
-from stoker.core.policy.bars import NOBODY, Bar, Bars, Row, need_of
+from stoker.core.policy.bars import (
+    ANYBODY,
+    FINE,
+    GANG,
+    NOBODY,
+    Bar,
+    Bars,
+    Row,
+    left_on,
+    most_of,
+    need_of,
+)
 from stoker.core.policy.ground import is_coarse, is_plain
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import could_hold, fit, place
 from stoker.core.policy.place import room as most_on
 from stoker.core.policy.shelf import Place
-from stoker.core.request import GpuAsk, Request
+from stoker.core.request import GPU, GpuAsk, Request
 from stoker.core.state import State
 
 
@@ -196,6 +207,11 @@ class Room:
         return found
 
     def _on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> Bar:
+        if need % FINE == GANG:
+            need -= GANG
+            node = self.later.node(name)
+            if node is not None and most_of(left_on(node, GPU).values()) >= need:
+                return ANYBODY
         bars = self._bars if name in self.later.nodes else self.state.bars
         return bars.on(name, need, cores, memory)
 
