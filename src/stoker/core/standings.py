@@ -49,7 +49,7 @@ def _be_fair(state: State, at: float) -> None:
 
 def readmit(state: State, queue: str | None, at: float) -> None:
     """Something else counts in a queue, or in all of them: all who wait there stand anew."""
-    state.line.all_anew = True
+    state.line.renew_all()
     for id in list(state.line.where):
         if queue is None or state.specs[state.jobs[id].spec].queue == queue:
             admit(state, state.jobs[id], at)

@@ -29,7 +29,8 @@ def on_sweep_defined(state: State, event: e.SweepDefined) -> Wishes:
     rest.next_id = max(rest.next_id, sweep.id + 1)
     rest.last_first, rest.last_count = sweep.id, 1
     state.rest_changed = True
-    state.line.stirred = state.line.all_anew = True  # it may run more at a time than before
+    state.line.stirred = True  # it may run more at a time than before
+    state.line.renew_all()
     look_whether_over(state, sweep, event.at)
     return []
 
@@ -50,7 +51,8 @@ def on_sweep_changed(state: State, event: e.SweepChanged) -> Wishes:
         if sweep.note is None:
             sweep.forgiven = sweep.counts.get(FAILED, 0)
     state.touched_sweeps.add(sweep.id)
-    state.line.stirred = state.line.all_anew = True
+    state.line.stirred = True
+    state.line.renew_all()
     look_whether_over(state, sweep, event.at)
     return []
 

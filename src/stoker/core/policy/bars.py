@@ -37,11 +37,18 @@ MOST_AMOUNTS = 64
 
 
 def need_of(request: Request | None) -> int:
-    """What must be left of a machine's GPUs at least for (a part of) this."""
-    ask = request.gpus if request is not None else None
-    if request is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
+    """What must be left of a machine's GPUs at least for (a part of) this, in steps."""
+    if request is None:
         return 0
-    return ask.amount // FINE * FINE + (GANG if request.machines > 1 else 0)
+    return exactly(request) // FINE * FINE + (GANG if request.machines > 1 else 0)
+
+
+def exactly(request: Request) -> int:
+    """The same, to the thousandth."""
+    ask = request.gpus
+    if ask is None or ask.beside or ask.share is not None or request.exclusive:
+        return 0
+    return ask.amount
 
 
 class Bars:

@@ -202,6 +202,11 @@ class ReadyLine:
             found.anew = True
             self.anew.put(found.need, found.place, found)
 
+    def renew_all(self) -> None:
+        """Something else counts for everybody."""
+        for found in self.classes.values():
+            self.renew(found)
+
     def looked_at(self, found: JobClass) -> None:
         """Nobody can make room for this class, unless something changes."""
         if found.anew:

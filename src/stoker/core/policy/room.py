@@ -13,11 +13,11 @@ from stoker.core.policy import elastic
 from stoker.core.policy.bars import (
     ANYBODY,
     FINE,
-    GANG,
     NOBODY,
     Bar,
     Bars,
     Row,
+    exactly,
     left_on,
     most_of,
     need_of,
@@ -202,16 +202,20 @@ class Room:
         self._refresh()
         found = self._new_bar.get(need)
         if found is None:
-            found = max([self._on(name, need) for name in anew], default=NOBODY)
+            base = need - need % FINE
+            on = self._on if base == need else self._for_a_gang
+            found = max([on(name, base) for name in anew], default=NOBODY)
             self._new_bar[need] = found
         return found
 
+    def _for_a_gang(self, name: str, need: int) -> Bar:
+        """The bar of a machine for a part of a gang; it may be free already."""
+        node = self.later.node(name)
+        if node is not None and most_of(left_on(node, GPU).values()) >= need:
+            return ANYBODY
+        return self._on(name, need)
+
     def _on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> Bar:
-        if need % FINE == GANG:
-            need -= GANG
-            node = self.later.node(name)
-            if node is not None and most_of(left_on(node, GPU).values()) >= need:
-                return ANYBODY
         bars = self._bars if name in self.later.nodes else self.state.bars
         return bars.on(name, need, cores, memory)
 
@@ -223,20 +227,20 @@ class Room:
     def machines(self, request: Request, above: Bar, all: bool) -> Iterator[str]:
         """Machines with a higher bar than this, the highest first; all, or those that changed."""
         self._refresh()
-        need, cores, memory = need_of(request), request.cpus, request.memory
+        gpus, cores, memory = exactly(request), request.cpus, request.memory
         anew = self.state.bars.anew
         if not all and len(anew) <= MOST_ANEW:
-            bars = [(self._on(name, need, cores, memory), name) for name in anew]
+            bars = [(self._on(name, gpus, cores, memory), name) for name in anew]
             yield from [name for bar, name in sorted(bars, reverse=True) if bar > above]
             return
         highest: list[str] = []
-        for last, name in self._down(need):
+        for last, name in self._down(need_of(request)):
             if last[:2] <= above or len(highest) == MOST_ROWS:
                 break
             highest.append(name)
-        plain = not (cores or memory)
+        coarse = not (gpus % FINE or cores or memory)
         for name in highest:
-            if plain or self._on(name, need, cores, memory) > above:
+            if coarse or self._on(name, gpus, cores, memory) > above:
                 yield name
 
     def _down(self, need: int) -> Iterator[Row]:
