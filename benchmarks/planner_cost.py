@@ -34,8 +34,10 @@ SIZES = ((1_000, 10_000), (10_000, 100_000), (100_000, 1_000_000))
 EVENTS = 2000
 SECONDS = 60.0
 """At most so long for the events of one point, however few that gives."""
-WARM = 100
-"""So many events before the first that counts: memory is asked for, code is looked up."""
+WARM, WARM_SECONDS = 4, 120.0
+"""Before the first event that counts, one for every so many machines, but no longer than this. A
+lab is built in one go, and where its jobs stand has not been asked for an hour; a daemon asks all
+the time, so it takes some events until this one is like any other."""
 GPUS, CORES, RAM = 8, 128_000, 1_048_576
 STEADY = ", steady"
 """Jobs that are never asked to make room."""
@@ -99,8 +101,11 @@ def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
     built = time.perf_counter() - begin
     gc.collect()
     gc.freeze()  # what waits is not garbage; a daemon does the same
-    for _ in range(WARM):
+    deadline = time.perf_counter() + WARM_SECONDS
+    for _ in range(max(nodes // WARM, 100)):
         lab.event()
+        if time.perf_counter() > deadline:
+            break
     lab.started = lab.stopped = 0
     samples: list[float] = []
     deadline = time.perf_counter() + SECONDS
