@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from core.story import gpus, node
-from stoker.core.cluster import Cluster, Placement, Take
+from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.policy.bars import NOBODY, Bars, Row, most_of, need_of
 from stoker.core.policy.place import place, room
 from stoker.core.policy.victims import Seat, Victims
@@ -153,6 +153,13 @@ def test_what_shares_a_gpu_by_now_gives_no_more_than_the_whole_of_it() -> None:
         lab.cluster.release(held)
         lab.cluster.take(Placement("m0", (Take("gpu", gpu.device, 1, 9000),)))
     assert lab.on("m0", 2000) == (0, 1.0)
+
+
+def test_a_device_that_counts_as_several_gpus_is_given_back_whole() -> None:
+    lab = Lab(0)
+    lab.cluster.join(NodeFacts("big", {"gpu": (DeviceFacts("0", capacity=4000),)}), ())
+    lab.runs(1, gpus(4), 9.0, on="big")
+    assert lab.on("big", 3000) == (0, 9.0)
 
 
 def test_what_is_known_of_a_machine_is_forgotten_when_it_changes() -> None:

@@ -115,7 +115,8 @@ class Bars:
             for take in here[seat[3]]:
                 if take.type == GPU:
                     if take.device in left:  # it may share by now what it had for itself
-                        left[take.device] = min(left[take.device] + take.amount, THOUSAND)
+                        most = node.by_name[GPU, take.device].facts.capacity
+                        left[take.device] = min(left[take.device] + take.amount, most)
                 elif take.type == CPU:
                     cores += take.amount
                 elif take.type == MEMORY:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stoker.core.cluster import Cluster, Placement, Shadow, Take
 from stoker.core.job import Job
 from stoker.core.policy import elastic
-from stoker.core.policy.bars import left_on, most_of
+from stoker.core.policy.bars import exactly, left_on, most_of
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import fit, machines_for, place, wants
 from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
@@ -44,12 +44,10 @@ class Want:
         rules = state.policy(found.queue)
         self.least = level + log2(rules.hysteresis) if rules.preempts else inf
         """Of equals, only those stop for it who stand further back than this."""
-        ask = request.gpus
-        plain = ask is not None and not ask.beside and ask.share is None and not request.exclusive
         self.needed = dict(wants(request))
         """How much of each type a machine must have at least."""
         if request.gpu_amount:
-            self.needed[GPU] = ask.amount if ask is not None and plain else 0
+            self.needed[GPU] = exactly(request)
 
     def allows(self, name: str) -> bool:
         """Whether a machine will do."""

@@ -30,6 +30,15 @@ from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, GpuAsk, Request
 from stoker.core.state import State
 
+WHOLE = Request(gpus=GpuAsk(0))
+"""The shape of requests for GPUs and nothing else."""
+MOST_ANEW = 64
+"""If more machines than these have changed, all are looked at."""
+MOST_ROWS = 64
+"""So many machines are looked at for cores and memory, too, the highest bar first."""
+MOST_MACHINES = 32
+"""On so many machines it is thought of in one cycle who could stop, for all who wait."""
+
 
 class Room:
     """The ledger as it will be when all who were asked have stopped, and for whom it is kept."""
@@ -256,16 +265,6 @@ class Room:
             self._new_bar.clear()
             self.state.bars.refresh()
             self._bars.refresh()
-
-
-WHOLE = Request(gpus=GpuAsk(0))
-"""The shape of requests for GPUs and nothing else."""
-MOST_ANEW = 64
-"""If more machines than these have changed, all are looked at."""
-MOST_ROWS = 64
-"""So many machines are looked at for cores and memory, too, the highest bar first."""
-MOST_MACHINES = 32
-"""On so many machines it is thought of in one cycle who could stop, for all who wait."""
 
 
 def _is_simple(request: Request) -> bool:
