@@ -35,7 +35,7 @@ def plan(state: State, at: float, boot: float) -> Iterator[AttemptPlanned]:
             if ahead is not None and not ahead.over_in_time(boot, state.spec(job).limit):
                 placement = place(ahead.beside(state.cluster), request)
                 if placement is not None:
-                    ahead.shadow.take(placement)
+                    ahead.take(placement)
         if placement is None:
             done.add(found)
             if _is_strict(state, job):

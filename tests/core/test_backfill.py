@@ -1,11 +1,15 @@
 """Small jobs in the gaps, and never at the cost of the one at the head."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.cycle import after_requests
 from stoker.core.plan import plan
 from stoker.core.policy.backfill import GRACE
 
@@ -26,6 +30,32 @@ def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
     long, short = story.submit(), story.submit(limit=60)
     assert story.plan()[1:] == [short]
     assert story.is_(long) == "PENDING"
+
+
+@pytest.mark.parametrize(
+    ("leaves", "more"),
+    [(e.JobCancelled, {}), (e.JobHeld, {}), (e.JobMoved, {"priority": -1, "rank": 0})],
+)
+@pytest.mark.parametrize("policy", ["fifo", "backfill"])
+def test_who_waits_behind_the_head_goes_when_that_leaves_its_place(
+    policy: str, leaves: type[e.Event], more: dict[str, Any]
+):
+    story = Story(gpus=2)
+    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy, parameters={}))
+    first = story.submit()
+    head, behind = story.submit(gpus(2)), story.submit()
+    assert starts(story) == [first]
+    story.fact(leaves, head, **more)
+    assert starts(story) == [behind]
+
+
+def starts(story: Story) -> list[int]:
+    """Who starts in one turn, if there is anything to plan at all."""
+    found = []
+    for fact in after_requests(story.state, story.now, story.boot):
+        story.tell(fact)
+        found += [fact.job] if isinstance(fact, e.AttemptPlanned) else []
+    return found
 
 
 def test_the_grace_counts():

@@ -40,13 +40,17 @@ class Lab:
         if can_stop:
             self.victims.put(job, placement, 0, level, float(job), inf)
 
+    def refresh(self) -> None:
+        self.bars.refresh(self.victims.moved)
+        self.victims.moved.clear()
+
     def down(self, need: int) -> list[tuple[int, str]]:
         """Whom each machine's bar is, the highest first."""
-        self.bars.refresh()
+        self.refresh()
         return [(last[3], name) for last, name in self.bars.down(need)]
 
     def on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> tuple[float, float]:
-        self.bars.refresh()
+        self.refresh()
         return self.bars.on(name, need, cores, memory)
 
 
@@ -219,7 +223,7 @@ def scratch(
 
 def agree(bars: Bars, names: list[str]) -> None:
     """The bars of these machines are what comes out from scratch."""
-    bars.refresh()
+    bars.refresh([name for name in bars.victims.moved if name in names])
     ledger, victims = bars.ledger, bars.victims
     for need in NEEDS:
         found = [

@@ -19,6 +19,8 @@ from stoker.core.policy import choose as choosing
 from stoker.core.policy import preempt
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.heads import Heads, HopefulHeads
+from stoker.core.policy.later import Later, is_stopping
+from stoker.core.policy.room import Room
 from stoker.core.request import GpuAsk, Request
 
 POLICIES: list[tuple[str, dict[str, float]]] = [
@@ -223,6 +225,36 @@ def test_nobody_is_overlooked_whatever_comes(seed: int) -> None:
             course.turn()
             if not course.state.leaving and course.random.random() < 0.5:
                 assert course.overlooked() == []
+
+
+@settings(
+    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(seed=st.integers(0, 2**32))
+def test_the_ledger_that_is_kept_is_the_one_that_comes_out_from_scratch(seed: int) -> None:
+    course = Course(seed)
+    for _ in range(40):
+        course.step()
+        course.turn()
+        kept = Room(course.state)
+        kept.bar(1000)
+        state, promises = course.state, [placement for _, _, placement in kept.kept]
+        scratch = Later(state.cluster, state.victims, state.later.bars.can_stop)
+        for job in state.leaving.values():
+            if job.placement is not None and is_stopping(job):
+                scratch.release(job.placement)
+        for placement in promises:
+            scratch.take(placement)
+        scratch.bars.refresh()
+        assert state.later.nodes.keys() >= scratch.nodes.keys()
+        for name, mine in state.later.nodes.items():
+            there = scratch.node(name)
+            assert there is not None
+            assert mine.standing == there.standing
+        for need in (250, 1000, 4000, 8000):
+            rows = [row for row in state.later.bars.down(need) if row[1] in scratch.nodes]
+            assert rows == list(scratch.bars.down(need))
 
 
 # -- by hand --------------------------------------------------------------------------------

@@ -203,6 +203,22 @@ def limits(jobs: list[Load], extra: list[int]) -> list[Load]:
     ]  # fmt: skip
 
 
+class Restless(Replay):
+    """Plans in every turn, whether or not there is a reason to."""
+
+    def _turn(self, wishes: list[object]) -> None:
+        self.state.line.stirred = True
+        super()._turn(wishes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOADS, st.sampled_from(["fifo", "skip", "backfill", "sjf", "srsf", "planner"]))
+def test_to_plan_more_often_changes_nothing(jobs: list[Load], name: str) -> None:
+    nodes = machines("2x4")
+    found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
+    assert found[0].results == found[1].results
+
+
 class Reserved(Watched):
     """Whoever is at the head starts by the time that was reserved for it."""
 

@@ -12,6 +12,8 @@ from stoker.core.dependency import Dependency, Other, Standing, standing
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.rank import rank
+from stoker.core.policy.shelf import Place
+from stoker.core.policy.victims import Seat
 from stoker.core.state import State
 
 
@@ -28,19 +30,34 @@ def admit(state: State, job: Job, now: float) -> None:
 
 
 def line_up(state: State, job: Job, now: float) -> None:
-    """Put one job where it belongs in the line, or take it out."""
-    state.line.remove(job)
+    """Put one job where it belongs in the line, or take it out.
+
+    Nothing is to be planned for one behind its like: if they have no room, nor has it.
+    """
+    step_out(state, job)
     state.doomed.discard(job.id)
     if job.state is not JobState.PENDING:
         return
     if not _ready(state, job, now):
         return
     level, until, _ = rank(state.known(job), now)
-    state.line.add(job, state.key(job), level)
+    first = state.line.add(job, state.key(job), level)
+    if first or state.elastic or may_displace(state, state.line.seat(job), state.victims.worst()):
+        state.line.stirred = True
     ask = state.specs[job.spec].request.gpus
     if ask is not None and ask.most is not None:
         state.flexible[job.id] = None
     state.drift.put(job.id, until)
+
+
+def step_out(state: State, job: Job) -> None:
+    """One that waited leaves the line: those behind it may go now."""
+    state.line.stirred |= state.line.remove(job)
+
+
+def may_displace(state: State, seat: Place, other: Seat | None) -> bool:
+    """Whether one who runs stands so far behind this place that it may have to make room."""
+    return other is not None and (seat[0], seat[1] + state.policies.reluctance) < other[:2]
 
 
 def _ready(state: State, job: Job, now: float) -> bool:

@@ -162,7 +162,7 @@ Standing = tuple[bool, tuple[tuple[int, ...], ...]]
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "choices", "closed", "name", "number", "rooms", "types")
+    __slots__ = ("by_name", "choices", "closed", "name", "number", "rooms", "since", "types")
 
     def __init__(self, name: str, number: int = 0) -> None:
         self.name = name
@@ -174,6 +174,8 @@ class Node:
         self.by_name: dict[tuple[str, str], Device] = {}
         self.choices: dict[object, list[Device]] = {}
         """Devices that suit a kind of request, in order: they change only with the machine."""
+        self.since = 0
+        """Which of all changes in the ledger was its last one."""
         self.rooms: dict[Request, tuple[int, ...] | None] = {}
         """The most that requests of a shape could ask for now."""
 
@@ -323,6 +325,7 @@ class Cluster:
         self.shifted: dict[str, None] = {}
         """Machines that stand otherwise than when it was last worked out who makes room there."""
         self._many = False
+        self._changes = 0
 
     @property
     def true(self) -> Cluster:
@@ -362,6 +365,8 @@ class Cluster:
         """A node stands otherwise than before."""
         self._stale[name] = self.unseen[name] = self.grown[name] = self.shifted[name] = None
         if (node := self.nodes.get(name)) is not None:
+            self._changes += 1
+            node.since = self._changes
             node.rooms.clear()
 
     def _shelve_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from math import inf
 
 from stoker.core.cluster import Placement
@@ -10,6 +11,7 @@ from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.policy.assign import assign, rules_of
 from stoker.core.policy.backfill import LONGEST, Gate
+from stoker.core.policy.bars import GANG, left_on, most_of
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.heads import Heads
 from stoker.core.policy.order import LONG_AGO, Group, JobClass, Walk
@@ -19,7 +21,7 @@ from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
 from stoker.core.policy.shelf import Amounts, Enough, Place
 from stoker.core.policy.ways import ways
-from stoker.core.request import Request
+from stoker.core.request import GPU, Request
 from stoker.core.state import State
 
 MOST_FRESH = 64
@@ -115,13 +117,19 @@ class Pass:
         gate, news = self.gate, News(state, kept)
 
         def near(group: Group) -> Enough | None:
+            if group.least > news.most[group.queue]:
+                return _nothing
             among = news.among(group)
             return _within(state, group, gate, among) if among is not None else None
 
         def ways(group: Group) -> Enough:
             return _within(state, group, gate, news.among(group))
 
-        self.news, self.walk = news, Walk(state.line, state.jobs, ways, news.fresh, near)
+        def no_news(group: Group) -> bool:
+            return news.most[group.queue] < 0 and news.among(group) is not None
+
+        self.news = news
+        self.walk = Walk(state.line, state.jobs, ways, news.fresh, near, no_news)
 
     def starts(self) -> Iterator[tuple[Job, Placement]]:
         """Who starts now, and where; the caller takes that before the next is asked for."""
@@ -173,26 +181,14 @@ class News:
         self.fresh = list(line.fresh.values()) if self.known else []
         line.settled = False  # unless this pass comes to its end
         self._nodes = _nodes_of(kept)
-        self._plain: dict[str, bool] = {}
+        self.most = _Most(state, self.known)
 
     def among(self, group: Group) -> Iterable[str] | None:
         """The machines on which alone jobs of a group may have room; None: any."""
-        if not self.known:
-            return None
-        plain = self._plain.get(group.queue)
-        if plain is None:
-            plain = self._plain[group.queue] = self._is_plain(group.queue)
         ask = group.shape.gpus
-        if not plain or (ask is not None and ask.most is not None):
+        if self.most[group.queue] == inf or (ask is not None and ask.most is not None):
             return None  # how many an elastic job may have depends on others
         return self.state.cluster.grown
-
-    def _is_plain(self, name: str) -> bool:
-        """Whether machines alone decide who starts in a queue."""
-        if self.state.gaps(name) not in (Gaps.ANYBODY, Gaps.OVERDUE):
-            return False
-        queue = self.state.rest.queues.get(name)
-        return queue is None or (queue.max_running is None and queue.max_gpus is None)
 
     def settle(self, kept: Kept) -> None:
         """Everybody was looked at, and there was no room but what is kept for somebody."""
@@ -201,6 +197,31 @@ class News:
         state.cluster.grown.update(self._nodes | _nodes_of(kept))
         state.line.fresh.clear()
         state.line.settled = True
+
+
+class _Most(dict[str, float]):
+    """What one who waits in a queue may need at most of a machine's GPUs; inf: anything."""
+
+    def __init__(self, state: State, known: bool) -> None:
+        self.state, self.known = state, known
+
+    def __missing__(self, queue: str) -> float:
+        found = self[queue] = self._there if self.known and self._is_plain(queue) else inf
+        return found
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether machines alone decide who starts in a queue."""
+        if self.state.gaps(name) not in (Gaps.ANYBODY, Gaps.OVERDUE):
+            return False
+        queue = self.state.rest.queues.get(name)
+        return queue is None or (queue.max_running is None and queue.max_gpus is None)
+
+    @cached_property
+    def _there(self) -> float:
+        cluster = self.state.cluster
+        nodes = (cluster.nodes.get(name) for name in cluster.grown)
+        left = [most_of(left_on(node, GPU).values()) for node in nodes if node is not None]
+        return max(left) + GANG if left else -1
 
 
 def _nodes_of(kept: Kept) -> dict[str, None]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.admission import admit, line_up
+from stoker.core.admission import admit, line_up, may_displace
 from stoker.core.job import Job
 from stoker.core.policy.order import LONG_AGO
 from stoker.core.policy.rank import gpus_of, rank
 from stoker.core.policy.share import can_stop
-from stoker.core.policy.shelf import Place
-from stoker.core.policy.victims import Seat
 from stoker.core.state import State
 from stoker.core.usage import EVERY
 
@@ -32,7 +30,7 @@ def refresh(state: State, at: float) -> None:
             line_up(state, job, at)
             seat, worst = state.line.seat(job), state.victims.worst()
             late = seat[1] <= LONG_AGO
-            state.line.stirred = stirred or late or _may_displace(state, seat, worst)
+            state.line.stirred = stirred or late or may_displace(state, seat, worst)
         elif id in state.stoppable:
             stand_anew(state, job, at)
             look_who_may_displace(state, job)
@@ -82,7 +80,7 @@ def stand_anew(state: State, job: Job, at: float) -> None:
 def look_who_may_displace(state: State, job: Job) -> None:
     """A running job stands elsewhere: somebody may want its devices now."""
     first = state.line.earliest()
-    if first is not None and _may_displace(state, first, state.victims.seat(job.id)):
+    if first is not None and may_displace(state, first, state.victims.seat(job.id)):
         state.victims.stir(job.id)
         state.line.stirred = True
 
@@ -90,12 +88,7 @@ def look_who_may_displace(state: State, job: Job) -> None:
 def anybody_may_displace(state: State) -> bool:
     """Whether somebody who waits may get what one of those has who run."""
     first = state.line.earliest()
-    return first is not None and _may_displace(state, first, state.victims.worst())
-
-
-def _may_displace(state: State, seat: Place, other: Seat | None) -> bool:
-    """Whether one who runs stands so far behind this place that it may have to make room."""
-    return other is not None and (seat[0], seat[1] + state.policies.reluctance) < other[:2]
+    return first is not None and may_displace(state, first, state.victims.worst())
 
 
 def took_up(state: State, job: Job) -> None:

@@ -19,6 +19,7 @@ from stoker.core.policy.bars import Bars
 from stoker.core.policy.ends import Ends
 from stoker.core.policy.ground import note
 from stoker.core.policy.in_force import InForce
+from stoker.core.policy.later import Later, can_be_asked
 from stoker.core.policy.order import JobClass, Key, ReadyLine
 from stoker.core.policy.rank import Known
 from stoker.core.policy.share import reserved
@@ -64,6 +65,7 @@ class State:
         self.victims = Victims()
         """The same by who makes room first; each stands at least as far back as it should."""
         self.bars = Bars(self.cluster, self.victims)
+        self.later = Later(self.cluster, self.victims, lambda job: can_be_asked(self.jobs[job]))
         self.leaving: dict[int, Job] = {}
         """Those who were asked to stop, or are being ended: what they hold is free before long."""
         self.promises: dict[int, Placement] = {}

@@ -106,6 +106,7 @@ def _changed(
     state: State, event: e.QueueDefined | e.QueueDeleted, before: e.QueueDefined | None
 ) -> None:
     """A queue may have brought devices along, or taken them with it."""
+    state.policies.forget()
     state.line.stirred = True
     state.rest_changed = True
     brings = event.resources if isinstance(event, e.QueueDefined) else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.admission import admit, unlink
+from stoker.core.admission import admit, step_out, unlink
 from stoker.core.changes.attempts import finish, look_whether_over, set_deadline, wake_dependents
 from stoker.core.changes.step import move
 from stoker.core.instructions import (
@@ -25,7 +25,7 @@ def on_job_cancelled(state: State, event: e.JobCancelled) -> Wishes:
     """A waiting job ends here; a running one when its last process is gone."""
     job = state.jobs[event.job]
     if job.state is JobState.PENDING:
-        state.line.remove(job)
+        step_out(state, job)
         state.line.stirred |= bool(state.stoppable)  # somebody may have been asked to make room
         job.ended_at, job.cause = event.at, NEEDLESS if event.needless else "cancelled"
         return finish(state, job, JobState.CANCELLED, event.at)
@@ -43,7 +43,7 @@ def on_job_held(state: State, event: e.JobHeld) -> Wishes:
     job = state.jobs[event.job]
     job.held = True
     state.touched.add(job.id)
-    state.line.remove(job)
+    step_out(state, job)
     state.line.stirred |= bool(state.stoppable)
     return []
 
@@ -114,7 +114,7 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
 def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
     """A waiting job asks for something else now."""
     job = state.jobs[event.job]
-    state.line.remove(job)
+    step_out(state, job)
     if event.spec != job.spec:
         unlink(state, job)
         state.spec_users[event.spec] = state.spec_users.get(event.spec, 0) + 1
@@ -131,7 +131,7 @@ def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
 def on_job_moved(state: State, event: e.JobMoved) -> Wishes:
     """A waiting job has another place in line."""
     job = state.jobs[event.job]
-    state.line.remove(job)
+    step_out(state, job)
     job.priority, job.rank = event.priority, event.rank
     state.touched.add(job.id)
     admit(state, job, event.at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.admission import admit
+from stoker.core.admission import admit, step_out
 from stoker.core.changes.attempts import current, finish
 from stoker.core.changes.step import move
 from stoker.core.instructions import EndAttempt, Instruction, SignalAttempt
@@ -53,7 +53,7 @@ def on_deadline_passed(state: State, event: e.DeadlinePassed) -> Wishes:
     if job is None or job.finished or job.state is JobState.COMPLETING:
         return []
     if job.state is JobState.PENDING:
-        state.line.remove(job)
+        step_out(state, job)
         job.ended_at, job.cause = event.at, "deadline"
         return finish(state, job, JobState.DEADLINE, event.at)
     job.ending = "deadline"

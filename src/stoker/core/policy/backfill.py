@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from msgspec.structs import replace
+
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.place import could_hold, has_room, place
+from stoker.core.policy.place import (
+    fit,
+    gpus_left,
+    gpus_needed,
+    has_room,
+    machines_for,
+    place,
+)
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
-from stoker.core.request import Request
+from stoker.core.request import GPU, Request
 
 GRACE = 10.0
 """Seconds a job may take to end after its time limit, before it is killed."""
@@ -19,10 +28,18 @@ LONGEST = 1e300
 class Reservation:
     """The head's place: when it can start at the latest, and on what."""
 
-    def __init__(self, start: float, shadow: Shadow) -> None:
+    def __init__(self, start: float, later: Shadow, head: Placement) -> None:
+        """`later`: the ledger as it will be then."""
         self.start = start
-        self.shadow = shadow
-        """The ledger as it will be when the head has started."""
+        later.take(head)
+        self.nodes = {part.node: later.nodes[part.node] for part in head.parts}
+        """Its machines as they will be when it has started. On others nothing becomes less."""
+
+    def take(self, placement: Placement) -> None:
+        """Somebody who is not over in time starts beside it."""
+        for part in placement.parts:
+            if (node := self.nodes.get(part.node)) is not None:
+                node.take(part.takes)
 
     def over_in_time(self, now: float, limit: int | None) -> bool:
         """Whether a job that starts now is over, at the latest, when the head wants to start."""
@@ -31,7 +48,7 @@ class Reservation:
     def beside(self, cluster: Cluster) -> Cluster:
         """What is free now and stays free when the head has started."""
         gap = cluster.shadow()
-        for name, node in self.shadow.nodes.items():
+        for name, node in self.nodes.items():
             later = node.by_name
             for device in gap.own(name).devices():
                 kept = later.get((device.type, device.name))
@@ -84,7 +101,7 @@ class Gate:
         if ahead is not None and not ahead.over_in_time(self.now, limit):
             placement = place(self._beside(ahead), request)
             if placement is not None:
-                ahead.shadow.take(placement)
+                ahead.take(placement)
         if placement is not None:
             self._gap = None
             if self._idle is not None:  # what is taken there now would be over, too
@@ -196,16 +213,56 @@ def reserve(
     unlimited job in the way, the start is unknown, but the devices are still kept: only
     jobs with a limit, or jobs that fit beside the head, may start before it.
     """
-    shadow = cluster.shadow()
+    later = _Freed(cluster, request)
     for end, placement in running:
-        shadow.release(placement)
-        if not any(could_hold(shadow, part.node, request) for part in placement.parts):
-            continue
-        found = place(shadow, request)
+        for part in placement.parts:
+            later.free(part)
+        found = later.found()
         if found is not None:
-            shadow.take(found)
-            return Reservation(end, shadow)
+            return Reservation(end, later.ledger, found)
     return None
+
+
+class _Freed:
+    """What there is for somebody when one after the other of those who run is over."""
+
+    def __init__(self, cluster: Cluster, request: Request) -> None:
+        self.cluster, self.request = cluster, request
+        self.ledger = cluster.shadow()
+        """Of machines that may do."""
+        self._each = replace(request, machines=1) if request.machines > 1 else request
+        self._fit = machines_for(cluster, request)
+        self._found: set[str] = set()
+        """Machines that will do, and did not before."""
+        self._freed: dict[str, list[Placement]] = {}
+        """What is not entered yet."""
+        self._left: dict[str, int] = {}
+
+    def free(self, part: Placement) -> None:
+        """One is over that had this."""
+        name, left = part.node, self._left.get(part.node)
+        if left is None:
+            left = gpus_left(self.cluster, name)
+        left += sum([take.amount for take in part.takes if take.type == GPU])
+        self._left[name] = left
+        self._freed.setdefault(name, []).append(part)
+        if left >= gpus_needed(self.request):
+            self._look(name)
+
+    def _look(self, name: str) -> None:
+        node, before = self.ledger.own(name), self.cluster.node(name)
+        for each in self._freed.pop(name):
+            node.release(each.takes)
+        if name in self._found or fit(node, self._each) is None:
+            return
+        if before is None or fit(before, self._each) is None:
+            self._found.add(name)
+
+    def found(self) -> Placement | None:
+        """Where there is room now, if there is."""
+        if self._fit + len(self._found) < self.request.machines:
+            return None
+        return place(self.ledger, self.request)
 
 
 def latest_end(started: float | None, limit: int | None, slack: float) -> float:

@@ -67,12 +67,10 @@ class Bars:
         self.anew: dict[str, None] = {}
         """Machines on which something has changed since all who wait were last looked at."""
 
-    def refresh(self) -> None:
-        """Work out what has changed."""
+    def refresh(self, moved: Iterable[str] = ()) -> None:
+        """Work out what has changed in the ledger, and where somebody stands elsewhere."""
         stale = self.ledger.shifted
-        if self.ledger.true is self.ledger and self.victims.moved:
-            stale.update(self.victims.moved)
-            self.victims.moved.clear()
+        stale.update(dict.fromkeys(moved))
         self.anew.update(stale)
         for name in stale:
             steps = self._climb(name)
@@ -83,6 +81,12 @@ class Bars:
             else:
                 self._steps.pop(name, None)
         stale.clear()
+
+    def drop(self, name: str) -> None:
+        """Nothing is known of a machine any more."""
+        if self._steps.pop(name, None):
+            for table in self._tables.values():
+                table.put(name, None)
 
     def down(self, need: int) -> Iterator[Row]:
         """Machines, the highest bar first. Nothing may change meanwhile."""
@@ -106,40 +110,58 @@ class Bars:
         node = self.ledger.node(name) if here else None
         if here is None or node is None or node.closed is not None:
             return []
-        left, pools = left_on(node, GPU), {type: left_on(node, type) for type in (CPU, MEMORY)}
-        cores, memory = (sum(pool.values()) for pool in pools.values())
+        left = left_on(node, GPU)
+        cores, memory = (sum(left_on(node, type).values()) for type in (CPU, MEMORY))
+        whole, part = _whole_and_part(left.values())
         steps: Steps = []
         for seat in self.victims.worst_on(name):
             if not self.can_stop(seat[3]):
                 continue
             for take in here[seat[3]]:
-                if take.type == GPU:
-                    if take.device in left:  # it may share by now what it had for itself
-                        most = node.by_name[GPU, take.device].facts.capacity
-                        left[take.device] = min(left[take.device] + take.amount, most)
-                elif take.type == CPU:
-                    cores += take.amount
-                elif take.type == MEMORY:
-                    memory += take.amount
-            steps.append((most_of(left.values()), cores, memory, seat))
+                type, device, amount = take.type, take.device, take.amount
+                if type == GPU:
+                    before = left.get(device)
+                    if before is None:
+                        continue
+                    if before or amount != THOUSAND:  # it may share by now what it had for itself
+                        amount = min(before + amount, node.by_name[GPU, device].facts.capacity)
+                    left[device] = amount
+                    if before and (before == part or before >= THOUSAND):
+                        whole, part = _whole_and_part(left.values())
+                    elif amount == THOUSAND:
+                        whole += THOUSAND
+                    elif amount > part:
+                        part = amount
+                elif type == CPU:
+                    cores += amount
+                elif type == MEMORY:
+                    memory += amount
+            steps.append((whole + part, cores, memory, seat))
         return steps
 
 
 def left_on(node: Node, type: str) -> dict[str, int]:
     """What is left of the devices of a type that can be had."""
-    devices = node.types.get(type, ())
-    return {each.name: each.left for each in devices if not each.gone and each.drained is None}
+    return {
+        each.name: each.free - each.others  # not by its property: asked very often
+        for each in node.types.get(type, ())
+        if not each.gone and each.drained is None
+    }
 
 
 def most_of(lefts: Iterable[int]) -> int:
     """The largest amount that can be had of GPUs of which so much is left."""
+    return sum(_whole_and_part(lefts))
+
+
+def _whole_and_part(lefts: Iterable[int]) -> tuple[int, int]:
     whole = part = 0
     for left in lefts:
         if left == THOUSAND:
             whole += THOUSAND
         elif left > part:
             part = left
-    return whole + part
+    return whole, part
 
 
 def _last(steps: Steps, need: int, cores: int = 0, memory: int = 0) -> Seat | None:

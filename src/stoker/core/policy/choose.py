@@ -13,9 +13,10 @@ from stoker.core.cluster import Cluster, Placement, Shadow, Take
 from stoker.core.job import Job
 from stoker.core.policy import elastic
 from stoker.core.policy.bars import exactly, left_on, most_of
+from stoker.core.policy.later import can_be_asked
 from stoker.core.policy.order import JobClass
 from stoker.core.policy.place import fit, machines_for, place, wants
-from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked
+from stoker.core.policy.room import MOST_MACHINES, Room
 from stoker.core.request import GPU, Request
 from stoker.core.standings import stand_anew
 from stoker.core.state import State

@@ -101,8 +101,9 @@ class HopefulHeads(Heads):
         for found in self.line.overdue.values():
             self._enter(found, None)
         for needs, bars in ((self.line.anew, self.all), (self.line.looked, self.new)):
-            for need in needs.lines:
-                self._enter_next(_hopeful(needs, need, bars))
+            for need, line in needs.lines.items():
+                if line.before(bars[need]):
+                    self._enter_next(_hopeful(needs, need, bars))
 
     def has_hope(self, place: Place, found: JobClass) -> bool:
         """Whether it is worth to look at one who stands there."""

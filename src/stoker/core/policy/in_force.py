@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from math import inf, log2
 
 from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
@@ -18,6 +18,7 @@ class InForce:
     def __init__(self, rest: Rest) -> None:
         self._rest = rest
         self._found: dict[str, Policy] = {}
+        self._gaps: dict[str, Gaps] = {}
         self._reluctance: float | None = None
 
     def of(self, queue: str) -> Policy:
@@ -35,14 +36,18 @@ class InForce:
 
     def gaps(self, queue: str) -> Gaps:
         """Who may start there although somebody before cannot."""
-        defined = self._rest.queues.get(queue)
-        if defined is not None and defined.strict:
-            return Gaps.NOBODY
-        return self.of(queue).gaps
+        found = self._gaps.get(queue)
+        if found is None:
+            defined = self._rest.queues.get(queue)
+            strict = defined is not None and defined.strict
+            found = self._gaps[queue] = Gaps.NOBODY if strict else self.of(queue).gaps
+        return found
 
-    def ends_matter(self, queues: Iterable[str]) -> bool:
+    def ends_matter(self, queues: Collection[str]) -> bool:
         """Whether it counts for somebody who waits there when those are over who run."""
-        waiting = (Gaps.EASY, Gaps.CONSERVATIVE)
+        waiting = {Gaps.EASY, Gaps.CONSERVATIVE}
+        if len(queues) > 1:  # one who waits in order holds up those of other queues
+            waiting.add(Gaps.NOBODY)
         return any(self.gaps(queue) in waiting for queue in queues)
 
     @property
@@ -55,8 +60,9 @@ class InForce:
         return self._reluctance
 
     def forget(self) -> None:
-        """Some queue goes by another policy from now on."""
+        """Some queue goes by another policy, or is defined otherwise, from now on."""
         self._found.clear()
+        self._gaps.clear()
         self._reluctance = None
 
 

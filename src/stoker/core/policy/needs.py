@@ -16,6 +16,8 @@ class Needs(Generic[_T]):
     def __init__(self) -> None:
         self.lines: dict[int, Rows[Place]] = {}
         self._things: dict[Place, _T] = {}
+        self._earliest: Place | None = None
+        """If it is known."""
 
     def put(self, need: int, place: Place, thing: _T) -> None:
         """Add a thing; no two have the same place."""
@@ -24,12 +26,16 @@ class Needs(Generic[_T]):
             line = self.lines[need] = Rows()
         line.add(place)
         self._things[place] = thing
+        if self._earliest is not None and place < self._earliest:
+            self._earliest = place
 
     def take(self, need: int, place: Place) -> None:
         """Remove a thing."""
         line = self.lines[need]
         line.remove(place)
         del self._things[place]
+        if place == self._earliest:
+            self._earliest = None
         if not line:
             del self.lines[need]
 
@@ -41,5 +47,7 @@ class Needs(Generic[_T]):
 
     def earliest(self) -> Place | None:
         """The first place of all."""
-        firsts = [line.first() for line in self.lines.values()]
-        return min([place for place in firsts if place is not None], default=None)
+        if self._earliest is None:
+            firsts = [line.first() for line in self.lines.values()]
+            self._earliest = min([place for place in firsts if place is not None], default=None)
+        return self._earliest

@@ -89,12 +89,14 @@ FEW = 8
 class Group:
     """Classes of one queue that differ in nothing but amounts, time limit and priority."""
 
-    __slots__ = ("few", "queue", "shape", "shelf")
+    __slots__ = ("few", "least", "queue", "shape", "shelf")
 
     def __init__(self, shape: Request, queue: str) -> None:
         self.shape, self.queue = shape, queue
         self.few: list[JobClass] = []
         """All of them, as long as they are few."""
+        self.least = 0
+        """What those few need at least of a machine's GPUs."""
         self.shelf: Shelf[JobClass] = Shelf()
         """All of them, if they are many."""
 
@@ -175,12 +177,11 @@ class ReadyLine:
         """Limits may let others go first now."""
         self._first = None
 
-    def add(self, job: Job, key: Key, rank: float = 0.0) -> None:
-        """A job became ready."""
+    def add(self, job: Job, key: Key, rank: float = 0.0) -> bool:
+        """A job became ready; whether it is the first of its class."""
         self._first = None
         found = self.classes.get(key) or self._open(key)
         self.where[job.id] = found
-        self.stirred = True
         self.kin.setdefault((job.user, job.name), {})[job.id] = None
         if rank:
             self.ranks[job.id] = rank
@@ -194,6 +195,7 @@ class ReadyLine:
         else:
             heappush(found.heap, entry)
         self.renew(found)
+        return found.heap[0] == entry
 
     def renew(self, found: JobClass) -> None:
         """Somebody came, or stands elsewhere, or has lost what was kept for it."""
@@ -214,11 +216,14 @@ class ReadyLine:
             found.anew = False
             self.looked.put(found.need, found.place, found)
 
-    def remove(self, job: Job) -> None:
-        """A job is not ready any more. It has still the order with which it was added."""
+    def remove(self, job: Job) -> bool:
+        """A job is not ready any more; whether it was the first of its class.
+
+        It has still the order with which it was added.
+        """
         found = self.where.pop(job.id, None)
         if found is None:
-            return
+            return False
         alike = self.kin[job.user, job.name]
         del alike[job.id]
         if not alike:
@@ -226,7 +231,7 @@ class ReadyLine:
         entry = (self.ranks.pop(job.id, 0.0), job.order, job.id)
         if found.heap[0] != entry:
             self.dead.add((found, *entry))
-            return
+            return False
         self._unshelve(found)
         heappop(found.heap)
         while self.dead and found.heap and (found, *found.heap[0]) in self.dead:
@@ -235,6 +240,7 @@ class ReadyLine:
             self._shelve(found)
         else:
             self._close(found)
+        return True
 
     def head(self, found: JobClass, jobs: dict[int, Job]) -> Job | None:
         """The first of a class, or None when the class has emptied."""
@@ -248,8 +254,10 @@ class ReadyLine:
 
     def earliest(self) -> Place | None:
         """A place at or before that of everybody."""
-        both = (self.anew.earliest(), self.looked.earliest())
-        return min([place for place in both if place is not None], default=None)
+        one, other = self.anew.earliest(), self.looked.earliest()
+        if one is None or other is None:
+            return one or other
+        return min(one, other)
 
     def handicap(self, user: str, by: float) -> None:
         """All that a user has waiting stands so much further back from now on."""
@@ -282,6 +290,7 @@ class ReadyLine:
             if group is None:
                 group = self.few[name] = Group(*name)
             group.few.append(found)
+            group.least = _least(group)
             if len(group.few) > FEW:
                 self.groups[name] = self.few.pop(name)
                 self._join(group.few, group)
@@ -315,8 +324,11 @@ class ReadyLine:
         del self.single[found.key]
         if self.alone.pop(found.key, None) is None:
             name = _kind(found)
-            self.few[name].few.remove(found)
-            if not self.few[name].few:
+            group = self.few[name]
+            group.few.remove(found)
+            if group.few:
+                group.least = _least(group)
+            else:
                 del self.few[name]
 
     def _shelve(self, found: JobClass) -> None:
@@ -334,6 +346,14 @@ class ReadyLine:
         if found.group is not None:
             found.group.shelf.take(found.place, found.amounts)
         self.overdue.pop(found.key, None)
+
+
+def _least(group: Group) -> int:
+    """What one of its few classes needs at least; how many an elastic job gets, nobody knows."""
+    ask = group.shape.gpus
+    if ask is not None and ask.most is not None:
+        return -1
+    return min([each.need for each in group.few])
 
 
 def _kind(found: JobClass) -> tuple[Request, str]:
@@ -361,10 +381,12 @@ class Walk:
         ways: Ways,
         fresh: Iterable[JobClass] = (),
         near: Callable[[Group], Enough | None] = lambda group: None,
+        no_news: Callable[[Group], bool] = lambda group: False,
     ) -> None:
         """`fresh`: classes for which there may be more than `ways` says.
 
         `near`: the same as `ways`, if of a few classes those are left out that have not enough.
+        `no_news`: whether all others of a group are known to have no room.
         """
         self.line, self.jobs, self.ways, self.near = line, jobs, ways, near
         self.known: dict[Group, Enough] = {}
@@ -377,7 +399,8 @@ class Walk:
         self._enter_singles()
         heapify(self.turns)
         for group in line.groups.values():
-            self._look(group)
+            if not no_news(group):
+                self._look(group)
         self._last: Group | None = None
         self._asked: Place = START
 

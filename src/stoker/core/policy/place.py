@@ -25,6 +25,8 @@ from stoker.core.policy.shelf import Amounts, Enough, content, within_any
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, format_amount
 
+GPUS = Request(gpus=GpuAsk(0))
+"""The shape of requests for GPUs and nothing else."""
 MOST_CHOICES = 1000
 MOST_OVERLAID = 256
 """If a ledger says of more machines than these that they stand otherwise, all are looked at."""
@@ -44,6 +46,28 @@ def place(cluster: Cluster, request: Request) -> Placement | None:
     node = best[2].first()
     takes = fit(node, request)
     return Placement(node.name, takes) if takes is not None else None
+
+
+def place_on(cluster: Cluster, names: Iterable[str], request: Request) -> Placement | None:
+    """The same on one of these machines."""
+    best: tuple[Rank, int, Node, tuple[Take, ...]] | None = None
+    plain, needed = is_plain(request), gpus_needed(request)
+    for name in names:
+        node = cluster.node(name)
+        if node is None or (plain and needed and _gpus(node) < needed):
+            continue
+        takes = fit(node, request)
+        if takes is not None:
+            found = (_rank(node, request), node.number, node, takes)
+            if best is None or found[:2] < best[:2]:
+                best = found
+    return Placement(best[2].name, best[3]) if best is not None else None
+
+
+def _gpus(node: Node) -> int:
+    """How many GPUs a request can have on a machine at most, if it asks for nothing else."""
+    found = room(node, GPUS)
+    return found[0] if found is not None else -1
 
 
 def _by_the_index(cluster: Cluster, request: Request) -> bool:
@@ -90,13 +114,25 @@ def _fit_well(cluster: Cluster, node: Node, request: Request, ask: Ask) -> tuple
 
 def could_hold(cluster: Cluster, name: str, request: Request) -> bool:
     """Whether a machine may have GPUs enough for (a part of) this request: quickly told."""
-    ask, node = request.gpus, cluster.node(name)
-    if node is None or ask is None or ask.beside or ask.share is not None or request.exclusive:
-        return True
+    needed = gpus_needed(request)
+    return not needed or gpus_left(cluster, name) >= needed
+
+
+def gpus_needed(request: Request) -> int:
+    """How much must be left of a machine's GPUs at least for (a part of) this request."""
+    ask = request.gpus
+    if ask is None or ask.beside or ask.share is not None or request.exclusive:
+        return 0
+    return ask.amount
+
+
+def gpus_left(cluster: Cluster, name: str) -> int:
+    """How much is left of all GPUs of a machine together."""
+    node = cluster.node(name)
     left = 0
-    for card in node.types.get(GPU, ()):
-        left += card.left
-    return left >= ask.amount
+    for card in node.types.get(GPU, ()) if node is not None else ():
+        left += card.free - card.others  # not by its property: asked very often
+    return left
 
 
 def machines_for(cluster: Cluster, request: Request) -> int:

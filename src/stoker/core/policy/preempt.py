@@ -14,9 +14,10 @@ from stoker.core.policy.backfill import keep, reserve
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.choose import Offer, Want, choose, undo
 from stoker.core.policy.heads import Heads, HopefulHeads
+from stoker.core.policy.later import can_be_asked, is_stopping
 from stoker.core.policy.order import LONG_AGO, JobClass, ReadyLine
 from stoker.core.policy.place import place
-from stoker.core.policy.room import MOST_MACHINES, Room, can_be_asked, is_stopping
+from stoker.core.policy.room import MOST_MACHINES, Room
 from stoker.core.policy.rules import Gaps
 from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import chain
 
-from stoker.core.cluster import Cluster, Placement, Shadow
+from stoker.core.cluster import Cluster, Placement
 from stoker.core.job import Job
-from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic
 from stoker.core.policy.bars import (
     ANYBODY,
     FINE,
     NOBODY,
     Bar,
-    Bars,
     Row,
     exactly,
     left_on,
@@ -23,15 +22,14 @@ from stoker.core.policy.bars import (
     need_of,
 )
 from stoker.core.policy.ground import is_coarse, is_plain
+from stoker.core.policy.later import is_stopping
 from stoker.core.policy.order import JobClass
-from stoker.core.policy.place import could_hold, fit, place
+from stoker.core.policy.place import GPUS, fit, gpus_left, gpus_needed, place, place_on
 from stoker.core.policy.place import room as most_on
 from stoker.core.policy.shelf import Place
-from stoker.core.request import GPU, GpuAsk, Request
+from stoker.core.request import GPU, Request
 from stoker.core.state import State
 
-WHOLE = Request(gpus=GpuAsk(0))
-"""The shape of requests for GPUs and nothing else."""
 MOST_ANEW = 64
 """If more machines than these have changed, all are looked at."""
 MOST_ROWS = 64
@@ -51,7 +49,7 @@ class Room:
         """On how many machines it has been thought of who could stop."""
         self.reserved = False
         """Whether some have room and do not start, since it is reserved for others."""
-        self.later: Shadow
+        self.later = state.later
         self.asking: set[int] = set()
         """Those for whose sake somebody was asked."""
         self.counting: set[JobClass] = set()
@@ -59,47 +57,62 @@ class Room:
         self._bar: dict[int, Bar] = {}
         self._new_bar: dict[int, Bar] = {}
         self._spare: dict[str, int] | None = None
+        self._left: tuple[int, int] | None = None
         self._counted: list[tuple[str, Request]] = []
         self.look()
 
     def look(self) -> None:
         """Work out what is free later, and for whom it is kept."""
-        state, jobs = self.state, self.state.jobs
-        self.later = state.cluster.shadow()
-        self._bars = Bars(self.later, state.victims, lambda job: can_be_asked(jobs[job]))
-        for job in state.leaving.values():
-            if is_stopping(job) and job.placement is not None:
-                self.later.release(job.placement)
-                self._come_back(job)
+        state, later = self.state, self.later
+        for id in [id for id in state.promises if not state.leaving or id not in state.line]:
+            self._break(id)
+        stopping = {
+            job.id: job.placement
+            for job in state.leaving.values()
+            if job.placement is not None and is_stopping(job)
+        }
+        resized = any(_comes_back(state.leaving[id]) for id in stopping)
+        if resized:
+            later.doubt()
+        anew = later.forget(stopping, state.promises)
+        for id, placement in stopping.items() if anew else ():
+            for part in _parts(placement, anew):
+                later.release(part)
+            if resized:
+                self._come_back(state.jobs[id])
         self.asking = {by for job in state.leaving.values() if (by := _for_whom(job))}
         self.kept.clear()
         self._spare, self._counted = None, []
         if state.promises:
-            self._keep_promises()
+            self._keep_promises(anew)
+        later.is_entered(stopping, state.promises, anew)
+        if resized:
+            later.doubt()
 
     def _come_back(self, job: Job) -> None:
         """One that stops only to have fewer GPUs, or more, takes those first."""
-        stop, state = job.progress.stop if job.progress is not None else None, self.state
-        if stop is None or not stop.gpus:
+        state, gpus = self.state, _comes_back(job)
+        if not gpus:
             return
         request = state.effective(job, state.spec(job))
-        there = place(self.later, elastic.sized(request, stop.gpus, elastic.machine(state)))
+        there = place(self.later, elastic.sized(request, gpus, elastic.machine(state)))
         if there is not None:
             self.later.take(there)
 
-    def _keep_promises(self) -> None:
+    def _keep_promises(self, anew: set[str]) -> None:
         """What was found for somebody is kept, as long as nobody more urgent has taken it."""
-        state, line, promises = self.state, self.state.line, self.state.promises
-        for id in [*promises] if not state.leaving else ():
-            self._break(id)
-        for id in [id for id in promises if id not in line]:
-            self._break(id)
+        state, line, promises, later = self.state, self.state.line, self.state.promises, self.later
         for seat, id in sorted((line.seat(state.jobs[id]), id) for id in promises):
             placement = promises[id]
-            if is_there(self.later, placement):
-                self.later.take(placement)
+            parts = _parts(placement, anew) if anew else []
+            if all(is_there(later, part) for part in parts):
+                for part in parts:
+                    later.take(part)
                 self.kept.append((seat, id, placement))
             else:
+                for part in placement.parts:
+                    if part.node not in anew:
+                        later.release(Placement(part.node, part.takes))
                 self._break(id)
 
     def _break(self, head: int) -> None:
@@ -140,7 +153,7 @@ class Room:
     def _spares(self) -> dict[str, int]:
         """How many GPUs are left on machines where others make room."""
         if self._spare is None:
-            lefts = ((name, most_on(node, WHOLE)) for name, node in self.later.nodes.items())
+            lefts = ((name, most_on(node, GPUS)) for name, node in self.later.nodes.items())
             self._spare = {name: left[0] for name, left in lefts if left is not None}
         return self._spare
 
@@ -155,21 +168,37 @@ class Room:
     def find(self, seat: Place, request: Request) -> Placement | None:
         """What is free later, or kept for those who stand behind this place."""
         self._settle()
-        later = self.later
         # But for what changes there, it is known to have no room.
-        if self.reserved or any(could_hold(later, name, request) for name in later.nodes):
-            found = place(later, request)
+        if self.reserved or self._largest() >= gpus_needed(request):
+            found = self._place(request, self.later.nodes)
             if found is not None:
                 return found
         return self._take_over(seat, request)
 
+    def _place(self, request: Request, on: Iterable[str]) -> Placement | None:
+        """What is free later, if there can be room only on these machines."""
+        if self.reserved or request.machines > 1:
+            return place(self.later, request)
+        return place_on(self.later, on, request)
+
+    def _largest(self) -> int:
+        """How much is left at most of the GPUs of a machine where others make room."""
+        later = self.later
+        if self._left is None or self._left[0] != later.changes:
+            left = max([gpus_left(later, name) for name in later.nodes], default=-1)
+            self._left = (later.changes, left)
+        return self._left[1]
+
     def _take_over(self, seat: Place, request: Request) -> Placement | None:
         """What is kept for those who stand behind this place, the last of them first."""
+        behind = [each[2] for each in self.kept if each[0] > seat]
+        if not behind or not self._would_do(behind, request):
+            return None
         robbed = []
         while self.kept and self.kept[-1][0] > seat:
             robbed.append(self.kept.pop())
             self.later.release(robbed[-1][2])
-            found = place(self.later, request)
+            found = self._place(request, [part.node for part in robbed[-1][2].parts])
             if found is not None:
                 for _, head, _ in robbed:
                     self._break(head)
@@ -178,6 +207,17 @@ class Room:
             self.later.take(each[2])
             self.kept.append(each)
         return None
+
+    def _would_do(self, kept: list[Placement], request: Request) -> bool:
+        """Whether a machine may have enough if all this were not kept."""
+        left: dict[str, int] = {}
+        for part in chain.from_iterable(placement.parts for placement in kept):
+            before = left.get(part.node)
+            if before is None:
+                before = gpus_left(self.later, part.node)
+            cards = [take.amount for take in part.takes if take.type == GPU]
+            left[part.node] = before + sum(cards)
+        return max(left.values()) >= gpus_needed(request)
 
     def started(self, job: int, placement: Placement) -> None:
         """Somebody has started, wherever that was."""
@@ -225,13 +265,14 @@ class Room:
         return self._on(name, need)
 
     def _on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> Bar:
-        bars = self._bars if name in self.later.nodes else self.state.bars
+        bars = self.later.bars if name in self.later.nodes else self.state.bars
         return bars.on(name, need, cores, memory)
 
     def _changed(self) -> bool:
         """Whether machines stand otherwise than when bars were last worked out."""
         state = self.state
-        return bool(self.later.shifted or state.cluster.shifted or state.victims.moved)
+        victims = state.victims
+        return bool(self.later.shifted or state.cluster.shifted or victims.moved or victims.stirred)
 
     def machines(self, request: Request, above: Bar, all: bool) -> Iterator[str]:
         """Machines with a higher bar than this, the highest first; all, or those that changed."""
@@ -257,14 +298,19 @@ class Room:
         if not own:
             return true.down(need)
         others = (row for row in true.down(need) if row[1] not in own)
-        return merge(others, self._bars.down(need), reverse=True)
+        return merge(others, self.later.bars.down(need), reverse=True)
 
     def _refresh(self) -> None:
         if self._changed():
             self._bar.clear()
             self._new_bar.clear()
-            self.state.bars.refresh()
-            self._bars.refresh()
+            victims, own, bars = self.state.victims, self.later.nodes, self.state.bars
+            either = (*victims.moved, *victims.stirred)
+            self.later.bars.refresh([name for name in either if name in own])
+            bars.refresh(victims.moved)
+            bars.anew.update(victims.stirred)
+            victims.moved.clear()
+            victims.stirred.clear()
 
 
 def _is_simple(request: Request) -> bool:
@@ -274,19 +320,14 @@ def _is_simple(request: Request) -> bool:
     return is_coarse(request) and is_plain(request)
 
 
-def can_be_asked(job: Job) -> bool:
-    """Whether nobody has asked it to stop, and it runs."""
-    if job.state is not JobState.RUNNING or job.placement is None:
-        return False
-    return job.progress is None or job.progress.stop is None
+def _parts(placement: Placement, on: set[str]) -> list[Placement]:
+    """The parts of a placement on these machines."""
+    return [Placement(part.node, part.takes) for part in placement.parts if part.node in on]
 
 
-def is_stopping(job: Job) -> bool:
-    """Whether what it holds is free before long. One that is paused does not come to its end."""
-    if job.state is JobState.COMPLETING:
-        return True
-    stop = job.progress.stop if job.progress is not None else None
-    return stop is not None and not stop.ignored and job.state is JobState.RUNNING
+def _comes_back(job: Job) -> int | None:
+    """With how many GPUs it goes on at once, if it stops for other ones."""
+    return job.progress.stop.gpus if job.progress is not None and job.progress.stop else None
 
 
 def _for_whom(job: Job) -> int | None:

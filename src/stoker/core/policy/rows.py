@@ -62,6 +62,10 @@ class Rows(Generic[_R]):
         part = self._parts[at]
         return part[bisect_right(part, row)]
 
+    def before(self, row: tuple[Any, ...]) -> bool:
+        """Whether one stands before this, which need not be there itself."""
+        return bool(self._parts) and self._parts[0][0] < row
+
     def first(self) -> _R | None:
         """The first of all."""
         return self._parts[0][0] if self._parts else None

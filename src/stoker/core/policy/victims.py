@@ -24,6 +24,8 @@ class Victims:
         """Those on each machine, and what each would give back there."""
         self.moved: dict[str, None] = {}
         """Machines on which somebody stands elsewhere since this was last cleared."""
+        self.stirred: dict[str, None] = {}
+        """Machines on which somebody may make room who could not before, wherever it stands."""
 
     def put(
         self,
@@ -46,11 +48,15 @@ class Victims:
             self._settle(job, placement.parts if placement is not None else ())
         self._seats.add(seat)
         self._seat[job] = seat
-        self.stir(job)
+        self._move(job)
 
     def stir(self, job: int) -> None:
-        """It may be more likely to make room than before."""
+        """It may be more likely to make room than before, though it stands where it stood."""
         for name in self._nodes.get(job, ()):
+            self.stirred[name] = None
+
+    def _move(self, job: int) -> None:
+        for name in self._nodes[job]:
             self.moved[name] = None
 
     def _settle(self, job: int, parts: Iterable[Placement]) -> None:
@@ -78,7 +84,7 @@ class Victims:
             return
         del self._until[job]
         self._seats.remove(seat)
-        self.stir(job)
+        self._move(job)
         for name in self._nodes.pop(job):
             del self.on[name][job]
             if not self.on[name]:
