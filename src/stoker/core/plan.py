@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from math import inf
 
@@ -117,16 +117,16 @@ class Pass:
         gate, news = self.gate, News(state, kept)
 
         def near(group: Group) -> Enough | None:
-            if group.least > news.most[group.queue]:
-                return _nothing
-            among = news.among(group)
-            return _within(state, group, gate, among) if among is not None else None
+            if news.among(group) is None:
+                return None
+            return _nothing if group.least > news.most else ways(group)
 
         def ways(group: Group) -> Enough:
             return _within(state, group, gate, news.among(group))
 
         def no_news(group: Group) -> bool:
-            return news.most[group.queue] < 0 and news.among(group) is not None
+            among = news.among(group)
+            return among is not None and not among
 
         self.news = news
         self.walk = Walk(state.line, state.jobs, ways, news.fresh, near, no_news)
@@ -181,14 +181,23 @@ class News:
         self.fresh = list(line.fresh.values()) if self.known else []
         line.settled = False  # unless this pass comes to its end
         self._nodes = _nodes_of(kept)
-        self.most = _Most(state, self.known)
 
-    def among(self, group: Group) -> Iterable[str] | None:
+    def among(self, group: Group) -> Collection[str] | None:
         """The machines on which alone jobs of a group may have room; None: any."""
+        if not self.known or not self.state.policies.only_machines_count(group.queue):
+            return None
         ask = group.shape.gpus
-        if self.most[group.queue] == inf or (ask is not None and ask.most is not None):
+        if ask is not None and ask.most is not None:
             return None  # how many an elastic job may have depends on others
         return self.state.cluster.grown
+
+    @cached_property
+    def most(self) -> int:
+        """How many GPUs one of those machines has at most, and the mark of a gang."""
+        cluster = self.state.cluster
+        nodes = (cluster.nodes.get(name) for name in cluster.grown)
+        left = [most_of(left_on(node, GPU).values()) for node in nodes if node is not None]
+        return max(left, default=-1) + GANG
 
     def settle(self, kept: Kept) -> None:
         """Everybody was looked at, and there was no room but what is kept for somebody."""
@@ -197,31 +206,6 @@ class News:
         state.cluster.grown.update(self._nodes | _nodes_of(kept))
         state.line.fresh.clear()
         state.line.settled = True
-
-
-class _Most(dict[str, float]):
-    """What one who waits in a queue may need at most of a machine's GPUs; inf: anything."""
-
-    def __init__(self, state: State, known: bool) -> None:
-        self.state, self.known = state, known
-
-    def __missing__(self, queue: str) -> float:
-        found = self[queue] = self._there if self.known and self._is_plain(queue) else inf
-        return found
-
-    def _is_plain(self, name: str) -> bool:
-        """Whether machines alone decide who starts in a queue."""
-        if self.state.gaps(name) not in (Gaps.ANYBODY, Gaps.OVERDUE):
-            return False
-        queue = self.state.rest.queues.get(name)
-        return queue is None or (queue.max_running is None and queue.max_gpus is None)
-
-    @cached_property
-    def _there(self) -> float:
-        cluster = self.state.cluster
-        nodes = (cluster.nodes.get(name) for name in cluster.grown)
-        left = [most_of(left_on(node, GPU).values()) for node in nodes if node is not None]
-        return max(left) + GANG if left else -1
 
 
 def _nodes_of(kept: Kept) -> dict[str, None]:

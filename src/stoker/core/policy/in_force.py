@@ -19,6 +19,7 @@ class InForce:
         self._rest = rest
         self._found: dict[str, Policy] = {}
         self._gaps: dict[str, Gaps] = {}
+        self._plain: dict[str, bool] = {}
         self._reluctance: float | None = None
 
     def of(self, queue: str) -> Policy:
@@ -50,6 +51,19 @@ class InForce:
             waiting.add(Gaps.NOBODY)
         return any(self.gaps(queue) in waiting for queue in queues)
 
+    def only_machines_count(self, queue: str) -> bool:
+        """Whether it depends on machines alone who starts there."""
+        found = self._plain.get(queue)
+        if found is None:
+            defined = self._rest.queues.get(queue)
+            limited = defined is not None and (defined.max_running, defined.max_gpus) != (
+                None,
+                None,
+            )
+            passing = self.gaps(queue) in (Gaps.ANYBODY, Gaps.OVERDUE)
+            found = self._plain[queue] = passing and not limited
+        return found
+
     @property
     def reluctance(self) -> float:
         """So much further back everybody stands who stops for an equal, in doublings."""
@@ -63,6 +77,7 @@ class InForce:
         """Some queue goes by another policy, or is defined otherwise, from now on."""
         self._found.clear()
         self._gaps.clear()
+        self._plain.clear()
         self._reluctance = None
 
 

@@ -240,8 +240,17 @@ class Room:
         self._refresh()
         found = self._bar.get(need)
         if found is None:
-            found = self._bar[need] = next((last[:2] for last, _ in self._down(need)), NOBODY)
+            found = self._bar[need] = self._highest(need)
         return found
+
+    def _highest(self, need: int) -> Bar:
+        own = self.later.nodes
+        there = next((last for last, name in self.state.bars.down(need) if name not in own), None)
+        here = next((last for last, _ in self.later.bars.down(need)), None) if own else None
+        if there is None or here is None:
+            last = there or here
+            return last[:2] if last is not None else NOBODY
+        return max(there, here)[:2]
 
     def new_bar(self, need: int) -> Bar:
         """The same, by machines alone on which something has changed."""
