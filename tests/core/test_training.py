@@ -9,6 +9,7 @@ from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import SLIVER
 from stoker.core.contract import variables
+from stoker.core.estimate import epochs_of, remaining
 from stoker.core.job import EarlySignal, Progress, Retry, Training
 from stoker.core.request import Request
 
@@ -497,6 +498,18 @@ def test_what_was_measured_over_an_epoch_counts_not_what_was_said() -> None:
     counted(story, a, 1, seconds=5.0)
     assert story.placed(a).takes[0].memory == 3300
     assert story.plan() == [b]
+
+
+def test_what_is_left_is_known_when_only_the_script_says_how_many_epochs_there_are() -> None:
+    story = Afar(gpus=1)
+    job = story.submit(gpus(1))
+    listens(story, job)
+    counted(story, job, 1, seconds=10.0, total=30)
+    state = story.state
+    spec = state.spec(story.job(job))
+    assert epochs_of(story.job(job), spec) == 30
+    left = remaining(state.rest.families, state.cluster, story.job(job), spec, story.now)
+    assert left == pytest.approx(290.0)
 
 
 def test_growing_is_heeded_at_once() -> None:

@@ -74,6 +74,13 @@ def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(stage: 
     assert stage.heed() == []
 
 
+def test_how_many_epochs_there_are_is_told_with_the_first_that_counts(stage: Stage) -> None:
+    stage.write(HELLO, {**start(0), "n": 30}, end(0), {**start(1), "n": 30})
+    *_, fact = stage.heed()
+    assert isinstance(fact, e.EpochsCounted)
+    assert (fact.done, fact.total) == (1, 30)
+
+
 @pytest.mark.parametrize(("code", "done"), [(0, [1]), (1, [])])
 def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
     stage: Stage, code: int, done: list[int]

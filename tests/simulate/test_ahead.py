@@ -7,7 +7,9 @@ from random import Random
 import msgspec
 import pytest
 
+from core.story import Story
 from simulate.box import Box, gpus
+from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.estimate import Family, Pace
 from stoker.core.job import Job, Past, Progress, Spec, Training
@@ -18,7 +20,7 @@ from stoker.core.rest import Rest
 from stoker.simulate import requests as ask
 from stoker.simulate.ahead import foresee
 from stoker.simulate.calibrate import calibrate
-from stoker.simulate.lifetimes import Life, Lifetimes
+from stoker.simulate.lifetimes import Guesses, Life, Lifetimes
 from stoker.simulate.processes import Model
 from stoker.simulate.traces.sizing import boxes
 from stoker.simulate.workload import Load, Workload
@@ -220,6 +222,22 @@ def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
     late = [Life(1000.0, ended=True, entry=900.0)] * 3
     seen = Lifetimes([Life(10.0), Life(10.0), Life(1000.0), *late])
     assert seen.longer_than(10.0) == pytest.approx(1 / 3)
+
+
+def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> None:
+    story = Story(gpus=1)
+    gone, whole = story.submit(), story.submit()
+    for job in (gone, whole):
+        story.plan()
+        story.started(job)
+        story.now += 5.0
+        if job == gone:
+            story.fact(e.JobCancelled, job)
+        story.exited(job)
+    known = Guesses(question(story.state, story.now, story.boot, {}), story.state)
+    assert known.lab.total(0.0, 0.5) == pytest.approx(5.0)
+    ends = {job: known._life(story.job(job)) for job in (gone, whole)}
+    assert {job: life.ended for job, life in ends.items() if life} == {gone: False, whole: True}
 
 
 def test_the_process_answers_one_question_with_one_line() -> None:

@@ -185,6 +185,13 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec, family: Family) -> t
     return gpus, next(models, NO_GPU) if gpus else NO_GPU
 
 
+def epochs_of(job: Job, spec: Spec) -> int | None:
+    """How many epochs a job trains: as was asked for, or else as its script says."""
+    if spec.training is not None and spec.training.epochs is not None:
+        return spec.training.epochs
+    return job.progress.total if job.progress is not None else None
+
+
 def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: float) -> Estimate:
     """What is to be expected of a job now."""
     name = family_of(job, spec)
@@ -194,7 +201,7 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
     epoch, measured = epoch_on(family, gpus, model)
     pace = family.pace(gpus, model)
     training = spec.training
-    epochs = training.epochs if training is not None else None
+    epochs = epochs_of(job, spec)
     expected = training.expected if training is not None else None
     remaining = total = None
     if epoch is not None and epochs is not None:
@@ -230,8 +237,7 @@ def remaining(
     families: Families, cluster: Cluster, job: Job, spec: Spec, at: float
 ) -> float | None:
     """Seconds that a job needs from now on: as it was measured itself, or its like were."""
-    progress, training = job.progress, spec.training
-    epochs = training.epochs if training is not None else None
+    progress, training, epochs = job.progress, spec.training, epochs_of(job, spec)
     if progress is None or progress.pace is None or epochs is None:
         if not known(families, job, spec).paces and (training is None or training.expected is None):
             return None

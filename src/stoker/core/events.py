@@ -224,6 +224,8 @@ class EpochsCounted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds from the start of the attempt to its first epoch."""
     metrics: dict[str, float] | None = None
     """What the script has reported last, if that is news."""
+    total: int | None = None
+    """How many epochs there are, by what the script says, if that is news."""
 
 
 class KindMeasured(Event, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from math import inf
 
 from msgspec import Struct
 
-from stoker.core.estimate import attained, estimate
+from stoker.core.estimate import attained, epochs_of, estimate
 from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of, waited
 from stoker.core.policy.rules import Knows, Order
 
@@ -61,7 +61,7 @@ def _basis(known: Known, at: float) -> str:
         said = training is not None and training.expected is not None
         return "as its owner said" if said else UNSAID
     if knows is Knows.MEASURED:
-        progress, epochs = known.job.progress, training.epochs if training is not None else None
+        progress, epochs = known.job.progress, epochs_of(known.job, known.spec)
         if progress is not None and progress.pace is not None and epochs is not None:
             return "as measured"
         likely = estimate(known.families, known.cluster, known.job, known.spec, at)

@@ -164,6 +164,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     as it was measured lately; the last at the end."""
     metrics: dict[str, float] = {}
     """What the script has reported last."""
+    total: int | None = None
+    """How many epochs there are, by what the script says."""
 
     def later(self, seconds: float) -> Progress:
         """The same, had it been asked to stop so much later."""

@@ -138,6 +138,8 @@ class Report:
         self.first: float | None = None
         """When its first epoch began."""
         self.epoch: int | None = None
+        self.total: int | None = None
+        """How many epochs it says there are."""
         self.metrics: dict[str, Any] = {}
         self.at: float | None = None
         """When it last said something."""
@@ -171,6 +173,7 @@ class Report:
                 if self.epoch is None:
                     self.first = at
                 self.epoch = epoch
+                self.total = line.n or self.total
             case "end" if epoch is not None:
                 self.finished = max(self.finished, epoch + 1)
                 self.ended[epoch] = (seconds(line.d), seconds(line.s))

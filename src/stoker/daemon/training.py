@@ -278,6 +278,7 @@ class Trainings:
             e.EpochsCounted(
                 at=time.time(), job=job.id, attempt=job.attempt, done=done, seconds=epoch,
                 step=step, warmup=warmup, metrics=metrics,
+                total=report.total if report.total != progress.total else None,
             )
         )  # fmt: skip
         return told

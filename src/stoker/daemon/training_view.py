@@ -7,7 +7,7 @@ from os.path import dirname
 from typing import Any
 
 from stoker.core import contract
-from stoker.core.estimate import Estimate, attained, estimate, family_of, with_margin
+from stoker.core.estimate import Estimate, attained, epochs_of, estimate, family_of, with_margin
 from stoker.core.job import Container, Job, Progress, Spec, Stop, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GPU, GpuAsk
@@ -33,7 +33,7 @@ def training_view(
     return {
         "uuid": unique,
         "epochs_done": progress.epochs,
-        "epochs": training.epochs,
+        "epochs": epochs_of(job, spec),
         "batch_size": training.batch_size,
         "training_set_size": training.set_size,
         "snapshots": training.snapshots,

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import Placement
-from stoker.core.estimate import Family, attained, epoch_on, known, likely_hardware
+from stoker.core.estimate import Family, attained, epoch_on, epochs_of, known, likely_hardware
 from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
@@ -152,7 +152,7 @@ class Ahead(Replay):
     def _outline(self, job: Job, left: float) -> Outline:
         spec = self.state.spec(job)
         training, progress = spec.training, job.progress
-        epochs = training.epochs if training is not None else None
+        epochs = epochs_of(job, spec)
         done = attained(job, self.now)
         if epochs and progress is not None and progress.pace is not None:
             done = max(epochs * progress.pace[2] - left, 0.0)

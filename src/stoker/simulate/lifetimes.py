@@ -12,8 +12,9 @@ from random import Random
 
 from msgspec import Struct
 
-from stoker.core.estimate import attained, estimate, known, remaining, restart_cost
+from stoker.core.estimate import attained, epochs_of, estimate, known, remaining, restart_cost
 from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
 from stoker.core.outlook import Question, name_key
 from stoker.core.policy.rank import gpus_of
 from stoker.core.state import State
@@ -143,12 +144,14 @@ class Guesses:
         last = job.ended_at if job.finished and job.ended_at is not None else at
         entry = max(age - max(last - since, 0.0), 0.0)
         left = None if job.finished else self._measured(job)
-        return Life(age, job.finished, entry) if left is None else Life(age + left, entry=entry)
+        # Of one that was cancelled it is only known that it took longer.
+        ended = job.finished and job.state is not JobState.CANCELLED
+        return Life(age, ended, entry) if left is None else Life(age + left, entry=entry)
 
     def _measured(self, job: Job) -> float | None:
         """Seconds that it needs from now on, if its own epochs say so."""
         spec = self.asked.specs[job.spec]
-        epochs = spec.training.epochs if spec.training is not None else None
+        epochs = epochs_of(job, spec)
         progress, families, at = job.progress, self.state.rest.families, self.asked.at
         if epochs is None or progress is None or progress.pace is None:
             return None
@@ -187,7 +190,7 @@ class Guesses:
         return self._from_others(job, spec.limit, age, most)
 
     def _counts_epochs(self, job: Job, spec: Spec) -> bool:
-        if spec.training is None or spec.training.epochs is None:
+        if epochs_of(job, spec) is None:
             return False
         found = estimate(self.state.rest.families, self.state.cluster, job, spec, self.asked.at)
         return found.epoch_seconds is not None

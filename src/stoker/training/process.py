@@ -121,7 +121,9 @@ class Job(Clock):
             if self._stopping.due_at(self.epoch, self._first, self._peers, self._nodes, begun):
                 self._stop()
             self._hello()
-            self._say(f'{{"k":"start","e":{self.epoch},"t":{time():.3f}}}')
+            total = self._stopping.total
+            of = f',"n":{total}' if total is not None else ""
+            self._say(f'{{"k":"start","e":{self.epoch}{of},"t":{time():.3f}}}')
         self._begun += 1
         self._close_steps()
         self._open = True

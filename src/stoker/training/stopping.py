@@ -22,7 +22,7 @@ class Stopping:
 
     def __init__(self, files: Files | None, total: int | None) -> None:
         self._files = files
-        self._total = total
+        self.total = total
         self._named: int | None = None
         self._steps: int | None = None
         """How many steps an epoch has, as far as we know: the fewest seen."""
@@ -41,8 +41,8 @@ class Stopping:
 
     def ends_at(self, total: int) -> None:
         """So many epochs are trained in all, unless another number was asked for."""
-        if self._total is None:
-            self._total = total
+        if self.total is None:
+            self.total = total
 
     def due_at(self, epoch: int, first: bool, peers: bool, nodes: int, begun: bool) -> bool:
         """Whether to stop before this epoch; if not, the first process names one that comes.
@@ -79,7 +79,7 @@ class Stopping:
         `steps` of the current epoch were done; None: all. Before its last steps the processes
         may not see the same, so that they are all told no.
         """
-        if self._files is None or (self._total is not None and epoch >= self._total):
+        if self._files is None or (self.total is not None and epoch >= self.total):
             return False
         if not peers:
             return (first and begun and self._files.asked()) or self._reached(epoch)
@@ -105,7 +105,7 @@ class Stopping:
                 return  # nobody can say yet how many epochs the others run on meanwhile
             ahead += -int(-RELAY // max(self._seconds, 1e-3))
         named = epoch + ahead
-        if self._total is not None and named >= self._total:
+        if self.total is not None and named >= self.total:
             return  # it is done before
         if self._files.name_stop(named):
             from time import time

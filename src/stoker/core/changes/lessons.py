@@ -34,7 +34,7 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
             seconds = event.seconds
             family = estimate.paced(family, gpus, model, seconds, event.step)
         if progress is not None:
-            paces = _own_paces(progress, spec, gpus, model, seconds)
+            paces = _own_paces(job, progress, spec, gpus, model, seconds)
             job.progress = replace(progress, pace=(gpus, model, seconds), paces=paces)
             progress = job.progress
     if event.warmup is not None:
@@ -50,10 +50,10 @@ def learn(state: State, job: Job, event: e.EpochsCounted) -> None:
 
 
 def _own_paces(
-    progress: Progress, spec: Spec, gpus: int, model: str, seconds: float
+    job: Job, progress: Progress, spec: Spec, gpus: int, model: str, seconds: float
 ) -> tuple[tuple[int, int, float], ...]:
     """How fast an elastic job was lately, at each stage of its training; on one model of GPU."""
-    ask, epochs = spec.request.gpus, spec.training.epochs if spec.training is not None else None
+    ask, epochs = spec.request.gpus, estimate.epochs_of(job, spec)
     if ask is None or ask.most is None or not epochs:
         return ()
     key = (stage(progress.epochs / epochs), gpus)

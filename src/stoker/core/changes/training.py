@@ -70,7 +70,8 @@ def on_epochs_counted(state: State, event: e.EpochsCounted) -> Wishes:
     begun = before.counted_at  # what is heard of an epoch while it goes on does not end it
     if begun is None or done > before.epochs or event.seconds is None:
         begun = event.at
-    job.progress = replace(before, epochs=done, counted_at=begun, metrics=metrics)
+    total = before.total if event.total is None else event.total
+    job.progress = replace(before, epochs=done, counted_at=begun, metrics=metrics, total=total)
     state.touched.add(job.id)
     lessons.learn(state, job, event)
     if job.id in state.stoppable:

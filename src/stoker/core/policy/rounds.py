@@ -216,7 +216,7 @@ def _seated(state: State, job: Job, at: float) -> tuple[Seat, Share]:
     assert ask is not None
     now, least = _held(job), ask.amount // THOUSAND
     family = estimate.known(state.rest.families, job, spec)
-    total = spec.training.epochs if spec.training is not None else None
+    total = estimate.epochs_of(job, spec)
     left = paces = None
     if total is not None:
         at_stage = stage(progress.epochs / total)
