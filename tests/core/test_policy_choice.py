@@ -226,6 +226,17 @@ def test_a_limit_that_is_reached_is_what_has_to_change() -> None:
     )
 
 
+def test_where_nobodys_end_would_do_alone_all_are_told_who_have_to_end() -> None:
+    story = Afar(gpus=2)
+    endless, short = story.submit(gpus(1)), story.submit(gpus(1), limit=60)
+    story.run(endless, short)
+    both, one = story.submit(gpus(2)), story.submit(gpus(1))
+    assert told(story, both).unblocks == (
+        f"jobs {short} and {endless} end: nobody knows when, since job {endless} has no time limit",
+    )
+    assert told(story, one).unblocks == (f"job {short} ends in at most 60 s",)
+
+
 def test_nobody_knows_when_a_job_without_a_limit_ends() -> None:
     story, first = full()
     second = story.submit()

@@ -15,7 +15,7 @@ from stoker.core.explain_figure import Figure, figure, gpus_in_words, overdue_in
 from stoker.core.forecast import Expected
 from stoker.core.job import Job
 from stoker.core.policy.order import in_order
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.place import could_ever, place
 from stoker.core.policy.rank import OVERDUE, rank
 from stoker.core.policy.rules import Gaps, Order
 from stoker.core.request import GPU, Request
@@ -25,7 +25,9 @@ FEW = 5
 """So many of those before it are told with the reason."""
 ENDS, QUANTA, HEIRS = 3, 2, 3
 """How many ends, quanta and jobs to make room for are told."""
-LOOK_AT = 256
+MOST_NAMED = 6
+"""So many jobs are named in one sentence."""
+LOOK_AT = 64
 """So many running jobs are thought of as ones that could make room."""
 FIRST = 16
 """So many of those who wait are thought of as ones that room could be made for."""
@@ -116,7 +118,7 @@ def unblocks(
         for each in state.running.values()
         if _can_be_waited_for(each) and _helps(state, each.placement, request, lacking)
     ]
-    told = _ends(state, holders, at, boot, expected)
+    told = _ends(state, request, holders, at, boot, expected)
     told += _quanta(state, job, holders, at)
     return (*told, *_overdue(state, job, at))
 
@@ -138,20 +140,63 @@ def _helps(state: State, placement: Placement | None, request: Request, lacking:
 
 
 def _ends(
-    state: State, holders: list[Job], at: float, boot: float, expected: Expected
+    state: State, request: Request, holders: list[Job], at: float, boot: float, expected: Expected
 ) -> list[str]:
+    """Whose end would do, or of whom all have to end."""
     known = [(_ends_in(state, each, at, boot, expected), each) for each in holders]
-    soon = nsmallest(ENDS, (pair for pair in known if pair[0][0] < inf), key=lambda it: it[0][0])
+    known = nsmallest(LOOK_AT, known, key=lambda it: it[0][0])
+    alone = list(islice((it for it in known if _would_do(state, request, [it[1]])), ENDS))
+    if not alone:
+        return _ends_of_all(state, request, known)
+    soon = [(left, how, each) for (left, how), each in alone if left < inf]
     if soon:
         return [
             f"job {each.label} ends in {how} {span(left)}" if left else f"job {each.label} ends"
-            for (left, how), each in soon
+            for left, how, each in soon
         ]
-    if not holders:
+    labels = _listed([each.label for _, each in alone], "or")
+    return [f"job {labels} ends: nobody knows when, since there is no time limit"]
+
+
+def _ends_of_all(
+    state: State, request: Request, known: list[tuple[tuple[float, str], Job]]
+) -> list[str]:
+    """Nobody's end would do alone: those who have to end together, the first to end first."""
+    needed: list[Job] = []
+    for _, each in known:
+        needed.append(each)
+        if _would_do(state, request, needed):
+            break
+    else:
         return []
-    labels = ", ".join(each.label for each in holders[:ENDS])
-    others = f" or {len(holders) - ENDS} others" if len(holders) > ENDS else ""
-    return [f"job {labels}{others} ends: nobody knows when, since there is no time limit"]
+    for each in needed[:-1]:
+        fewer = [other for other in needed if other is not each]
+        needed = fewer if _would_do(state, request, fewer) else needed
+    ends = {each.id: end for end, each in known}
+    labels = _listed([each.label for each in needed], "and")
+    who = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
+    for each in needed:
+        if ends[each.id][0] == inf:
+            return [f"{who}: nobody knows when, since job {each.label} has no time limit"]
+    left, how = max(ends[each.id] for each in needed)
+    return [f"{who} in {how} {span(left)}"]
+
+
+def _would_do(state: State, request: Request, gone: list[Job]) -> bool:
+    """Whether there is room if these are over."""
+    later = state.cluster.shadow()
+    for each in gone:
+        if each.placement is not None:
+            later.release(each.placement)
+    return place(later, request) is not None
+
+
+def _listed(labels: list[str], word: str) -> str:
+    """Names in a sentence, no more than fit."""
+    if len(labels) > MOST_NAMED:
+        labels = [*labels[: MOST_NAMED - 1], f"{len(labels) - MOST_NAMED + 1} others"]
+    *first, last = labels
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _ends_in(
