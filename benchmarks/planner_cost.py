@@ -25,7 +25,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
 from stoker.core.cycle import after_requests
 from stoker.core.fold import apply
 from stoker.core.job import Spec, Training
-from stoker.core.policy.place import fit
+from stoker.core.policy.fit import fit
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State
 

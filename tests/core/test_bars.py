@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from core.story import gpus, node
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.policy.bars import NOBODY, Bars, Row, most_of, need_of
-from stoker.core.policy.place import place, room
+from stoker.core.policy.fit import room
+from stoker.core.policy.place import place
 from stoker.core.policy.victims import Seat, Victims
 from stoker.core.request import GpuAsk, Request
 

@@ -7,8 +7,8 @@ from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.job import RANK_STEP
+from stoker.core.policy.fit import could_ever
 from stoker.core.policy.order import in_order
-from stoker.core.policy.place import could_ever
 
 
 def one_by_one(story: Story) -> list[int]:

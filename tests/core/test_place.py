@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from core.story import Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
-from stoker.core.policy.place import amounts, could_ever, fit, place, room, shape_of
+from stoker.core.policy.fit import amounts, could_ever, fit, room, shape_of
+from stoker.core.policy.place import place
 from stoker.core.policy.shelf import content
 from stoker.core.request import GpuAsk, Request
 

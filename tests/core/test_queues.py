@@ -8,7 +8,7 @@ from stoker.core.cluster import NodeFacts
 from stoker.core.explain import reason
 from stoker.core.job import Spec
 from stoker.core.launch import launch
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.fit import could_ever
 from stoker.core.request import Request
 from stoker.core.restore import restore
 

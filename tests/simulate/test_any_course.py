@@ -17,7 +17,7 @@ from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing
 from stoker.core.job import RANK_STEP, EarlySignal, Retry
 from stoker.core.lifecycle import JobState
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.fit import could_ever
 from stoker.core.policy.rules import POLICIES
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import requests as ask

@@ -10,7 +10,7 @@ from simulate.box import Box, gpus, machine
 from simulate.test_any_course import SMALL, TO_TRAIN, TRAINEES
 from stoker.core.job import EarlySignal, Retry
 from stoker.core.lifecycle import JobState
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.fit import could_ever
 from stoker.core.request import GpuAsk, Request
 from stoker.simulate import requests as ask
 from stoker.simulate.executor import Faults

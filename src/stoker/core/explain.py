@@ -13,8 +13,9 @@ from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standi
 from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
+from stoker.core.policy.fit import could_ever, fit, offered, suits, wants
 from stoker.core.policy.order import in_order
-from stoker.core.policy.place import could_ever, fit, offered, place, suits, wants
+from stoker.core.policy.place import place
 from stoker.core.request import GPU, MEMORY, GpuAsk, Request, describe
 from stoker.core.state import State
 from stoker.core.units import THOUSAND, format_amount, format_duration

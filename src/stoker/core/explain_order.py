@@ -14,8 +14,9 @@ from stoker.core.estimate import remaining
 from stoker.core.explain_figure import Figure, figure, gpus_in_words, overdue_in, span
 from stoker.core.forecast import Expected
 from stoker.core.job import Job
+from stoker.core.policy.fit import could_ever
 from stoker.core.policy.order import in_order
-from stoker.core.policy.place import could_ever, place
+from stoker.core.policy.place import place
 from stoker.core.policy.rank import OVERDUE, rank
 from stoker.core.policy.rules import Gaps, Order
 from stoker.core.request import GPU, Request

@@ -19,7 +19,7 @@ from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import BROUGHT
 from stoker.core.lifecycle import JobState
 from stoker.core.options import Context, Wanted, read
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.fit import could_ever
 from stoker.core.request import GPU, Request, describe
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State

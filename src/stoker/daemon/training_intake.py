@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.core.contract import BACKEND
 from stoker.core.job import Job, Spec, Training
 from stoker.core.options import Wanted
-from stoker.core.policy.place import could_ever
+from stoker.core.policy.fit import could_ever
 from stoker.core.request import Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND, BadValue

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.fold import apply
+from stoker.core.policy.fit import could_ever
 from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.place import could_ever
 from stoker.core.policy.rules import POLICIES, USUAL
 from stoker.core.request import Request
 from stoker.core.state import State

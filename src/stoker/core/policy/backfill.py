@@ -8,14 +8,8 @@ from math import inf
 from msgspec.structs import replace
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.place import (
-    fit,
-    gpus_left,
-    gpus_needed,
-    has_room,
-    machines_for,
-    place,
-)
+from stoker.core.policy.fit import fit, gpus_needed
+from stoker.core.policy.place import gpus_left, has_room, machines_for, place
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
 from stoker.core.request import GPU, Request
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster import Cluster, Node
+from stoker.core.policy.fit import gpus_needed
 from stoker.core.policy.rows import Rows
 from stoker.core.policy.victims import Seat, Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
@@ -40,15 +41,7 @@ def need_of(request: Request | None) -> int:
     """What must be left of a machine's GPUs at least for (a part of) this, in steps."""
     if request is None:
         return 0
-    return exactly(request) // FINE * FINE + (GANG if request.machines > 1 else 0)
-
-
-def exactly(request: Request) -> int:
-    """The same, to the thousandth."""
-    ask = request.gpus
-    if ask is None or ask.beside or ask.share is not None or request.exclusive:
-        return 0
-    return ask.amount
+    return gpus_needed(request) // FINE * FINE + (GANG if request.machines > 1 else 0)
 
 
 class Bars:

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from stoker.core.cluster import Cluster, Placement, Shadow, Take
 from stoker.core.job import Job
 from stoker.core.policy import elastic
-from stoker.core.policy.bars import exactly, left_on, most_of
+from stoker.core.policy.bars import left_on, most_of
+from stoker.core.policy.fit import fit, gpus_needed, wants
 from stoker.core.policy.later import can_be_asked
 from stoker.core.policy.order import JobClass
-from stoker.core.policy.place import fit, machines_for, place, wants
+from stoker.core.policy.place import machines_for, place
 from stoker.core.policy.room import MOST_MACHINES, Room
 from stoker.core.request import GPU, Request
 from stoker.core.standings import stand_anew
@@ -48,7 +49,7 @@ class Want:
         self.needed = dict(wants(request))
         """How much of each type a machine must have at least."""
         if request.gpu_amount:
-            self.needed[GPU] = exactly(request)
+            self.needed[GPU] = gpus_needed(request)
 
     def allows(self, name: str) -> bool:
         """Whether a machine will do."""

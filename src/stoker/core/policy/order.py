@@ -9,9 +9,9 @@ from math import inf
 
 from stoker.core.job import Job
 from stoker.core.policy.bars import need_of
+from stoker.core.policy.fit import amounts, shape_of
 from stoker.core.policy.ground import is_plain
 from stoker.core.policy.needs import Needs
-from stoker.core.policy.place import amounts, shape_of
 from stoker.core.policy.rank import OVERDUE
 from stoker.core.policy.shelf import START, Amounts, Enough, Place, Shelf
 from stoker.core.request import Request

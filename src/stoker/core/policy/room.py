@@ -16,16 +16,16 @@ from stoker.core.policy.bars import (
     NOBODY,
     Bar,
     Row,
-    exactly,
     left_on,
     most_of,
     need_of,
 )
+from stoker.core.policy.fit import GPUS, fit, gpus_needed
+from stoker.core.policy.fit import room as most_on
 from stoker.core.policy.ground import is_coarse, is_plain
 from stoker.core.policy.later import is_stopping
 from stoker.core.policy.order import JobClass
-from stoker.core.policy.place import GPUS, fit, gpus_left, gpus_needed, place, place_on
-from stoker.core.policy.place import room as most_on
+from stoker.core.policy.place import gpus_left, place, place_on
 from stoker.core.policy.shelf import Place
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
@@ -286,7 +286,7 @@ class Room:
     def machines(self, request: Request, above: Bar, all: bool) -> Iterator[str]:
         """Machines with a higher bar than this, the highest first; all, or those that changed."""
         self._refresh()
-        gpus, cores, memory = exactly(request), request.cpus, request.memory
+        gpus, cores, memory = gpus_needed(request), request.cpus, request.memory
         anew = self.state.bars.anew
         if not all and len(anew) <= MOST_ANEW:
             bars = [(self._on(name, gpus, cores, memory), name) for name in anew]
