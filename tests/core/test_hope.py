@@ -41,6 +41,12 @@ REQUESTS = [
 ]  # fmt: skip
 
 
+random_courses = settings(
+    deadline=None, derandomize=True, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
 @contextmanager
 def patiently() -> Iterator[None]:
     """As if there were always time enough to look at everybody, and at every machine."""
@@ -211,10 +217,7 @@ STEPS = (
 )  # fmt: skip
 
 
-@settings(
-    max_examples=120, deadline=None, derandomize=True, phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+@settings(random_courses, max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_nobody_is_overlooked_whatever_comes(seed: int) -> None:
     """While nobody leaves: others may count on what those make room for, and ask later."""
@@ -227,10 +230,7 @@ def test_nobody_is_overlooked_whatever_comes(seed: int) -> None:
                 assert course.overlooked() == []
 
 
-@settings(
-    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+@settings(random_courses, max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_the_ledger_that_is_kept_is_the_one_that_comes_out_from_scratch(seed: int) -> None:
     course = Course(seed)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.daemon.reports import parse
 from training.desk import SOURCES, Desk
 
 TRAIN = """
@@ -144,6 +145,19 @@ def test_epochs_beyond_those_asked_for_are_another_training(desk: Desk) -> None:
     job.start_epoch()
     job.start_epoch()
     assert desk.epochs("start") == [0, 1]
+
+
+@pytest.mark.parametrize(("total", "told"), [(30, 30), (sys.maxsize, None)])
+def test_how_many_epochs_there_are_is_said_if_it_is_a_number_to_go_by(
+    desk: Desk, total: int, told: int | None
+) -> None:
+    job = desk.job()
+    for epoch in job.epochs(total):
+        if epoch == 1:
+            break
+    starts = desk.lines("start")
+    assert [line.get("n") for line in starts] == [told, told]
+    assert all(parse(json.dumps(line).encode()) is not None for line in starts)
 
 
 def test_numbers_that_begin_anew_are_another_training(desk: Desk) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 STOPPED = 75
 """The exit code of a process that stops because it was asked to (EX_TEMPFAIL: try again later)."""
+MOST_EPOCHS = 10**9
+"""More than so many are not meant as a number."""
 SELDOM = 1.0
 """Seconds between two looks at who speaks for the job, however often it reports."""
 
@@ -122,7 +124,8 @@ class Job(Clock):
                 self._stop()
             self._hello()
             total = self._stopping.total
-            of = f',"n":{total}' if total is not None else ""
+            # "Until I break out of it" is a number, too, but says nothing of how long it takes.
+            of = f',"n":{total}' if total is not None and total <= MOST_EPOCHS else ""
             self._say(f'{{"k":"start","e":{self.epoch}{of},"t":{time():.3f}}}')
         self._begun += 1
         self._close_steps()
