@@ -56,12 +56,9 @@ class InForce:
         found = self._plain.get(queue)
         if found is None:
             defined = self._rest.queues.get(queue)
-            limited = defined is not None and (defined.max_running, defined.max_gpus) != (
-                None,
-                None,
-            )
+            limits = (defined.max_running, defined.max_gpus) if defined is not None else ()
             passing = self.gaps(queue) in (Gaps.ANYBODY, Gaps.OVERDUE)
-            found = self._plain[queue] = passing and not limited
+            found = self._plain[queue] = passing and not any(limit is not None for limit in limits)
         return found
 
     @property
