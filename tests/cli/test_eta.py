@@ -100,6 +100,11 @@ def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
     main(["eta", "2"])
     assert "later than can be foreseen" in capsys.readouterr().out
     assert eta.span(far["start"]) == "after 3 days"
+    nobody_knows = foreseen(2, start=span(0, None, None), end=span(0, None, None))
+    assert eta.span(nobody_knows["start"]) == "not foreseeable"
+    fake.answers["GET /v1/eta"] = reply(nobody_knows)
+    main(["eta", "2"])
+    assert "It should start when nobody can foresee." in capsys.readouterr().out
 
 
 def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -> None:

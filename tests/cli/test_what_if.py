@@ -86,12 +86,16 @@ def test_another_policy_tells_the_whole_of_it_on_a_screen_and_a_page(
 
 MISTAKES = (
     ("", "What is to be different?", 2),
-    ("later", "takes options only", 2),
+    ("later", "takes options and PARAMETER=VALUE, not 'later'", 2),
     ("--policy best", "There is no policy 'best'", 2),
+    ("--policy planer", "Did you mean planner?", 2),
+    ("--policy fifo quantum=20m", "fifo does not go by quantum", 2),
+    ("--policy planner quantum=", "write parameter NAME=VALUE", 2),
+    ("--add gpus=1 quantum=20m", "Parameters belong to a policy", 2),
     ("--add 3", "--add 3 cannot be read; write --add gpus=4", 2),
     ("--add gpus=0", "write a number of GPUs", 2),
     ("--add node=2by8", "is not a number of machines", 2),
-    ("--remove node=nowhere", "There is no machine 'nowhere'", 2),
+    ("--remove node=nowhere", "There is no machine 'nowhere'; there are ", 3),
     ("--remove nowhere", "write --remove node=NAME", 2),
     ("--priority 1", "cannot be read; write 42=high", 2),
     ("--priority 1=soon", "cannot be read; write 42=high", 2),

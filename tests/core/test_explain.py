@@ -29,7 +29,7 @@ def test_a_running_job_has_no_reason() -> None:
     story.run(job)
     assert reason_of(story, job) is None
     told = why(story.state, story.job(job), story.now, story.now, by_limit(story))
-    assert told.text == "it is not waiting: running"
+    assert told.text == "it waits for nothing"
 
 
 def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:

@@ -181,13 +181,14 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --policy best", "There is no policy 'best'; there are auto, fifo, "),
         ("SWF --policy ,", "--policy names no policy"),
         ("SWF --base fifo", "--base fifo is none of the policies compared: backfill, "),
-        ("SWF --set planner.speed=1", "'speed' is none of fair, "),
+        ("SWF --set planner.speed=1", "There is no parameter 'speed'. planner has: fair, "),
         ("SWF --set quantum=1", "is not POLICY.PARAMETER=VALUE"),
         ("SWF --set srsf.quantum=1 --policy fifo", "is about srsf, which is not compared"),
         ("SWF --set fifo.quantum=1", "fifo does not go by quantum"),
         ("SWF --set planner.quantum=-1", "quantum '-1' is not a duration"),
         ("SWF --set planner.grain=1", "grain is between 1.01 and 16, not 1"),
         ("SWF --cluster 8by8", "is not a number of machines"),
+        ("SWF --cluster \uff18x8", "is not a number of machines"),
         ("SWF --cluster 1000000x8", "has more than 100,000 machines; write for example 8x8"),
         (
             "SWF --cluster 1x0,cpus=2",
@@ -297,6 +298,8 @@ def test_typed_as_a_user_does(home: Path) -> None:
     assert run("nothing.csv").returncode == 2
     piped = run("-", "--policy", "fifo", "--first", "5", stdin=SWF)
     assert piped.stdout.splitlines()[0] == done.stdout.splitlines()[0].replace("example", "stdin")
+    nothing = run("-")
+    assert nothing.stderr.startswith("stoker: standard input, line 1: the file is empty")
     misspelt = run(SWF, "--polcy", "fifo")
     assert misspelt.returncode == 2
     assert "Did you mean --policy?" in misspelt.stderr

@@ -1,6 +1,7 @@
 """Every format of a recorded workload, what is said of a bad one, and machines for it."""
 
 import gzip
+import json
 import shutil
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_a_file_is_known_by_what_is_in_it(name: str, format: str, tmp_path: Path
         ("1 0 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1", "swf"),
         ("JobIDRaw|Submit|Elapsed|AllocTRES|", "sacct"),
         ('{"jobs": []}', "history"),
+        ("[]", "history"),
         ("\n\nsubmit_time,duration,num_gpus", "csv"),
     ],
 )
@@ -82,6 +84,13 @@ def test_a_compressed_file_is_read_like_any_other(name: str, tmp_path: Path) -> 
     packed = tmp_path / Path(name).name
     packed.write_bytes(gzip.compress((SAMPLES / name).read_bytes()))
     assert recognise.read(packed) == recognise.read(SAMPLES / name)
+
+
+def test_a_bare_list_of_jobs_is_read_like_what_was_printed(tmp_path: Path) -> None:
+    """As `jq .jobs` makes one."""
+    printed = SAMPLES / "history/history.json"
+    bare = written(tmp_path, json.dumps(json.loads(printed.read_text())["jobs"]))
+    assert recognise.read(bare).jobs == recognise.read(printed).jobs
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -572,7 +581,11 @@ def test_the_largest_job_always_fits() -> None:
 
 
 def test_jobs_that_come_all_at_once_get_machines_too() -> None:
-    assert len(sizing.sized(Workload(title="", jobs=[load(0, 60, 8)] * 8))) == 10
+    assert len(sizing.sized(Workload(title="", jobs=[load(0, 60, 8)] * 8))) == 8
+
+
+def test_there_are_no_more_machines_than_all_jobs_at_once_could_use() -> None:
+    assert len(sizing.sized(Workload(title="", jobs=[load(0, 36000, 2), load(5, 36000, 2)]))) == 1
 
 
 def test_machines_have_the_models_cores_and_memory_that_jobs_ask_for() -> None:
@@ -603,7 +616,7 @@ def test_machines_are_of_the_model_on_which_jobs_are_fastest() -> None:
 def test_jobs_of_processors_only_get_machines_without_gpus() -> None:
     jobs = [load(0, 100, 0, cpus=64.0), load(100, 100, 0, cpus=64.0)]
     nodes = sizing.sized(Workload(title="", jobs=jobs))
-    assert [list(node.types) for node in nodes] == [["cpu"]] * 3
+    assert [list(node.types) for node in nodes] == [["cpu"]] * 2
 
 
 def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
@@ -655,4 +668,4 @@ def test_a_job_is_kept_if_it_could_run_alone(
 
 def test_nobody_makes_machines_without_end() -> None:
     with pytest.raises(BadValue, match="keeps up with these jobs has more than 100,000 machines"):
-        sizing.sized(Workload(title="x", jobs=[load(0, 3e8, 100), load(1, 1, 1)]))
+        sizing.sized(Workload(title="x", jobs=[load(0, 3e8, 100_000)] * 9))

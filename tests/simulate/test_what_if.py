@@ -53,8 +53,8 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
 
 
 def question(**more: Any) -> Question:
-    nothing: dict[str, Any] = {"policy": None, "add": [], "remove": [], "priorities": {},
-                               "json": False, "html": None}  # fmt: skip
+    nothing: dict[str, Any] = {"policy": None, "parameters": {}, "add": [], "remove": [],
+                               "priorities": {}, "json": False, "html": None}  # fmt: skip
     return Question(**{**nothing, **more})
 
 
@@ -137,6 +137,21 @@ def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
     answer = answered(facts(waiting), question(policy="auto"))
     begins = {n: answer.after[n].begin or 0.0 for n in limits}
     assert (begins[3] < begins[2]) is trains, "the long one is passed under planner alone"
+
+
+def test_a_policy_with_parameters_of_its_own() -> None:
+    wanted = whatif.asked(["-", "--policy", "planner", "quantum=20m", "hysteresis=3", "--json"])
+    assert wanted.parameters == {"quantum": 1200.0, "hysteresis": 3.0}
+    assert whatif.told(wanted) == "policy planner quantum=1200 hysteresis=3"
+    answer = answered(facts([job(1, limit=60)]), wanted)
+    assert answer.then.policies == {"*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})}
+
+
+def test_a_priority_does_not_help_one_that_is_held() -> None:
+    held = job(7, reason="JobHeldUser")
+    given = facts([job(1, limit=60), held], meant={"7": [7]})
+    with pytest.raises(BadValue, match=r"7 is held or not to begin yet.*stoker release 7"):
+        answered(given, question(priorities={"7": "high"}))
 
 
 def test_priorities_by_word_and_number() -> None:

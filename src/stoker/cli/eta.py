@@ -109,7 +109,8 @@ def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str
 
 def _later(reply: dict[str, Any]) -> str:
     """Return when a job starts of which nothing was foreseen, since too many are before it."""
-    return f"after {_away(reply['horizon'])}" if reply.get("horizon") else "later"
+    away = _away(reply["horizon"]) if reply.get("horizon") else "now"
+    return "later" if away == "now" else f"after {away}"
 
 
 def span(found: dict[str, Any] | None, *, verbose: bool = False) -> str:
@@ -117,6 +118,8 @@ def span(found: dict[str, Any] | None, *, verbose: bool = False) -> str:
     if not found:
         return ""
     low, likely, high = found["low"], found["likely"], found["high"]
+    if likely is None and _away(low) == "now":
+        return "not foreseeable"
     if likely is None:
         return f"after {_clock(low)}" if verbose else f"after {_away(low)}"
     if verbose:
@@ -154,6 +157,8 @@ def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
 def _sentence(found: dict[str, Any]) -> str:
     """Return ` in 2 h, at 21:31 (between 20:40 and 23:00)`, as far as that is known."""
     low, likely, high = found["low"], found["likely"], found["high"]
+    if likely is None and _away(low) == "now":
+        return " when nobody can foresee"
     if likely is None:
         return f" after {_clock(low)}, later than can be foreseen"
     soon = times.relative(likely)

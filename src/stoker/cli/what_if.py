@@ -3,7 +3,7 @@
 Replays the jobs of the last days and today's queue twice: by today's rules, and by the changed
 ones. Nothing is changed in fact. Several changes at once are taken together.
 
-  stoker what-if --policy planner
+  stoker what-if --policy planner hysteresis=3
   stoker what-if --add gpus=4
   stoker what-if --remove node=b --days 30
   stoker what-if --priority 42=high
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.cli.session import existing
-from stoker.client.errors import UsageError
+from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 USAGE = (
-    "what-if --policy NAME | --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
+    "what-if --policy NAME [PARAMETER=VALUE ...] [OPTIONS]",
+    "what-if --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
 )
 OPTIONS = (
     Option("--policy", "NAME", "every queue goes by this policy; see stoker policy --list"),
@@ -39,8 +40,9 @@ LONGEST = 36500.0
 def main(argv: list[str]) -> NoReturn:
     """Gather what the daemon knows, and become the simulator that reads it."""
     args = parse(OPTIONS, argv, verb="what-if")
-    if args.words:
-        raise UsageError(f"what-if takes options only, not '{args.words[0]}'.")
+    for word in args.words:
+        if "=" not in word:
+            raise UsageError(f"what-if takes options and PARAMETER=VALUE, not '{word}'.")
     if not any(args.values.get(key) for key in CHANGES):
         raise UsageError(
             "What is to be different? Write --policy NAME, --add gpus=4, --remove node=NAME or"
@@ -49,13 +51,13 @@ def main(argv: list[str]) -> NoReturn:
     days = args.number("days", 7.0) or 0.0
     if not 0 < days <= LONGEST:
         raise UsageError("--days takes a number of days above 0.")
-    _hand_over(_facts(days, args.many("priority")))
+    _hand_over(_facts(days, args.many("priority"), args.many("remove")))
     from stoker.cli.simulate import become
 
     become("what-if", ["-", *argv])
 
 
-def _facts(days: float, priorities: list[str]) -> str:
+def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     """Return all that a replay needs, as JSON."""
     import time
 
@@ -63,6 +65,8 @@ def _facts(days: float, priorities: list[str]) -> str:
     from stoker.client import jsonlight
 
     client = existing()
+    nodes = client.nodes()["nodes"]
+    _all_there(without, [str(node["name"]) for node in nodes])
     names = [text.rpartition("=")[0] for text in priorities]
     meant = {name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name}
     now = time.time()
@@ -74,11 +78,24 @@ def _facts(days: float, priorities: list[str]) -> str:
         "meant": meant,
         "history": client.history(since=since, limit=MOST)["jobs"],
         "queue": live,
-        "nodes": client.nodes()["nodes"],
+        "nodes": nodes,
         "gpus": client.gpus()["gpus"],
         "queues": client.queues()["queues"],
         "policies": client.policies()["queues"],
     })  # fmt: skip
+
+
+def _all_there(without: list[str], names: list[str]) -> None:
+    """Refuse to do without a machine that is not there anyway."""
+    from stoker import wire
+
+    for text in without:
+        what, _, name = text.partition("=")
+        if what == "node" and name and name not in names:
+            there = f"there are {', '.join(names)}" if names else "there is none"
+            raise StokerError(
+                f"There is no machine '{name}'; {there}.", wire.EXIT_NOT_FOUND, "not_found"
+            )
 
 
 def _hand_over(text: str) -> None:

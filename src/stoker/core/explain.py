@@ -218,11 +218,16 @@ def _roughly(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
 
 
+def how_it_ended(job: Job) -> str:
+    """A sentence about one that is over."""
+    return f"it is over: {job.cause}" if job.cause else "it is over"
+
+
 def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if job.finished:
-        return f"it is over: {job.cause or job.state.value.lower()}"
+        return how_it_ended(job)
     if silence is None:
-        return f"it is not waiting: {job.state.value.lower()}"
+        return "it waits for nothing"
     machines = " and ".join(silent)
     they_answer = f"{machines} {'answers' if len(silent) == 1 else 'answer'}"
     give_up = f"stoker nodes remove {' '.join(silent)} --force"

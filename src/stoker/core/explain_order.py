@@ -119,9 +119,10 @@ def unblocks(
         for each in state.running.values()
         if _can_be_waited_for(each) and _helps(state, each.placement, request, lacking)
     ]
-    told = _ends(state, request, holders, at, boot, expected)
+    soonest, told = _ends(state, request, holders, at, boot, expected)
     told += _quanta(state, job, holders, at)
-    return (*told, *_overdue(state, job, at))
+    late = overdue_in(state.known(job), at)
+    return (*told, *_overdue(state, job, late)) if late <= soonest else tuple(told)
 
 
 def _can_be_waited_for(job: Job) -> bool:
@@ -142,8 +143,8 @@ def _helps(state: State, placement: Placement | None, request: Request, lacking:
 
 def _ends(
     state: State, request: Request, holders: list[Job], at: float, boot: float, expected: Expected
-) -> list[str]:
-    """Whose end would do, or of whom all have to end."""
+) -> tuple[float, list[str]]:
+    """Whose end would do, or of whom all have to end; and in how many seconds that is at best."""
     known = [(_ends_in(state, each, at, boot, expected), each) for each in holders]
     known = nsmallest(LOOK_AT, known, key=lambda it: it[0][0])
     alone = list(islice((it for it in known if _would_do(state, request, [it[1]])), ENDS))
@@ -151,17 +152,17 @@ def _ends(
         return _ends_of_all(state, request, known)
     soon = [(left, how, each) for (left, how), each in alone if left < inf]
     if soon:
-        return [
+        return soon[0][0], [
             f"job {each.label} ends in {how} {span(left)}" if left else f"job {each.label} ends"
             for left, how, each in soon
         ]
     labels = _listed([each.label for _, each in alone], "or")
-    return [f"job {labels} ends: nobody knows when, since there is no time limit"]
+    return inf, [f"job {labels} ends: nobody knows when, since there is no time limit"]
 
 
 def _ends_of_all(
     state: State, request: Request, known: list[tuple[tuple[float, str], Job]]
-) -> list[str]:
+) -> tuple[float, list[str]]:
     """Nobody's end would do alone: those who have to end together, the first to end first."""
     needed: list[Job] = []
     for _, each in known:
@@ -169,7 +170,7 @@ def _ends_of_all(
         if _would_do(state, request, needed):
             break
     else:
-        return []
+        return inf, []
     for each in needed[:-1]:
         fewer = [other for other in needed if other is not each]
         needed = fewer if _would_do(state, request, fewer) else needed
@@ -178,9 +179,9 @@ def _ends_of_all(
     who = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
     for each in needed:
         if ends[each.id][0] == inf:
-            return [f"{who}: nobody knows when, since job {each.label} has no time limit"]
+            return inf, [f"{who}: nobody knows when, since job {each.label} has no time limit"]
     left, how = max(ends[each.id] for each in needed)
-    return [f"{who} in {how} {span(left)}"]
+    return left, [f"{who} in {how} {span(left)}"]
 
 
 def _would_do(state: State, request: Request, gone: list[Job]) -> bool:
@@ -246,9 +247,8 @@ def _running_level(state: State, job: Job, at: float) -> float:
     return rank(known, at)[0] + behind
 
 
-def _overdue(state: State, job: Job, at: float) -> list[str]:
+def _overdue(state: State, job: Job, late: float) -> list[str]:
     rules = state.policy(state.spec(job).queue)
-    late = overdue_in(state.known(job), at)
     if late == inf:
         return []
     then = "nobody passes it" if rules.gaps is Gaps.OVERDUE else "it goes first"

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from stoker.core.explain import why
+from stoker.core.explain import how_it_ended, why
 from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED, JobState
@@ -180,7 +180,7 @@ def explain(desk: Desk, word: str) -> Decide:
         job, _ = desk.either(id, state)
         found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
         if id not in state.jobs:
-            text = f"it is over: {job.cause or job.state.value.lower()}"
+            text = how_it_ended(job)
             return answered({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
         answer = why(state, job, now.at, now.boot, Expected(desk, state))
         start = iso(now.at + answer.expected_in) if answer.expected_in is not None else None

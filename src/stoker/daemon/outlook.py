@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from stoker.core import events as e
+from stoker.core.explain import how_it_ended
 from stoker.core.job import Job
 from stoker.core.outlook import Foreseen, Outlook, Span, name_key, question
 from stoker.core.policy.order import in_order
@@ -203,7 +204,7 @@ def _view(outlooks: Outlooks, desk: Desk, id: int, state: State, now: Moment) ->
     job, _ = desk.either(id, state)
     found = outlooks.of(id, state, now) or {"start": None, "end": None, "basis": None}
     if job.finished:
-        found["never"] = f"it is over: {job.cause or job.state.value.lower()}"
+        found["never"] = how_it_ended(job)
     return {
         "id": job.id, "label": job.label, "name": job.name, "user": job.user,
         "state": job.state.value, "never": None, **found,

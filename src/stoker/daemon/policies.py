@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from difflib import get_close_matches
 from typing import Any
 
 from stoker.core.events import Event, PolicyChosen
-from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.parameters import counts_for, figure
-from stoker.core.policy.rules import PARAMETERS, POLICIES, USUAL, Policy, policy
+from stoker.core.policy.parameters import counts_for, read_parameters
+from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PLANNER, POLICIES, USUAL, Policy, policy
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
@@ -21,8 +19,6 @@ ALL = "*"
 """Every queue for which nothing else is said."""
 DEFAULT = "default"
 """Where jobs go that name no queue."""
-PLANNER = "planner"
-ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, {PLANNER} from then on"
 
 # -- looking --------------------------------------------------------------------------------
 
@@ -41,7 +37,7 @@ def shown(desk: Desk) -> Decide:
 
 def listed() -> list[dict[str, Any]]:
     """All policies, the one that chooses by itself first."""
-    found = [{"name": AUTO, "about": ABOUT_AUTO, "parameters": _figures(POLICIES[PLANNER])}]
+    found = [{"name": AUTO, "about": ABOUT_AUTO, "parameters": _figures(PLANNER)}]
     return found + [
         {"name": each.name, "about": each.about, "parameters": _figures(each)}
         for each in POLICIES.values()
@@ -71,7 +67,7 @@ def _chosen(state: State, queue: str) -> dict[str, Any]:
     """The policy that was chosen for a queue, the one it comes to, and its parameters."""
     said, changed = state.rest.policies.get(queue) or state.rest.policies.get(ALL, (USUAL.name, {}))
     if said == AUTO and queue == ALL:
-        rules, name, about = policy(PLANNER, changed), AUTO, ABOUT_AUTO
+        rules, name, about = policy(AUTO, changed), AUTO, ABOUT_AUTO
     else:
         rules = state.policy(queue)
         name, about = rules.name, rules.about
@@ -97,7 +93,7 @@ def _since(state: State, queue: str) -> float | None:
 def _why(state: State, queue: str) -> str:
     """Why a queue that chooses by itself goes by what it does."""
     if queue in state.rest.reporting:
-        return f"{PLANNER}, since a job has reported epochs"
+        return f"{PLANNER.name}, since a job has reported epochs"
     return f"{USUAL.name} until a job reports epochs"
 
 
@@ -177,24 +173,4 @@ def _checked(body: r.Policy) -> dict[str, float]:
         if body.parameters:
             raise BadValue("Parameters belong to a policy: name it, such as planner quantum=20m.")
         return {}
-    names = (AUTO, *POLICIES)
-    if body.name not in names:
-        hint = _meant(body.name, names)
-        raise BadValue(f"There is no policy '{body.name}'.{hint} See: stoker policy --list")
-    counts = counts_for(POLICIES[PLANNER if body.name == AUTO else body.name])
-    found: dict[str, float] = {}
-    for name, said in body.parameters.items():
-        if name not in PARAMETERS:
-            listed = ", ".join(counts)
-            hint = _meant(name, counts)
-            raise BadValue(f"There is no parameter '{name}'.{hint} {body.name} has: {listed}.")
-        if name not in counts:
-            listed = ", ".join(counts)
-            raise BadValue(f"{body.name} does not go by {name}. It has: {listed}.")
-        found[name] = figure(name, said)
-    return found
-
-
-def _meant(word: str, choices: tuple[str, ...]) -> str:
-    found = get_close_matches(word, choices, n=1)
-    return f" Did you mean {found[0]}?" if found else ""
+    return read_parameters(body.name, body.parameters)

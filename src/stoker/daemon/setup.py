@@ -22,7 +22,7 @@ from stoker.core.events import (
 )
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
-from stoker.core.policy.in_force import AUTO
+from stoker.core.policy.rules import AUTO
 from stoker.core.request import GPU
 from stoker.core.state import State
 from stoker.daemon import leftovers, nodes

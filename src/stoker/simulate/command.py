@@ -12,8 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker import wire
-from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
 from stoker.core.units import BadValue
 from stoker.places import trouble
 from stoker.simulate.compare import Compared, compared, light, workloads
@@ -22,7 +21,7 @@ from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import STDIN
-from stoker.simulate.typed import ABOUT_AUTO, Asked, asked, rules_of
+from stoker.simulate.typed import Asked, asked
 from stoker.simulate.workload import Workload
 
 
@@ -102,6 +101,11 @@ def _read(wanted: Asked, meter: Meter) -> tuple[list[Workload], list[str]]:
                     todo.append(each)
                 else:
                     none.append(f"{each.title}: {each.notes[-1]}")
+    except BadTrace as error:
+        said = str(error)
+        if path == STDIN and said.startswith(str(STDIN)):
+            raise BadTrace(f"standard input{said.removeprefix(str(STDIN))}") from None
+        raise
     finally:
         meter.clear()
     if not todo:
@@ -161,7 +165,7 @@ def _list(as_json: bool) -> int:
     if as_json:
         found = [
             {"name": name, "about": about,
-             "parameters": {key: getattr(rules_of(name), key) for key in PARAMETERS}}
+             "parameters": {key: getattr(policy(name), key) for key in PARAMETERS}}
             for name, about in known.items()
         ]  # fmt: skip
         print(json.dumps({"policies": found}))

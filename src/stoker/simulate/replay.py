@@ -21,11 +21,11 @@ from stoker.core.cycle import after_requests, before_requests
 from stoker.core.fold import apply
 from stoker.core.instructions import AskToStop, EndAttempt, LetGoOn, StartProcess
 from stoker.core.job import Spec, Training
-from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.rules import POLICIES, Knows
-from stoker.core.request import GPU, GpuAsk, Request
+from stoker.core.policy.rules import Knows
+from stoker.core.policy.rules import policy as policy_named
+from stoker.core.request import GPU, Request
 from stoker.core.state import State
-from stoker.core.units import THOUSAND
+from stoker.simulate.asking import request_for
 from stoker.simulate.diary import Diary
 from stoker.simulate.kinds import Kinds
 from stoker.simulate.outcome import Run
@@ -101,7 +101,7 @@ class Replay:
         """With a state, that of a real daemon (or a copy) is played on; see `carry_on`."""
         self.workload, self.nodes, self.name = workload, nodes, policy
         self.parameters, self.assumed = parameters or {}, assumed or Assumed()
-        rules = POLICIES["planner" if policy == AUTO else policy]
+        rules = policy_named(policy)
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
         self.kinds: Kinds | None = None
@@ -237,28 +237,10 @@ class Replay:
         return None
 
     def _request(self, load: Load) -> Request:
-        amount = round(load.gpus * THOUSAND)
-        machines = 1
-        if self.per_node and amount > self.per_node * THOUSAND:
-            machines = -(-amount // (self.per_node * THOUSAND))
-            amount = -(-amount // (machines * THOUSAND)) * THOUSAND
-        memory = load.memory
-        if memory is None and self.kinds is not None and self.kinds.shares(load):
+        memory = None
+        if self.kinds is not None and self.kinds.shares(load):
             memory = self.kinds.memory
-        ask = GpuAsk(
-            amount,
-            model=load.models[0].lower() if len(load.models) == 1 else None,
-            models=tuple(map(str.lower, load.models)) if len(load.models) > 1 else (),
-            memory=memory,
-            beside=memory is not None,
-            most=load.most * THOUSAND if load.most is not None else None,
-        )
-        return Request(
-            gpus=ask if amount else None,
-            cpus=round(load.cpus * THOUSAND / machines),
-            memory=-(-load.ram // machines),
-            machines=machines,
-        )
+        return request_for(load, self.per_node, memory)
 
     def _training(self, load: Load) -> Training | None:
         if self.oracle:

@@ -11,8 +11,7 @@ from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.fold import apply
 from stoker.core.policy.fit import could_ever
-from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.rules import POLICIES, USUAL
+from stoker.core.policy.rules import NAMES, USUAL
 from stoker.core.request import Request
 from stoker.core.state import State
 from stoker.simulate.lab import Lab, Own, dependency_of
@@ -90,9 +89,7 @@ class Again(Replay):
 def main_policy(lab: Lab) -> str:
     """What most queues go by, as the replay needs a name."""
     name = lab.policies.get("default", lab.policies.get("*", ("", {})))[0]
-    if name == AUTO:
-        return "planner"
-    return name if name in POLICIES else USUAL.name
+    return name if name in NAMES else USUAL.name
 
 
 def past(jobs: list[Own], lab: Lab, label: str, pieces: bool, meter: Meter) -> Run:

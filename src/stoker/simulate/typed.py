@@ -11,9 +11,8 @@ from typing import NoReturn
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
-from stoker.core.policy.in_force import AUTO
-from stoker.core.policy.parameters import counts_for, figure
-from stoker.core.policy.rules import PARAMETERS, POLICIES, Policy
+from stoker.core.policy.parameters import read_parameters
+from stoker.core.policy.rules import NAMES
 from stoker.core.units import BadValue, parse_duration
 from stoker.simulate.replay import Assumed
 from stoker.simulate.traces.recognise import FORMATS
@@ -21,8 +20,6 @@ from stoker.simulate.traces.sizing import machines
 
 USUAL = "backfill,planner,srsf"
 """What most labs do, what we would do, and what somebody could do who knew every duration."""
-NAMES = (AUTO, *POLICIES)
-ABOUT_AUTO = "backfill until a job of the queue reports epochs, planner from then on"
 LIMITS = ("none", "recorded", "exact", "guessed")
 
 
@@ -160,27 +157,23 @@ def known_policy(name: str) -> str:
     return name
 
 
-def rules_of(name: str) -> Policy:
-    """The policy whose parameters a name goes by."""
-    return POLICIES["planner" if name == AUTO else name]
-
-
 def _setting(text: str) -> tuple[str, str, list[float]]:
     name, equals, typed = text.partition("=")
     policy, dot, parameter = name.strip().partition(".")
     if not equals or not dot:
         raise BadValue(f"--set {text} is not POLICY.PARAMETER=VALUE; write planner.quantum=1200.")
     known_policy(policy)
-    if parameter not in PARAMETERS:
-        raise BadValue(f"--set {text}: '{parameter}' is none of {', '.join(PARAMETERS)}.")
-    if parameter not in counts_for(rules_of(policy)):
-        raise BadValue(f"--set {text}: {policy} does not go by {parameter}.")
-    return policy, parameter, [_value(parameter, each.strip()) for each in typed.split(",")]
+    try:
+        return policy, parameter, [_value(policy, parameter, each) for each in typed.split(",")]
+    except BadValue as error:
+        raise BadValue(f"--set {text}: {error}") from None
 
 
-def _value(parameter: str, text: str) -> float:
+def _value(policy: str, parameter: str, text: str) -> float:
     """A figure as `stoker policy` takes it; of a duration, a bare number is seconds."""
-    return figure(parameter, float(text) if text.isdecimal() else text)
+    text = text.strip()
+    said = float(text) if text.isdecimal() else text
+    return read_parameters(policy, {parameter: said})[parameter]
 
 
 def share(text: str, what: str, most: float = 1.0) -> float:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import wire
-from stoker.core.policy.in_force import AUTO
+from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.units import BadValue
 from stoker.simulate import lab as labs
@@ -33,6 +33,8 @@ class Question(Struct, kw_only=True):
     """What is to be different."""
 
     policy: str | None
+    parameters: dict[str, float]
+    """Of that policy, those that are not its own."""
     add: list[str]
     remove: list[str]
     priorities: dict[str, str]
@@ -64,27 +66,29 @@ def asked(args: Sequence[str]) -> Question:
     """Read what was typed."""
     made = parser("what-if")
     made.add_argument("facts", choices=["-"])
+    made.add_argument("parameters", nargs="*")
     for name in ("--policy", "--days", "--html"):
         made.add_argument(name)
     for name in ("--add", "--remove", "--priority"):
         made.add_argument(name, action="append", default=[])
-    given = made.parse_args(args)
-    if given.policy not in (None, AUTO, *POLICIES):
-        names = ", ".join((AUTO, *POLICIES))
-        raise BadValue(f"There is no policy '{given.policy}'; there are {names}.")
+    given = made.parse_intermixed_args(args)
+    said = dict(_value(each, "parameter", "NAME=VALUE") for each in given.parameters)
+    if said and given.policy is None:
+        raise BadValue("Parameters belong to a policy: write --policy planner quantum=20m.")
     return Question(
         policy=given.policy,
+        parameters=read_parameters(given.policy, said) if given.policy is not None else {},
         add=given.add,
-        remove=[_value(each, "--remove", "node=NAME", ("node",))[1] for each in given.remove],
+        remove=[_value(each, "--remove", "node=NAME", "node")[1] for each in given.remove],
         priorities=dict(_priority(each) for each in given.priority),
         json=given.json,
         html=page(given.html),
     )
 
 
-def _value(text: str, what: str, example: str, names: tuple[str, ...]) -> tuple[str, str]:
+def _value(text: str, what: str, example: str, *names: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
-    if name not in names or not value:
+    if not name or not value or (names and name not in names):
         raise BadValue(f"{what} {text} cannot be read; write {what} {example}.")
     return name, value
 
@@ -163,7 +167,7 @@ def changed(lab: Lab, question: Question) -> Lab:
             raise BadValue(f"There is no machine '{name}' that answers; there are {known}.")
         nodes = [each for each in nodes if each.name != name]
     for text in question.add:
-        name, value = _value(text, "--add", "gpus=4 or --add node=2x8", ("gpus", "node"))
+        name, value = _value(text, "--add", "gpus=4 or --add node=2x8", "gpus", "node")
         if name == "gpus":
             if not (value.isdecimal() and 0 < int(value) <= 100_000):
                 raise BadValue(f"--add {text}: write a number of GPUs, as in --add gpus=4.")
@@ -171,7 +175,7 @@ def changed(lab: Lab, question: Question) -> Lab:
         else:
             nodes = added(nodes, machines(value, "--add"))
     if question.policy is not None:
-        policies = {"*": (question.policy, {})}
+        policies = {"*": (question.policy, question.parameters)}
     return replace(lab, nodes=nodes, policies=policies)
 
 
@@ -179,10 +183,17 @@ def priorities(
     facts: Facts, every: Sequence[Own], today: Sequence[Own], wanted: dict[str, str]
 ) -> dict[int, int]:
     """Numbers for what was typed, by the ids of jobs."""
-    known = {job.id for job in every}
+    known, waiting = {job.id for job in every}, {view.id for view in facts.queue}
     for label in wanted:
-        if known.isdisjoint(facts.meant.get(label, ())):
-            raise BadValue(f"--priority: {label} neither waits nor ended in these days.")
+        meant = facts.meant.get(label, ())
+        if not known.isdisjoint(meant):
+            continue
+        if not waiting.isdisjoint(meant):
+            raise BadValue(
+                f"--priority: {label} is held or not to begin yet, whatever its priority; let it"
+                f" begin with: stoker release {label}"
+            )
+        raise BadValue(f"--priority: {label} did not run in these days; try a larger --days.")
     others = [job.priority for job in today] or [0]
     words = {"high": max(others) + STEP, "low": min(others) - STEP}
     return {
@@ -194,7 +205,10 @@ def priorities(
 
 def told(question: Question) -> str:
     """The question in words."""
-    parts = [f"policy {question.policy}"] if question.policy else []
+    parts = []
+    if question.policy:
+        figures = [f"{name}={value:g}" for name, value in question.parameters.items()]
+        parts.append(" ".join([f"policy {question.policy}", *figures]))
     parts += [f"{each.partition('=')[2]} more GPUs" if each.startswith("gpus=")
               else f"{each.partition('=')[2]} more machines" for each in question.add]  # fmt: skip
     parts += [f"without {each}" for each in question.remove]

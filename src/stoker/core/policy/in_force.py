@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf, log2
 
-from stoker.core.policy.rules import POLICIES, USUAL, Gaps, Policy, policy
+from stoker.core.policy.rules import AUTO, NAMES, USUAL, Gaps, Policy, policy
 from stoker.core.rest import Rest
-
-AUTO = "auto"
-"""A queue goes by `planner` from the moment at which one of its jobs reports epochs."""
 
 
 class InForce:
@@ -79,5 +76,4 @@ class InForce:
 
 
 def _named(name: str, parameters: dict[str, float]) -> Policy:
-    name = "planner" if name == AUTO else name
-    return policy(name, parameters) if name in POLICIES else USUAL
+    return policy(name, parameters) if name in NAMES else USUAL

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from math import isfinite
 
-from stoker.core.policy.rules import DAY, PARAMETERS, Knows, Order, Policy
+from stoker.core.policy.rules import DAY, NAMES, PARAMETERS, Knows, Order, Policy, policy
 from stoker.core.units import LONGEST, BadValue, parse_duration
 
 TIMES = ("floor", "quantum", "patience")
@@ -19,6 +21,30 @@ RANGES = {
     "patience": (0.0, float(LONGEST)),
     "overdue": (0.0, 1e6),
 }
+
+
+def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[str, float]:
+    """The parameters that were said for a policy, in seconds and numbers.
+
+    Raises BadValue, also for a policy that there is not.
+    """
+    if name not in NAMES:
+        hint = _meant(name, NAMES)
+        raise BadValue(f"There is no policy '{name}'.{hint} See: stoker policy --list")
+    counts = counts_for(policy(name))
+    listed = ", ".join(counts)
+    for parameter in parameters:
+        if parameter not in PARAMETERS:
+            hint = _meant(parameter, counts)
+            raise BadValue(f"There is no parameter '{parameter}'.{hint} {name} has: {listed}.")
+        if parameter not in counts:
+            raise BadValue(f"{name} does not go by {parameter}. It has: {listed}.")
+    return {parameter: figure(parameter, said) for parameter, said in parameters.items()}
+
+
+def _meant(word: str, choices: Iterable[str]) -> str:
+    found = get_close_matches(word, choices, n=1)
+    return f" Did you mean {found[0]}?" if found else ""
 
 
 def counts_for(rules: Policy) -> tuple[str, ...]:

@@ -174,8 +174,18 @@ _ALL = (
 POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
 USUAL = POLICIES["backfill"]
 """What a queue goes by for which nobody has chosen anything."""
+PLANNER = POLICIES["planner"]
+AUTO = "auto"
+"""A queue goes by the planner from the moment at which one of its jobs reports epochs."""
+ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, {PLANNER.name} from then on"
+NAMES = (AUTO, *POLICIES)
+"""What can be chosen."""
 
 
-def policy(name: str, parameters: dict[str, float]) -> Policy:
-    """A policy with other parameters than its own."""
-    return replace(POLICIES[name], **parameters) if parameters else POLICIES[name]
+def policy(name: str, parameters: dict[str, float] | None = None) -> Policy:
+    """A policy by its name, if need be with other parameters than its own; `auto` is the planner.
+
+    Raises KeyError for a name that is none.
+    """
+    found = PLANNER if name == AUTO else POLICIES[name]
+    return replace(found, **parameters) if parameters else found

@@ -76,16 +76,17 @@ def read(path: Path) -> Workload:
     """Read a file of jobs as the commands print them."""
     with opened_bytes(path) as file:
         try:
-            reply = msgspec.json.decode(file.read(), type=Reply)
+            found = msgspec.json.decode(file.read(), type=Reply | list[View])
         except msgspec.MsgspecError as error:
             raise BadTrace(
                 f"{path} is not what `stoker history --json` prints ({error}); type: "
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
-    found = workload(title_of(path), _records(path, reply.jobs), (), path)
+    reply = found if isinstance(found, Reply) else Reply(jobs=found)
+    told = workload(title_of(path), _records(path, reply.jobs), (), path)
     if reply.more:
-        found.notes.append(f"{many(reply.more)} of the past not in the file; see --limit.")
-    return found
+        told.notes.append(f"{many(reply.more)} of the past not in the file; see --limit.")
+    return told
 
 
 def _records(path: Path, views: list[View]) -> Iterator[Record]:

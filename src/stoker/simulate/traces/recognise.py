@@ -91,6 +91,8 @@ def recognised(path: Path) -> str:
 
 def _by_line(line: str) -> str | None:
     """What a file is whose first line is this."""
+    if line.lstrip().startswith("["):
+        return "history"
     if line.lstrip().startswith("{"):
         return "history" if '"jobs"' in line or line.strip() == "{" else None
     if swf.is_line(line):

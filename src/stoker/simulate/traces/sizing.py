@@ -21,7 +21,7 @@ MOST_GPUS, MOST_MACHINES = 1_000_000, 100_000
 """More than anybody has, and few enough that a simulation begins within seconds."""
 _CORES = 64
 """Of each machine, where jobs ask for nothing but cores."""
-_GROUP = re.compile(r"(\d{1,7})\s*[x×]\s*(\d{1,6})(?::([^,:+]+))?", re.IGNORECASE)
+_GROUP = re.compile(r"([0-9]{1,7})\s*[x×]\s*([0-9]{1,6})(?::([^,:+]+))?", re.IGNORECASE)
 _EXAMPLE = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G"
 _OPTIONS = ("cpus", "ram", "memory")
 
@@ -107,7 +107,7 @@ def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[
 
 
 def _cores(value: str, text: str, what: str) -> int:
-    if not (value.isdecimal() and len(value) < 7):
+    if not (value.isascii() and value.isdecimal() and len(value) < 7):
         raise BadValue(f"{what} '{text}': cpus={value} is not a number of cores; {_EXAMPLE}.")
     return int(value)
 
@@ -115,7 +115,8 @@ def _cores(value: str, text: str, what: str) -> int:
 def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[NodeFacts]:
     """As many machines as are busy for such a share of the time in which the jobs arrive.
 
-    There are at least as many as the largest job needs; where jobs name GPU models, some of each.
+    There are at least as many as the largest job needs, and no more than all jobs at once could
+    use; where jobs name GPU models, some of each.
     """
     jobs = workload.jobs
     span = (jobs[-1].at - jobs[0].at) or max(job.seconds for job in jobs)
@@ -163,9 +164,9 @@ def _enough(jobs: Sequence[Load], time: float, per_node: int) -> tuple[int, int]
     work = _work(jobs)
     if not work:
         cores = sum(job.cpus * job.seconds for job in jobs) / time
-        return max(ceil(cores / _CORES), 1), 0
-    largest = max(job.gpus for job in jobs)
-    return max(ceil(work / time / per_node), ceil(largest / per_node)), per_node
+        return max(ceil(min(cores, sum(job.cpus for job in jobs)) / _CORES), 1), 0
+    largest, all_of_them = max(job.gpus for job in jobs), sum(job.gpus for job in jobs)
+    return ceil(max(min(work / time, all_of_them), largest) / per_node), per_node
 
 
 def _each(
