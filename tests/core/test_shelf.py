@@ -19,6 +19,7 @@ from stoker.core.policy.order import in_order
 from stoker.core.policy.shelf import (
     START,
     Amounts,
+    Enough,
     Place,
     Shelf,
     content,
@@ -81,28 +82,29 @@ def test_the_scale_of_amounts_goes_up(a: int, b: int):
     assert shelves.step(float("inf")) == shelves.STEPS - 1
 
 
-def test_a_long_shelf_is_searched_by_a_few_looks(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_shelf_is_searched_by_a_few_looks() -> None:
     dice, looks = random.Random(5), 0
 
-    def counted(asked: Amounts, there: Amounts) -> bool:
-        nonlocal looks
-        looks += 1
-        return content(asked, there)
+    def counted(enough: Enough) -> Enough:
+        def look(asked: Amounts) -> bool:
+            nonlocal looks
+            looks += 1
+            return enough(asked)
+
+        return look
 
     most = {}
     for size in (100, 1000, 10_000):
         shelf: Shelf[int] = Shelf()
         for number in range(size):
             shelf.put((number,), tuple(dice.randrange(20, 1000) for _ in range(3)), number)
-        with monkeypatch.context() as patch:
-            patch.setattr(shelves, "content", counted)
-            counts = []
-            for _ in range(50):
-                there = tuple(dice.randrange(10, 200) for _ in range(3))
-                looks = 0
-                found = shelf.first(START, within(there))
-                assert found is None or content(found[1], there)
-                counts.append(looks)
+        counts = []
+        for _ in range(50):
+            there = tuple(dice.randrange(10, 200) for _ in range(3))
+            looks = 0
+            found = shelf.first(START, counted(within(there)))
+            assert found is None or content(found[1], there)
+            counts.append(looks)
         most[size] = sorted(counts)[40]
     assert most[10_000] < 1000
     assert most[10_000] < most[100] * 10

@@ -153,15 +153,15 @@ class Gate:
                 return self._near.get(shape) or self._look_near(shape, among)
             else:  # what is not there now will not be there later in this pass
                 room = has_room(self.cluster, shape, None, self._never.setdefault(shape, set()))
-            return _but_for_the_limit(room)
+            return room
         # A little more time than there is, so that no rounding hides one that `find` would take.
         left = min(ahead.start - self.now - GRACE + 0.001, LONGEST)
         now, later = has_room(self.cluster, shape), has_room(self._beside(ahead), shape)
-        return lambda asked: (asked[-1] <= left and now(asked[:-1])) or later(asked[:-1])
+        return lambda asked: (asked[-1] <= left and now(asked)) or later(asked)
 
     def _look_near(self, shape: Request, among: Iterable[str]) -> Enough:
-        room = has_room(self.cluster, shape, among, self._never.setdefault(shape, set()))
-        found = self._near[shape] = _but_for_the_limit(room)
+        never = self._never.setdefault(shape, set())
+        found = self._near[shape] = has_room(self.cluster, shape, among, never)
         return found
 
     def someday(self, shape: Request) -> Enough:
@@ -171,7 +171,7 @@ class Gate:
         def enough(asked: Amounts) -> bool:
             if not room:  # only when somebody wants to know: all that runs is looked at
                 room.append(has_room(self.idle(), shape))
-            return room[0](asked[:-1])
+            return room[0](asked)
 
         return enough
 
@@ -182,10 +182,6 @@ class Gate:
             for _, placement in self.ends():
                 self._idle.release(placement)
         return self._idle
-
-
-def _but_for_the_limit(room: Enough) -> Enough:
-    return lambda asked: room(asked[:-1])
 
 
 def keep(ledger: Shadow, placement: Placement) -> None:

@@ -51,12 +51,13 @@ class Bars:
         self,
         ledger: Cluster,
         victims: Victims,
-        can_stop: Callable[[int], bool] = lambda job: True,
+        can_stop: Callable[[int], bool] | None = None,
     ) -> None:
         """If not all of those can be asked, `can_stop` says who."""
         self.ledger, self.victims, self.can_stop = ledger, victims, can_stop
         self._steps: dict[str, Steps] = {}
         self._tables: dict[int, _Table] = {}
+        """By amounts, the smallest first."""
         self.anew: dict[str, None] = {}
         """Machines on which something has changed since all who wait were last looked at."""
 
@@ -67,8 +68,11 @@ class Bars:
         self.anew.update(stale)
         for name in stale:
             steps = self._climb(name)
+            at, end = 0, len(steps)
             for need, table in self._tables.items():
-                table.put(name, _last(steps, need))
+                while at < end and steps[at][0] < need:  # what is left becomes more by every step
+                    at += 1
+                table.put(name, steps[at][3] if at < end else None)
             if steps:
                 self._steps[name] = steps
             else:
@@ -89,6 +93,7 @@ class Bars:
             if len(self._tables) >= MOST_AMOUNTS:
                 self._tables.clear()
             table = self._tables[need] = _Table()
+            self._tables = dict(sorted(self._tables.items()))
             for name, steps in self._steps.items():
                 table.put(name, _last(steps, need))
         return reversed(table.rows)
@@ -104,31 +109,28 @@ class Bars:
         if here is None or node is None or node.closed is not None:
             return []
         left = left_on(node, GPU)
-        cores, memory = (sum(left_on(node, type).values()) for type in (CPU, MEMORY))
+        cores, memory = _sum_on(node, CPU), _sum_on(node, MEMORY)
         whole, part = _whole_and_part(left.values())
         steps: Steps = []
         for seat in self.victims.worst_on(name):
-            if not self.can_stop(seat[3]):
+            if self.can_stop is not None and not self.can_stop(seat[3]):
                 continue
-            for take in here[seat[3]]:
-                type, device, amount = take.type, take.device, take.amount
-                if type == GPU:
-                    before = left.get(device)
-                    if before is None:
-                        continue
-                    if before or amount != THOUSAND:  # it may share by now what it had for itself
-                        amount = min(before + amount, node.by_name[GPU, device].facts.capacity)
-                    left[device] = amount
-                    if before and (before == part or before >= THOUSAND):
-                        whole, part = _whole_and_part(left.values())
-                    elif amount == THOUSAND:
-                        whole += THOUSAND
-                    elif amount > part:
-                        part = amount
-                elif type == CPU:
-                    cores += amount
-                elif type == MEMORY:
-                    memory += amount
+            cards, its_cores, its_memory = here[seat[3]]
+            cores += its_cores
+            memory += its_memory
+            for device, amount in cards:
+                before = left.get(device)
+                if before is None:
+                    continue
+                if before or amount != THOUSAND:  # it may share by now what it had for itself
+                    amount = min(before + amount, node.by_name[GPU, device].facts.capacity)
+                left[device] = amount
+                if before and (before == part or before >= THOUSAND):
+                    whole, part = _whole_and_part(left.values())
+                elif amount == THOUSAND:
+                    whole += THOUSAND
+                elif amount > part:
+                    part = amount
             steps.append((whole + part, cores, memory, seat))
         return steps
 
@@ -140,6 +142,10 @@ def left_on(node: Node, type: str) -> dict[str, int]:
         for each in node.types.get(type, ())
         if not each.gone and each.drained is None
     }
+
+
+def _sum_on(node: Node, type: str) -> int:
+    return sum(left_on(node, type).values()) if type in node.types else 0
 
 
 def most_of(lefts: Iterable[int]) -> int:
@@ -168,20 +174,19 @@ def _last(steps: Steps, need: int, cores: int = 0, memory: int = 0) -> Seat | No
 class _Table:
     """Machines in the order of their bars."""
 
-    __slots__ = ("_row", "rows")
+    __slots__ = ("_last", "rows")
 
     def __init__(self) -> None:
         self.rows: Rows[Row] = Rows()
-        self._row: dict[str, Row] = {}
+        self._last: dict[str, Seat] = {}
 
     def put(self, name: str, last: Seat | None) -> None:
-        row = (last, name) if last is not None else None
-        before = self._row.get(name)
-        if before == row:
+        before = self._last.get(name)
+        if before == last:
             return
         if before is not None:
-            self.rows.remove(before)
-            del self._row[name]
-        if row is not None:
-            self.rows.add(row)
-            self._row[name] = row
+            self.rows.remove((before, name))
+            del self._last[name]
+        if last is not None:
+            self.rows.add((last, name))
+            self._last[name] = last

@@ -229,7 +229,8 @@ def has_room(
     """Whether requests of a shape fit that ask for so much; if said so, on one of these machines.
 
     Of a request for several machines, one of its parts must fit there, and all of them somewhere.
-    In `never` are amounts that are not there, and what is found of such is entered.
+    In `never` are amounts that are not there, and what is found of such is entered. What is asked
+    for besides amounts, such as a time, does not count.
     """
     count = shape.machines
     if among is not None:
@@ -245,8 +246,10 @@ def has_room(
     own = [left for node in looked_at(cluster) if (left := room(node, shape)) is not None]
     known: set[Amounts] = set()
     less = never if never is not None else set()
+    kinds = len(wants(shape)) + (shape.gpus is not None)
 
     def enough(asked: Amounts) -> bool:
+        asked = asked[:kinds]
         if asked in less:
             return False
         if asked not in known:

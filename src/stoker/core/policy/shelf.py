@@ -29,8 +29,8 @@ _Thing = tuple[Place, Amounts, _T]
 
 
 def content(asked: Amounts, there: Amounts) -> bool:
-    """Whether what is there is enough, in every kind."""
-    for want, have in zip(asked, there, strict=True):  # noqa: SIM110 - all() takes twice as long
+    """Whether what is there is enough, in every kind; what else is asked for does not count."""
+    for want, have in zip(asked, there, strict=False):  # noqa: SIM110 - all() takes twice as long
         if want > have:
             return False
     return True
@@ -41,16 +41,27 @@ Enough = Callable[[Amounts], bool]
 
 
 def within(there: Amounts) -> Enough:
-    """Enough, if no more is asked for than this."""
-    return lambda asked: content(asked, there)
+    """Enough, if no more is asked for than this. Asked very often, so of few kinds at once."""
+    match there:
+        case (one,):
+            return lambda asked: asked[0] <= one
+        case (one, two):
+            return lambda asked: asked[0] <= one and asked[1] <= two
+        case (one, two, three):
+            return lambda asked: asked[0] <= one and asked[1] <= two and asked[2] <= three
+        case _:
+            return lambda asked: content(asked, there)
 
 
 def within_any(ways: Iterable[Amounts]) -> Enough:
     """Enough, if no more is asked for than one of these."""
     known = tuple(ways)
+    if not known:
+        return lambda asked: False
     if len(known) == 1:
         return within(known[0])
-    return lambda asked: any(content(asked, way) for way in known)
+    at_most = within(tuple(map(max, *known)))
+    return lambda asked: at_most(asked) and any(content(asked, way) for way in known)
 
 
 # ----------------------------------------------------------------- who stands beside whom

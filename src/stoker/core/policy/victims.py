@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stoker.core.cluster import Placement, Take
+from stoker.core.cluster import Placement
 from stoker.core.policy.rows import Rows
+from stoker.core.request import CPU, GPU, MEMORY
 
 Seat = tuple[int, float, float, int]
 """Minus its priority, where its policy puts it, when it started, and the id: the largest makes
 room first."""
+Gives = tuple[tuple[tuple[str, int], ...], int, int]
+"""What one would give back on a machine: of which GPUs how much, and cores and memory."""
 
 
 class Victims:
@@ -20,7 +23,7 @@ class Victims:
         self._seat: dict[int, Seat] = {}
         self._until: dict[int, float] = {}
         self._nodes: dict[int, list[str]] = {}
-        self.on: dict[str, dict[int, tuple[Take, ...]]] = {}
+        self.on: dict[str, dict[int, Gives]] = {}
         """Those on each machine, and what each would give back there."""
         self.moved: dict[str, None] = {}
         """Machines on which somebody stands elsewhere since this was last cleared."""
@@ -63,7 +66,7 @@ class Victims:
         self._nodes[job] = nodes = []
         for part in parts:
             nodes.append(part.node)
-            self.on.setdefault(part.node, {})[job] = part.takes
+            self.on.setdefault(part.node, {})[job] = _gives(part)
 
     def holds(self, job: int, at: float) -> bool:
         """Whether it stands where it should at this moment."""
@@ -104,3 +107,12 @@ class Victims:
 
     def __contains__(self, job: int) -> bool:
         return job in self._seat
+
+
+def _gives(part: Placement) -> Gives:
+    amounts = {CPU: 0, MEMORY: 0}
+    for take in part.takes:
+        if take.type in amounts:
+            amounts[take.type] += take.amount
+    cards = tuple((take.device, take.amount) for take in part.takes if take.type == GPU)
+    return cards, amounts[CPU], amounts[MEMORY]
