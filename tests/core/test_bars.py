@@ -1,6 +1,5 @@
 """How urgent one must be to be made room for on a machine, worked out anew each time."""
 
-from collections.abc import Callable
 from math import inf
 from random import Random
 
@@ -198,17 +197,15 @@ NEEDS = (0, 250, 500, 1000, 1500, 2000, 3000)
 POOLS = ((0, 0), (2000, 0), (8000, 0), (0, 20_000), (3000, 9000))
 
 
-def scratch(
-    ledger: Cluster, victims: Victims, can_stop: Callable[[int], bool], name: str, *asked: int
-) -> Seat | None:
+def scratch(bars: Bars, held: dict[int, Placement], name: str, *asked: int) -> Seat | None:
     """The last who has to stop on a machine: stop them one after the other, and look."""
-    there = ledger.node(name)
+    there, victims = bars.ledger.node(name), bars.victims
     if there is None or there.closed is not None:
         return None
     twin, (need, cores, memory) = there.copy(), asked
-    here = victims.on.get(name, {})
+    here = {job: part.takes for job in held if (part := held[job].on(name)) and job in victims}
     for seat in sorted([victims.seat(job) for job in here], reverse=True):
-        if not can_stop(seat[3]):
+        if bars.can_stop is not None and not bars.can_stop(seat[3]):
             continue
         twin.release(here[seat[3]])
         cards, cpus, mems = (
@@ -222,19 +219,16 @@ def scratch(
     return None
 
 
-def agree(bars: Bars, names: list[str]) -> None:
+def agree(bars: Bars, held: dict[int, Placement], names: list[str]) -> None:
     """The bars of these machines are what comes out from scratch."""
     bars.refresh([name for name in bars.victims.moved if name in names])
-    ledger, victims = bars.ledger, bars.victims
     for need in NEEDS:
-        found = [
-            (scratch(ledger, victims, bars.can_stop, name, need, 0, 0), name) for name in names
-        ]
+        found = [(scratch(bars, held, name, need, 0, 0), name) for name in names]
         rows: list[Row] = [(last, name) for last, name in found if last is not None]
         assert list(bars.down(need)) == sorted(rows, reverse=True)
         for cores, memory in POOLS:
             for name in names:
-                last = scratch(ledger, victims, bars.can_stop, name, need, cores, memory)
+                last = scratch(bars, held, name, need, cores, memory)
                 assert bars.on(name, need, cores, memory) == (last[:2] if last else NOBODY)
 
 
@@ -278,11 +272,11 @@ def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
     for number in range(25):
         something_happens(lab, random, number)
         if random.random() < 0.4:
-            agree(lab.bars, names)
-    agree(lab.bars, names)
+            agree(lab.bars, lab.held, names)
+    agree(lab.bars, lab.held, names)
     later = lab.cluster.shadow()
     gone = {job for job in lab.victims._seat if random.random() < 0.4}
     bars = Bars(later, lab.victims, lambda job: job not in gone)
     for job in gone:
         later.release(lab.held[job])
-        agree(bars, list(later.nodes))
+        agree(bars, lab.held, list(later.nodes))

@@ -118,12 +118,13 @@ class Bars:
             cards, its_cores, its_memory = here[seat[3]]
             cores += its_cores
             memory += its_memory
-            for device, amount in cards:
+            for device, gives in cards:
                 before = left.get(device)
                 if before is None:
                     continue
-                if before or amount != THOUSAND:  # it may share by now what it had for itself
-                    amount = min(before + amount, node.by_name[GPU, device].facts.capacity)
+                amount = gives
+                if before or gives != THOUSAND:  # it may share by now what it had for itself
+                    amount = min(before + gives, node.by_name[GPU, device].facts.capacity)
                 left[device] = amount
                 if before and (before == part or before >= THOUSAND):
                     whole, part = _whole_and_part(left.values())
