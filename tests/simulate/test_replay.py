@@ -212,7 +212,7 @@ class Restless(Replay):
 
 
 @settings(max_examples=60, deadline=None)
-@given(LOADS, st.sampled_from(["fifo", "skip", "backfill", "sjf", "srsf", "planner"]))
+@given(LOADS, st.sampled_from(["fifo", "skip", "backfill", "sjf", "srsf", "tiresias", "planner"]))
 def test_to_plan_more_often_changes_nothing(jobs: list[Load], name: str) -> None:
     nodes = machines("2x4")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]

@@ -16,6 +16,9 @@ from stoker.core.standings import refresh
 from stoker.core.state import State
 from stoker.core.trials import forgettable_boards
 
+MOST_PLANS = 4
+"""So often it is planned in one turn, if what was decided lets others start."""
+
 
 def before_requests(state: State, at: float, boot: float) -> Iterator[Event]:
     """What has come of the time that passed, and of what was heard."""
@@ -33,7 +36,9 @@ def after_requests(
 ) -> Iterator[Event]:
     """What is decided, and who may leave memory."""
     refresh(state, at)
-    if planning and state.line.stirred:
+    for _ in range(MOST_PLANS if planning else 0):
+        if not state.line.stirred:
+            break
         state.line.stirred = False
         yield from plan(state, at, boot)
     for sweep in forgettable_boards(state):

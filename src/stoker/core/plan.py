@@ -62,8 +62,10 @@ def plan(
         if room is not None:
             room.started(job.id, placement)
     if room is not None:
-        room.reserved = this.gate.reservation is not None
+        room.reserved, broken = this.gate.reservation is not None, room.broken
         yield from make_room(state, room, at, boot)
+        # What was kept when all were looked at, somebody may have now.
+        state.line.stirred |= room.broken > broken
     this.settle()
 
 
@@ -152,7 +154,7 @@ class Pass:
     def _find(self, job: Job, found: JobClass) -> Placement | None:
         state, limit = self.state, self.state.specs[job.spec].limit
         for request in ways(state, job, state.request(job, found)):
-            placement = self.gate.find(request, limit, job.id)
+            placement = self.gate.find(request, limit)
             if placement is not None:
                 return placement
         return None

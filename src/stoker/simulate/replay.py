@@ -34,6 +34,8 @@ from stoker.simulate.workload import Load, Workload
 TOLD_AFTER = 30.0
 """Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
 
+MOST_ROUNDS = 100
+"""In one moment, so often the core may wish for something because of what it wished for."""
 KEEP_SPECS = 1000
 """Names of specs that the core has dropped: so many at least are remembered."""
 
@@ -176,7 +178,7 @@ class Replay:
         """One cycle of the core, until it wishes for nothing more."""
         begin = perf_counter()
         state, now = self.state, self.now
-        while True:
+        for _ in range(MOST_ROUNDS):
             for fact in before_requests(state, now, now):
                 wishes += self._apply(fact)
             for decided in after_requests(state, now, now):

@@ -82,9 +82,9 @@ class Gate:
         self._near: dict[Request, Enough] = {}
         """What there is for each shape on the machines that changed, until something is taken."""
 
-    def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
-        """Devices on which this request of a job may start now, or None. The caller takes them."""
-        placement = self._somewhere(request, job)
+    def find(self, request: Request, limit: int | None) -> Placement | None:
+        """Devices on which this request may start now, or None. The caller takes them."""
+        placement = place(self._ledger(), request)
         if placement is None:
             return None
         self._left = None
@@ -103,13 +103,9 @@ class Gate:
                     self._idle.own(part.node)
         return placement
 
-    def _somewhere(self, request: Request, job: int) -> Placement | None:
-        """Devices that are free now, and not kept for somebody before this place."""
-        return place(self._ledger(job), request)
-
-    def _ledger(self, job: int) -> Cluster:
-        behind = self._is_behind() and all(job != each for _, each, _ in self.kept)
-        return self._unkept() if behind else self.cluster
+    def _ledger(self) -> Cluster:
+        """What is free now, and not kept for somebody before this place."""
+        return self._unkept() if self._is_behind() else self.cluster
 
     def _is_behind(self) -> bool:
         """Whether somebody before this place in line is being made room for."""
@@ -120,7 +116,7 @@ class Gate:
         if self._left is None:
             self._left, self._kept = self.cluster.shadow(), 0
         for seat, _, placement in self.kept[self._kept :]:
-            if seat > self.at:
+            if seat >= self.at:  # what is kept for itself, it may have
                 break
             keep(self._left, placement)
             self._kept += 1

@@ -74,15 +74,15 @@ class Calendar(Gate):
         self._began: dict[int, float] = {}
         """When those are over who began in this pass, by what they hold."""
 
-    def find(self, request: Request, limit: int | None, job: int = 0) -> Placement | None:
-        """Devices on which this request of a job may start now, or None. The caller takes them."""
-        placement = self._somewhere(request, job)
+    def find(self, request: Request, limit: int | None) -> Placement | None:
+        """Devices on which this request may start now, or None. The caller takes them."""
+        placement = place(self._ledger(), request)
         over = self.now + _longest(limit)
         for most in STAGES:  # most of those who are refused delay one of the very first
             if placement is None:
                 return None
             more = self._book(most)
-            free = self._ledger(job).shadow()
+            free = self._ledger().shadow()
             self._keep_booked(free, self.now, over)
             placement = place(free, request)
             if not more:

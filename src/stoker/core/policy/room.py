@@ -47,6 +47,8 @@ class Room:
         """Those for whom others are making room: where they stand, and what is kept for them."""
         self.looked_at = 0
         """On how many machines it has been thought of who could stop."""
+        self.broken = 0
+        """How often somebody lost what was kept for them."""
         self.reserved = False
         """Whether some have room and do not start, since it is reserved for others."""
         self.later = state.later
@@ -117,6 +119,7 @@ class Room:
 
     def _break(self, head: int) -> None:
         """Somebody gets something else than was found; others may have it."""
+        self.broken += 1
         placement, line = self.state.promises.pop(head), self.state.line
         self.state.bars.anew.update((part.node, None) for part in placement.parts)
         if head in line:
