@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.lab import REPOSITORY
 from benchmarks.planner import elsewhere, goals, pictures, speed
 from benchmarks.planner.goals import Section
-from benchmarks.planner.suite import TRACES, Outcome, Task, names, played, workload, write
+from benchmarks.planner.suite import PHILLY, TRACES, Outcome, Task, names, played, workload, write
 from benchmarks.report import machine, table
 from benchmarks.settings import Settings
 
@@ -149,7 +149,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small workloads only")
     parser.add_argument("--full", action="store_true", help="10⁶ jobs on 10⁵ GPUs as well")
-    parser.add_argument("--traces", type=Path, default=TRACES, metavar="DIR",
+    parser.add_argument("--traces", type=folder, default=TRACES, metavar="DIR",
                         help="where the recorded workloads are (benchmarks/traces)")  # fmt: skip
     parser.add_argument("--only", type=chosen, default=list(PARTS), metavar="PART,...",
                         help="of " + ", ".join(PARTS))  # fmt: skip
@@ -159,6 +159,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--write-docs", action="store_true",
                         help="draw them, and write the tables into docs/planner.md")  # fmt: skip
     return parser.parse_args()
+
+
+def folder(text: str) -> Path:
+    """Where workloads are, checked."""
+    path = Path(text)
+    if not (path / PHILLY).is_file():
+        raise argparse.ArgumentTypeError(f"{text}: there is no {PHILLY} in it")
+    return path
 
 
 def chosen(text: str) -> list[str]:

@@ -531,6 +531,21 @@ def test_nobody_behind_takes_what_was_freed_for_another() -> None:
     assert line(story) == [behind, a, b]
 
 
+def test_nor_does_one_behind_for_whom_something_else_is_kept() -> None:
+    story = planner(gpus=3)
+    a, b, c = runs(story, 50_000, 60_000, 70_000)
+    wide = job(story, 1000, 2)
+    assert sorted(turn(story)[1]) == [b, c]
+    stops(story, c)
+    behind = job(story, 5000)
+    assert turn(story) == ([], [a], [])
+    assert turn(story) == ([], [], [])
+    stops(story, b)
+    assert begun(story) == [wide]
+    stops(story, a)
+    assert begun(story) == [behind]
+
+
 def test_somebody_more_urgent_does() -> None:
     story, a, _, wide = making_room()
     urgent = job(story, 100)

@@ -219,6 +219,22 @@ def test_to_plan_more_often_changes_nothing(jobs: list[Load], name: str) -> None
     assert found[0].results == found[1].results
 
 
+@pytest.mark.parametrize(
+    ("seed", "name"), [(8, "planner"), (92, "planner"), (22, "tiresias"), (26, "tiresias")]
+)
+def test_nor_where_gangs_stand_in_line_and_many_make_room(seed: int, name: str) -> None:
+    random, jobs, at = Random(seed), [], 0.0
+    for _ in range(120):
+        at += random.expovariate(1 / random.choice([50, 500]))
+        seconds = random.choice([30, 300, 3000, 30_000]) * random.uniform(0.5, 1.5)
+        gpus = random.choice([1, 1, 2, 3, 4, 5, 8, 8, 16])
+        steady = random.random() < 0.2
+        jobs.append(Load(at=at, seconds=seconds, gpus=gpus, steady=steady))
+    nodes = machines("4x8")
+    found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
+    assert found[0].results == found[1].results
+
+
 class Reserved(Watched):
     """Whoever is at the head starts by the time that was reserved for it."""
 
