@@ -546,6 +546,23 @@ def test_nor_does_one_behind_for_whom_something_else_is_kept() -> None:
     assert begun(story) == [behind]
 
 
+def test_nor_one_who_would_never_give_it_back_before_others_are_asked() -> None:
+    """What is free, and what one who stops would free, is what the first in line waits for."""
+    story = planner(gpus=2)
+    (long,) = runs(story, 50_000)
+    plain = story.submit()
+    full(story, plain)
+    wide = job(story, 10, 2)
+    assert turn(story) == ([], [], [])
+    narrow = story.submit()
+    story.exited(plain)
+    assert turn(story) == ([], [long], [])
+    stops(story, long)
+    assert begun(story) == [wide]
+    story.exited(wide)
+    assert narrow in begun(story)
+
+
 def test_somebody_more_urgent_does() -> None:
     story, a, _, wide = making_room()
     urgent = job(story, 100)

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> NoReturn:
         )
     days = args.number("days", 7.0) or 0.0
     if not 0 < days <= LONGEST:
-        raise UsageError("--days takes a number of days above 0.")
+        raise UsageError(f"--days takes a number of days above 0 and up to {LONGEST:,.0f}.")
     _hand_over(_facts(days, args.many("priority"), args.many("remove")))
     from stoker.cli.simulate import become
 

@@ -121,6 +121,16 @@ def unblocks(
     ]
     soonest, told = _ends(state, request, holders, at, boot, expected)
     told += _quanta(state, job, holders, at)
+    stopping = [
+        each.label
+        for each in state.running.values()
+        if not _can_be_waited_for(each) and _helps(state, each.placement, request, lacking)
+    ]
+    if stopping:
+        soonest = 0.0
+        many = len(stopping) > 1
+        who = f"jobs {_listed(stopping, 'and')} stop" if many else f"job {stopping[0]} stops"
+        told.append(f"{who}, as {'they were' if many else 'it was'} asked to")
     late = overdue_in(state.known(job), at)
     return (*told, *_overdue(state, job, late)) if late <= soonest else tuple(told)
 

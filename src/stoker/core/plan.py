@@ -15,7 +15,7 @@ from stoker.core.policy.bars import GANG, left_on, most_of
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.heads import Heads
 from stoker.core.policy.order import LONG_AGO, Group, JobClass, Walk
-from stoker.core.policy.preempt import make_room
+from stoker.core.policy.preempt import Makers
 from stoker.core.policy.room import Room
 from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
@@ -56,14 +56,27 @@ def plan(
     room = Room(state) if state.stoppable else None
     if state.elastic or state.flexible:
         yield from _dealt(state, room, at, boot)
+    makers = Makers(state, room, at, boot) if room is not None else None
     this = Pass(state, boot, room.kept if room is not None else [])
-    for job, placement in this.starts():
-        yield AttemptPlanned(at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot)
-        if room is not None:
-            room.started(job.id, placement)
-    if room is not None:
+    for job, found in this.candidates():
+        if makers is not None and makers.may_be_asked_before(job, this.walk.at):
+            there = this.gate.room_for(state.request(job, found))
+            if there is not None:
+                kept = this.kept.copy()
+                yield from makers.asked_before(this.walk.at, [part.node for part in there.parts])
+                if this.kept != kept:
+                    this.forget()
+        placement = this.find(job, found)
+        if placement is not None:
+            yield AttemptPlanned(
+                at=at, job=job.id, attempt=job.attempt, placement=placement, boot=boot
+            )
+            if room is not None:
+                room.started(job.id, placement)
+            this.walk.again(found)
+    if room is not None and makers is not None:
         room.reserved, broken = this.gate.reservation is not None, room.broken
-        yield from make_room(state, room, at, boot)
+        yield from makers.asked()
         # What was kept when all were looked at, somebody may have now.
         state.line.stirred |= room.broken > broken
     this.settle()
@@ -109,6 +122,8 @@ class Pass:
 
     def __init__(self, state: State, boot: float, kept: Kept) -> None:
         self.state, self.kept = state, kept
+        self.stopped: set[str] = set()
+        """Queues in which nobody passes one that had no room."""
         self.gate: Gate
         if _is_careful(state):
             self.gate = calendar = Calendar(
@@ -133,31 +148,30 @@ class Pass:
         self.news = news
         self.walk = Walk(state.line, state.jobs, ways, news.fresh, near, no_news)
 
-    def starts(self) -> Iterator[tuple[Job, Placement]]:
-        """Who starts now, and where; the caller takes that before the next is asked for."""
-        state, gate, walk = self.state, self.gate, self.walk
-        stopped: set[str] = set()
-        while (candidate := walk.next()) is not None:
-            job, found = candidate
-            gate.at = walk.at
-            if found.queue in stopped or state.limit_reached(found):
-                continue
-            placement = self._find(job, found)
-            if placement is not None:
-                yield job, placement
-                walk.again(found)
-                continue
-            walk.unfit(found)
-            if state.gaps(found.queue) is Gaps.NOBODY:
-                stopped.add(found.queue)
+    def candidates(self) -> Iterator[tuple[Job, JobClass]]:
+        """Who may start now, in order; the caller finds room for each before the next one."""
+        while (candidate := self.walk.next()) is not None:
+            self.gate.at = self.walk.at
+            queue = candidate[1].queue
+            if queue not in self.stopped and not self.state.limit_reached(candidate[1]):
+                yield candidate
 
-    def _find(self, job: Job, found: JobClass) -> Placement | None:
+    def find(self, job: Job, found: JobClass) -> Placement | None:
+        """Where a candidate starts; the caller takes that. None: it is passed over."""
         state, limit = self.state, self.state.specs[job.spec].limit
         for request in ways(state, job, state.request(job, found)):
             placement = self.gate.find(request, limit)
             if placement is not None:
                 return placement
+        self.walk.unfit(found)
+        if state.gaps(found.queue) is Gaps.NOBODY:
+            self.stopped.add(found.queue)
         return None
+
+    def forget(self) -> None:
+        """Something else is kept than before."""
+        self.gate.forget()
+        self.walk.known.clear()
 
     def settle(self) -> None:
         """All were looked at: from now on, only changes count, if nothing is reserved."""

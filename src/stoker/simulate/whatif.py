@@ -79,7 +79,9 @@ def asked(args: Sequence[str]) -> Question:
         policy=given.policy,
         parameters=read_parameters(given.policy, said) if given.policy is not None else {},
         add=given.add,
-        remove=[_value(each, "--remove", "node=NAME", "node")[1] for each in given.remove],
+        remove=list(
+            dict.fromkeys(_value(each, "--remove", "node=NAME", "node")[1] for each in given.remove)
+        ),
         priorities=dict(_priority(each) for each in given.priority),
         json=given.json,
         html=page(given.html),
@@ -170,7 +172,9 @@ def changed(lab: Lab, question: Question) -> Lab:
         name, value = _value(text, "--add", "gpus=4 or --add node=2x8", "gpus", "node")
         if name == "gpus":
             if not (value.isdecimal() and 0 < int(value) <= 100_000):
-                raise BadValue(f"--add {text}: write a number of GPUs, as in --add gpus=4.")
+                raise BadValue(
+                    f"--add {text}: write a number of GPUs up to 100,000, as in --add gpus=4."
+                )
             nodes = added(nodes, [box("", int(value))])
         else:
             nodes = added(nodes, machines(value, "--add"))
@@ -190,8 +194,8 @@ def priorities(
             continue
         if not waiting.isdisjoint(meant):
             raise BadValue(
-                f"--priority: {label} is held or not to begin yet, whatever its priority; let it"
-                f" begin with: stoker release {label}"
+                f"--priority: {label} is held or not to begin yet, whatever its priority; ask again"
+                " when it may begin."
             )
         raise BadValue(f"--priority: {label} did not run in these days; try a larger --days.")
     others = [job.priority for job in today] or [0]

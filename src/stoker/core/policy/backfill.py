@@ -77,6 +77,7 @@ class Gate:
         self._gap: Cluster | None = None
         self._idle: Shadow | None = None
         self._left: Shadow | None = None
+        self._found: tuple[Place, Request, Placement | None] | None = None
         self._kept = 0
         self._never: dict[Request, set[Amounts]] = {}
         self._near: dict[Request, Enough] = {}
@@ -84,7 +85,7 @@ class Gate:
 
     def find(self, request: Request, limit: int | None) -> Placement | None:
         """Devices on which this request may start now, or None. The caller takes them."""
-        placement = place(self._ledger(), request)
+        placement, self._found = self.room_for(request), None
         if placement is None:
             return None
         self._left = None
@@ -102,6 +103,20 @@ class Gate:
                 for part in placement.parts:
                     self._idle.own(part.node)
         return placement
+
+    def room_for(self, request: Request) -> Placement | None:
+        """Devices that are free now and not kept for somebody before this place, reserved or not.
+
+        They are remembered until somebody has them.
+        """
+        if self._found is None or self._found[:2] != (self.at, request):
+            self._found = (self.at, request, place(self._ledger(), request))
+        return self._found[2]
+
+    def forget(self) -> None:
+        """Something else is kept than before."""
+        self._left = self._found = None
+        self._near.clear()
 
     def _ledger(self) -> Cluster:
         """What is free now, and not kept for somebody before this place."""

@@ -76,7 +76,7 @@ class Calendar(Gate):
 
     def find(self, request: Request, limit: int | None) -> Placement | None:
         """Devices on which this request may start now, or None. The caller takes them."""
-        placement = place(self._ledger(), request)
+        placement, self._found = self.room_for(request), None
         over = self.now + _longest(limit)
         for most in STAGES:  # most of those who are refused delay one of the very first
             if placement is None:

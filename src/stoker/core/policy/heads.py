@@ -87,9 +87,10 @@ class HopefulHeads(Heads):
     looked at as they stand now, all there is. Whoever has waited too long is always among them.
     """
 
-    def __init__(self, line: ReadyLine, new: Hope, all: Hope) -> None:
-        self.all = _Kept(all)
-        self.new = self.all if line.all_anew else _Kept(new)
+    def __init__(self, line: ReadyLine, new: Hope, all: Hope | None = None) -> None:
+        """Without `all`, that is the same."""
+        self.all = _Kept(all or new)
+        self.new = self.all if line.all_anew or all is None else _Kept(new)
         super().__init__(line)
 
     def forget(self) -> None:

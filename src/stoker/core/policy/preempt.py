@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 
 from stoker.core.cluster import Cluster
@@ -30,64 +31,106 @@ MOST_QUESTIONS = 4
 """So often it is worked out in one cycle what those before would make of the room."""
 
 
-def make_room(
-    state: State, room: Room, at: float, boot: float
-) -> Iterator[StopAsked | StopWithdrawn]:
-    """Yield who is to stop now, or no longer; the caller applies each before the next.
+class Makers:
+    """Who makes room in one cycle."""
 
-    0. Whoever was asked for the sake of one that does not wait any more may go on.
-    1. Two who together need more of a GPU's memory than it has: the later one gives way.
-    2. For each of those who wait, the first in line first: what would be free once all have
-       stopped who were asked before. If that is enough, it has only to wait.
-    3. Otherwise as few as possible stop: elastic jobs that can do with less, then those of
-       lower priority, then, where the policy says so, those who need far more than it does.
-    4. Elastic jobs that were dealt more in the last round are asked when there is room for it.
-    5. Where there are no such rounds, and nobody waits, they may grow into what is free.
-    """
-    yield from _withdrawn(state, room, at)
-    for job in _crowded(state):
-        yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
-    later, blocked = room.later, _Blocked(state, boot)
-    heads, looked = _heads(state, room), 0
-    for seat, found, id in _while_any_hope(state, heads):
-        if looked == LOOK_AT or room.looked_at >= MOST_MACHINES:
-            break
-        if id in state.promises or rounds.sees_to(state, id):
+    def __init__(self, state: State, room: Room, at: float, boot: float) -> None:
+        self.state, self.room, self.at, self.boot = state, room, at, boot
+        self.blocked = _Blocked(state, boot)
+        self.given_up: set[JobClass] = set()
+        """Classes for which nobody can make room in this cycle."""
+
+    def may_be_asked_before(self, job: Job, end: Place) -> bool:
+        """Whether others may make room for one who stands before a job, and the job would not."""
+        spec, first = self.state.specs[job.spec], self.state.line.earliest()
+        if first is None or first >= end:
+            return False
+        saves = spec.training is not None or spec.warning is not None
+        return (spec.steady or not saves) and anybody_may_displace(self.state)
+
+    def asked(self) -> Iterator[StopAsked | StopWithdrawn]:
+        """Yield who is to stop now, or no longer; the caller applies each before the next.
+
+        0. Whoever was asked for the sake of one that does not wait any more may go on.
+        1. Two who together need more of a GPU's memory than it has: the later one gives way.
+        2. For each of those who wait, the first in line first: what would be free once all have
+           stopped who were asked before. If that is enough, it has only to wait.
+        3. Otherwise as few as possible stop: elastic jobs that can do with less, then those of
+           lower priority, then, where the policy says so, those who need far more than it does.
+        4. Elastic jobs that were dealt more in the last round are asked when there is room for it.
+        5. Where there are no such rounds, and nobody waits, they may grow into what is free.
+        """
+        state, room, at, boot = self.state, self.room, self.at, self.boot
+        for each in _withdrawn(state, room, at):
+            yield each
+            self._begin_anew()
+        for job in _crowded(state):
+            yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
+        yield from self._asked(_heads(state, room), None)
+        state.bars.anew.clear()
+        yield from _growing(state, room, at, boot)
+
+    def _begin_anew(self) -> None:
+        """Somebody may make room who could not before."""
+        for found in self.given_up:
+            if found.heap:
+                self.state.line.renew(found)
+        self.given_up.clear()
+
+    def asked_before(self, end: Place, nodes: Sequence[str]) -> Iterator[StopAsked]:
+        """Yield who is to stop for those before a place, where one could start on these machines.
+
+        What is free there, with what others would free, may be what one before it has waited for.
+        """
+        yield from self._asked(_heads(self.state, self.room, nodes), end)
+
+    def _asked(self, heads: Heads, end: Place | None) -> Iterator[StopAsked]:
+        state, room, looked = self.state, self.room, 0
+        heads.given_up = self.given_up
+        for seat, found, id in _while_any_hope(state, heads):
+            if end is not None and seat >= end:
+                return
+            if looked == LOOK_AT or room.looked_at >= MOST_MACHINES:
+                return
+            if id in state.promises or rounds.sees_to(state, id):
+                looked += 1
+                continue
+            if found.queue in self.blocked.queues or state.limit_reached(found):
+                self.given_up.add(found)
+                continue
             looked += 1
-            continue
-        head = state.jobs[id]
-        if found.queue in blocked.queues or state.limit_reached(found):
-            heads.given_up.add(found)
-            continue
-        looked += 1
+            changes = room.later.changes
+            yield from self._for_one(seat, found, state.jobs[id])
+            if room.later.changes != changes:
+                heads.forget()
+        if end is None:
+            state.line.all_anew = False
+
+    def _for_one(self, seat: Place, found: JobClass, head: Job) -> Iterator[StopAsked]:
+        state, room, later = self.state, self.room, self.room.later
         request = state.request(head, found)
-        if room.has_spare(id, request):
+        if room.has_spare(head.id, request):
             state.line.renew(found)  # others may take it
-            continue
+            return
         there, in_vain = room.find(seat, request), False
         if there is None:
-            chosen = choose(room, Want(state, request, found, seat[1]), at)
-            in_vain = bool(chosen) and not blocked.let(later, request, head, chosen)
+            chosen = choose(room, Want(state, request, found, seat[1]), self.at)
+            in_vain = bool(chosen) and not self.blocked.let(later, request, head, chosen)
             if in_vain:
                 undo(later, chosen)
             elif chosen:
-                room.asking.add(id)
-                yield from _asked(chosen, head, at, boot)
+                room.asking.add(head.id)
+                yield from _asked(chosen, head, self.at, self.boot)
                 there = place(later, request)
         if there is not None:
-            room.promise(seat, id, there)
-            heads.forget()
+            room.promise(seat, head.id, there)
             state.line.renew(found)
-        else:
-            blocked.add(found, seat, request)
-            heads.given_up.add(found)
-            sure = not in_vain and found not in room.counting
-            if sure and room.looked_at < MOST_MACHINES:
-                state.line.looked_at(found)
-    else:
-        state.line.all_anew = False
-    state.bars.anew.clear()
-    yield from _growing(state, room, at, boot)
+            return
+        self.blocked.add(found, seat, request)
+        self.given_up.add(found)
+        sure = not in_vain and found not in room.counting
+        if sure and room.looked_at < MOST_MACHINES:
+            state.line.looked_at(found)
 
 
 def _withdrawn(state: State, room: Room, at: float) -> Iterator[StopWithdrawn]:
@@ -187,8 +230,8 @@ def _for_nobody(state: State, job: Job) -> bool:
     return state.victims.level(job.id) <= state.line.where[stop.by].place[1]
 
 
-def _heads(state: State, room: Room) -> Heads:
-    """Those who wait and for whom somebody may make room."""
+def _heads(state: State, room: Room, nodes: Sequence[str] | None = None) -> Heads:
+    """Those who wait and for whom somebody may make room; if said so, on these machines."""
     if not (state.elastic or anybody_may_displace(state)):
         return Heads(ReadyLine())
     if not _may_pass(state):
@@ -197,6 +240,9 @@ def _heads(state: State, room: Room) -> Heads:
     def hope(bar: Bar) -> Bar:
         return bar[0], bar[1] - state.policies.reluctance
 
+    if nodes is not None:
+        on_these = partial(room.bar_on, nodes)
+        return HopefulHeads(state.line, lambda need: hope(on_these(need)))
     return HopefulHeads(
         state.line, lambda need: hope(room.new_bar(need)), lambda need: hope(room.bar(need))
     )

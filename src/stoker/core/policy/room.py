@@ -263,11 +263,18 @@ class Room:
         self._refresh()
         found = self._new_bar.get(need)
         if found is None:
-            base = need - need % FINE
-            on = self._on if base == need else self._for_a_gang
-            found = max([on(name, base) for name in anew], default=NOBODY)
-            self._new_bar[need] = found
+            found = self._new_bar[need] = self._of_these(anew, need)
         return found
+
+    def bar_on(self, names: Iterable[str], need: int) -> Bar:
+        """The same, by these machines alone."""
+        self._refresh()
+        return self._of_these(names, need)
+
+    def _of_these(self, names: Iterable[str], need: int) -> Bar:
+        base = need - need % FINE
+        on = self._on if base == need else self._for_a_gang
+        return max([on(name, base) for name in names], default=NOBODY)
 
     def _for_a_gang(self, name: str, need: int) -> Bar:
         """The bar of a machine for a part of a gang; it may be free already."""
