@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.story import Afar, gpus
-from core.test_policy_choice import choose, line
+from core.test_policy_choice import choose, line, told
 from core.test_training import counted, listens, progress, training
 from stoker.core import events as e
 from stoker.core.cycle import after_requests
@@ -520,6 +520,11 @@ def making_room() -> tuple[Afar, int, int, int]:
     assert sorted(turn(story)[1]) == [a, b]
     stops(story, a)
     return story, a, b, wide
+
+
+def test_one_for_whom_others_stop_is_told_so_and_nothing_later() -> None:
+    story, _, b, wide = making_room()
+    assert told(story, wide).unblocks == (f"job {b} stops, as it was asked to",)
 
 
 def test_nobody_behind_takes_what_was_freed_for_another() -> None:

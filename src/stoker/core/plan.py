@@ -39,7 +39,8 @@ def plan(
     1. Walk the line: priority first, then as the policy of the queue says, one head per class.
     2. Pass over classes at the limit of their queue or array, and those with no room.
     3. A head that fits starts, unless what it needs is kept for somebody before it, for whom
-       others are making room. The next of its class takes its place in the walk.
+       others are making room; if it could never be stopped for one before it, that one is seen
+       to first. The next of its class takes its place in the walk.
     4. The first that does not fit gets a reservation, where the policy gives any; where nobody
        may pass it, the queue stops.
     5. Behind it, only what cannot delay that reservation starts (backfill).

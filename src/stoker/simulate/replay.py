@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
 from math import ceil, inf
 from time import perf_counter
 
@@ -35,7 +36,7 @@ TOLD_AFTER = 30.0
 """Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
 
 MOST_ROUNDS = 100
-"""In one moment, so often the core may wish for something because of what it wished for."""
+"""In one moment, so often the core is asked once more although there is nothing left to do."""
 KEEP_SPECS = 1000
 """Names of specs that the core has dropped: so many at least are remembered."""
 
@@ -178,7 +179,7 @@ class Replay:
         """One cycle of the core, until it wishes for nothing more."""
         begin = perf_counter()
         state, now = self.state, self.now
-        for _ in range(MOST_ROUNDS):
+        for number in count():
             for fact in before_requests(state, now, now):
                 wishes += self._apply(fact)
             for decided in after_requests(state, now, now):
@@ -189,7 +190,7 @@ class Replay:
                 again += self._carry_out(wish)
             state.touched.clear()
             state.dropped.clear()
-            if not again and not state.line.stirred:
+            if not again and (not state.line.stirred or number >= MOST_ROUNDS):
                 break
             wishes = again
             begin = perf_counter()
