@@ -162,6 +162,24 @@ def test_of_held_and_paused_jobs_nothing_can_be_foreseen() -> None:
     assert start.likely is None  # it waits for the GPU of the one that is paused
 
 
+def test_nor_of_those_who_wait_for_them() -> None:
+    def after(*ids: int, any: bool = False) -> Dependency:
+        return Dependency(tuple(Clause("afterok", (id,)) for id in ids), any)
+
+    specs = [
+        spec("free"), spec("after 1", dependency=after(1)), spec("after 2", dependency=after(2)),
+        spec("either", dependency=after(1, 4, any=True)),
+    ]  # fmt: skip
+    jobs = [
+        waiting(1, "free", held=True), waiting(2, "after 1"), waiting(3, "after 2"),
+        waiting(4, "free"), waiting(5, "either"),
+    ]  # fmt: skip
+    found = by_id(foresee(asked(specs, jobs)))
+    assert [found[id].never for id in (1, 4, 5)] == ["it is held", None, None]
+    assert found[2].never == found[3].never == "what it waits for is held or paused"
+    assert found[5].start is not None
+
+
 def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
     """Every five minutes somebody has come with a job of two: they will go on to."""
     minute = spec("minute", training=Training(epochs=2))

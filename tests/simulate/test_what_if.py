@@ -53,8 +53,8 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
 
 
 def question(**more: Any) -> Question:
-    nothing: dict[str, Any] = {"policy": None, "parameters": {}, "add": [], "remove": [],
-                               "priorities": {}, "json": False, "html": None}  # fmt: skip
+    nothing: dict[str, Any] = {"policy": None, "parameters": {}, "said": "", "add": [],
+                               "remove": [], "priorities": {}, "json": False, "html": None}  # fmt: skip
     return Question(**{**nothing, **more})
 
 
@@ -142,7 +142,7 @@ def test_auto_is_planner_as_soon_as_a_job_trains(trains: bool) -> None:
 def test_a_policy_with_parameters_of_its_own() -> None:
     wanted = whatif.asked(["-", "--policy", "planner", "quantum=20m", "hysteresis=3", "--json"])
     assert wanted.parameters == {"quantum": 1200.0, "hysteresis": 3.0}
-    assert whatif.told(wanted) == "policy planner quantum=1200 hysteresis=3"
+    assert whatif.told(wanted) == "policy planner quantum=20m hysteresis=3"
     answer = answered(facts([job(1, limit=60)]), wanted)
     assert answer.then.policies == {"*": ("planner", {"quantum": 1200.0, "hysteresis": 3.0})}
 
@@ -150,7 +150,7 @@ def test_a_policy_with_parameters_of_its_own() -> None:
 def test_a_priority_does_not_help_one_that_is_held() -> None:
     held = job(7, reason="JobHeldUser")
     given = facts([job(1, limit=60), held], meant={"7": [7]})
-    with pytest.raises(BadValue, match=r"7 is held or not to begin yet"):
+    with pytest.raises(BadValue, match=r"7 is held or not to begin yet, or waits for one that is"):
         answered(given, question(priorities={"7": "high"}))
 
 
@@ -174,7 +174,19 @@ def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, limit=9)]
     answer = answered(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.today] == [3]
-    assert "Left out: 2 jobs held, or not to begin yet." in answer.notes
+    said = "Left out: 2 jobs held, or not to begin yet, or waiting for one of these."
+    assert said in answer.notes
+
+
+def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
+    waiting = [
+        job(1, reason="JobHeldUser"), job(2, depends="afterok:1"), job(3, depends="afterany:2"),
+        job(4, limit=9), job(5, depends="afterok:1?afterok:4", limit=9),
+    ]  # fmt: skip
+    answer = answered(facts(waiting), question(policy="fifo"))
+    assert [each.id for each in answer.today] == [4, 5]
+    said = "Left out: 3 jobs held, or not to begin yet, or waiting for one of these."
+    assert said in answer.notes
 
 
 def test_of_many_jobs_those_are_shown_that_move_most() -> None:

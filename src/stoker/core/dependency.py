@@ -125,6 +125,12 @@ def standing(
     return (Standing.NEVER if never else Standing.OPEN), open_jobs, wake
 
 
+def stuck(dependency: Dependency, still: set[int]) -> bool:
+    """Whether it stays open for as long as these jobs stand still."""
+    each = [not still.isdisjoint(clause.jobs) for clause in dependency.clauses]
+    return all(each) if dependency.any else any(each)
+
+
 def _clause_standing(
     clause: Clause, look: Callable[[int], Other | None], now: float
 ) -> tuple[Standing, list[int], float | None]:

@@ -20,8 +20,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core import events as e
+from stoker.core.admission import dependency_of, dependency_standing
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import Placement
+from stoker.core.dependency import Standing, stuck
 from stoker.core.estimate import Family, attained, epoch_on, epochs_of, known, likely_hardware
 from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job, Spec
@@ -242,6 +244,7 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
     middle = Guesses(asked, state)
     ids = [job.id for job in asked.jobs if not job.finished]
     seen = {id: _Seen() for id in ids}
+    still = _standing_still(state)
     begin, played = perf_counter(), 0
     while played < plays and (not played or perf_counter() - begin < seconds):
         random = Random(f"{seed}:{played}") if plays > 1 else None
@@ -257,7 +260,7 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
             seen[id].note(future.watched, id, future.now)
         played += 1
     jobs = [
-        _foreseen(state, job, middle.of(job).basis, seen[job.id])
+        _foreseen(state, job, job.id in still, middle.of(job).basis, seen[job.id])
         for job in asked.jobs
         if not job.finished
     ]
@@ -318,13 +321,33 @@ def _restored(asked: Question) -> State:
     return restore(asked.rest, asked.specs, asked.jobs, asked.sweeps)
 
 
-def _foreseen(state: State, job: Job, basis: str, seen: _Seen) -> Foreseen:
+def _standing_still(state: State) -> set[int]:
+    """Who is held or paused, and who waits for such a one."""
+    found = {
+        job.id for job in state.jobs.values() if job.held or job.state is JobState.SUSPENDED
+    }  # fmt: skip
+    todo = list(found)
+    while todo:
+        for id in state.dependents.get(todo.pop(), set()) - found:
+            job = state.jobs.get(id)
+            dependency = dependency_of(state, job) if job is not None else None
+            if job is None or dependency is None or not stuck(dependency, found):
+                continue
+            if dependency_standing(state, job, inf)[0] is not Standing.MET:
+                found.add(id)
+                todo.append(id)
+    return found
+
+
+def _foreseen(state: State, job: Job, still: bool, basis: str, seen: _Seen) -> Foreseen:
     if job.state is JobState.SUSPENDED:
         return Foreseen(job=job.id, never="it is paused")
     if job.held:
         return Foreseen(job=job.id, never="it is held")
     if job.id in state.doomed:
         return Foreseen(job=job.id, never="what it waits for has failed")
+    if still:
+        return Foreseen(job=job.id, never="what it waits for is held or paused")
     start = None if job.placement is not None else seen.start.span()
     return Foreseen(job=job.id, start=start, end=seen.end.span(), basis=basis)
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.cluster import SLIVER, DeviceFacts, NodeFacts, Placement, Take
-from stoker.core.dependency import Dependency, parse_dependency
+from stoker.core.dependency import Dependency, parse_dependency, stuck
 from stoker.core.events import QueueDefined
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, BadValue, parse_amount
@@ -91,7 +91,8 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
     records = [(view, history.record_of(view)) for view in views.values()]
     likely = Likely([record for _, record in records])
     every, today = [], []
-    empty = idle = guessed = 0
+    still: set[int] = set()
+    empty = guessed = 0
     for view, record in sorted(records, key=lambda each: (each[1].submitted, each[0].id)):
         if record.over and not record.ran:
             empty += 1
@@ -101,12 +102,12 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
             seconds = max(min(seconds, float(record.limit)), record.ran + 1)
         guessed += not record.over
         own = _own(view, record, seconds, facts.now)
-        if record.over or _can_start(view, facts.now):
-            every.append(own)
-            if not record.over:
-                today.append(own)
-        else:
-            idle += 1
+        if not record.over and not _can_start(view, facts.now, still):
+            still.add(view.id)
+            continue
+        every.append(own)
+        if not record.over:
+            today.append(own)
     notes = []
     if guessed:
         notes.append(
@@ -115,8 +116,10 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
         )
     if empty:
         notes.append(f"Left out: {_jobs(empty)} that never ran.")
-    if idle:
-        notes.append(f"Left out: {_jobs(idle)} held, or not to begin yet.")
+    if still:
+        notes.append(
+            f"Left out: {_jobs(len(still))} held, or not to begin yet, or waiting for one of these."
+        )
     return every, today, notes
 
 
@@ -124,13 +127,16 @@ def _jobs(count: int) -> str:
     return f"{count:,} job{'s' * (count != 1)}"
 
 
-def _can_start(view: View, now: float) -> bool:
-    """Whether nothing but others, or other jobs, keeps it from running."""
+def _can_start(view: View, now: float, still: set[int]) -> bool:
+    """Whether nothing keeps it from running but who is before it, or who is going to run."""
     if view.state != WAITING:
         return True
     if view.reason is not None and view.reason.startswith("JobHeld"):
         return False
-    return view.begin_at is None or cells.moment(view.begin_at) <= now
+    if view.begin_at is not None and cells.moment(view.begin_at) > now:
+        return False
+    depends = parsed(view.depends)
+    return depends is None or not stuck(depends, still)
 
 
 def _own(view: View, record: Record, seconds: float, now: float) -> Own:
@@ -206,14 +212,19 @@ def _of_gpu(name: str, ask: GpuAsk | None) -> Take:
     return Take(GPU, name, min(ask.amount, THOUSAND))
 
 
-def dependency_of(text: str | None, known: dict[int, int]) -> Dependency | None:
-    """What a job waits for, by the numbers that jobs have in a replay; what is over is met."""
+def parsed(text: str | None) -> Dependency | None:
+    """What a job waits for, by the ids of jobs."""
     if not text:
         return None
     try:
-        found = parse_dependency(text, lambda word: [int(word)] if word.isdecimal() else [], list)
+        return parse_dependency(text, lambda word: [int(word)] if word.isdecimal() else [], list)
     except BadValue:
         return None
+
+
+def dependency_of(text: str | None, known: dict[int, int]) -> Dependency | None:
+    """What a job waits for, by the numbers that jobs have in a replay; what is over is met."""
+    found = parsed(text)
     if found is None:
         return None
     clauses = []

@@ -35,6 +35,8 @@ class Question(Struct, kw_only=True):
     policy: str | None
     parameters: dict[str, float]
     """Of that policy, those that are not its own."""
+    said: str
+    """The policy as it was typed."""
     add: list[str]
     remove: list[str]
     priorities: dict[str, str]
@@ -72,25 +74,41 @@ def asked(args: Sequence[str]) -> Question:
     for name in ("--add", "--remove", "--priority"):
         made.add_argument(name, action="append", default=[])
     given = made.parse_intermixed_args(args)
-    said = dict(_value(each, "parameter", "NAME=VALUE") for each in given.parameters)
+    said = _once([_parameter(each) for each in given.parameters], "")
     if said and given.policy is None:
         raise BadValue("Parameters belong to a policy: write --policy planner quantum=20m.")
     return Question(
         policy=given.policy,
         parameters=read_parameters(given.policy, said) if given.policy is not None else {},
+        said=" ".join([f"policy {given.policy}", *given.parameters]),
         add=given.add,
         remove=list(
             dict.fromkeys(_value(each, "--remove", "node=NAME", "node")[1] for each in given.remove)
         ),
-        priorities=dict(_priority(each) for each in given.priority),
+        priorities=_once([_priority(each) for each in given.priority], "--priority: "),
         json=given.json,
         html=page(given.html),
     )
 
 
+def _once(given: list[tuple[str, str]], what: str) -> dict[str, str]:
+    found = dict(given)
+    if len(found) < len(given):
+        twice = next(name for name in found if [each for each, _ in given].count(name) > 1)
+        raise BadValue(f"{what}{twice} is given twice.")
+    return found
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise BadValue(f"'{text}' cannot be read; write a parameter as NAME=VALUE.")
+    return name, value
+
+
 def _value(text: str, what: str, example: str, *names: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
-    if not name or not value or (names and name not in names):
+    if not value or name not in names:
         raise BadValue(f"{what} {text} cannot be read; write {what} {example}.")
     return name, value
 
@@ -125,8 +143,8 @@ def answered(facts: Facts, question: Question) -> Answer:
     gone = {job.id for job in lost}
     if not possible:
         raise BadValue(
-            f"There is nothing to replay: no job ended in the last {facts.days:g} days, and none"
-            " waits; try a larger --days."
+            f"There is nothing to replay: no job ended in {whatif_told.last(facts.days)}, and none"
+            " waits that could run; try a larger --days."
         )
     kept = [job for job in possible if job.id not in gone]
     runs = []
@@ -194,8 +212,8 @@ def priorities(
             continue
         if not waiting.isdisjoint(meant):
             raise BadValue(
-                f"--priority: {label} is held or not to begin yet, whatever its priority; ask again"
-                " when it may begin."
+                f"--priority: {label} is held or not to begin yet, or waits for one that is,"
+                " whatever its priority; ask again when it may begin."
             )
         raise BadValue(f"--priority: {label} did not run in these days; try a larger --days.")
     others = [job.priority for job in today] or [0]
@@ -211,8 +229,7 @@ def told(question: Question) -> str:
     """The question in words."""
     parts = []
     if question.policy:
-        figures = [f"{name}={value:g}" for name, value in question.parameters.items()]
-        parts.append(" ".join([f"policy {question.policy}", *figures]))
+        parts.append(question.said)
     parts += [f"{each.partition('=')[2]} more GPUs" if each.startswith("gpus=")
               else f"{each.partition('=')[2]} more machines" for each in question.add]  # fmt: skip
     parts += [f"without {each}" for each in question.remove]

@@ -117,11 +117,16 @@ def _by_queue(figures: Figures) -> list[Group]:
 
 def _past_heading(answer: Answer) -> str:
     machines, gpus = len(answer.lab.nodes), _gpus(answer.lab)
-    text = f"the last {answer.facts.days:g} days: {len(answer.jobs):,} jobs on {machines}"
+    text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
     text += f" machine{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
     if answer.then.nodes != answer.lab.nodes:
         text += f" → {len(answer.then.nodes)} with {_gpus(answer.then)}"
     return text
+
+
+def last(days: float) -> str:
+    """The days that are replayed."""
+    return "the last day" if days == 1 else f"the last {days:g} days"
 
 
 def _gpus(lab: Lab) -> int:
