@@ -127,6 +127,15 @@ def test_the_queue_has_a_column_if_there_is_an_answer(fake: FakeDaemon, capsys: 
     assert len(fake.bodies("/v1/eta")) == 1
 
 
+def test_the_column_says_how_old_it_is(fake: FakeDaemon, capsys: Captured) -> None:
+    for seconds, heading in ((30, "ETA "), (300, "ETA (5 min old)")):
+        known = {"at": later(-seconds), "end": waits()["end"], "never": None}
+        jobs = {"jobs": [view(3), view(2, foreseen=known)], "more": 0, "counts": {}}
+        fake.answers["GET /v1/jobs"] = 200, jobs
+        main(["queue"])
+        assert heading in capsys.readouterr().out.splitlines()[0]
+
+
 # ------------------------------------------------------------------------- a real daemon
 
 

@@ -53,8 +53,10 @@ def facts(queue: list[Any], history: list[Any] | None = None, **more: Any) -> Fa
 
 
 def question(**more: Any) -> Question:
-    nothing: dict[str, Any] = {"policy": None, "parameters": {}, "said": "", "add": [],
-                               "remove": [], "priorities": {}, "json": False, "html": None}  # fmt: skip
+    nothing: dict[str, Any] = {
+        "policy": None, "parameters": {}, "said": "", "add": [], "remove": [], "priorities": {},
+        "json": False, "html": None,
+    }  # fmt: skip
     return Question(**{**nothing, **more})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from stoker.cli import colour, times
 from stoker.cli.options import Args, Option
 from stoker.cli.output import clean, counted
@@ -37,6 +39,8 @@ ALL_GPUS = 64
 """So many mean as many as there are."""
 NAME = 1
 """The place of that column; the parameters of trials stand behind it, if there are any."""
+OLD = 60.0
+"""Seconds after which it is said how old a forecast is."""
 GPUS = 6
 """The place of that column; epochs stand before it, if any job has some."""
 
@@ -68,10 +72,17 @@ def queue_table(
     if any(view.get("foreseen") for view in views):
         from stoker.cli.eta import span
 
-        columns.insert(-1, Column("ETA"))
+        columns.insert(-1, Column(_eta_heading(views)))
         for row, view in zip(rows, views, strict=True):
             row.insert(-1, span((view.get("foreseen") or {}).get("end"), verbose=verbose))
     return columns, rows
+
+
+def _eta_heading(views: Sequence[dict[str, Any]]) -> str:
+    """Return the column's name, with its age once that matters."""
+    at = next(view["foreseen"].get("at") for view in views if view.get("foreseen"))
+    age = time.time() - (times.epoch(at) or time.time())
+    return f"ETA ({times.rough(age)} old)" if age >= OLD else "ETA"
 
 
 def _among(

@@ -156,10 +156,12 @@ class Outlooks:
             return None
         if not 0 <= now.at - self.latest.at < KEPT:
             return None
+        at = iso(self.latest.at)
         if job.held:
-            return {"start": None, "end": None, "basis": None, "never": "it is held"}
+            return {"at": at, "start": None, "end": None, "basis": None, "never": "it is held"}
         waits = job.placement is None
         return {
+            "at": at,
             "start": _span(found.start) if waits else None,
             "end": _span(found.end),
             "basis": found.basis or None,
