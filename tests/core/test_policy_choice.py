@@ -74,6 +74,22 @@ def test_a_queue_may_go_by_something_else_than_all_others() -> None:
     assert story.state.policy("night") is POLICIES["sjf"]
 
 
+def test_from_one_moment_to_the_next_nobody_passes_the_first_however_many_kinds_wait() -> None:
+    story = Afar(gpus=2)
+    choose(story, "skip")
+    runs = story.submit()
+    story.plan()
+    wide = story.submit(gpus(2))
+    others = [story.submit(limit=600 + n) for n in range(20)]
+    choose(story, "fifo")
+    assert story.plan() == []
+    story.exited(runs)
+    assert story.plan() == [wide]
+    choose(story, "skip")
+    story.exited(wide)
+    assert story.plan() == others[:2]
+
+
 def test_nothing_that_runs_is_touched_by_a_choice() -> None:
     story = Afar(gpus=2)
     jobs = [training(story) for _ in range(2)]

@@ -22,6 +22,7 @@ from stoker.core.policy.in_force import InForce
 from stoker.core.policy.later import Later, can_be_asked
 from stoker.core.policy.order import JobClass, Key, ReadyLine
 from stoker.core.policy.rank import Known
+from stoker.core.policy.rules import Gaps
 from stoker.core.policy.share import reserved
 from stoker.core.policy.victims import Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
@@ -138,13 +139,12 @@ class State:
         spec = self.specs[job.spec]
         together = spec.array_limit is not None or job.params is not None
         throttled = (job.array or job.id) if together else 0
-        queue = self.rest.queues.get(spec.queue)
         priority = self.priority(job)
-        if queue is not None and queue.strict:
-            # Only the head of such a queue counts, whatever the others behind it ask for.
-            return (None, priority, spec.queue, throttled, None, "")
         fair = self.line.weights[spec.queue] = self.policy(spec.queue).fair
         user = job.user if fair else ""
+        if self.gaps(spec.queue) is Gaps.NOBODY:
+            # Only the head of such a queue counts, whatever the others behind it ask for.
+            return (None, priority, spec.queue, throttled, None, user)
         return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit, user)
 
     def tells_apart(self) -> bool:

@@ -7,8 +7,9 @@ from math import inf
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, Placement, Shadow
+from stoker.core.cluster import Cluster, Node, Placement, Shadow, Take
 from stoker.core.policy.fit import fit, gpus_needed
+from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import gpus_left, has_room, machines_for, place
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
 from stoker.core.request import GPU, Request
@@ -220,8 +221,41 @@ def reserve(
             later.free(part)
         found = later.found()
         if found is not None:
+            if not by_name(request):
+                found = sparing(found, later.ledger, cluster)
             return Reservation(end, later.ledger, found)
     return None
+
+
+def sparing(found: Placement, later: Cluster, now: Cluster) -> Placement:
+    """The same on GPUs that are as good later, and in use now: what is idle is left to others."""
+    first, *others = (
+        Placement(part.node, _sparing(part.takes, later.node(part.node), now.node(part.node)))
+        for part in found.parts
+    )
+    return Placement(first.node, first.takes, tuple(others))
+
+
+def _sparing(takes: tuple[Take, ...], later: Node | None, now: Node | None) -> tuple[Take, ...]:
+    taken = {take.device for take in takes if take.type == GPU}
+    if later is None or now is None or not taken:
+        return takes
+    idle = {device.name: device.free for device in now.types[GPU]}
+    cards = {device.name: device for device in later.types[GPU]}
+    used = sorted(cards.keys() - taken, key=lambda name: (-idle[name], name))
+    found = {}
+    for name in sorted(taken, key=lambda name: (-idle[name], name)):
+        for other in reversed(used):
+            if idle[other] >= idle[name]:
+                break
+            if cards[other].standing == cards[name].standing:
+                found[name] = other
+                used.remove(other)
+                break
+    return tuple(
+        replace(take, device=found.get(take.device, take.device)) if take.type == GPU else take
+        for take in takes
+    )
 
 
 class _Freed:

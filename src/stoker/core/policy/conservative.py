@@ -17,7 +17,8 @@ from math import inf
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.backfill import GRACE, Gate, keep
+from stoker.core.policy.backfill import GRACE, Gate, keep, sparing
+from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import START, Place
 from stoker.core.request import GPU, Request
@@ -146,6 +147,8 @@ class Calendar(Gate):
             self._keep_booked(there, start, start + span)
             found = place(there, request)
             if found is not None:
+                if not by_name(request):
+                    found = sparing(found, there, self.cluster)
                 return Booked(start, span, request, found)
         return None
 

@@ -1,0 +1,155 @@
+"""Policies without preemption, against a second scheduler that is too simple to be wrong.
+
+One machine, whole GPUs: all that counts is how many are free. Every job differs from all others,
+so that the core's shortcuts for many kinds of jobs are what is tested.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from stoker.core.policy.backfill import GRACE
+from stoker.simulate.replay import replay
+from stoker.simulate.traces.sizing import machines
+from stoker.simulate.workload import Load, Workload
+
+GPUS = 8
+
+
+@dataclass
+class Held:
+    """One that runs."""
+
+    gpus: int
+    over: float
+    latest: float
+    """Its end if it uses all its time."""
+
+
+Choose = Callable[[list[Load], int, list[Held], float], list[Load]]
+"""Who starts now, of those who wait in order, given how many GPUs are free and who runs."""
+
+
+def fifo(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+    found = []
+    for job in waiting:
+        if job.gpus > free:
+            break
+        found.append(job)
+        free -= job.gpus
+    return found
+
+
+def skip(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+    found = []
+    for job in waiting:
+        if job.gpus <= free:
+            found.append(job)
+            free -= job.gpus
+    return found
+
+
+def easy(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+    found = fifo(waiting, free, running, now)
+    if len(found) == len(waiting):
+        return found
+    free -= sum(job.gpus for job in found)
+    head, behind = waiting[len(found)], waiting[len(found) + 1 :]
+    ends = [(held.latest, held.gpus) for held in running]
+    ends += [(_latest(job, now), job.gpus) for job in found]
+    start, spare = now, free
+    for end, gpus in sorted(ends):
+        start, spare = end, spare + gpus
+        if spare >= head.gpus:
+            break
+    # Who ends at the same moment counts as well, or does not: only the GPUs of those before do.
+    spare -= head.gpus
+    for job in behind:
+        in_time = _latest(job, now) <= start
+        if job.gpus <= free and (in_time or job.gpus <= spare):
+            found.append(job)
+            free -= job.gpus
+            spare -= 0 if in_time else job.gpus
+    return found
+
+
+def shortest(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+    return easy(sorted(waiting, key=lambda job: job.seconds), free, running, now)
+
+
+def conservative(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+    """Everybody has a place in the calendar, the first that there is; who has it now starts."""
+    taken = [(now, held.latest, held.gpus) for held in running]
+    found = []
+    for job in waiting:
+        span = _latest(job, now) - now
+        for start in sorted({now} | {end for _, end, _ in taken}):
+            if _most(taken, start, start + span) + job.gpus <= GPUS:
+                break
+        taken.append((start, start + span, job.gpus))
+        if start == now:
+            found.append(job)
+    return found
+
+
+def _most(taken: list[tuple[float, float, int]], start: float, end: float) -> int:
+    moments = {start} | {begin for begin, _, _ in taken if start < begin < end}
+    return max(
+        sum(gpus for begin, over, gpus in taken if begin <= moment < over) for moment in moments
+    )
+
+
+def _latest(job: Load, now: float) -> float:
+    assert job.limit is not None
+    return now + job.limit + GRACE
+
+
+def worked_out(jobs: list[Load], choose: Choose) -> list[float]:
+    """When each of them begins."""
+    begins: dict[int, float] = {}
+    waiting: list[Load] = []
+    running: list[Held] = []
+    coming = list(jobs)
+    while coming or waiting or running:
+        now = min([job.at for job in coming[:1]] + [held.over for held in running])
+        running = [held for held in running if held.over > now]
+        while coming and coming[0].at <= now:
+            waiting.append(coming.pop(0))
+        free = GPUS - sum(held.gpus for held in running)
+        for job in choose(waiting, free, running, now):
+            begins[id(job)] = now
+            running.append(Held(job.gpus, now + job.seconds, _latest(job, now)))
+            waiting = [each for each in waiting if each is not job]
+    return [begins[id(job)] for job in jobs]
+
+
+def all_different(seed: int, count: int) -> list[Load]:
+    chance = Random(seed)
+    limits = chance.sample(range(60, 60 + 20 * count), count)
+    sizes = [chance.choice((1, 1, 1, 2, 3, 4, 8)) for _ in range(count)]
+    at, jobs = 0.0, []
+    for limit, gpus in zip(limits, sizes, strict=True):
+        at += chance.expovariate(1.0) * 0.9 * 10 * count * 2.5 / GPUS
+        seconds = limit * chance.uniform(0.2, 1.0)
+        jobs.append(Load(at=at, seconds=seconds, gpus=gpus, limit=limit))
+    return jobs
+
+
+BASELINES: list[tuple[str, Choose]] = [
+    ("fifo", fifo), ("skip", skip), ("backfill", easy), ("sjf", shortest),
+    ("conservative", conservative),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("name", "choose"), BASELINES, ids=[name for name, _ in BASELINES])
+def test_each_starts_when_anybody_can_work_out(name: str, choose: Choose, seed: int) -> None:
+    jobs = all_different(seed, 90)
+    run = replay(Workload(title="", jobs=jobs), machines(f"1x{GPUS}"), name)
+    begins = {each.job: each.begin for each in run.results}
+    expected = worked_out(jobs, choose)
+    assert [begins[place] for place in range(len(jobs))] == pytest.approx(expected)
+    waited = [begin - job.at for begin, job in zip(expected, jobs, strict=True)]
+    assert sum(wait > 60 for wait in waited) > 20, "there is a line to speak of"
