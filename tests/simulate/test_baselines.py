@@ -22,17 +22,17 @@ GPUS = 8
 class Held:
     """One that runs."""
 
-    gpus: int
+    gpus: float
     over: float
     latest: float
     """Its end if it uses all its time."""
 
 
-Choose = Callable[[list[Load], int, list[Held], float], list[Load]]
+Choose = Callable[[list[Load], float, list[Held], float], list[Load]]
 """Who starts now, of those who wait in order, given how many GPUs are free and who runs."""
 
 
-def fifo(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+def fifo(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
     found = []
     for job in waiting:
         if job.gpus > free:
@@ -42,7 +42,7 @@ def fifo(waiting: list[Load], free: int, running: list[Held], now: float) -> lis
     return found
 
 
-def skip(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+def skip(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
     found = []
     for job in waiting:
         if job.gpus <= free:
@@ -51,7 +51,7 @@ def skip(waiting: list[Load], free: int, running: list[Held], now: float) -> lis
     return found
 
 
-def easy(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+def easy(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
     found = fifo(waiting, free, running, now)
     if len(found) == len(waiting):
         return found
@@ -75,11 +75,11 @@ def easy(waiting: list[Load], free: int, running: list[Held], now: float) -> lis
     return found
 
 
-def shortest(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+def shortest(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
     return easy(sorted(waiting, key=lambda job: job.seconds), free, running, now)
 
 
-def conservative(waiting: list[Load], free: int, running: list[Held], now: float) -> list[Load]:
+def conservative(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
     """Everybody has a place in the calendar, the first that there is; who has it now starts."""
     taken = [(now, held.latest, held.gpus) for held in running]
     found = []
@@ -94,7 +94,7 @@ def conservative(waiting: list[Load], free: int, running: list[Held], now: float
     return found
 
 
-def _most(taken: list[tuple[float, float, int]], start: float, end: float) -> int:
+def _most(taken: list[tuple[float, float, float]], start: float, end: float) -> float:
     moments = {start} | {begin for begin, _, _ in taken if start < begin < end}
     return max(
         sum(gpus for begin, over, gpus in taken if begin <= moment < over) for moment in moments
