@@ -531,6 +531,8 @@ def test_nobody_behind_takes_what_was_freed_for_another() -> None:
     story, a, b, wide = making_room()
     behind = job(story, 5000)
     assert turn(story) == ([], [], [])
+    said = f"job {wide} starts, for which devices are kept, and leaves enough"
+    assert told(story, behind).unblocks == (said,)
     stops(story, b)
     assert begun(story) == [wide]
     assert line(story) == [behind, a, b]

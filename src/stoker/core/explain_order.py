@@ -114,6 +114,8 @@ def unblocks(
     if limit is not None:
         return (f"one of those that count has to end: {limit}",)
     request = state.request(job, found)
+    if place(state.cluster, request) is not None:
+        return _kept_for(state, job)
     holders = [
         each
         for each in state.running.values()
@@ -133,6 +135,23 @@ def unblocks(
         told.append(f"{who}, as {'they were' if many else 'it was'} asked to")
     late = overdue_in(state.known(job), at)
     return (*told, *_overdue(state, job, late)) if late <= soonest else tuple(told)
+
+
+def _kept_for(state: State, job: Job) -> tuple[str, ...]:
+    """There is room, but it is for those before it."""
+    heirs = {
+        each.progress.stop.by
+        for each in state.running.values()
+        if each.progress is not None and each.progress.stop is not None
+    }
+    waiting = [state.jobs[id] for id in state.line.where if id in heirs]
+    if not waiting:
+        first = state.line.first(state.jobs, state.limit_reached)
+        waiting = [first] if first is not None else []
+    labels = [each.label for each in waiting if each is not job]
+    if not labels:
+        return ()
+    return (f"job {_listed(labels, 'or')} starts, for which devices are kept, and leaves enough",)
 
 
 def _can_be_waited_for(job: Job) -> bool:
