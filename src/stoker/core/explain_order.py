@@ -139,12 +139,9 @@ def unblocks(
 
 def _kept_for(state: State, job: Job) -> tuple[str, ...]:
     """There is room, but it is for those before it."""
-    heirs = {
-        each.progress.stop.by
-        for each in state.running.values()
-        if each.progress is not None and each.progress.stop is not None
-    }
-    waiting = [state.jobs[id] for id in state.line.where if id in heirs]
+    stops = (each.progress.stop for each in state.running.values() if each.progress is not None)
+    heirs = {stop.by for stop in stops if stop is not None and stop.by is not None}
+    waiting = [state.jobs[id] for id in sorted(heirs & state.line.where.keys())]
     if not waiting:
         first = state.line.first(state.jobs, state.limit_reached)
         waiting = [first] if first is not None else []
