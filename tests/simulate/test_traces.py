@@ -224,6 +224,10 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
             f"FILE, line 2: expected 3 cells as in the first line, and there are fewer; {OUT}",
         ),
         (
+            "name,submit_time,duration,num_gpus\nnet,0,5,1,\nnet, large,1,5,1\n",
+            f"FILE, line 3: expected 4 cells as in the first line, and there are 5; {OUT}",
+        ),
+        (
             "submit,start,end,gpus\n0,10,5,1\n",
             "FILE, line 2: the job ends (5) before it starts (10); correct the line.",
         ),

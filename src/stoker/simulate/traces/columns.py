@@ -186,7 +186,7 @@ def _read(
     rows = csv.reader(file, delimiter=delimiter)
     jobs: list[Load] = []
     try:
-        jobs.extend(_jobs(rows, found, counts))
+        jobs.extend(_jobs(rows, len(names), found, counts))
     except (BadCell, csv.Error) as error:
         raise BadTrace(f"{path}, line {rows.line_num + 1}: {error}.") from None
     except IndexError:
@@ -203,7 +203,7 @@ def _remarks(jobs: list[Load]) -> list[str]:
 
 
 def _jobs(
-    rows: Iterator[list[str]], found: Mapping[str, Column], counts: Counter[str]
+    rows: Iterator[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
 ) -> Iterator[Load]:
     at, gpus = found["at"], found["gpus"]
     lasting = _lasting(found)
@@ -217,6 +217,11 @@ def _jobs(
     for row in rows:
         if not row:
             continue
+        if len(row) > width and any(row[width:]):  # an unquoted comma has moved all behind it
+            raise BadCell(
+                f"expected {width} cells as in the first line, and there are {len(row)}; correct "
+                "the line or take it out"
+            )
         try:
             seconds = lasting(row)
             if not seconds:
