@@ -32,7 +32,8 @@ def figure(known: Known, at: float) -> Figure:
     gpus, had = gpus_of(known.spec.request), attained(job, at)
     if rules.order is Order.ATTAINED:
         step = sum(had * gpus >= each for each in rules.steps)
-        text = f"{_service(had, gpus)} so far, step {step + 1} of {len(rules.steps) + 1}"
+        what = _service(had, gpus) if had else "nothing"
+        text = f"{what} so far, step {step + 1} of {len(rules.steps) + 1}"
         return Figure(text, had, gpus, "attained")
     if rules.order not in (Order.TIME, Order.SERVICE):
         return Figure("")
