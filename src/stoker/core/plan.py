@@ -14,12 +14,13 @@ from stoker.core.policy.backfill import LONGEST, Gate
 from stoker.core.policy.bars import GANG, left_on, most_of
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.heads import Heads
-from stoker.core.policy.order import LONG_AGO, Group, JobClass, Walk
+from stoker.core.policy.order import LONG_AGO, Group, JobClass
 from stoker.core.policy.preempt import Makers
 from stoker.core.policy.room import Room
 from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
 from stoker.core.policy.shelf import Amounts, Enough, Place
+from stoker.core.policy.walk import Walk
 from stoker.core.policy.ways import ways
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
