@@ -107,6 +107,12 @@ def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
     assert "It should start when nobody can foresee." in capsys.readouterr().out
 
 
+def test_no_job_at_all_cannot_be_asked_for(fake: FakeDaemon, capsys: Captured) -> None:
+    assert main(["eta", "--limit", "0"]) == 2
+    assert capsys.readouterr().err == "stoker: --limit takes a whole number from 1 on, not '0'.\n"
+    assert not fake.requests
+
+
 def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -> None:
     assert main(["eta"]) == 0
     assert "nothing queued" in capsys.readouterr().err

@@ -12,8 +12,9 @@ from client.fake_daemon import FakeDaemon
 from stoker import places
 from stoker.cli.times import absolute
 from stoker.core import events as e
-from stoker.core.policy.parameters import RANGES, counts_for
+from stoker.core.policy.parameters import RANGES, counts_for, read_parameters
 from stoker.core.policy.rules import PARAMETERS, POLICIES
+from stoker.core.units import BadValue
 from stoker.main import main
 from stoker.simulate.portrait import fold
 from stoker.store.sqlite import SqliteStore
@@ -202,6 +203,54 @@ def test_what_is_typed_is_what_is_asked(fake: FakeDaemon, capsys: Captured) -> N
         " 1 waiting job stands anew, nothing that runs is touched"
     )
     assert "may have to make room" in second
+
+
+@pytest.mark.parametrize(
+    "words", [["fifo", "--queue", ""], ["--queue="], ["-p", " "], ["--reset", "--queue", ""]]
+)
+def test_an_empty_name_is_not_every_queue(
+    fake: FakeDaemon, capsys: Captured, words: list[str]
+) -> None:
+    """As where a shell's variable was never set."""
+    assert main(["policy", *words]) == 2
+    said = "stoker: --queue takes the name of a queue; leave it out for all of them.\n"
+    assert capsys.readouterr().err == said
+    assert not fake.requests
+
+
+def test_a_queue_that_nobody_knows_is_said_to_go_by_what_all_others_do(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
+    view = {
+        **AUTO, "about": "in order", "why": None, "parameters": {}, "strict": False,
+        "waiting": 0, "running": 0, "since": None,
+    }  # fmt: skip
+    queues = [{**view, "queue": "default"}, {**view, "queue": "*"}]
+    fake.answers["GET /v1/policies"] = (200, {"queues": queues, "policies": []})
+    assert main(["policy", "--queue", "nosuch", "--no-header"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split()[0] == "*"
+    assert err == "stoker: nothing else is said for a queue 'nosuch', so it goes by *\n"
+    for known in ("default", "*"):
+        assert main(["policy", "--queue", known, "--no-header"]) == 0
+        out, err = capsys.readouterr()
+        assert (out.split()[0], err) == (known, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "told"),
+    [
+        ("FIFO", {}, "There is no policy 'FIFO'. Did you mean fifo? See: stoker policy --list"),
+        ("planner", {"QUANTUM": "20m"}, "There is no parameter 'QUANTUM'. Did you mean quantum? "),
+        ("planner", {"quantum": ""}, "quantum= says no time. Write quantum=20m or quantum=90s."),
+    ],
+)
+def test_what_is_misspelt_is_told_how_to_be_written(
+    name: str, parameters: dict[str, str], told: str
+) -> None:
+    with pytest.raises(BadValue) as caught:
+        read_parameters(name, parameters)
+    assert str(caught.value).startswith(told)
 
 
 def test_every_parameter_has_a_range_that_its_usual_values_are_in() -> None:

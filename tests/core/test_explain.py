@@ -80,7 +80,7 @@ def test_a_start_is_forecast_from_time_limits() -> None:
     story = Story(gpus=1)
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
     story.run(first)
-    starts, basis = forecast(story.state, story.now, by_limit(story), 10)
+    starts, basis = forecast(story.state, story.now, story.now, by_limit(story), 10)
     assert starts == {second: 100.0, third: 150.0}
     assert basis == "time limits"
 
@@ -92,7 +92,7 @@ def test_a_forecast_knows_backfill() -> None:
     big = story.submit(gpus(2), limit=100)
     small = story.submit(limit=200)
     long = story.submit(limit=5000)
-    starts, _ = forecast(story.state, story.now, by_limit(story), 10)
+    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
     assert starts == {big: 1000.0, small: 0.0, long: 1100.0}
 
 
@@ -100,7 +100,7 @@ def test_nobody_knows_when_an_unlimited_job_ends() -> None:
     story = Story(gpus=1)
     first, second = story.submit(), story.submit()
     story.run(first)
-    assert forecast(story.state, story.now, by_limit(story), 10)[0] == {}
+    assert forecast(story.state, story.now, story.now, by_limit(story), 10)[0] == {}
     told = why(story.state, story.job(second), story.now, story.now, by_limit(story))
     assert told.expected_in is None
     assert told.position == 1
@@ -117,7 +117,7 @@ def test_nobody_forecasts_what_waits_for_a_limit() -> None:
     story = Story(gpus=4)
     array = story.submit(count=3, array=True, array_limit=1, limit=60)
     story.plan()
-    assert forecast(story.state, story.now, by_limit(story), 10)[0] == {}
+    assert forecast(story.state, story.now, story.now, by_limit(story), 10)[0] == {}
     assert reason_of(story, array + 2) == "JobArrayTaskLimit"
 
 

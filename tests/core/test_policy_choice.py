@@ -256,7 +256,7 @@ def test_nobody_knows_when_a_job_without_a_limit_ends() -> None:
     story, first = full()
     second = story.submit()
     assert told(story, second).unblocks == (
-        f"job {first} ends: nobody knows when, since there is no time limit",
+        f"job {first} ends: nobody knows when, since job {first} has no time limit",
     )
 
 

@@ -18,6 +18,9 @@ from stoker.simulate.workload import Load, Workload
 SAMPLES = Path(__file__).parent / "traces"
 OUT = "correct the line or take it out."
 RENAME = "rename the column that has them."
+TAKE = "take the line out."
+LONG = 140_000
+"""More characters than a cell may have."""
 FILES = {
     "csv/philly.csv": "csv",
     "csv/itp.csv": "csv",
@@ -248,6 +251,32 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
         ),
         ("", "FILE, line 1: the file is empty; name one with jobs in it."),
         (
+            'submit_time,duration,num_gpus,name\n0,60,1,a\n30,60,1,"b\n60,7200,4,c\n',
+            "FILE, line 3: the quote that opens a cell is never closed; close it or take it out.",
+        ),
+        (
+            'submit_time,duration,num_gpus,name\n0,60,1,"b\n60,7200,4,"c"\n',
+            (
+                "FILE, line 2: a cell goes on behind its closing quote; close each quote, and "
+                "write one within a cell twice."
+            ),
+        ),
+        (
+            f"submit_time,duration,num_gpus,name\n0,60,1,{'a' * LONG}\n",
+            f"FILE, line 2: a cell has more than 131,072 characters; shorten it or {TAKE}",
+        ),
+        (
+            'submit_time,duration,num_gpus,name\n0,60,1,"a\n' + "1,60,1,a\n" * LONG,
+            (
+                "FILE, line 2: the quote that opens a cell is not closed within 131,072 "
+                "characters; close it or take it out."
+            ),
+        ),
+        (
+            f"submit_time,duration,num_gpus,{'a' * LONG}\n0,60,1,a\n",
+            f"FILE, line 1: a cell has more than 131,072 characters; shorten it or {TAKE}",
+        ),
+        (
             "submit_time,duration,num_gpus\n",
             "FILE has no job that ran; name a file with some.",
         ),
@@ -273,6 +302,42 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
 )
 def test_a_bad_table_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
     assert refusal(written(tmp_path, text)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("format", "header"),
+    [
+        ("openb", "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time"),
+        ("pollux", "name,time,application,num_replicas,batch_size"),
+    ],
+)
+def test_an_unclosed_quote_is_refused_in_other_tables_too(
+    tmp_path: Path, format: str, header: str
+) -> None:
+    (tmp_path / "profiles").mkdir()
+    path = written(tmp_path, f'{header}\n"a,0,0,0,0,0\na,0,0,0,0,0\n')
+    assert refusal(path, format) == (
+        "FILE, line 2: the quote that opens a cell is never closed; close it or take it out."
+    )
+
+
+def test_a_quoted_cell_may_have_separators_quotes_and_several_lines(tmp_path: Path) -> None:
+    text = 'submit_time,duration,num_gpus,name\n0,5,1,"a, ""b""\nc"\n1,5,1,d"e\n'
+    found = recognise.read(written(tmp_path, text))
+    assert [job.name for job in found.jobs] == ['a, "b"\nc', 'd"e']
+
+
+def test_times_that_lie_more_than_ten_years_apart_are_worth_a_note(tmp_path: Path) -> None:
+    mixed = "duration,num_gpus,submit_time\n5,1,60\n5,1,2026-11-01 12:00:00\n5,1,30\n0\n0,1,a\n"
+    assert recognise.read(written(tmp_path, mixed)).notes == [
+        (
+            "submit_time goes over 57 years, from 30 (line 4) to 2026-11-01 12:00:00 (line 3); "
+            "check whether the column has both dates and plain seconds."
+        ),
+        "2 jobs left out that ran for no time at all.",
+    ]
+    dates = "submit_time,duration,num_gpus\n2020-01-01,5,1\n2029-12-01,5,1\n"
+    assert not recognise.read(written(tmp_path, dates)).notes
 
 
 YEARS = "a time of at most ten years"

@@ -39,13 +39,14 @@ COLUMNS = (
 def main(argv: list[str]) -> int:
     """Print what is foreseen, once or again and again."""
     args = parse(OPTIONS, argv, verb="eta")
+    limit = args.count("limit", least=1)
     if not was_used():
         if args.flag("json"):
             output.emit({"jobs": [], "more": 0})
         else:
             output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
         return 0
-    client, limit = connect(), args.count("limit")
+    client = connect()
 
     def ask() -> dict[str, Any]:
         return client.eta(args.words, limit=limit)

@@ -82,13 +82,15 @@ class Args:
         except ValueError:
             raise UsageError(f"{_typed(key)} takes a number, not {value!r}.") from None
 
-    def count(self, key: str, default: int | None = None) -> int | None:
-        """Return the value of an option as a whole number that is not negative."""
+    def count(self, key: str, default: int | None = None, *, least: int = 0) -> int | None:
+        """Return the value of an option as a whole number, at least so large."""
         value = self.text(key)
         if value is None:
             return default
         if not value.isdecimal():
             raise UsageError(f"{_typed(key)} takes a whole number, not {value!r}.")
+        if int(value) < least:
+            raise UsageError(f"{_typed(key)} takes a whole number from {least} on, not {value!r}.")
         return int(value)
 
 

@@ -36,6 +36,9 @@ ALL = "*"
 def main(argv: list[str]) -> int:
     """Show policies, or choose one."""
     args = parse(OPTIONS, argv, verb="policy")
+    queue = args.text("queue")
+    if queue is not None and not queue.strip():  # a shell's variable that was never set
+        raise UsageError("--queue takes the name of a queue; leave it out for all of them.")
     if args.flag("reset"):
         if args.words or args.flag("list"):
             raise UsageError("With --reset goes no policy: stoker policy --reset [--queue Q]")
@@ -49,6 +52,9 @@ def main(argv: list[str]) -> int:
         output.emit(reply["policies"] if args.flag("list") else _only(reply["queues"], args))
         return 0
     print("\n".join(_all(reply, args) if args.flag("list") else _queues(reply, args)))
+    if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
+        said = output.clean(queue)
+        output.say(f"stoker: nothing else is said for a queue '{said}', so it goes by {ALL}")
     return 0
 
 

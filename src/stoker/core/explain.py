@@ -9,7 +9,8 @@ from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.dependency import Standing as Dependent
 from stoker.core.estimate import estimate, hardware
-from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standing, unblocks
+from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standing
+from stoker.core.explain_start import unblocks
 from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
@@ -161,7 +162,7 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
     others = line[: position - 1] if position else line
     ahead = tuple(each.label for each in others) if position else ()
-    starts, basis = forecast(state, boot, expected, AHEAD, job.id)
+    starts, basis = forecast(state, at, boot, expected, AHEAD, job.id)
     wait = starts.get(job.id)
     text = f"needs {describe(request)}"
     said = [constraint.text for view in nodes for constraint in view.constraints]
@@ -226,6 +227,8 @@ def how_it_ended(job: Job) -> str:
 def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if job.finished:
         return how_it_ended(job)
+    if silence is None and job.state is JobState.SUSPENDED:
+        return f"it is paused, and goes on with: stoker resume {job.label}"
     if silence is None:
         return "it waits for nothing"
     machines = " and ".join(silent)

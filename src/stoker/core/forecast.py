@@ -7,12 +7,17 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement
-from stoker.core.job import Job
+from stoker.core.estimate import remaining
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import JobState
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import in_order
+from stoker.core.policy.rank import OVERDUE
+from stoker.core.policy.rules import Gaps
 from stoker.core.request import Request
 from stoker.core.state import State
 
+LIMITS, EPOCHS, RUNS = BASES = ("time limits", "epochs", "earlier runs")
 MOMENTS = 300
 """How many ends of jobs a forecast looks at before it gives up."""
 
@@ -21,7 +26,7 @@ Expected = Callable[[Job], float | None]
 
 
 def forecast(
-    state: State, boot: float, expected: Expected, most: int, until: int | None = None
+    state: State, at: float, boot: float, expected: Expected, most: int, until: int | None = None
 ) -> tuple[dict[int, float], str]:
     """Seconds until the first ready jobs start, by id, and what that rests on.
 
@@ -35,7 +40,7 @@ def forecast(
     starts: dict[int, float] = {}
     if not waiting:
         return starts, ""
-    play = _Play(state, boot, expected)
+    play = _Play(state, at, boot, expected)
     for _ in range(MOMENTS):
         begun = play.start(waiting)
         starts.update((job.id, play.moment - boot) for job in begun)
@@ -48,25 +53,41 @@ def forecast(
 class _Play:
     """A copy of the ledger in which running jobs end as expected."""
 
-    def __init__(self, state: State, boot: float, expected: Expected) -> None:
-        self.state, self.expected, self.moment = state, expected, boot
+    def __init__(self, state: State, at: float, boot: float, expected: Expected) -> None:
+        self.state, self.at, self.expected, self.moment = state, at, expected, boot
         self.shadow: Cluster = state.cluster.shadow()
         self.held: dict[int, Placement] = {}
         self.ends: list[tuple[float, int]] = []
-        self.basis = "time limits"
+        self._bases: set[str] = set()
         for job in state.running.values():
             if job.placement is not None:
                 started = job.started_boot if job.started_boot is not None else boot
                 self._run(job, job.placement, started)
         heapify(self.ends)
 
+    @property
+    def basis(self) -> str:
+        """What is known of the jobs whose ends count."""
+        return " and ".join(each for each in BASES if each in self._bases)
+
     def _run(self, job: Job, placement: Placement, started: float) -> None:
-        span = self.expected(job)
-        end = max(started + span, self.moment) if span is not None else inf
+        end, basis = self._end(job, started)
         self.held[job.id] = placement
         heappush(self.ends, (end, job.id))
-        if self.state.spec(job).limit is None:
-            self.basis = "earlier runs"
+        if basis:
+            self._bases.add(basis)
+
+    def _end(self, job: Job, started: float) -> tuple[float, str]:
+        state, spec = self.state, self.state.spec(job)
+        if job.state is JobState.SUSPENDED:  # until somebody lets it go on
+            return inf, ""
+        left = remaining(state.rest.families, state.cluster, job, spec, self.at)
+        if left is not None:
+            return self.moment + left, EPOCHS
+        span = self.expected(job)
+        if span is None:
+            return inf, ""
+        return max(started + span, self.moment), LIMITS if span == spec.limit else RUNS
 
     def start(self, waiting: list[Job]) -> list[Job]:
         """What the planner would start now, in its order and with its backfill."""
@@ -90,17 +111,23 @@ class _Play:
                 continue
             found = gate.find(request, spec.limit)
             if found is None:
-                blocked.append(request)
+                gaps = self.state.gaps(spec.queue)
+                if gaps is not Gaps.ANYBODY and self._holds_its_place(job, spec, gaps):
+                    blocked.append(request)
                 if spec.limit is None:
                     full.add(request)
-                queue = self.state.rest.queues.get(spec.queue)
-                if queue is not None and queue.strict:
+                if gaps is Gaps.NOBODY:
                     stopped.add(spec.queue)
                 continue
             self.shadow.take(found)
             self._run(job, found, self.moment)
             begun.append(job)
         return begun
+
+    def _holds_its_place(self, job: Job, spec: Spec, gaps: Gaps) -> bool:
+        """Whether nobody behind it may delay it."""
+        late = self.state.line.ranks.get(job.id) == OVERDUE
+        return gaps is not Gaps.OVERDUE or spec.limit is not None or late
 
     def advance(self) -> bool:
         """Go to the next end of a job; False when there is none that anybody can know."""

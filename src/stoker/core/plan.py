@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf
 
-from stoker.core.cluster import Placement
+from stoker.core.cluster import Cluster, Placement
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.policy.assign import assign, rules_of
-from stoker.core.policy.backfill import LONGEST, Gate
+from stoker.core.policy.backfill import LONGEST, End, Gate
 from stoker.core.policy.bars import GANG, left_on, most_of
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.heads import Heads
@@ -20,7 +20,7 @@ from stoker.core.policy.room import Room
 from stoker.core.policy.rounds import deal
 from stoker.core.policy.rules import POLICIES, Gaps
 from stoker.core.policy.shelf import Amounts, Enough, Place
-from stoker.core.policy.walk import Walk
+from stoker.core.policy.walk import Walk, before
 from stoker.core.policy.ways import ways
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
@@ -58,8 +58,8 @@ def plan(
     room = Room(state) if state.stoppable else None
     if state.elastic or state.flexible:
         yield from _dealt(state, room, at, boot)
-    makers = Makers(state, room, at, boot) if room is not None else None
     this = Pass(state, boot, room.kept if room is not None else [])
+    makers = Makers(state, room, this, at, boot) if room is not None else None
     for job, found in this.candidates():
         if makers is not None and makers.may_be_asked_before(job, this.walk.at):
             there = this.gate.room_for(state.request(job, found))
@@ -98,11 +98,13 @@ def _is_careful(state: State) -> bool:
     return any(POLICIES[name].gaps is Gaps.CONSERVATIVE for name in names if name in POLICIES)
 
 
-def _ahead(state: State, calendar: Calendar) -> Iterator[Waiting]:
+def _ahead(state: State, calendar: Calendar, but: Container[int] = ()) -> Iterator[Waiting]:
     """Those before this place whom nobody may delay; where that is EASY, only the first."""
     for seat, found, id in Heads(state.line):
         if seat >= calendar.at:
             return
+        if id in but:
+            continue
         every = state.gaps(found.queue) is Gaps.CONSERVATIVE
         if not (every or not calendar.booked) or not _holds_its_place(state, found):
             continue
@@ -126,8 +128,9 @@ class Pass:
         self.state, self.kept = state, kept
         self.stopped: set[str] = set()
         """Queues in which nobody passes one that had no room."""
+        self.careful = _is_careful(state)
         self.gate: Gate
-        if _is_careful(state):
+        if self.careful:
             self.gate = calendar = Calendar(
                 state.cluster, state.ends, lambda: _ahead(state, calendar), boot, kept
             )
@@ -180,6 +183,34 @@ class Pass:
         if self.gate.reservation is None and not isinstance(self.gate, Calendar):
             self.news.settle(self.kept)
         self.gate.passed = tuple  # no circle is left for the garbage collector
+
+    def may_be_held_up(self, seat: Place) -> bool:
+        """Whether one who stands there may have to wait for those before it, room or not."""
+        return next(self._holders(seat), None) is not None
+
+    def lets_in(
+        self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Sequence[End]
+    ) -> bool:
+        """Whether one who stands there could start, if this were free now and these still ran."""
+        state, now = self.state, self.gate.now
+        gate = Gate(ledger, lambda: ends, lambda: self._holders(seat), now)
+        if self.careful:
+            gate = calendar = Calendar(
+                ledger, lambda: ends, lambda: _ahead(state, calendar, state.promises), now, []
+            )
+        gate.at = seat
+        return gate.find(request, state.spec(job).limit) is not None
+
+    def _holders(self, end: Place) -> Iterator[Request]:
+        """Those before a place whom nobody behind them may delay, if nobody makes room for them."""
+        state, gate = self.state, self.gate
+        for job, found in before(
+            state.line, state.jobs, end, lambda group: _holders(state, group, gate)
+        ):  # fmt: skip
+            if job.id in state.promises or state.limit_reached(found):
+                continue
+            if _holds_its_place(state, found):
+                yield state.request(job, found)
 
     def _passed(self) -> Iterator[Request]:
         """Those whom nobody behind them may delay."""

@@ -241,7 +241,7 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
     if where is not None:
         start = iso(now.at)
     else:
-        starts, _ = forecast(state, now.boot, lambda job: _limit(state, job), AHEAD)
+        starts, _ = forecast(state, now.at, now.boot, lambda job: _limit(state, job), AHEAD)
         if starts and len(starts) == len(state.line):
             start = iso(now.at + max(starts.values()))
     return {

@@ -92,7 +92,7 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
     """Some jobs, whole; the first waiting ones with the time they may start."""
 
     def decide(state: State, now: Moment) -> Decision:
-        starts = forecast(state, now.boot, Expected(desk, state), ETAS)[0] if first else {}
+        starts = forecast(state, now.at, now.boot, Expected(desk, state), ETAS)[0] if first else {}
         shown = []
         for id in ids:
             view = job_view(*desk.either(id, state), state, now, desk.logs, tail, desk.live)
@@ -102,8 +102,8 @@ def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
             if foreseen is not None:
                 view["foreseen"] = foreseen
                 start = foreseen["start"]
-                if start is not None and start["likely"] is not None:
-                    view["expected_start"] = start["likely"]
+                if start is not None and start["likely"] is not None:  # not before now, at least
+                    view["expected_start"] = max(start["likely"], iso(now.at) or "")
             shown.append(view)
         return answered(shown)
 

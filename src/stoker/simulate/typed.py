@@ -20,6 +20,8 @@ from stoker.simulate.traces.sizing import machines
 
 USUAL = "backfill,planner,srsf"
 """What most labs do, what we would do, and what somebody could do who knew every duration."""
+_DIGITS = 15
+"""Of a whole number."""
 LIMITS = ("none", "recorded", "exact", "guessed")
 
 
@@ -179,25 +181,23 @@ def _value(policy: str, parameter: str, text: str) -> float:
 def share(text: str, what: str, most: float = 1.0) -> float:
     """Read `5%` or `0.05`."""
     text = text.strip()
-    value = _number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
-    if not 0 < value <= most:
-        raise BadValue(f"{what} {text} is not a share; write for example 5% or 0.05.")
-    return value
-
-
-def _number(text: str, what: str) -> float:
     try:
-        value = float(text)
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e15:
-        raise BadValue(f"{what} takes a number that is not negative, not '{text}'.")
+        value = 0.0
+    if not 0 < value <= most:  # written so that NaN is refused too
+        raise BadValue(
+            f"{what} {text} is not a share between 0 % and {most * 100:.0f} %; write for example "
+            "5% or 0.05."
+        )
     return value
 
 
 def whole(text: str, what: str, least: int = 0) -> int:
     """Read a whole number."""
-    if not (text.isdecimal() and len(text) < 16 and int(text) >= least):
+    if text.isdecimal() and len(text) > _DIGITS:
+        raise BadValue(f"{what} takes a whole number of at most {_DIGITS} digits, not '{text}'.")
+    if not (text.isdecimal() and int(text) >= least):
         raise BadValue(f"{what} takes a whole number from {least} on, not '{text}'.")
     return int(text)
 
@@ -206,6 +206,8 @@ def page(text: str | None) -> Path | None:
     """Where the page is to be written; a folder that is not there is better known before."""
     if text is None:
         return None
+    if not text.strip():
+        raise BadValue("--html takes the name of a file, as in --html report.html.")
     path = Path(text)
     if path.is_dir():
         raise BadValue(f"--html {text} is a directory; name a file in it.")

@@ -14,6 +14,8 @@ from stoker.core.policy.place import gpus_left, has_room, machines_for, place
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
 from stoker.core.request import GPU, Request
 
+End = tuple[float, Placement]
+"""When one is over at the latest, and what it holds until then."""
 GRACE = 10.0
 """Seconds a job may take to end after its time limit, before it is killed."""
 LONGEST = 1e300
@@ -75,7 +77,8 @@ class Gate:
         self.passed = passed
         """Who had no room since this was last asked, in order; asked only if it matters."""
         self.reservation: Reservation | None = None
-        self._gap: Cluster | None = None
+        self._gap: tuple[int, Cluster] | None = None
+        """What is free beside the reservation, without what is kept for so many."""
         self._idle: Shadow | None = None
         self._left: Shadow | None = None
         self._found: tuple[Place, Request, Placement | None] | None = None
@@ -116,7 +119,7 @@ class Gate:
 
     def forget(self) -> None:
         """Something else is kept than before."""
-        self._left = self._found = None
+        self._left = self._found = self._gap = None
         self._near.clear()
 
     def _ledger(self) -> Cluster:
@@ -148,9 +151,10 @@ class Gate:
         return None
 
     def _beside(self, ahead: Reservation) -> Cluster:
-        if self._gap is None:
-            self._gap = ahead.beside(self.cluster)
-        return self._gap
+        ledger = self._ledger()
+        if self._gap is None or self._gap[0] != self._kept:
+            self._gap = (self._kept, ahead.beside(ledger))
+        return self._gap[1]
 
     def ways(self, shape: Request, among: Iterable[str] | None = None) -> Enough:
         """Whether requests of a shape find so much now, with the time limit that comes last.

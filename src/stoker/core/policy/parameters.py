@@ -43,7 +43,7 @@ def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[st
 
 
 def _meant(word: str, choices: Iterable[str]) -> str:
-    found = get_close_matches(word, choices, n=1)
+    found = get_close_matches(word.lower(), choices, n=1)
     return f" Did you mean {found[0]}?" if found else ""
 
 
@@ -62,6 +62,8 @@ def figure(name: str, said: float | str) -> float:
     """A parameter that was typed, or sent as a number (of seconds)."""
     least, most = RANGES[name]
     if isinstance(said, str) and name in TIMES:
+        if not said.strip():
+            raise BadValue(f"{name}= says no time. Write {name}=20m or {name}=90s.")
         if said.strip().isdecimal() and int(said) != 0:
             raise BadValue(f"{name}={said}: of what? Write {name}={said}m or {name}={said}s.")
         value = float(parse_duration(said, name))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
+from typing import Protocol
 
 from stoker.core.cluster import Cluster
 from stoker.core.events import StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic, rounds
-from stoker.core.policy.backfill import keep, reserve
+from stoker.core.policy.backfill import End, keep
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.choose import Offer, Want, choose, undo
 from stoker.core.policy.heads import Heads, HopefulHeads
 from stoker.core.policy.later import can_be_asked, is_stopping
-from stoker.core.policy.order import LONG_AGO, JobClass, ReadyLine
+from stoker.core.policy.order import JobClass, ReadyLine
 from stoker.core.policy.place import place
 from stoker.core.policy.room import MOST_MACHINES, Room
 from stoker.core.policy.rules import Gaps
@@ -31,12 +32,24 @@ MOST_QUESTIONS = 4
 """So often it is worked out in one cycle what those before would make of the room."""
 
 
+class Guard(Protocol):
+    """Who may start, and who would delay others."""
+
+    def may_be_held_up(self, seat: Place) -> bool:
+        """Whether one who stands there may have to wait for those before it, room or not."""
+
+    def lets_in(
+        self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Sequence[End]
+    ) -> bool:
+        """Whether it could start, if this were free now and these still ran."""
+
+
 class Makers:
     """Who makes room in one cycle."""
 
-    def __init__(self, state: State, room: Room, at: float, boot: float) -> None:
+    def __init__(self, state: State, room: Room, guard: Guard, at: float, boot: float) -> None:
         self.state, self.room, self.at, self.boot = state, room, at, boot
-        self.blocked = _Blocked(state, boot)
+        self.blocked = _Blocked(state, guard)
         self.given_up: set[JobClass] = set()
         """Classes for which nobody can make room in this cycle."""
 
@@ -115,7 +128,7 @@ class Makers:
         there, in_vain = room.find(seat, request), False
         if there is None:
             chosen = choose(room, Want(state, request, found, seat[1]), self.at)
-            in_vain = bool(chosen) and not self.blocked.let(later, request, head, chosen)
+            in_vain = bool(chosen) and not self.blocked.let(seat, later, request, head, chosen)
             if in_vain:
                 undo(later, chosen)
             elif chosen:
@@ -126,7 +139,7 @@ class Makers:
             room.promise(seat, head.id, there)
             state.line.renew(found)
             return
-        self.blocked.add(found, seat, request)
+        self.blocked.add(found)
         self.given_up.add(found)
         sure = not in_vain and found not in room.counting
         if sure and room.looked_at < MOST_MACHINES:
@@ -169,24 +182,22 @@ def _growing(state: State, room: Room, at: float, boot: float) -> Iterator[StopA
 class _Blocked:
     """Those for whom no room can be made. They keep their place before those behind them."""
 
-    def __init__(self, state: State, boot: float) -> None:
-        self.state, self.boot = state, boot
+    def __init__(self, state: State, guard: Guard) -> None:
+        self.state, self.guard = state, guard
         self.queues: set[str] = set()
         """Queues of strict order whose head is among them."""
-        self.requests: list[Request] = []
         self.questions = 0
 
-    def add(self, found: JobClass, seat: Place, request: Request) -> None:
+    def add(self, found: JobClass) -> None:
         """Nobody can make room for this one."""
-        gaps = self.state.gaps(found.queue)
-        if gaps is not Gaps.ANYBODY and (gaps is not Gaps.OVERDUE or seat[1] <= LONG_AGO):
-            self.requests.append(request)
-        if gaps is Gaps.NOBODY:
+        if self.state.gaps(found.queue) is Gaps.NOBODY:
             self.queues.add(found.queue)
 
-    def let(self, shadow: Cluster, request: Request, head: Job, chosen: list[Offer]) -> bool:
-        """Whether one behind them could start if these stopped, or would stop them in vain."""
-        if not self.requests:
+    def let(
+        self, seat: Place, later: Cluster, request: Request, head: Job, chosen: list[Offer]
+    ) -> bool:
+        """Whether one who stands there could start if these stopped, or would stop them in vain."""
+        if not self.guard.may_be_held_up(seat):
             return True
         self.questions += 1
         if self.questions > MOST_QUESTIONS:
@@ -200,11 +211,7 @@ class _Blocked:
             and id not in gone
             and not is_stopping(running[id])
         ]
-        found = (reserve(shadow, ends, each) for each in self.requests)
-        ahead = next(filter(None, found), None)
-        if ahead is None or ahead.over_in_time(self.boot, self.state.spec(head).limit):
-            return True
-        return place(ahead.beside(shadow), request) is not None
+        return self.guard.lets_in(seat, head, request, later, ends)
 
 
 def _ask(

@@ -102,20 +102,7 @@ class Walk:
         turns = self._unfit
         turns += [(each.place, (), each) for each in self._left_out]
         self._left_out.clear()
-        heapify(turns)
-        for group in self.line.groups.values():
-            if group.shelf.earliest < self.at:
-                _enter(turns, group.shelf.first(after, ways(group)))
-        for found in self.line.overdue.values():
-            if found.group is not None and after < found.place < self.at:
-                heappush(turns, (found.place, (), found))
-        while turns and turns[0][0] < self.at:
-            place, asked, found = heappop(turns)
-            if not found.heap or found.place != place:
-                continue
-            yield self.jobs[found.heap[0][2]], found
-            if asked and found.group is not None:
-                _enter(turns, found.group.shelf.first(place, ways(found.group)))
+        yield from _between(self.line, self.jobs, turns, after, self.at, ways)
         self._unfit = [turn for turn in turns if not turn[1]]
 
     def _look(self, group: Group) -> None:
@@ -126,6 +113,39 @@ class Walk:
         if found is None:
             found = self.known[group] = self.ways(group)
         return found
+
+
+def before(
+    line: ReadyLine, jobs: dict[int, Job], end: Place, ways: Ways
+) -> Iterator[tuple[Job, JobClass]]:
+    """The heads of all classes that stand before a place, in order; of a group, if this is enough.
+
+    Those of a group who are overdue in any case.
+    """
+    turns: list[Turn] = [
+        (each.place, (), each) for each in line.single.values() if each.place < end
+    ]  # fmt: skip
+    return _between(line, jobs, turns, START, end, ways)
+
+
+def _between(
+    line: ReadyLine, jobs: dict[int, Job], turns: list[Turn], after: Place, end: Place, ways: Ways
+) -> Iterator[tuple[Job, JobClass]]:
+    """These, and those of the groups."""
+    heapify(turns)
+    for group in line.groups.values():
+        if group.shelf.earliest < end:
+            _enter(turns, group.shelf.first(after, ways(group)))
+    for found in line.overdue.values():
+        if found.group is not None and after < found.place < end:
+            heappush(turns, (found.place, (), found))
+    while turns and turns[0][0] < end:
+        place, asked, found = heappop(turns)
+        if not found.heap or found.place != place:
+            continue
+        yield jobs[found.heap[0][2]], found
+        if asked and found.group is not None:
+            _enter(turns, found.group.shelf.first(place, ways(found.group)))
 
 
 def _enter(turns: list[Turn], turn: Turn | None) -> None:

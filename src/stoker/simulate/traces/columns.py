@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from sys import intern
 from typing import IO, Any
@@ -14,7 +15,7 @@ from msgspec import Struct
 from stoker.core.units import LONGEST
 from stoker.simulate.traces import cells
 from stoker.simulate.traces.cells import BadCell, Memo, missing
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import BadTrace, unreadable
 from stoker.simulate.traces.files import gathered, left_out, many, opened
 from stoker.simulate.workload import Load, Workload
 
@@ -57,6 +58,7 @@ _UNITS = {
 }  # fmt: skip
 _TIMES = ("at", "seconds", "start", "end", "limit")
 _SIZES = {"_mib": 1.0, "_mb": 1.0, "_gib": 1024.0, "_gb": 1024.0}
+_YEAR = 365.25 * 86400
 _NEVER = "that did not end, or never began"
 _NO_TIME = "that ran for no time at all"
 _NOTHING = "that asked for no GPU and no processor"
@@ -157,7 +159,10 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
     line = file.readline()
     if not line.strip():
         raise BadTrace(f"{path}, line 1: expected the names of the columns; write them there.")
-    return header_names(line)
+    try:
+        return header_names(line)
+    except csv.Error as error:
+        raise unreadable(path, 1, 1, error) from None
 
 
 def _absent(found: Mapping[str, Column]) -> str | None:
@@ -183,18 +188,63 @@ def _read(
         found["at"] = found["start"]
         notes.append("No times of submission: jobs are taken to be submitted when they started.")
     counts: Counter[str] = Counter()
-    rows = csv.reader(file, delimiter=delimiter)
+    rows = _Rows(path, file, delimiter)
     jobs: list[Load] = []
     try:
         jobs.extend(_jobs(rows, len(names), found, counts))
-    except (BadCell, csv.Error) as error:
-        raise BadTrace(f"{path}, line {rows.line_num + 1}: {error}.") from None
+    except BadCell as error:
+        raise BadTrace(f"{path}, line {rows.line}: {error}.") from None
     except IndexError:
         raise BadTrace(
-            f"{path}, line {rows.line_num + 1}: expected {len(names)} cells as in the first line, "
+            f"{path}, line {rows.line}: expected {len(names)} cells as in the first line, "
             "and there are fewer; correct the line or take it out."
         ) from None
-    return gathered(path, jobs, [*notes, *left_out(counts), *_remarks(jobs)], ())
+    far = _far_apart(path, delimiter, found["at"], jobs)
+    return gathered(path, jobs, [*notes, *far, *left_out(counts), *_remarks(jobs)], ())
+
+
+class _Rows:
+    """The rows behind the first line; whoever stops at one can tell its line."""
+
+    def __init__(self, path: Path, file: IO[str], delimiter: str) -> None:
+        self._path = path
+        # Strictly: else an open quote swallows all that follows, and nobody notices.
+        self._reader = csv.reader(file, delimiter=delimiter, strict=True)
+
+    @property
+    def line(self) -> int:
+        """Where the row ends that was read last."""
+        return self._reader.line_num + 1
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Read on; raises BadTrace."""
+        reader, ended = self._reader, 0
+        try:
+            for row in reader:
+                ended = reader.line_num
+                yield row
+        except csv.Error as error:
+            raise unreadable(self._path, ended + 2, reader.line_num + 1, error) from None
+
+
+def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[Load]) -> list[str]:
+    """A note on times that no one cluster has seen: dates and plain seconds in one column."""
+    first = min((job.at for job in jobs), default=0.0)
+    last = max((job.at for job in jobs), default=0.0)
+    if last - first <= LONGEST:
+        return []
+    ends: dict[float, str] = {}
+    with opened(path) as file:  # once more, since jobs do not know their lines
+        file.readline()
+        rows = _Rows(path, file, delimiter)
+        for row in rows:
+            text = "".join(row[column.place : column.place + 1])
+            with suppress(BadCell):  # of a job that was left out
+                if (at := column.cell(text)) in (first, last):
+                    ends.setdefault(at, f"{text.strip()} (line {rows.line})")
+    years = f"{(last - first) / _YEAR:,.0f} years"
+    note = f"{column.name} goes over {years}, from {ends[first]} to {ends[last]}; check whether"
+    return [f"{note} the column has both dates and plain seconds."]
 
 
 def _remarks(jobs: list[Load]) -> list[str]:
@@ -203,7 +253,7 @@ def _remarks(jobs: list[Load]) -> list[str]:
 
 
 def _jobs(
-    rows: Iterator[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
+    rows: Iterable[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
 ) -> Iterator[Load]:
     at, gpus = found["at"], found["gpus"]
     lasting = _lasting(found)

@@ -17,7 +17,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.cells import BadCell, bearable, in_our_time, missing, number, whole
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import BadTrace, unreadable
 from stoker.simulate.traces.files import gathered, left_out, many, opened
 from stoker.simulate.workload import Load, Workload
 
@@ -114,7 +114,7 @@ def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
     with opened(path) as file:
-        table = csv.DictReader(file)
+        table, ended = csv.DictReader(file, strict=True), 0
         try:
             lacking = [name for name in columns if name not in (table.fieldnames or ())]
             if lacking:
@@ -122,10 +122,12 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str,
                     f"{path} has no column {lacking[0]}; its first line must name "
                     f"{','.join(columns)}."
                 )
+            ended = table.line_num
             for row in table:
-                yield table.line_num, row
+                ended = table.line_num
+                yield ended, row
         except csv.Error as error:
-            raise BadTrace(f"{path}, line {table.line_num}: {error}; repair that line.") from error
+            raise unreadable(path, ended + 1, table.line_num, error) from None
 
 
 def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int:

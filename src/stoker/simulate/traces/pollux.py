@@ -28,7 +28,7 @@ from typing import NamedTuple
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.simulate.traces.cells import BadCell, in_our_time, number
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import BadTrace, unreadable
 from stoker.simulate.traces.files import gathered, opened
 from stoker.simulate.workload import Load, Speed, Workload
 
@@ -315,17 +315,19 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
     with opened(path) as file:
-        table = csv.DictReader(file)
+        table, ended = csv.DictReader(file, strict=True), 0
         try:
             missing = [column for column in columns if column not in (table.fieldnames or ())]
             if missing:
                 raise BadTrace(
                     f"{path}, line 1: expected the columns {', '.join(columns)}; add {missing[0]}."
                 )
+            ended = table.line_num
             for row in table:
-                yield table.line_num, row
+                ended = table.line_num
+                yield ended, row
         except csv.Error as error:
-            raise BadTrace(f"{path}, line {table.line_num}: {error}.") from None
+            raise unreadable(path, ended + 1, table.line_num, error) from None
 
 
 def _moment(text: str) -> float:

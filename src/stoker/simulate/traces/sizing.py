@@ -21,7 +21,7 @@ MOST_GPUS, MOST_MACHINES = 1_000_000, 100_000
 """More than anybody has, and few enough that a simulation begins within seconds."""
 _CORES = 64
 """Of each machine, where jobs ask for nothing but cores."""
-_GROUP = re.compile(r"([0-9]{1,7})\s*[x×]\s*([0-9]{1,6})(?::([^,:+]+))?", re.IGNORECASE)
+_GROUP = re.compile(r"([0-9]+)\s*[x×]\s*([0-9]+)(?::([^,:+]+))?", re.IGNORECASE)
 _EXAMPLE = "write for example 8x8, or 2x4:v100+4x4:p100,cpus=64,ram=512G"
 _OPTIONS = ("cpus", "ram", "memory")
 
@@ -91,7 +91,7 @@ def _bearable(machines: int, gpus: int, what: str, instead: str) -> None:
 def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[str, int]]:
     first, *options = [each.strip() for each in part.split(",")]
     match = _GROUP.fullmatch(first)
-    if match is None or not int(match[1]):
+    if match is None or not _count(match[1]):
         raise BadValue(
             f"{what} '{text}' is not a number of machines, x and the GPUs of each; {_EXAMPLE}."
         )
@@ -103,7 +103,12 @@ def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[
                 f"{what} '{text}': '{option}' is none of cpus=, ram= and memory=; {_EXAMPLE}."
             )
         said[name] = _cores(value, text, what) if name == "cpus" else parse_memory(value, name)
-    return int(match[1]), int(match[2]), match[3] and match[3].strip(), said
+    return _count(match[1]), _count(match[2]), match[3] and match[3].strip(), said
+
+
+def _count(digits: str) -> int:
+    """A number; of one that is far too large it counts only that it is."""
+    return int(digits[:20])  # Python refuses to read thousands of digits
 
 
 def _cores(value: str, text: str, what: str) -> int:
