@@ -61,11 +61,12 @@ def plan(
     this = Pass(state, boot, room.kept if room is not None else [])
     makers = Makers(state, room, this, at, boot) if room is not None else None
     for job, found in this.candidates():
-        if makers is not None and makers.may_be_asked_before(job, this.walk.at):
+        if room is not None and makers is not None and makers.may_be_asked_before(job, this.at):
             there = this.gate.room_for(state.request(job, found))
             if there is not None:
                 kept = this.kept.copy()
-                yield from makers.asked_before(this.walk.at, [part.node for part in there.parts])
+                room.reserved = this.gate.is_reserved or this.may_be_held_up(this.at)
+                yield from makers.asked_before(this.at, [part.node for part in there.parts])
                 if this.kept != kept:
                     this.forget()
         placement = this.find(job, found)
@@ -77,7 +78,7 @@ def plan(
                 room.started(job.id, placement)
             this.walk.again(found)
     if room is not None and makers is not None:
-        room.reserved, broken = this.gate.reservation is not None, room.broken
+        room.reserved, broken = this.gate.is_reserved, room.broken
         yield from makers.asked()
         # What was kept when all were looked at, somebody may have now.
         state.line.stirred |= room.broken > broken
@@ -152,6 +153,11 @@ class Pass:
 
         self.news = news
         self.walk = Walk(state.line, state.jobs, ways, news.fresh, near, no_news)
+
+    @property
+    def at(self) -> Place:
+        """Where in line we are."""
+        return self.walk.at
 
     def candidates(self) -> Iterator[tuple[Job, JobClass]]:
         """Who may start now, in order; the caller finds room for each before the next one."""

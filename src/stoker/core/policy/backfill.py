@@ -117,6 +117,11 @@ class Gate:
             self._found = (self.at, request, place(self._ledger(), request))
         return self._found[2]
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether somebody may have room and not start, since others would be delayed."""
+        return self.reservation is not None
+
     def forget(self) -> None:
         """Something else is kept than before."""
         self._left = self._found = self._gap = None

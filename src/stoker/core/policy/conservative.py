@@ -75,6 +75,11 @@ class Calendar(Gate):
         self._began: dict[int, float] = {}
         """When those are over who began in this pass, by what they hold."""
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether somebody may have room and not start, since others would be delayed."""
+        return bool(self.booked)
+
     def find(self, request: Request, limit: int | None) -> Placement | None:
         """Devices on which this request may start now, or None. The caller takes them."""
         placement, self._found = self.room_for(request), None

@@ -122,13 +122,16 @@ class Makers:
     def _for_one(self, seat: Place, found: JobClass, head: Job) -> Iterator[StopAsked]:
         state, room, later = self.state, self.room, self.room.later
         request = state.request(head, found)
-        if room.has_spare(head.id, request):
+        held_up = self.blocked.guard.may_be_held_up(seat)
+        if not held_up and room.has_spare(head.id, request):
             state.line.renew(found)  # others may take it
             return
-        there, in_vain = room.find(seat, request), False
-        if there is None:
+        in_vain = held_up and not self.blocked.let(seat, later, request, head)
+        there = room.find(seat, request) if not in_vain else None
+        if there is None and not in_vain:
             chosen = choose(room, Want(state, request, found, seat[1]), self.at)
-            in_vain = bool(chosen) and not self.blocked.let(seat, later, request, head, chosen)
+            if held_up and chosen:
+                in_vain = not self.blocked.let(seat, later, request, head, chosen)
             if in_vain:
                 undo(later, chosen)
             elif chosen:
@@ -194,10 +197,10 @@ class _Blocked:
             self.queues.add(found.queue)
 
     def let(
-        self, seat: Place, later: Cluster, request: Request, head: Job, chosen: list[Offer]
+        self, seat: Place, later: Cluster, request: Request, head: Job, chosen: Sequence[Offer] = ()
     ) -> bool:
-        """Whether one who stands there could start if these stopped, or would stop them in vain."""
-        if not self.guard.may_be_held_up(seat):
+        """Whether one with room there could start, if these stopped, or would stop them in vain."""
+        if not chosen and place(later, request) is None:
             return True
         self.questions += 1
         if self.questions > MOST_QUESTIONS:
