@@ -144,7 +144,11 @@ class Makers:
             return
         self.blocked.add(found)
         self.given_up.add(found)
-        sure = not in_vain and found not in room.counting
+        if in_vain:
+            state.line.renew(found)  # all this may count for it once nobody holds it up
+            return
+        # In strict order, the next of the class asks for something else.
+        sure = found not in room.counting and found.request is not None
         if sure and room.looked_at < MOST_MACHINES:
             state.line.looked_at(found)
 

@@ -1,0 +1,112 @@
+"""Who makes room where reservations and priorities meet: never in vain, never forgotten."""
+
+from collections import Counter
+from math import inf
+from random import Random
+
+import pytest
+
+from stoker.core import events as e
+from stoker.core.job import Job
+from stoker.core.policy.order import in_order
+from stoker.core.policy.place import place
+from stoker.simulate.replay import Assumed, Replay
+from stoker.simulate.traces.sizing import machines
+from stoker.simulate.workload import Load, Workload
+
+AT_ONCE = Assumed(restart=0.0, checkpoint=1.0)
+SOON = Assumed(restart=5.0, checkpoint=30.0)
+MOST_STARTS = 12
+"""So often a job is stopped and goes on at the most where others come and go."""
+MOST_TURNS = 500
+"""More of them at one moment mean that it goes in circles."""
+SIZES = (0.5, 1, 1, 1, 2, 2, 3, 4, 6, 8, 16)
+
+
+class Watched(Replay):
+    """Counts, and looks at every moment at which nobody is stopping."""
+
+    def __init__(self, jobs: list[Load], cluster: str, name: str, assumed: Assumed) -> None:
+        super().__init__(
+            Workload(title="", jobs=jobs), machines(cluster), name, None, assumed
+        )  # fmt: skip
+        self.starts: Counter[int] = Counter()
+        self.forgotten: list[tuple[float, int]] = []
+        self.turns = (0.0, 0)
+
+    def _turn(self, wishes: list[object]) -> None:
+        self.turns = (self.now, self.turns[1] + 1 if self.turns[0] == self.now else 0)
+        assert self.turns[1] < MOST_TURNS, f"it goes in circles at {self.now}"
+        super()._turn(wishes)
+
+    def _apply(self, fact: e.Event) -> list[object]:
+        if isinstance(fact, e.AttemptPlanned):
+            self.starts[fact.job] += 1
+        return super()._apply(fact)
+
+    def _next(self, arrival: float) -> float:
+        moment = super()._next(arrival)
+        stopping = any(course.stop < inf for course in self.courses.values())
+        first = next(iter(in_order(self.state.line, self.state.jobs, 1)), None)
+        if moment > self.now and not stopping and first is not None and self._could_run(first):
+            self.forgotten.append((self.now, first.id))
+        return moment
+
+    def _could_run(self, first: Job) -> bool:
+        """Whether there is room if all of lower priority stop who can."""
+        state, later = self.state, self.state.cluster.shadow()
+        for job in state.running.values():
+            lower = state.priority(job) < state.priority(first)
+            if lower and not self.courses[job.id].load.steady and job.placement is not None:
+                later.release(job.placement)
+        return place(later, state.effective(first, state.spec(first))) is not None
+
+
+def lab(seed: int) -> list[Load]:
+    """More than fits, of all priorities; a third cannot be stopped; limits far too long."""
+    chance = Random(seed)
+    at, jobs = 0.0, []
+    for _ in range(chance.randint(40, 90)):
+        at += chance.expovariate(1 / 60)
+        seconds = chance.lognormvariate(6, 1)
+        jobs.append(
+            Load(
+                at=at, seconds=seconds, gpus=chance.choice(SIZES),
+                limit=int(10_000 + 10 * seconds + chance.random() * 200_000),
+                priority=chance.choice((0, 0, 1, 3)), steady=chance.random() < 0.3,
+            )
+        )  # fmt: skip
+    return jobs
+
+
+@pytest.mark.parametrize("assumed", [AT_ONCE, SOON], ids=["at once", "soon"])
+def test_nobody_is_stopped_for_one_who_may_not_start(assumed: Assumed) -> None:
+    """The gang is reserved from the end of the first on; the last would delay it."""
+    jobs = [
+        Load(at=0, seconds=1900, limit=2000, gpus=8, steady=True, priority=3),
+        Load(at=1, seconds=400, limit=1500, gpus=8),
+        Load(at=10, seconds=300, limit=1000, gpus=16, priority=3),
+        Load(at=20, seconds=800, limit=9000, gpus=8, priority=1),
+    ]
+    for name in ("planner", "backfill", "conservative"):
+        run = Watched(jobs, "2x8", name, assumed).run()
+        begins = {each.job: each.begin for each in run.results}
+        assert [begins[place] for place in range(4)] == pytest.approx([0, 1, 1900, 2200])
+        assert not any(each.preemptions for each in run.results)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", ["fifo", "skip", "backfill", "conservative", "fair", "planner"])
+def test_jobs_make_room_without_going_in_circles(name: str, seed: int) -> None:
+    for assumed in (AT_ONCE, SOON):
+        play = Watched(lab(seed), "4x8", name, assumed)
+        assert play.run().unfinished == 0
+        assert max(play.starts.values()) <= MOST_STARTS
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", ["fifo", "skip", "backfill", "srsf"])
+def test_the_first_in_line_is_never_forgotten(name: str, seed: int) -> None:
+    play = Watched(lab(seed), "4x8", name, AT_ONCE)
+    play.run()
+    assert play.forgotten == []
