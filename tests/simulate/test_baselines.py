@@ -1,7 +1,8 @@
 """Policies without preemption, against a second scheduler that is too simple to be wrong.
 
-One machine, whole GPUs: all that counts is how many are free. Every job differs from all others,
-so that the core's shortcuts for many kinds of jobs are what is tested.
+One machine with whole GPUs, or anything that comes to the same: all that counts is how many are
+free. Every job differs from all others, so that the core's shortcuts for many kinds of jobs are
+what is tested.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.core.policy.backfill import GRACE
 from stoker.simulate.replay import replay
@@ -143,11 +145,26 @@ BASELINES: list[tuple[str, Choose]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+KINDS: dict[str, tuple[str, Callable[[Load], Load]]] = {
+    "GPUs": (f"1x{GPUS}", lambda job: job),
+    "machines": (f"{GPUS}x1", lambda job: job),
+    "large machines": (f"{GPUS}x8", lambda job: replace(job, gpus=job.gpus * 8)),
+    "cores": (f"1x1,cpus={GPUS}", lambda job: replace(job, gpus=0, cpus=job.gpus)),
+    "a GPU": ("1x1", lambda job: replace(job, gpus=job.gpus / GPUS)),
+}
+"""What there are eight of."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("name", "choose"), BASELINES, ids=[name for name, _ in BASELINES])
-def test_each_starts_when_anybody_can_work_out(name: str, choose: Choose, seed: int) -> None:
+def test_each_starts_when_anybody_can_work_out(
+    name: str, choose: Choose, seed: int, kind: str
+) -> None:
     jobs = all_different(seed, 90)
-    run = replay(Workload(title="", jobs=jobs), machines(f"1x{GPUS}"), name)
+    cluster, alike = KINDS[kind]
+    same = [alike(job) for job in jobs]
+    run = replay(Workload(title="", jobs=same), machines(cluster), name)
     begins = {each.job: each.begin for each in run.results}
     expected = worked_out(jobs, choose)
     assert [begins[place] for place in range(len(jobs))] == pytest.approx(expected)

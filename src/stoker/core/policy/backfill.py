@@ -237,15 +237,45 @@ def reserve(
 
 
 def sparing(found: Placement, later: Cluster, now: Cluster) -> Placement:
-    """The same on GPUs that are as good later, and in use now: what is idle is left to others."""
+    """The same on what is as good later, and in use now: what is idle is left to others."""
+    parts = _on_busy_machines(found.parts, later, now) if found.more else found.parts
     first, *others = (
-        Placement(part.node, _sparing(part.takes, later.node(part.node), now.node(part.node)))
-        for part in found.parts
+        Placement(part.node, _on_busy_gpus(part.takes, later.node(part.node), now.node(part.node)))
+        for part in parts
     )
     return Placement(first.node, first.takes, tuple(others))
 
 
-def _sparing(takes: tuple[Take, ...], later: Node | None, now: Node | None) -> tuple[Take, ...]:
+def _on_busy_machines(
+    parts: tuple[Placement, ...], later: Cluster, now: Cluster
+) -> tuple[Placement, ...]:
+    idle = {name: gpus_left(now, name) for name in later.overlaid()}
+    idle.update((part.node, gpus_left(now, part.node)) for part in parts)
+    used = sorted(idle.keys() - {part.node for part in parts}, key=lambda name: -idle[name])
+    found = {}
+    for name in sorted((part.node for part in parts), key=lambda name: -idle[name]):
+        for other in reversed(used):
+            if idle[other] >= idle[name]:
+                break
+            if _are_alike(later.node(other), later.node(name)):
+                found[name] = other
+                used.remove(other)
+                break
+    return tuple(Placement(found.get(part.node, part.node), part.takes) for part in parts)
+
+
+def _are_alike(one: Node | None, other: Node | None) -> bool:
+    """Whether a request would take the same devices of both."""
+    if one is None or other is None or one.closed is not None:
+        return False
+    return [(each.name, each.standing) for each in one.devices()] == [
+        (each.name, each.standing) for each in other.devices()
+    ]
+
+
+def _on_busy_gpus(
+    takes: tuple[Take, ...], later: Node | None, now: Node | None
+) -> tuple[Take, ...]:
     taken = {take.device for take in takes if take.type == GPU}
     if later is None or now is None or not taken:
         return takes

@@ -17,7 +17,7 @@ from math import inf
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.backfill import GRACE, Gate, keep, sparing
+from stoker.core.policy.backfill import GRACE, End, Gate, keep, sparing
 from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import START, Place
@@ -72,6 +72,7 @@ class Calendar(Gate):
         """Those before this place who wait, in order."""
         self.booked: list[Booked] = []
         self._upto: Place = START
+        self._ends: list[End] | None = None
         self._began: dict[int, float] = {}
         """When those are over who began in this pass, by what they hold."""
 
@@ -94,7 +95,7 @@ class Calendar(Gate):
             if not more:
                 break
         if placement is not None:
-            self._left = None
+            self._left = self._ends = None
             self._began[id(placement)] = over
         return placement
 
@@ -102,27 +103,25 @@ class Calendar(Gate):
         """Give so many of those before this place their places; whether there may be others."""
         if len(self.booked) >= most:
             return most < MOST
-        ends: list[tuple[float, Placement]] | None = None
         for seat, request, limit in self.ahead():
             if seat <= self._upto:
                 continue
             self._upto = seat
-            ends = ends if ends is not None else self._all_ends()
-            found = self._first(request, _longest(limit), ends)
+            found = self._first(request, _longest(limit), self._all_ends())
             if found is not None:  # otherwise not even the end of all who run would help it
                 self.booked.append(found)
             if len(self.booked) >= most:
                 return most < MOST
         return False
 
-    def _all_ends(self) -> list[tuple[float, Placement]]:
-        began = self._began
-        ends = [(min(end, began.get(id(held), inf)), held) for end, held in self.ends()]
-        return sorted(ends, key=lambda each: each[0])
+    def _all_ends(self) -> list[End]:
+        if self._ends is None:
+            began = self._began
+            ends = [(min(end, began.get(id(held), inf)), held) for end, held in self.ends()]
+            self._ends = sorted(ends, key=lambda each: each[0])
+        return self._ends
 
-    def _first(
-        self, request: Request, span: float, ends: list[tuple[float, Placement]]
-    ) -> Booked | None:
+    def _first(self, request: Request, span: float, ends: list[End]) -> Booked | None:
         """The first moment from which on there is room for so long."""
         later, at, idle = self.cluster.shadow(), 0, self.idle()
         # Nobody who asks for the same, and for no longer, was given an earlier one.
@@ -164,9 +163,51 @@ class Calendar(Gate):
         return sum(max(card.free, 0) for card in cards)
 
     def _keep_booked(self, ledger: Shadow, start: float, end: float) -> None:
+        """Leave of everything what nobody was given at any moment of this time."""
+        shared: dict[_Name, list[_Change]] = {}
         for each in self.booked:
-            if each.meets(start, end):
-                keep(ledger, each.placement)
+            if not each.meets(start, end):
+                continue
+            for part in each.placement.parts:
+                node, whole = ledger.own(part.node), []
+                for take in part.takes:
+                    if take.amount == node.by_name[take.type, take.device].facts.capacity:
+                        whole.append(take)
+                        continue
+                    changes = shared.setdefault((part.node, take.type, take.device), [])
+                    changes.append((max(each.start, start), -take.amount, -take.memory))
+                    changes.append((each.end, take.amount, take.memory))
+                keep(ledger, Placement(part.node, tuple(whole)))
+        if not shared:
+            return
+        for over, held in self._all_ends():
+            for part in held.parts if start < over < end else ():
+                for take in part.takes:
+                    if (key := (part.node, take.type, take.device)) in shared:
+                        shared[key].append((over, take.amount, take.memory))
+        for (machine, type, name), changes in shared.items():
+            device = ledger.own(machine).by_name[type, name]
+            amount, memory = _lowest(changes, end)
+            device.free -= min(amount, max(device.free, 0))
+            device.memory_free -= min(memory, max(device.memory_free, 0))
+
+
+_Name = tuple[str, str, str]
+"""A machine, and a device by its type and name."""
+_Change = tuple[float, int, int]
+"""When a device has more or less left, how much, and of its memory."""
+
+
+def _lowest(changes: list[_Change], end: float) -> tuple[int, int]:
+    """By how much less there is at some moment before the end than in the beginning."""
+    amount = memory = 0
+    lowest = least = 0
+    for at, more, space in sorted(changes, key=lambda each: (each[0], -each[1])):
+        if at >= end and at < inf:
+            break
+        amount, memory = amount + more, memory + space
+        lowest, least = min(lowest, amount), min(least, memory)
+    return -lowest, -least
 
 
 def _longest(limit: int | None) -> float:
