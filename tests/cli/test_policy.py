@@ -78,7 +78,7 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     text = two("why", 2).stdout
     assert "by GPU-seconds to go (planner): 5 h × 2 GPUs = 10 GPU-hours to go" in text
     assert "  3  60 min × 2 GPUs = 2 GPU-hours to go, by its time limit" in text
-    assert "What would let it start:\n  job 1 ends: nobody knows when" in text
+    assert "What would let it start:\n  those before it start first: job 3" in text
     assert "cannot stop and go on later" in two("why", 1).stdout
     chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr

@@ -1,5 +1,6 @@
 """Why a job waits, and when it may start."""
 
+import pytest
 from msgspec.structs import replace
 
 from core.story import Afar, Story, gpus
@@ -94,6 +95,38 @@ def test_a_forecast_knows_backfill() -> None:
     long = story.submit(limit=5000)
     starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
     assert starts == {big: 1000.0, small: 0.0, long: 1100.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "small", "long"), [("fifo", 1100.0, 1100.0), ("skip", 0.0, 200.0)]
+)  # fmt: skip
+def test_a_forecast_goes_by_the_policy(policy: str, small: float, long: float) -> None:
+    story = Story(gpus=2)
+    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy))
+    story.run(story.submit(limit=1000))
+    story.submit(gpus(2), limit=100)
+    others = story.submit(limit=200), story.submit(limit=5000)
+    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
+    assert [starts.get(job) for job in others] == [small, long]
+
+
+def test_nobody_knows_when_a_paused_job_ends() -> None:
+    story = Story(gpus=2)
+    first, second = story.submit(gpus(1), limit=1000), story.submit(gpus(1), limit=2000)
+    story.run(first, second)
+    waiting = story.submit(gpus(1))
+    story.tell(e.JobPaused(at=story.now, job=first, boot=story.now))
+    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
+    assert starts == {waiting: 2000.0}
+    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    assert told.unblocks == (f"job {second} ends in at most 33 min",)
+    story.tell(e.JobPaused(at=story.now, job=second, boot=story.now))
+    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    (said,) = told.unblocks
+    assert said.startswith(f"job {first} or {second} ends: nobody knows when, since job {first}")
+    assert said.endswith(f"is paused (stoker resume {first})")
+    paused = why(story.state, story.job(first), story.now, story.now, by_limit(story))
+    assert paused.text == f"it is paused, and goes on with: stoker resume {first}"
 
 
 def test_nobody_knows_when_an_unlimited_job_ends() -> None:

@@ -252,6 +252,28 @@ def test_where_nobodys_end_would_do_alone_all_are_told_who_have_to_end() -> None
     assert told(story, one).unblocks == (f"job {short} ends in at most 60 s",)
 
 
+def test_what_those_before_it_will_take_does_not_let_it_start() -> None:
+    story = Afar(gpus=2)
+    soon, later = story.submit(gpus(1), limit=60), story.submit(gpus(1), limit=600)
+    story.run(soon, later)
+    first, second, third = (story.submit(gpus(1)) for _ in range(3))
+    assert told(story, first).unblocks[0] == f"job {soon} ends in at most 60 s"
+    assert told(story, second).unblocks == (f"jobs {soon} and {later} end in at most 10 min",)
+    assert told(story, third).unblocks == (
+        f"those before it start first: jobs {first} and {second}",
+    )
+
+
+def test_in_strict_order_the_first_has_to_start() -> None:
+    story = Afar(gpus=2)
+    choose(story, "fifo")
+    story.run(story.submit(gpus(1), limit=60))
+    wide, narrow = story.submit(gpus(2)), story.submit(gpus(1))
+    assert told(story, narrow).unblocks == (
+        f"job {wide} starts first: nobody passes another in this queue",
+    )
+
+
 def test_nobody_knows_when_a_job_without_a_limit_ends() -> None:
     story, first = full()
     second = story.submit()
@@ -303,3 +325,11 @@ def test_why_has_an_answer_under_every_policy(name: str) -> None:
     waits = told(story, wide)
     assert waits.standing is not None
     assert waits.unblocks
+
+
+def test_one_that_has_only_just_begun_does_not_say_that_it_can_never_stop() -> None:
+    story = Afar(gpus=1)
+    planner(story)
+    begins = training(story)
+    story.submit(gpus(1))
+    assert told(story, begins).room == ("it has not said yet that it can stop and go on later",)

@@ -1,5 +1,6 @@
 """What-if without a daemon: jobs go on from where they are, and changes count for whom they do."""
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -211,3 +212,42 @@ def test_a_question_in_words() -> None:
     asked = whatif.asked(["-", "--policy", "srsf", "--add", "gpus=4", "--remove", "node=b",
                           "--priority", "42=high"])  # fmt: skip
     assert whatif.told(asked) == "policy srsf, 4 more GPUs, without b, job 42 with priority high"
+
+
+def in_turn(forecasts: dict[int, Forecast], *jobs: int) -> list[int]:
+    return sorted(jobs, key=lambda job: forecasts[job].begin or inf)
+
+
+def test_what_owners_said_and_what_was_measured_counts_for_the_planner() -> None:
+    """All GPUs are in use for an hour; then the shortest goes first, and each needs them all."""
+    holds = [running(n, "2", node, ["0", "1"], 60, limit=3660) for n, node in ((1, "a"), (2, "b"))]
+    gang = {"machines": 2}
+    waiting = [
+        job(3, "2", request=gang, limit=7200),
+        job(4, "2", request=gang, training={"expected_seconds": 1200, "remaining_seconds": 1200,
+                                            "estimate_seconds": 1200}),
+        job(5, "2", request=gang, training={**TRAINS, "remaining_seconds": 500.0,
+                                            "estimate_seconds": 1000.0}),
+    ]  # fmt: skip
+    today = [{"queue": "*", "chosen": "planner"}]
+    answer = answered(facts([*holds, *waiting], policies=today), question(policy="fifo"))
+    assert in_turn(answer.before, 3, 4, 5) == [5, 4, 3]
+    assert in_turn(answer.after, 3, 4, 5) == [3, 4, 5]
+
+
+def test_a_plain_job_whose_owner_said_how_long_it_takes_cannot_be_stopped() -> None:
+    said = {"expected_seconds": 60, "remaining_seconds": 60, "estimate_seconds": 60}
+    _, today, _ = labs.jobs_of(facts([job(1, training=said), job(2, training=TRAINS)]))
+    assert [(each.steady, each.reports) for each in today] == [(True, False), (False, True)]
+
+
+def test_new_machines_are_like_those_that_were_there() -> None:
+    waiting = [job(1, "1", request={"cpus": "4"}, limit=60)]
+    answer = answered(facts(waiting), question(add=["gpus=4"], remove=["a", "b"]))
+    assert answer.lost == []
+
+
+def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:
+    paused = {**running(1, "2", "a", ["0", "1"], 60, limit=3660), "state": "SUSPENDED"}
+    answer = answered(facts([paused]), question(policy="fifo"))
+    assert "Taken to go on now: 1 job that is paused." in answer.notes

@@ -14,10 +14,11 @@ from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.units import THOUSAND, BadValue, parse_amount
 from stoker.simulate.lab_views import Asked, Facts, Part, View
 from stoker.simulate.traces import cells, history
+from stoker.simulate.traces.history import Trained
 from stoker.simulate.traces.records import Likely, Record, load_of
 from stoker.simulate.workload import Load
 
-WAITING = "PENDING"
+WAITING, PAUSED = "PENDING", "SUSPENDED"
 
 
 class Own(Load, kw_only=True, gc=False):
@@ -34,6 +35,10 @@ class Own(Load, kw_only=True, gc=False):
     placement: Placement | None = None
     reports: bool = False
     """It reports epochs."""
+    said: float | None = None
+    """How long it takes, by what its owner said."""
+    known: float | None = None
+    """The same of its present attempt, by what is known today."""
 
 
 class Lab(Struct, kw_only=True):
@@ -92,7 +97,7 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
     likely = Likely([record for _, record in records])
     every, today = [], []
     still: set[int] = set()
-    empty = guessed = 0
+    empty = guessed = paused = 0
     for view, record in sorted(records, key=lambda each: (each[1].submitted, each[0].id)):
         if record.over and not record.ran:
             empty += 1
@@ -101,6 +106,7 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
         if not record.over and record.limit:
             seconds = max(min(seconds, float(record.limit)), record.ran + 1)
         guessed += not record.over
+        paused += view.state == PAUSED
         own = _own(view, record, seconds, facts.now)
         if not record.over and not _can_start(view, facts.now, still):
             still.add(view.id)
@@ -114,6 +120,9 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
             f"Not ended: {_jobs(guessed)}, taken to need what epochs, jobs of the same name or time"
             " limits tell."
         )
+    if paused:
+        are = "is" if paused == 1 else "are"
+        notes.append(f"Taken to go on now: {_jobs(paused)} that {are} paused.")
     if empty:
         notes.append(f"Left out: {_jobs(empty)} that never ran.")
     if still:
@@ -144,6 +153,8 @@ def _own(view: View, record: Record, seconds: float, now: float) -> Own:
     # One that cannot be stopped begins anew whenever it has to.
     done = record.ran if view.state != WAITING or not load.steady else 0.0
     request = request_of(view.request, record.held)
+    left, training = max(seconds - done, 1.0), view.training
+    started = cells.moment(view.started_at) - now if view.started_at else None
     return Own(
         **{name: getattr(load, name) for name in Load.__struct_fields__ if name != "at"},
         at=load.at - now,
@@ -152,11 +163,17 @@ def _own(view: View, record: Record, seconds: float, now: float) -> Own:
         request=request,
         depends=view.depends,
         state=view.state,
-        left=max(seconds - done, 1.0),
-        started=cells.moment(view.started_at) - now if view.started_at else None,
+        left=left,
+        started=started,
         placement=_placement(view, request) if view.ended_at is None else None,
-        reports=view.training is not None,
+        reports=training is not None and training.saves,
+        said=training.expected_seconds if training is not None else None,
+        known=left - min(started or 0.0, 0.0) if _is_known(training) else None,
     )
+
+
+def _is_known(training: Trained | None) -> bool:
+    return training is not None and training.remaining_seconds is not None
 
 
 def request_of(asked: Asked, held: int | None) -> Request:

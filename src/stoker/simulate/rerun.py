@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.fold import apply
+from stoker.core.job import Training
 from stoker.core.policy.fit import could_ever
 from stoker.core.policy.rules import NAMES, USUAL
 from stoker.core.request import Request
@@ -74,6 +76,17 @@ class Again(Replay):
         assert isinstance(load, Own)
         return load.id if load.depends else None
 
+    def _training(self, load: Load) -> Training | None:
+        assert isinstance(load, Own)
+        found, said = super()._training(load), self._said(load)
+        if found is None or found.expected is not None or said is None:
+            return found
+        return replace(found, expected=ceil(said))
+
+    def _said(self, job: Own) -> float | None:
+        """How long it takes, as far as the planner may know it when it is submitted."""
+        return job.said
+
     def _request(self, load: Load) -> Request:
         assert isinstance(load, Own)
         return load.request
@@ -121,6 +134,9 @@ class Today(Again):
         self.state.drift.not_before(0.0)
         self._later(0.0, "look", 0, 0)
 
+    def _said(self, job: Own) -> float | None:
+        return job.known if job.known is not None else job.said
+
     def _go_on(self, id: int, job: Own, held: set[tuple[str, str, str]]) -> None:
         """Bring it to where it is, if its devices are there."""
         self.now = 0.0
@@ -161,9 +177,11 @@ class Today(Again):
         return found
 
 
-def added(nodes: list[NodeFacts], more: list[NodeFacts]) -> list[NodeFacts]:
-    """More machines; what they do not say of themselves they have of the largest one."""
-    like = max(nodes, key=lambda each: sum(map(len, each.types.values())), default=None)
+def added(
+    nodes: list[NodeFacts], more: list[NodeFacts], models: list[NodeFacts]
+) -> list[NodeFacts]:
+    """More machines; what they do not say of themselves they have of the largest of some."""
+    like = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
     names = {each.name for each in nodes}
     found = list(nodes)
     for number, each in enumerate(more, 1):

@@ -193,9 +193,9 @@ def changed(lab: Lab, question: Question) -> Lab:
                 raise BadValue(
                     f"--add {text}: write a number of GPUs up to 100,000, as in --add gpus=4."
                 )
-            nodes = added(nodes, [box("", int(value))])
+            nodes = added(nodes, [box("", int(value))], lab.nodes)
         else:
-            nodes = added(nodes, machines(value, "--add"))
+            nodes = added(nodes, machines(value, "--add"), lab.nodes)
     if question.policy is not None:
         policies = {"*": (question.policy, question.parameters)}
     return replace(lab, nodes=nodes, policies=policies)

@@ -42,7 +42,16 @@ class Trained(Struct):
     epochs: int | None = None
     ran_seconds: float | None = None
     estimate_seconds: float | None = None
+    expected_seconds: float | None = None
+    """What its owner said."""
+    remaining_seconds: float | None = None
+    listening: bool = False
     family: str = ""
+
+    @property
+    def saves(self) -> bool:
+        """Whether it counts epochs, as far as is known, and not only said how long it takes."""
+        return self.listening or self.epochs_done > 0 or self.epochs is not None
 
 
 class View(Struct):
@@ -118,7 +127,7 @@ def record_of(view: View) -> Record:
         memory=asked.gpu_memory,
         model=asked.model,
         limit=view.limit,
-        steady=not (view.restartable or training is not None),
+        steady=not (view.restartable or (training is not None and training.saves)),
         epochs_done=training.epochs_done if training is not None else 0,
         epochs=training.epochs if training is not None else None,
         expected=training.estimate_seconds if training is not None else None,
