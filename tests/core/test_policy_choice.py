@@ -331,5 +331,6 @@ def test_one_that_has_only_just_begun_does_not_say_that_it_can_never_stop() -> N
     story = Afar(gpus=1)
     planner(story)
     begins = training(story)
+    story.run(begins)
     story.submit(gpus(1))
     assert told(story, begins).room == ("it has not said yet that it can stop and go on later",)
