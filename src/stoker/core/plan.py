@@ -192,7 +192,14 @@ class Pass:
 
     def may_be_held_up(self, seat: Place) -> bool:
         """Whether one who stands there may have to wait for those before it, room or not."""
-        return next(self._holders(seat), None) is not None
+        return self._somebody_holds and next(self._holders(seat), None) is not None
+
+    @cached_property
+    def _somebody_holds(self) -> bool:
+        line, passing = self.state.line, (Gaps.ANYBODY, Gaps.OVERDUE)
+        if line.limited or line.overdue:
+            return True
+        return not all(self.state.gaps(queue) in passing for queue in line.queues)
 
     def lets_in(
         self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Sequence[End]

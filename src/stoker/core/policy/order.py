@@ -144,6 +144,8 @@ class ReadyLine:
         """Whether there was no room for any class but the fresh ones, when all were looked at."""
         self.fresh: dict[Key, JobClass] = {}
         """Classes that nobody has looked at yet."""
+        self.limited = 0
+        """How many classes have a time limit."""
         self.overdue: dict[Key, JobClass] = {}
         """Classes whose heads have waited too long."""
         self.anew: Needs[JobClass] = Needs()
@@ -277,6 +279,7 @@ class ReadyLine:
     def _open(self, key: Key) -> JobClass:
         found = self.classes[key] = self.single[key] = self.fresh[key] = JobClass(key)
         self.queues[found.queue] = self.queues.get(found.queue, 0) + 1
+        self.limited += key[4] is not None
         if user := key[5]:
             found.handicap = self._weighed(found, self.handicaps.get(user, 0.0))
             self.users.setdefault(user, {})[key] = found
@@ -309,6 +312,7 @@ class ReadyLine:
     def _close(self, found: JobClass) -> None:
         del self.classes[found.key]
         self.fresh.pop(found.key, None)
+        self.limited -= found.key[4] is not None
         self.queues[found.queue] -= 1
         if not self.queues[found.queue]:
             del self.queues[found.queue]
