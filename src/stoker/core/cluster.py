@@ -255,6 +255,10 @@ class Alike:
             heappop(self._turns)
         return self.nodes[self._turns[0]]
 
+    def among(self, numbers: set[int]) -> set[int]:
+        """Those of these that are here."""
+        return numbers & self.nodes.keys()
+
     def __len__(self) -> int:
         return len(self.nodes)
 
@@ -286,6 +290,10 @@ class Others(Alike):
     def first(self) -> Node:
         """The one that joined first."""
         return next(iter(self))
+
+    def among(self, numbers: set[int]) -> set[int]:
+        """Those of these that are here."""
+        return self._all.among(numbers) - self._but
 
     def __len__(self) -> int:
         return len(self._all) - len(self._but)
@@ -531,7 +539,7 @@ class Shadow(Cluster):
         """The nodes, those that stand equally together."""
         mine = {node.number for node in self.nodes.values()}
         for standing, found in self.beneath.alike():
-            but = {number for number in mine if number in found}
+            but = found.among(mine)
             if not but:
                 yield standing, found
             elif len(but) < len(found):

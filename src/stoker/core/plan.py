@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from stoker.core.cluster import Cluster, Placement
@@ -216,10 +216,8 @@ class Pass:
 
     def _holders(self, end: Place) -> Iterator[Request]:
         """Those before a place whom nobody behind them may delay, if nobody makes room for them."""
-        state, gate = self.state, self.gate
-        for job, found in before(
-            state.line, state.jobs, end, lambda group: _holders(state, group, gate)
-        ):  # fmt: skip
+        state = self.state
+        for job, found in before(state.line, state.jobs, end, partial(_may_hold, state)):
             if job.id in state.promises or state.limit_reached(found):
                 continue
             if _holds_its_place(state, found):
@@ -286,14 +284,19 @@ def _within(state: State, group: Group, gate: Gate, among: Iterable[str] | None)
 
 
 def _holders(state: State, group: Group, gate: Gate) -> Enough:
-    """Who of a group may hold its place before others; those who are overdue are known anyway."""
-    gpus, shape, gaps = state.gpus_left(group.queue), group.shape, state.gaps(group.queue)
+    """Who of a group holds its place before others; those who are overdue are known anyway."""
+    may, someday = _may_hold(state, group), gate.someday(group.shape)
+    return lambda asked: may(asked) and someday(asked)
+
+
+def _may_hold(state: State, group: Group) -> Enough:
+    """The same, whether or not there will ever be room for it."""
+    gpus, gaps = state.gpus_left(group.queue), state.gaps(group.queue)
     if gpus is None or gpus < 0 or gaps is Gaps.ANYBODY:
         return _nothing
-    someday = gate.someday(shape)
     limit = LONGEST if gaps is Gaps.OVERDUE else inf
-    least = gpus if shape.gpus is not None else inf
-    return lambda asked: asked[-1] <= limit and asked[0] <= least and someday(asked)
+    least = gpus if group.shape.gpus is not None else inf
+    return lambda asked: asked[-1] <= limit and asked[0] <= least
 
 
 def _nothing(_: Amounts) -> bool:

@@ -80,6 +80,7 @@ class Gate:
         self._gap: tuple[int, Cluster] | None = None
         """What is free beside the reservation, without what is kept for so many."""
         self._idle: Shadow | None = None
+        self._someday: dict[Request, Enough] = {}
         self._left: Shadow | None = None
         self._found: tuple[Place, Request, Placement | None] | None = None
         self._kept = 0
@@ -187,12 +188,12 @@ class Gate:
 
     def someday(self, shape: Request) -> Enough:
         """Whether requests of a shape could get so much if all that runs were over."""
-        room: list[Enough] = []
 
         def enough(asked: Amounts) -> bool:
-            if not room:  # only when somebody wants to know: all that runs is looked at
-                room.append(has_room(self.idle(), shape))
-            return room[0](asked)
+            room = self._someday.get(shape)
+            if room is None:  # only when somebody wants to know: all that runs is looked at
+                room = self._someday[shape] = has_room(self.idle(), shape)
+            return room(asked)
 
         return enough
 
