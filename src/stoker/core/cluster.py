@@ -332,6 +332,9 @@ class Cluster:
         """Machines that may have more room than when everybody who waits was last looked at."""
         self.shifted: dict[str, None] = {}
         """Machines that stand otherwise than when it was last worked out who makes room there."""
+        self.vacant: Shadow | None = None
+        """All machines as if nothing ran, once somebody has asked; it lags behind by these."""
+        self.since_vacant: dict[str, None] = {}
         self._many = False
         self._changes = 0
 
@@ -372,6 +375,7 @@ class Cluster:
     def changed(self, name: str) -> None:
         """A node stands otherwise than before."""
         self._stale[name] = self.unseen[name] = self.grown[name] = self.shifted[name] = None
+        self.since_vacant[name] = None
         if (node := self.nodes.get(name)) is not None:
             self._changes += 1
             node.since = self._changes

@@ -12,6 +12,7 @@ from stoker.core.policy.fit import fit, gpus_needed
 from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import gpus_left, has_room, machines_for, place
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
+from stoker.core.policy.vacant import vacant
 from stoker.core.request import GPU, Request
 
 End = tuple[float, Placement]
@@ -79,7 +80,6 @@ class Gate:
         self.reservation: Reservation | None = None
         self._gap: tuple[int, Cluster] | None = None
         """What is free beside the reservation, without what is kept for so many."""
-        self._idle: Shadow | None = None
         self._someday: dict[Request, Enough] = {}
         self._left: Shadow | None = None
         self._found: tuple[Place, Request, Placement | None] | None = None
@@ -104,9 +104,6 @@ class Gate:
                 ahead.take(placement)
         if placement is not None:
             self._gap = None
-            if self._idle is not None:  # what is taken there now would be over, too
-                for part in placement.parts:
-                    self._idle.own(part.node)
         return placement
 
     def room_for(self, request: Request) -> Placement | None:
@@ -191,19 +188,11 @@ class Gate:
 
         def enough(asked: Amounts) -> bool:
             room = self._someday.get(shape)
-            if room is None:  # only when somebody wants to know: all that runs is looked at
-                room = self._someday[shape] = has_room(self.idle(), shape)
+            if room is None:
+                room = self._someday[shape] = has_room(vacant(self.cluster), shape)
             return room(asked)
 
         return enough
-
-    def idle(self) -> Cluster:
-        """The ledger as it were if all that runs were over."""
-        if self._idle is None:
-            self._idle = self.cluster.shadow()
-            for _, placement in self.ends():
-                self._idle.release(placement)
-        return self._idle
 
 
 def keep(ledger: Shadow, placement: Placement) -> None:

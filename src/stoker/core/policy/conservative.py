@@ -21,6 +21,7 @@ from stoker.core.policy.backfill import GRACE, End, Gate, keep, sparing
 from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import START, Place
+from stoker.core.policy.vacant import vacant
 from stoker.core.request import GPU, Request
 
 MOST = 100
@@ -123,7 +124,7 @@ class Calendar(Gate):
 
     def _first(self, request: Request, span: float, ends: list[End]) -> Booked | None:
         """The first moment from which on there is room for so long."""
-        later, at, idle = self.cluster.shadow(), 0, self.idle()
+        later, at, idle = self.cluster.shadow(), 0, vacant(self.cluster)
         # Nobody who asks for the same, and for no longer, was given an earlier one.
         least = max(
             (each.start for each in self.booked if each.request == request and each.span <= span),
