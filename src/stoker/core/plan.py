@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator
 from functools import cached_property, partial
 from math import inf
 
@@ -10,7 +10,7 @@ from stoker.core.cluster import Cluster, Placement
 from stoker.core.events import AttemptPlanned, StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.policy.assign import assign, rules_of
-from stoker.core.policy.backfill import LONGEST, End, Gate
+from stoker.core.policy.backfill import LONGEST, Ends, Gate
 from stoker.core.policy.bars import GANG, left_on, most_of
 from stoker.core.policy.conservative import Calendar, Waiting
 from stoker.core.policy.heads import Heads
@@ -201,15 +201,13 @@ class Pass:
             return True
         return not all(self.state.gaps(queue) in passing for queue in line.queues)
 
-    def lets_in(
-        self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Sequence[End]
-    ) -> bool:
+    def lets_in(self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Ends) -> bool:
         """Whether one who stands there could start, if this were free now and these still ran."""
         state, now = self.state, self.gate.now
-        gate = Gate(ledger, lambda: ends, lambda: self._holders(seat), now)
+        gate = Gate(ledger, ends, lambda: self._holders(seat), now)
         if self.careful:
             gate = calendar = Calendar(
-                ledger, lambda: ends, lambda: _ahead(state, calendar, state.promises), now, []
+                ledger, ends, lambda: _ahead(state, calendar, state.promises), now, []
             )
         gate.at = seat
         return gate.find(request, state.spec(job).limit) is not None

@@ -17,6 +17,7 @@ from stoker.core.request import GPU, Request
 
 End = tuple[float, Placement]
 """When one is over at the latest, and what it holds until then."""
+Ends = Callable[[], Iterable[End]]
 GRACE = 10.0
 """Seconds a job may take to end after its time limit, before it is killed."""
 LONGEST = 1e300
@@ -63,7 +64,7 @@ class Gate:
     def __init__(
         self,
         cluster: Cluster,
-        ends: Callable[[], Iterable[tuple[float, Placement]]],
+        ends: Ends,
         passed: Callable[[], Iterable[Request]],
         now: float,
         kept: Sequence[tuple[Place, int, Placement]] = (),

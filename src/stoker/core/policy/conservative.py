@@ -11,13 +11,13 @@ It holds a hundred: what nobody can tell of the far end of a long line is not wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.backfill import GRACE, End, Gate, keep, sparing
+from stoker.core.policy.backfill import GRACE, End, Ends, Gate, keep, sparing
 from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import START, Place
@@ -63,7 +63,7 @@ class Calendar(Gate):
     def __init__(
         self,
         cluster: Cluster,
-        ends: Callable[[], Iterable[tuple[float, Placement]]],
+        ends: Ends,
         ahead: Callable[[], Iterator[Waiting]],
         now: float,
         kept: list[tuple[Place, int, Placement]],

@@ -12,7 +12,7 @@ from stoker.core.events import StopAsked, StopWithdrawn
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy import elastic, rounds
-from stoker.core.policy.backfill import End, keep
+from stoker.core.policy.backfill import End, Ends, keep
 from stoker.core.policy.bars import Bar
 from stoker.core.policy.choose import Offer, Want, choose, undo
 from stoker.core.policy.heads import Heads, HopefulHeads
@@ -38,9 +38,7 @@ class Guard(Protocol):
     def may_be_held_up(self, seat: Place) -> bool:
         """Whether one who stands there may have to wait for those before it, room or not."""
 
-    def lets_in(
-        self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Sequence[End]
-    ) -> bool:
+    def lets_in(self, seat: Place, job: Job, request: Request, ledger: Cluster, ends: Ends) -> bool:
         """Whether it could start, if this were free now and these still ran."""
 
 
@@ -210,15 +208,15 @@ class _Blocked:
         if self.questions > MOST_QUESTIONS:
             return False
         gone = {offer.job.id for offer in chosen}
+        return self.guard.lets_in(seat, head, request, later, partial(self._ends, gone))
+
+    def _ends(self, gone: set[int]) -> Iterator[End]:
+        """When those are over who go on, worked out as far as somebody asks."""
         running = self.state.running
-        ends = [
-            (end, placement)
-            for end, id in self.state.ending
-            if (placement := running[id].placement) is not None
-            and id not in gone
-            and not is_stopping(running[id])
-        ]
-        return self.guard.lets_in(seat, head, request, later, ends)
+        for end, id in self.state.ending:
+            placement = running[id].placement
+            if placement is not None and id not in gone and not is_stopping(running[id]):
+                yield end, placement
 
 
 def _ask(
