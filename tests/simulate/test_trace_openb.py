@@ -97,5 +97,5 @@ def test_a_bad_table_of_machines_is_named(tmp_path: Path):
 def test_a_table_without_a_column_is_refused(tmp_path: Path):
     path = tmp_path / "pods.csv"
     path.write_text("name,cpu_milli\na,1\n")
-    with pytest.raises(BadTrace, match="has no column memory_mib"):
+    with pytest.raises(BadTrace, match="add memory_mib"):
         openb.read(path)

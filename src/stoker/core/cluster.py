@@ -201,6 +201,11 @@ class Node:
         found = sorted([device.standing for device in self.devices()])
         return (self.closed is None, tuple(found))
 
+    @property
+    def layout(self) -> tuple[bool, list[tuple[str, tuple[int, ...]]]]:
+        """What is left of each device by its name: of equal ones, a request takes the same."""
+        return self.closed is None, [(each.name, each.standing) for each in self.devices()]
+
     def devices(self) -> Iterator[Device]:
         """Every device of every type."""
         for devices in self.types.values():

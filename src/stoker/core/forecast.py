@@ -8,7 +8,7 @@ from math import inf
 
 from stoker.core.cluster import Cluster, Placement
 from stoker.core.estimate import remaining
-from stoker.core.job import Job, Spec
+from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.backfill import Gate
 from stoker.core.policy.order import in_order
@@ -111,23 +111,18 @@ class _Play:
                 continue
             found = gate.find(request, spec.limit)
             if found is None:
-                gaps = self.state.gaps(spec.queue)
-                if gaps is not Gaps.ANYBODY and self._holds_its_place(job, spec, gaps):
+                overdue = self.state.line.ranks.get(job.id) == OVERDUE
+                if self.state.policies.holds(spec.queue, overdue, spec.limit is not None):
                     blocked.append(request)
                 if spec.limit is None:
                     full.add(request)
-                if gaps is Gaps.NOBODY:
+                if self.state.gaps(spec.queue) is Gaps.NOBODY:
                     stopped.add(spec.queue)
                 continue
             self.shadow.take(found)
             self._run(job, found, self.moment)
             begun.append(job)
         return begun
-
-    def _holds_its_place(self, job: Job, spec: Spec, gaps: Gaps) -> bool:
-        """Whether nobody behind it may delay it."""
-        late = self.state.line.ranks.get(job.id) == OVERDUE
-        return gaps is not Gaps.OVERDUE or spec.limit is not None or late
 
     def advance(self) -> bool:
         """Go to the next end of a job; False when there is none that anybody can know."""

@@ -116,10 +116,8 @@ def _ahead(state: State, calendar: Calendar, but: Container[int] = ()) -> Iterat
 
 def _holds_its_place(state: State, found: JobClass) -> bool:
     """Whether nobody behind it may delay the head of this class."""
-    gaps = state.gaps(found.queue)
-    if gaps is Gaps.OVERDUE:  # one with a time limit cannot count on others making room in time
-        return found.place[1] <= LONG_AGO or found.key[4] is not None
-    return gaps is not Gaps.ANYBODY
+    overdue, limited = found.place[1] <= LONG_AGO, found.key[4] is not None
+    return state.policies.holds(found.queue, overdue, limited)
 
 
 class Pass:
@@ -186,7 +184,7 @@ class Pass:
 
     def settle(self) -> None:
         """All were looked at: from now on, only changes count, if nothing is reserved."""
-        if self.gate.reservation is None and not isinstance(self.gate, Calendar):
+        if not self.careful and not self.gate.is_reserved:
             self.news.settle(self.kept)
         self.gate.passed = tuple  # no circle is left for the garbage collector
 
@@ -224,7 +222,7 @@ class Pass:
     def _passed(self) -> Iterator[Request]:
         """Those whom nobody behind them may delay."""
         state = self.state
-        for job, found in self.walk.passed(lambda group: _holders(state, group, self.gate)):
+        for job, found in self.walk.passed(lambda group: _will_hold(state, group, self.gate)):
             if _holds_its_place(state, found):
                 yield state.request(job, found)
 
@@ -281,7 +279,7 @@ def _within(state: State, group: Group, gate: Gate, among: Iterable[str] | None)
     return lambda asked: asked[0] <= gpus and there(asked)
 
 
-def _holders(state: State, group: Group, gate: Gate) -> Enough:
+def _will_hold(state: State, group: Group, gate: Gate) -> Enough:
     """Who of a group holds its place before others; those who are overdue are known anyway."""
     may, someday = _may_hold(state, group), gate.someday(group.shape)
     return lambda asked: may(asked) and someday(asked)

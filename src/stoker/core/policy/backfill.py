@@ -7,11 +7,11 @@ from math import inf
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Cluster, Node, Placement, Shadow, Take
+from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.policy.fit import fit, gpus_needed
-from stoker.core.policy.ground import by_name
 from stoker.core.policy.place import gpus_left, has_room, machines_for, place
 from stoker.core.policy.shelf import START, Amounts, Enough, Place
+from stoker.core.policy.sparing import sparing
 from stoker.core.policy.vacant import vacant
 from stoker.core.request import GPU, Request
 
@@ -221,71 +221,8 @@ def reserve(
             later.free(part)
         found = later.found()
         if found is not None:
-            if not by_name(request):
-                found = sparing(found, later.ledger, cluster)
-            return Reservation(end, later.ledger, found)
+            return Reservation(end, later.ledger, sparing(request, found, later.ledger, cluster))
     return None
-
-
-def sparing(found: Placement, later: Cluster, now: Cluster) -> Placement:
-    """The same on what is as good later, and in use now: what is idle is left to others."""
-    parts = _on_busy_machines(found.parts, later, now) if found.more else found.parts
-    first, *others = (
-        Placement(part.node, _on_busy_gpus(part.takes, later.node(part.node), now.node(part.node)))
-        for part in parts
-    )
-    return Placement(first.node, first.takes, tuple(others))
-
-
-def _on_busy_machines(
-    parts: tuple[Placement, ...], later: Cluster, now: Cluster
-) -> tuple[Placement, ...]:
-    idle = {name: gpus_left(now, name) for name in later.overlaid()}
-    idle.update((part.node, gpus_left(now, part.node)) for part in parts)
-    used = sorted(idle.keys() - {part.node for part in parts}, key=lambda name: -idle[name])
-    found = {}
-    for name in sorted((part.node for part in parts), key=lambda name: -idle[name]):
-        for other in reversed(used):
-            if idle[other] >= idle[name]:
-                break
-            if _are_alike(later.node(other), later.node(name)):
-                found[name] = other
-                used.remove(other)
-                break
-    return tuple(Placement(found.get(part.node, part.node), part.takes) for part in parts)
-
-
-def _are_alike(one: Node | None, other: Node | None) -> bool:
-    """Whether a request would take the same devices of both."""
-    if one is None or other is None or one.closed is not None:
-        return False
-    return [(each.name, each.standing) for each in one.devices()] == [
-        (each.name, each.standing) for each in other.devices()
-    ]
-
-
-def _on_busy_gpus(
-    takes: tuple[Take, ...], later: Node | None, now: Node | None
-) -> tuple[Take, ...]:
-    taken = {take.device for take in takes if take.type == GPU}
-    if later is None or now is None or not taken:
-        return takes
-    idle = {device.name: device.free for device in now.types[GPU]}
-    cards = {device.name: device for device in later.types[GPU]}
-    used = sorted(cards.keys() - taken, key=lambda name: (-idle[name], name))
-    found = {}
-    for name in sorted(taken, key=lambda name: (-idle[name], name)):
-        for other in reversed(used):
-            if idle[other] >= idle[name]:
-                break
-            if cards[other].standing == cards[name].standing:
-                found[name] = other
-                used.remove(other)
-                break
-    return tuple(
-        replace(take, device=found.get(take.device, take.device)) if take.type == GPU else take
-        for take in takes
-    )
 
 
 class _Freed:

@@ -17,10 +17,10 @@ from math import inf
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster, Placement, Shadow
-from stoker.core.policy.backfill import GRACE, End, Ends, Gate, keep, sparing
-from stoker.core.policy.ground import by_name
+from stoker.core.policy.backfill import GRACE, End, Ends, Gate, keep
 from stoker.core.policy.place import could_hold, place
 from stoker.core.policy.shelf import START, Place
+from stoker.core.policy.sparing import sparing
 from stoker.core.policy.vacant import vacant
 from stoker.core.request import GPU, Request
 
@@ -152,9 +152,7 @@ class Calendar(Gate):
             self._keep_booked(there, start, start + span)
             found = place(there, request)
             if found is not None:
-                if not by_name(request):
-                    found = sparing(found, there, self.cluster)
-                return Booked(start, span, request, found)
+                return Booked(start, span, request, sparing(request, found, there, self.cluster))
         return None
 
     def _free_gpus(self) -> int:
@@ -204,7 +202,7 @@ def _lowest(changes: list[_Change], end: float) -> tuple[int, int]:
     amount = memory = 0
     lowest = least = 0
     for at, more, space in sorted(changes, key=lambda each: (each[0], -each[1])):
-        if at >= end and at < inf:
+        if end <= at < inf:
             break
         amount, memory = amount + more, memory + space
         lowest, least = min(lowest, amount), min(least, memory)

@@ -41,6 +41,13 @@ class InForce:
             found = self._gaps[queue] = Gaps.NOBODY if strict else self.of(queue).gaps
         return found
 
+    def holds(self, queue: str, overdue: bool, limited: bool) -> bool:
+        """Whether nobody behind may delay one that has no room there."""
+        gaps = self.gaps(queue)
+        if gaps is Gaps.OVERDUE:  # one with a limit cannot count on others making room in time
+            return overdue or limited
+        return gaps is not Gaps.ANYBODY
+
     def ends_matter(self, queues: Collection[str]) -> bool:
         """Whether it counts for somebody who waits there when those are over who run."""
         waiting = {Gaps.EASY, Gaps.CONSERVATIVE}

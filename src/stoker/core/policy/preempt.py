@@ -47,6 +47,7 @@ class Makers:
 
     def __init__(self, state: State, room: Room, guard: Guard, at: float, boot: float) -> None:
         self.state, self.room, self.at, self.boot = state, room, at, boot
+        self.guard = guard
         self.blocked = _Blocked(state, guard)
         self.given_up: set[JobClass] = set()
         """Classes for which nobody can make room in this cycle."""
@@ -120,7 +121,7 @@ class Makers:
     def _for_one(self, seat: Place, found: JobClass, head: Job) -> Iterator[StopAsked]:
         state, room, later = self.state, self.room, self.room.later
         request = state.request(head, found)
-        held_up = self.blocked.guard.may_be_held_up(seat)
+        held_up = self.guard.may_be_held_up(seat)
         if not held_up and room.has_spare(head.id, request):
             state.line.renew(found)  # others may take it
             return

@@ -15,7 +15,7 @@ class Vacant(Shadow):
         for name in names:
             true, before = self.true.nodes.get(name), self.nodes.pop(name, None)
             now = _emptied(true) if true is not None else None
-            if now is not None and before is not None and _same(now, before):
+            if now is not None and before is not None and now.layout == before.layout:
                 now = before  # with all that is known of it
             else:
                 self._stale[name] = None
@@ -53,9 +53,3 @@ def _emptied(true: Node) -> Node:
         )  # fmt: skip
         node.add(twin)
     return node
-
-
-def _same(one: Node, other: Node) -> bool:
-    return one.closed == other.closed and [
-        (each.name, each.standing) for each in one.devices()
-    ] == [(each.name, each.standing) for each in other.devices()]

@@ -15,8 +15,9 @@ from msgspec import Struct
 from stoker.core.units import LONGEST
 from stoker.simulate.traces import cells
 from stoker.simulate.traces.cells import BadCell, Memo, missing
-from stoker.simulate.traces.errors import BadTrace, unreadable
+from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import gathered, left_out, many, opened
+from stoker.simulate.traces.tables import unreadable
 from stoker.simulate.workload import Load, Workload
 
 Cell = Callable[[str], Any]

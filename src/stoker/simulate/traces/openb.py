@@ -8,17 +8,16 @@ of one of the models in `gpu_spec` (`V100M16|V100M32`; empty: any). The machines
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.cells import BadCell, bearable, in_our_time, missing, number, whole
-from stoker.simulate.traces.errors import BadTrace, unreadable
-from stoker.simulate.traces.files import gathered, left_out, many, opened
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import gathered, left_out, many
+from stoker.simulate.traces.tables import named_rows
 from stoker.simulate.workload import Load, Workload
 
 PODS = (
@@ -36,7 +35,7 @@ def read(path: Path) -> Workload:
     jobs: list[Load] = []
     without: Counter[str] = Counter()
     rounded = 0
-    for line, row in _rows(path, PODS):
+    for line, row in named_rows(path, PODS):
         if missing(row["deletion_time"] or "") or missing(row["creation_time"] or ""):
             without["for want of a beginning or an end"] += 1
             continue
@@ -93,7 +92,9 @@ def _machines(path: Path) -> list[NodeFacts]:
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
         raise BadTrace(f"{path} has several tables of machines beside it ({names}); leave one.")
-    return [_machine(table, line, row) for table in tables for line, row in _rows(table, MACHINES)]
+    return [
+        _machine(table, line, row) for table in tables for line, row in named_rows(table, MACHINES)
+    ]
 
 
 def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
@@ -110,24 +111,6 @@ def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
             DeviceFacts(str(index), index=index, model=model) for index in range(count)
         )
     return NodeFacts(row["sn"] or f"node{line - 1}", types)
-
-
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    with opened(path) as file:
-        table, ended = csv.DictReader(file, strict=True), 0
-        try:
-            lacking = [name for name in columns if name not in (table.fieldnames or ())]
-            if lacking:
-                raise BadTrace(
-                    f"{path} has no column {lacking[0]}; its first line must name "
-                    f"{','.join(columns)}."
-                )
-            ended = table.line_num
-            for row in table:
-                ended = table.line_num
-                yield ended, row
-        except csv.Error as error:
-            raise unreadable(path, ended + 1, table.line_num, error) from None
 
 
 def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int:

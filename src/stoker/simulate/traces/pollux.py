@@ -18,7 +18,6 @@ found no use for a second GPU (`num_replicas` is 1) keeps the one GPU and the ba
 
 from __future__ import annotations
 
-import csv
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from math import ceil
@@ -28,8 +27,9 @@ from typing import NamedTuple
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.simulate.traces.cells import BadCell, in_our_time, number
-from stoker.simulate.traces.errors import BadTrace, unreadable
-from stoker.simulate.traces.files import gathered, opened
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import gathered
+from stoker.simulate.traces.tables import named_rows
 from stoker.simulate.workload import Load, Speed, Workload
 
 MACHINES, GPUS_EACH = 16, 4
@@ -47,7 +47,7 @@ def read(path: Path) -> Workload:
     folder = _profiles(path)
     applications: dict[str, Application] = {}
     jobs = []
-    for line, row in _rows(path, COLUMNS):
+    for line, row in named_rows(path, COLUMNS):
         kind = row["application"] or ""
         if kind not in applications:
             applications[kind] = Application.read(folder, kind)
@@ -309,25 +309,8 @@ def _profiles(path: Path) -> Path:
 def _table(path: Path, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
     return [
         tuple(_number(path, line, row, column) for column in columns)
-        for line, row in _rows(path, columns)
+        for line, row in named_rows(path, columns)
     ]
-
-
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    with opened(path) as file:
-        table, ended = csv.DictReader(file, strict=True), 0
-        try:
-            missing = [column for column in columns if column not in (table.fieldnames or ())]
-            if missing:
-                raise BadTrace(
-                    f"{path}, line 1: expected the columns {', '.join(columns)}; add {missing[0]}."
-                )
-            ended = table.line_num
-            for row in table:
-                ended = table.line_num
-                yield ended, row
-        except csv.Error as error:
-            raise unreadable(path, ended + 1, table.line_num, error) from None
 
 
 def _moment(text: str) -> float:

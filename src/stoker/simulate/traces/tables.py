@@ -1,0 +1,49 @@
+"""Tables as csv reads them: strictly, and what is wrong said in our words."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import opened
+
+
+def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """The rows of a table that must have these columns, each with its line; raises BadTrace."""
+    with opened(path) as file:
+        table, ended = csv.DictReader(file, strict=True), 0
+        try:
+            missing = [column for column in columns if column not in (table.fieldnames or ())]
+            if missing:
+                raise BadTrace(
+                    f"{path}, line 1: expected the columns {', '.join(columns)}; add {missing[0]}."
+                )
+            ended = table.line_num
+            for row in table:
+                ended = table.line_num
+                yield ended, row
+        except csv.Error as error:
+            raise unreadable(path, ended + 1, table.line_num, error) from None
+
+
+def unreadable(path: Path, first: int, last: int, error: csv.Error) -> BadTrace:
+    """What csv says of a row that begins in one line and was given up in another, in our words."""
+    said, longest = str(error), f"{csv.field_size_limit():,} characters"
+    if "end of data" in said:
+        what = "the quote that opens a cell is never closed; close it or take it out"
+    elif "field limit" in said and last > first:
+        what = (
+            f"the quote that opens a cell is not closed within {longest}; close it or take it out"
+        )
+    elif "field limit" in said:
+        what = f"a cell has more than {longest}; shorten it or take the line out"
+    elif "expected after" in said:
+        what = (
+            "a cell goes on behind its closing quote; close each quote, and write one within a "
+            "cell twice"
+        )
+    else:
+        what = f"{said}; correct the line or take it out"
+    return BadTrace(f"{path}, line {first}: {what}.")
