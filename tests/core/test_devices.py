@@ -1,8 +1,11 @@
 """Machines that come back with less, devices closed and opened, strangers."""
 
+import pytest
+
 from core.story import Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.policy.place import place
 from stoker.core.request import Request
 
 ZERO = (("box", "gpu", "0"),)
@@ -137,3 +140,44 @@ def test_devices_by_the_words_people_use():
     assert found("1") == found("gpu:1") == found("box/gpu:1") == found("GPU-1111") == ["1"]
     assert found("all") == ["0", "1", "2"]
     assert found("cpu:0") == found("other/gpu:1") == found("GPU-") == []
+
+
+def without_gpu_1(policy: str) -> tuple[Story, int]:
+    """GPU 1 is no longer offered but still held; half of GPU 0 is in use."""
+    story = Story()
+    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy, parameters={}))
+    holds = story.submit(gpus(1, only=("1",)), limit=600)
+    story.run(holds, story.submit(gpus(0.5, only=("0",)), limit=3600))
+    story.tell(e.NodeJoined(at=0, facts=node(1)))
+    return story, holds
+
+
+@pytest.mark.parametrize("policy", ["backfill", "conservative", "planner"])
+def test_a_reservation_never_counts_on_a_gpu_that_is_gone(policy: str):
+    story, holds = without_gpu_1(policy)
+    whole = story.submit(gpus(1), limit=60)
+    half = story.submit(gpus(0.5), limit=1800)
+    assert story.plan() == [half]
+    story.exited(holds)
+    assert story.free() == {"0": 0}
+    story.exited(half)
+    assert story.plan() == []
+    story.exited(2)
+    assert story.plan() == [whole]
+
+
+@pytest.mark.parametrize("policy", ["backfill", "conservative"])
+def test_a_whole_machine_is_reserved_for_when_its_gone_gpu_is_given_back(policy: str):
+    story, _ = without_gpu_1(policy)
+    story.submit(Request(exclusive=True), limit=60)
+    story.submit(gpus(0.5), limit=4000)
+    short = story.submit(gpus(0.5), limit=1800)
+    assert story.plan() == [short]
+
+
+def test_a_what_if_ledger_keeps_the_devices_of_the_true_one():
+    story, holds = without_gpu_1("backfill")
+    later = story.state.cluster.shadow()
+    later.release(story.placed(holds))
+    assert later.node("box").by_name.keys() == story.state.cluster.node("box").by_name.keys()
+    assert place(later, gpus(1, only=("1",))) is None

@@ -230,9 +230,13 @@ class Node:
             device.slivers -= take.shares
             if device.free > device.facts.capacity:
                 raise AssertionError(f"{self.name} {take.type} {take.device} given back twice")
+
+    def drop_gone(self) -> None:
+        """Remove the devices that the machine no longer offers and no attempt holds."""
+        for key, device in list(self.by_name.items()):
             if device.gone and device.free == device.facts.capacity:
-                self.types[take.type].remove(device)
-                del self.by_name[take.type, take.device]
+                self.types[device.type].remove(device)
+                del self.by_name[key]
                 self.choices.clear()
 
 
@@ -459,7 +463,10 @@ class Cluster:
     def release(self, placement: Placement) -> None:
         """Give a placement back."""
         for part in placement.parts:
-            self.nodes[part.node].release(part.takes)
+            node = self.nodes[part.node]
+            node.release(part.takes)
+            # Only here: a what-if ledger keeps the devices of the ledger that it is compared with.
+            node.drop_gone()
             self.changed(part.node)
 
     def named(self, key: str) -> list[Device]:

@@ -241,8 +241,11 @@ def _choose(
 
 def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:
     """The whole machine, when nothing of it is in use."""
-    for device in node.devices():
-        if device.free != device.facts.capacity or device.gone or device.drained is not None:
+    open_ = [device for device in node.devices() if not device.gone]
+    if any(device.free != device.facts.capacity for device in node.devices()):
+        return None
+    for device in open_:
+        if device.drained is not None:
             return None
         stranger_matters = not (request.gpus and request.gpus.despite_strangers)
         if device.stranger is not None and stranger_matters:
@@ -251,7 +254,7 @@ def _everything(node: Node, request: Request) -> tuple[Take, ...] | None:
         return None
     return tuple(
         Take(device.type, device.name, device.free, device.facts.memory or 0)
-        for device in node.devices()
+        for device in open_
         if device.free
     )
 
