@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 from e2e.box import LEFT
 
@@ -24,6 +26,10 @@ ON_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 # A shared, slow machine is no bug: hypothesis judges results, pytest-timeout judges time.
 settings.register_profile("stoker", deadline=None, print_blob=True, derandomize=ON_CI)
 settings.load_profile("stoker")
+
+# Hypothesis also draws constants that it finds in imported modules, so that what a derandomised
+# test does would depend on the tests that were collected with it.
+HypothesisProvider._local_constants = Constants()
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

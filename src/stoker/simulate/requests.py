@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from _blake2 import blake2b
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from stoker.core import events as e
@@ -32,7 +34,7 @@ def spec_of(request: Request | None = None, **fields: Any) -> Spec:
 
 def hash_of(spec: Spec) -> str:
     """A name for a spec by its content."""
-    return f"{hash(spec) & (1 << 64) - 1:016x}"
+    return blake2b(encode(spec), digest_size=8).hexdigest()
 
 
 def submit(
