@@ -493,3 +493,38 @@ def test_a_reboot_here_loses_the_part_here_and_ends_the_others():
     over(story, job, 1, None, signal=15)
     assert story.is_(job) == "PENDING"
     assert story.job(job).past[-1].cause == "lost: the machine restarted (box)"
+
+
+# -------------------------------------------------------------------- a machine is removed
+
+
+def test_a_machine_of_a_gang_is_removed_while_the_other_part_ends():
+    story, job = gang()
+    removed = story.where(job).index("ant")
+    assert story.about(e.AttemptLost, job, why="ant was removed", part=removed) == ENDED
+    story.tell(e.NodeRemoved(at=story.now, name="ant"))
+    story.submit(Request())  # asks for nothing: it would fit on a machine without devices
+    story.submit(gpus(2), limit=60)
+    later = story.submit(gpus(2), limit=60)
+    waits = story.submit(together(3, 2))
+    for id in story.plan():
+        assert "ant" not in story.where(id)
+    assert story.is_(later) == "PENDING"
+    story.restart()
+    over(story, job, 1 - removed)
+    assert "ant" not in story.state.cluster.nodes
+    assert story.is_(job) == "NODE_FAIL"
+    assert story.plan() == [later]
+    assert story.is_(waits) == "PENDING"
+
+
+def test_a_machine_that_was_removed_from_a_gang_can_be_added_again_before_it_ends():
+    story, job = gang()
+    removed = story.where(job).index("ant")
+    story.about(e.AttemptLost, job, why="ant was removed", part=removed)
+    story.tell(e.NodeRemoved(at=story.now, name="ant"))
+    story.add("ant")
+    assert story.state.cluster.nodes["ant"].closed is None
+    over(story, job, 1 - removed)
+    assert story.all_free()
+    assert "ant" in story.state.cluster.nodes

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.story import Story, gpus
+from core.story import Afar, Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.explain import reason
@@ -203,3 +203,13 @@ def test_a_fraction_in_a_queue_goes_where_it_wastes_least():
     more = story.submit(gpus(0.5), queue="q")
     story.plan()
     assert (story.on(half), story.on(more)) == (["1"], ["1"])
+
+
+def test_the_devices_of_a_queue_move_to_the_next_machine_when_the_first_is_removed():
+    story = Afar(gpus=1)  # after every fact, it compares memory with what rows would give
+    story.tell(e.QueueDefined(at=story.now, name="own", resources=(("hdd", "0", 32_000),)))
+    story.tell(e.NodeJoined(at=story.now, facts=node(1, name="renamed")))
+    story.tell(e.NodeRemoved(at=story.now, name="box"))
+    job = story.submit(Request(named=(("hdd", 20_000),)), queue="own")
+    assert story.plan() == [job]
+    assert story.where(job) == ["renamed"]

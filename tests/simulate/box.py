@@ -189,9 +189,9 @@ class Box:
             self.do(ask.add_node(name))
         self.run(1)
 
-    def remove(self, name: str) -> Wanted:
+    def remove(self, name: str, force: bool = False) -> Wanted:
         self.once_removed.add(name)
-        return self.do(ask.remove_node(name))
+        return self.do(ask.remove_node(name, force))
 
     def cut(self, name: str, seconds: float = 10.0) -> None:
         """Break a link, and let that be noticed."""

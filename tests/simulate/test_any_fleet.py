@@ -132,9 +132,9 @@ class AnyFleet(RuleBasedStateMachine):
     def add(self, name, user):
         self.box.do(ask.add_node(name, user))
 
-    @rule(name=NAMES)
-    def remove(self, name):
-        self.box.remove(name)
+    @rule(name=NAMES, force=st.booleans())
+    def remove(self, name, force):
+        self.box.remove(name, force)
 
     @rule(name=NAMES, seconds=st.sampled_from([0.0, 3.0, 10.0, 70.0]))
     def cut(self, name, seconds):

@@ -15,6 +15,7 @@ from stoker.core.units import THOUSAND
 
 FEW_WAYS = 64
 """Nodes that stand in at most so many different ways are looked at way by way."""
+REMOVED = "it was removed"
 SLIVER = 1
 """What a job takes of a GPU that it shares by memory: just enough that nobody gets it whole."""
 
@@ -162,7 +163,9 @@ Standing = tuple[bool, tuple[tuple[int, ...], ...]]
 class Node:
     """One machine: its devices by type."""
 
-    __slots__ = ("by_name", "choices", "closed", "name", "number", "rooms", "since", "types")
+    __slots__ = (
+        "by_name", "choices", "closed", "name", "number", "removed", "rooms", "since", "types",
+    )  # fmt: skip
 
     def __init__(self, name: str, number: int = 0) -> None:
         self.name = name
@@ -170,6 +173,8 @@ class Node:
         """How many had joined before it."""
         self.closed: str | None = None
         """Why nothing new is put here, although what runs here goes on."""
+        self.removed = False
+        """Whether it is here only until the attempts end that hold devices of it."""
         self.types: dict[str, list[Device]] = {}
         self.by_name: dict[tuple[str, str], Device] = {}
         self.choices: dict[object, list[Device]] = {}
@@ -188,7 +193,7 @@ class Node:
     def copy(self) -> Node:
         """The same node in a ledger of its own."""
         twin = Node(self.name, self.number)
-        twin.closed = self.closed
+        twin.closed, twin.removed = self.closed, self.removed
         for type, devices in self.types.items():
             twin.types[type] = copies = [device.copy() for device in devices]
             for device in copies:
@@ -431,9 +436,15 @@ class Cluster:
         self.yard.enrol(facts.name)
         self.changed(facts.name)
 
-    def leave(self, name: str) -> None:
-        """A machine is no longer among us."""
-        if self.nodes.pop(name, None) is not None:
+    def leave(self, name: str, held: Iterable[Placement] = ()) -> None:
+        """Remove a machine, now or when the last attempt ends that holds devices of it."""
+        known = self.nodes.pop(name, None) is not None
+        held = list(held)
+        if held:
+            self.join(NodeFacts(name, {}), held)
+            node = self.nodes[name]
+            node.removed, node.closed = True, REMOVED
+        elif known:
             self.changed(name)
 
     @staticmethod
@@ -467,6 +478,8 @@ class Cluster:
             node.release(part.takes)
             # Only here: a what-if ledger keeps the devices of the ledger that it is compared with.
             node.drop_gone()
+            if node.removed and not node.by_name:
+                del self.nodes[part.node]
             self.changed(part.node)
 
     def named(self, key: str) -> list[Device]:

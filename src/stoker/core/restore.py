@@ -11,7 +11,7 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import UNHAPPY
 from stoker.core.rest import Rest
 from stoker.core.standings import look_whether_stoppable, took_up
-from stoker.core.state import State
+from stoker.core.state import State, held_on
 from stoker.core.sweep import Board, Sweep
 from stoker.core.trials import note_trial
 
@@ -25,13 +25,9 @@ def restore(
     state.specs = dict(specs)
     known = list(jobs)
     for facts in rest.nodes.values():
-        held = [
-            part
-            for job in known
-            if job.holding and job.placement is not None
-            if (part := job.placement.on(facts.name)) is not None
-        ]
-        state.join(facts, held)
+        state.join(facts, held_on(known, facts.name))
+    for name in _removed(known, rest):
+        state.cluster.leave(name, held_on(known, name))
     state.mark_devices()
     state.sweeps = {sweep.id: sweep for sweep in sweeps}
     state.boards = {sweep.id: Board() for sweep in state.sweeps.values() if sweep.resident}
@@ -57,6 +53,13 @@ def restore(
     state.touched.clear()
     state.touched_sweeps.clear()
     return state
+
+
+def _removed(jobs: Iterable[Job], rest: Rest) -> list[str]:
+    """Return the removed machines of which gangs still hold devices."""
+    holding = [job.placement for job in jobs if job.holding and job.placement is not None]
+    nodes = dict.fromkeys(part.node for placement in holding for part in placement.parts)
+    return [name for name in nodes if name not in rest.nodes]
 
 
 def _when_ended(job: Job) -> tuple[float, int]:

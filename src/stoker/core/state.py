@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import TypeVar
 
@@ -354,6 +354,16 @@ class State:
         self.touched.add(job.id)
         self.line.stirred = True
 
+    def rejoin(self, facts: NodeFacts) -> None:
+        """A machine has other devices than before; running attempts keep what they hold."""
+        self.join(facts, held_on(self.running.values(), facts.name))
+        self.mark_devices(facts.name)
+
+    def rejoin_first(self) -> None:
+        """Give the first machine the devices that queues bring along now."""
+        for facts in list(self.rest.nodes.values())[:1]:
+            self.rejoin(facts)
+
     def join(self, facts: NodeFacts, held: list[Placement]) -> None:
         """A machine has these devices, and the first one also what queues brought along."""
         more = brought(self.rest.queues.values(), facts) if self._is_first(facts) else {}
@@ -368,6 +378,8 @@ class State:
         for name in self.cluster.nodes if only is None else (only,):
             node = self.cluster.nodes[name]
             self.cluster.changed(name)
+            if node.removed:
+                continue
             away = self.rest.away.get(name)
             node.closed = away.why if away is not None else self.rest.closed.get(name)
             if away is None and name in self.rest.strays:
@@ -414,6 +426,16 @@ class State:
                 extra -= 1
                 chosen.append(id)
         return tuple(chosen)
+
+
+def held_on(jobs: Iterable[Job], node: str) -> list[Placement]:
+    """Return what running jobs hold of a machine."""
+    return [
+        part
+        for job in jobs
+        if job.holding and job.placement is not None
+        if (part := job.placement.on(node)) is not None
+    ]
 
 
 def _add(counter: dict[_K, int], key: _K, step: int) -> None:

@@ -254,7 +254,12 @@ def listed(fleet: Fleet, since: float) -> Decide:
 
     def decide(state: State, now: Moment) -> Decision:
         remotes = state.rest.remotes  # in the order in which they were added
-        names = [*(name for name in state.cluster.nodes if name not in remotes), *remotes]
+        local = [
+            name
+            for name, node in state.cluster.nodes.items()
+            if name not in remotes and not node.removed
+        ]
+        names = [*local, *remotes]
         return answered({"nodes": [_view(name, state, fleet, since) for name in names]})
 
     return decide

@@ -34,7 +34,9 @@ def portrait(state: State) -> dict[str, Any]:
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.queue_running, state.queue_gpus, state.array_running),
         "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
-        "nodes": [(node.name, node.closed) for node in state.cluster.nodes.values()],
+        "nodes": [
+            (node.name, node.closed) for node in state.cluster.nodes.values() if not node.removed
+        ],
         "devices": {
             f"{node.name}/{device.type}:{device.name}": {
                 "used": device.facts.capacity - device.free,

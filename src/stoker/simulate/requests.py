@@ -13,7 +13,7 @@ from stoker.core import events as e
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.core.state import State
+from stoker.core.state import State, held_on
 from stoker.core.sweep import Sweep, trial_of
 from stoker.engine import Decision, Moment, Refusal
 from stoker.simulate.driver import Decide
@@ -251,16 +251,26 @@ def add_node(name: str, user: str = "ada") -> Decide:
     )
 
 
-def remove_node(name: str) -> Decide:
-    """A machine over SSH is ours no longer; not while something of ours runs there."""
+def remove_node(name: str, force: bool = False) -> Decide:
+    """Remove a machine over SSH; with `force`, the attempts that run there are given up."""
 
     def decide(state: State, now: Moment, _store: Store) -> Decision:
-        placements = [job.placement for job in state.running.values()]
-        if name not in state.rest.remotes or any(each and each.on(name) for each in placements):
+        running = [job for job in state.running.values() if held_on([job], name)]
+        if name not in state.rest.remotes or (running and not force):
             raise Refusal(f"{name} is not there, or jobs run on it")
-        return Decision(events=[e.NodeRemoved(at=now.at, name=name)])
+        lost = [_lost_with(job, name, now) for job in running]
+        return Decision(events=[*lost, e.NodeRemoved(at=now.at, name=name)])
 
     return decide
+
+
+def _lost_with(job: Job, node: str, now: Moment) -> e.AttemptLost:
+    assert job.placement is not None
+    rank = [part.node for part in job.placement.parts].index(node)
+    part = rank if job.placement.more else None
+    return e.AttemptLost(
+        at=now.at, job=job.id, attempt=job.attempt, why=f"{node} was removed", part=part
+    )
 
 
 def measure_node(name: str, cpus: int, memory: int) -> Decide:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stoker.core import events as e
 from stoker.core.changes import remotes
-from stoker.core.cluster import NodeFacts
 from stoker.core.instructions import Instruction
 from stoker.core.standings import other_policies, readmit
 from stoker.core.state import State
@@ -30,20 +29,9 @@ def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     """A machine says what it has; running attempts keep what they hold."""
     state.line.stirred = True
     state.rest.nodes[event.facts.name] = event.facts
-    _join(state, event.facts)
+    state.rejoin(event.facts)
     state.rest_changed = True
     return []
-
-
-def _join(state: State, facts: NodeFacts) -> None:
-    """Running attempts keep what they hold."""
-    held = [
-        part
-        for job in state.running.values()
-        if job.placement is not None and (part := job.placement.on(facts.name)) is not None
-    ]
-    state.join(facts, held)
-    state.mark_devices(facts.name)
 
 
 def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
@@ -111,8 +99,7 @@ def _changed(
     state.rest_changed = True
     brings = event.resources if isinstance(event, e.QueueDefined) else ()
     if brings or (before is not None and before.resources):
-        for facts in list(state.rest.nodes.values())[:1]:
-            _join(state, facts)
+        state.rejoin_first()
     readmit(state, event.name, event.at)
 
 

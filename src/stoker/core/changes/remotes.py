@@ -10,7 +10,7 @@ from stoker.core.job import Job, PartEnd
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.core.retry import Verdict
-from stoker.core.state import State
+from stoker.core.state import State, held_on
 
 Wishes = list[Instruction]
 
@@ -64,14 +64,17 @@ def on_node_added(state: State, event: e.NodeAdded) -> Wishes:
 
 
 def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
-    """One machine fewer. Nothing of ours runs there any more."""
+    """One machine fewer. Nothing runs there any more, but for parts of gangs that are given up."""
     rest = state.rest
+    first = next(iter(rest.nodes), None)
     for known in (rest.remotes, rest.nodes, rest.away, rest.closed, rest.others, rest.strays):
         known.pop(event.name, None)
     for marks in (rest.drained, rest.strangers):
         for key in [key for key in marks if key.startswith(f"{event.name}/")]:
             del marks[key]
-    state.cluster.leave(event.name)
+    state.cluster.leave(event.name, held_on(state.running.values(), event.name))
+    if event.name == first:
+        state.rejoin_first()
     _changed(state)
     return []
 
