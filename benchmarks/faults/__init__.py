@@ -1,0 +1,1 @@
+"""The fault campaign: real daemons and real jobs, killed at random moments, then audited."""
