@@ -63,7 +63,7 @@ def test_a_gpu_that_the_driver_no_longer_shows_is_out_of_use() -> None:
     far = Far()
     (event,) = far.sees("gpu NVIDIA-SMI has failed.\nend\n")
     assert isinstance(event, ForeignUseChanged)
-    assert event.stranger == "nobody: the driver lost it"
+    assert event.stranger == "unavailable: the driver lost it"
 
 
 def test_a_change_of_the_rules_reaches_every_judge() -> None:

@@ -1,9 +1,7 @@
 """Real GPUs as the driver shows them: theirs, ours, strangers', lost and hanging."""
 
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.box import Box, as_json, until
-from e2e.people import another_user, stoker_as
+from e2e.people import neighbour
 from fakes.nvml import FakeNvml, Gpu, Process
 from stoker.daemon.watch import FRESH
 
@@ -223,44 +221,23 @@ def test_gpus_named_at_the_start_are_the_only_ones(idle: Box, nvml: FakeNvml) ->
 def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: FakeNvml) -> None:
     uuid = f"GPU-two-users-{os.getpid()}"
     nvml.set([Gpu(uuid=uuid)])
-    with another_user() as user, tempfile.TemporaryDirectory(prefix="sk-", dir="/tmp") as name:
-        command, environment = stoker_as(user)
-        place = Path(name)
-        for file in (nvml.library / "libnvidia-ml.so.1", nvml.file):
-            shutil.copy(file, place)
-        (place / "home").mkdir()
-        (place / "home" / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
-        for path in (place, *place.rglob("*")):
-            os.chown(path, user.pw_uid, user.pw_gid)
-        environment.update(
-            HOME=name, SHELL="/bin/sh", STOKER_HOME=f"{name}/home", LD_LIBRARY_PATH=name,
-            FAKE_NVML=f"{name}/{nvml.file.name}",
-        )  # fmt: skip
-
-        def they(*args: str) -> "subprocess.CompletedProcess[str]":
-            return subprocess.run(
-                [*command, *args], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
-                env=environment, cwd=place, capture_output=True, text=True, timeout=30,
-                check=False, stdin=subprocess.DEVNULL, umask=0o077,
-            )  # fmt: skip
-
+    with neighbour(nvml) as them:
         try:
             box = start(quick, nvml)
             first = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done")
             box.says(first, "ready")
-            submitted = they("submit", "--gpus", "1", "until [ -e go ]; do sleep 0.05; done")
+            submitted = them.stoker("submit", "--gpus", "1", "until [ -e go ]; do sleep 0.05; done")
             assert submitted.returncode == 0, submitted.stderr
-            until(lambda: "the stoker of root" in they("why", "1").stdout)
+            until(lambda: "the stoker of root" in them.stoker("why", "1").stdout)
             (box.user / "go").touch()
             box.end_of(first)
-            until(lambda: "RUNNING" in they("show", "1").stdout)
+            until(lambda: "RUNNING" in them.stoker("show", "1").stdout)
             # And the other way round.
             second = box.submit("--gpus", "1", "true")
-            until(lambda: f"the stoker of {user.pw_name}" in str(box.client.why(second)))
-            (place / "go").touch()
+            until(lambda: f"the stoker of {them.user.pw_name}" in str(box.client.why(second)))
+            (them.place / "go").touch()
             assert box.end_of(second)["state"] == "COMPLETED"
         finally:
-            they("daemon", "stop", "--cancel")
             for path in Path("/tmp/stoker-gpus").glob(f"{uuid}*"):
                 path.unlink()
 

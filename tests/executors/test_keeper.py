@@ -1,6 +1,7 @@
 """The keeper alone: what it starts, what it reports, what it writes down."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -32,7 +33,7 @@ class Kept:
             (
                 "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
                 0o022, more.get("environment", "e"), more.get("extra", {}),
-                str(self.place / "logs" / key), None, [], None,
+                str(self.place / "logs" / key), None, more.get("locks", []), None,
             )
         )  # fmt: skip
 
@@ -161,3 +162,44 @@ def test_messages_arrive_whole_however_they_are_cut() -> None:
     ours.close()
     assert wire.receive() is None
     theirs.close()
+
+
+@pytest.mark.parametrize("trick", ["gone", "fifo", "link", "locked"])
+def test_a_gpu_lock_that_was_tampered_with_is_not_waited_for(kept: Kept, trick: str) -> None:
+    path = kept.place / "GPU-a.1"
+    if trick == "fifo":
+        os.mkfifo(path)
+    elif trick == "link":
+        path.symlink_to("/etc/passwd")
+    elif trick == "locked":
+        path.touch()
+        fd = os.open(path, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    kept.start("1.0", "true", locks=[str(path)])
+    if trick == "fifo":  # it can be locked, only to no purpose
+        kept.hears("exited")
+    else:
+        ((_, key, why),) = kept.hears("busy")
+        assert key == "1.0"
+        assert "the GPU is not locked" in why
+        assert kept.claim("1.0").taken, "no other daemon takes it for started"
+    kept.start("2.0", "true")
+    kept.hears("exited")
+
+
+def test_a_keeper_without_room_for_its_log_of_ends_still_starts_jobs(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.wire.sock.close()
+    os.waitpid(kept.pid, 0)
+    kept.pid, kept.wire = spawn_keeper(str(tmp_path / "exits" / "later"))
+    kept.wire.sock.settimeout(20)
+    kept.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
+    kept.start("1.0", "sh", "-c", "exit 3")
+    kept.hears("exited")
+    assert os.waitstatus_to_exitcode(kept.claim("1.0").status) == 3
+    (tmp_path / "exits" / "later").mkdir()
+    kept.start("2.0", "sh", "-c", "exit 4")
+    kept.hears("exited", 2)
+    assert "2.0" in Exits(str(tmp_path / "exits" / "later")).read()
+    kept.wire.sock.close()
+    os.waitpid(kept.pid, 0)

@@ -12,6 +12,7 @@ from stoker.core.estimate import estimate, hardware
 from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standing
 from stoker.core.explain_start import unblocks
 from stoker.core.forecast import Expected, forecast
+from stoker.core.foreign import in_words
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.fit import could_ever, fit, offered, suits, wants
@@ -324,7 +325,7 @@ def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float
     if device.drained is not None:
         return f"is drained ({device.drained})" if device.drained else "is drained"
     if device.stranger is not None and not ask.despite_strangers:
-        return f"is used by {device.stranger}"
+        return in_words(device.stranger)
     needed = min(ask.amount, THOUSAND)
     if device.free >= needed and not ask.beside:
         return None

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+UNAVAILABLE = "unavailable: "
+"""Begins the mark of a GPU that no foreign process uses, and that cannot be used all the same."""
+
+
+def in_words(mark: str) -> str:
+    """Return what a GPU's mark of foreign use means, as the end of a sentence about the GPU."""
+    return f"is {mark}" if mark.startswith(UNAVAILABLE) else f"is used by {mark}"
+
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU that is not ours."""

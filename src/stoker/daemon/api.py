@@ -136,7 +136,7 @@ class Api:
         """What a person should know about this daemon."""
         loop = self.loop
         more = [text for text in (loop.engine.trouble, loop.watch.note) if text]
-        return [*loop.store.warnings(), *more]
+        return [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
 
     async def sweep(self, request: Request) -> Response:
         """A sweep, new or again."""

@@ -45,7 +45,7 @@ class Judge:
         gauges: Gauges,
         holder: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`holder` names the other user whose stoker holds a GPU, where that can be known."""
+        """`holder` returns what keeps this user from an idle GPU, where that can be known."""
         self.node, self.rules, self.holder = node, rules, holder
         self.meter = Meter(node, gauges)
         self.latest: dict[str, dict[str, Any]] = {}
@@ -71,14 +71,14 @@ class Judge:
             seen = found.get(uuid)
             if seen is None:
                 self.latest.pop(uuid, None)
-                why = "nobody: the driver lost it" if reading.facts or reading.error else None
+                why = "unavailable: the driver lost it" if reading.facts or reading.error else None
                 events += self._change(device, why, 0)
                 continue
             sample = seen.sample
             verdict = self._observe(device, sample, now)
             self.latest[uuid] = _figures(uses[uuid], verdict)
             holder = None if device.free < device.facts.capacity else self.holder(uuid)
-            stranger = f"the stoker of {holder}" if holder else _named(verdict)
+            stranger = holder or _named(verdict)
             memory = sum(s.memory or 0 for s in sample.strangers)
             events += self._change(device, stranger, memory)
         return events + self.meter.facts(state, found, now)

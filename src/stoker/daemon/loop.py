@@ -531,4 +531,4 @@ class Loop:
             self._outlooks.close()
         self.fleet.close()
         self.store.close()
-        self.executor.close()
+        self.executor.close(finished=not self.engine.state.running)

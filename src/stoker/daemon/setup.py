@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stoker import __version__, places
 from stoker.core.cluster import NodeFacts
@@ -40,7 +41,7 @@ from stoker.executors.commands import Places
 from stoker.executors.local import LocalExecutor
 from stoker.probes import host
 from stoker.store import choose
-from stoker.store.port import Store
+from stoker.store.port import Store, StoreError, StoreFenced
 
 
 def install_id(state: str) -> str:
@@ -86,8 +87,8 @@ def build(
         install,
         kept.keepers,
         poller,
-        store.secret,
-        store.blob,
+        _as_shortage(store.secret),
+        _as_shortage(store.blob),
         grace=config.grace,
         cgroups=Cgroups.find(),
         engine=config.engine,
@@ -123,6 +124,20 @@ def build(
     for warning in desk.alerts:
         print(f"stoker: {warning}", file=sys.stderr, flush=True)
     return loop
+
+
+def _as_shortage(read: Callable[[str], bytes | None]) -> Callable[[str], bytes | None]:
+    """Have a start that the store cannot serve now cancelled and tried again."""
+
+    def reading(hash: str) -> bytes | None:
+        try:
+            return read(hash)
+        except StoreFenced:
+            raise
+        except StoreError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
+
+    return reading
 
 
 def _open_store(

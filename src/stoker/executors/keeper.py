@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import marshal
 import os
 import select
@@ -21,6 +20,8 @@ import socket
 import sys
 import time
 from typing import Any
+
+from stoker.executors.lockfiles import lock_again
 
 BOOT = time.CLOCK_BOOTTIME
 UNHURRIED = 0.001
@@ -120,14 +121,17 @@ class Keeper:
         self.reports: list[tuple[Any, ...]] = []
         self.urgent = False
         self.unsent = b""
-        self.exits_path = f"{exits_dir}/{me}"
-        self.exits = os.open(
-            self.exits_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        self.exits_path, self.exits = f"{exits_dir}/{me}", -1
+        self._open_exits()
         self.children_path = f"/proc/{me}/task/{me}/children"
         self.umask = 0o077
         os.umask(self.umask)
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _open_exits(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with contextlib.suppress(OSError):  # a full disk: until there is room, the claims have it
+            self.exits = os.open(self.exits_path, flags, 0o600)
 
     def run(self) -> None:
         """Serve until the daemon is gone and the last job has ended."""
@@ -166,8 +170,8 @@ class Keeper:
             if self.wire is not None and full != bool(self.unsent):
                 full = bool(self.unsent)
                 poll.modify(orders, select.EPOLLIN | (select.EPOLLOUT if full else 0))
-        if os.fstat(self.exits).st_size == 0:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if os.fstat(self.exits).st_size == 0:
                 os.unlink(self.exits_path)
 
     def _listen(self) -> list[tuple[Any, ...]] | None:
@@ -281,10 +285,12 @@ class Keeper:
         locks: list[str],
         opened: list[int],
     ) -> int:
-        for path in locks:  # a shared hold on each GPU, which ends with the last heir
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            opened.append(fd)
-            fcntl.flock(fd, fcntl.LOCK_SH)
+        for path in locks:  # each ends with the last process that has inherited it
+            try:
+                opened.append(fd := lock_again(path))
+            except OSError as error:
+                # The daemon had it a moment ago: the next start shows what became of it.
+                raise OSError(errno.EAGAIN, f"the GPU is not locked: {error}") from None
             os.set_inheritable(fd, True)
         os.chdir(directory)
         if umask != self.umask:
@@ -330,6 +336,8 @@ class Keeper:
             key, record = known
             boot, wall = time.clock_gettime(BOOT), time.time()
             line = b"exit %d %.3f %.3f\n" % (status, boot, wall)
+            if self.exits < 0:
+                self._open_exits()
             for fd, data in ((record, line), (self.exits, key.encode() + b" " + line)):
                 with contextlib.suppress(OSError):  # a full disk: the other copy has it
                     os.write(fd, data)

@@ -26,14 +26,16 @@ def provide(home: str, source: Path = _SOURCE) -> str:
     if not os.path.isdir(there):
         os.makedirs(f"{home}/library", exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=f"{home}/library")  # threads come here, too
-        for file in files:
-            copy = Path(part, file.relative_to(source))
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
-        _open_to_all(part)
-        with contextlib.suppress(OSError):  # another was quicker
-            os.rename(part, there)
-        shutil.rmtree(part, ignore_errors=True)
+        try:
+            for file in files:
+                copy = Path(part, file.relative_to(source))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+            _open_to_all(part)
+            with contextlib.suppress(OSError):  # another was quicker
+                os.rename(part, there)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     return there
 
 

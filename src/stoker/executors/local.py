@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from stoker.core.events import (
     StartCalledOff,
     StartFailed,
 )
+from stoker.core.foreign import in_words
 from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch
@@ -28,14 +30,16 @@ from stoker.executors.adoption import KEPT, Adoption
 from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
 from stoker.executors.commands import Commands, NoContainer, Places
 from stoker.executors.holds import Holds
-from stoker.executors.keeper import BOOT, spawn_keeper
-from stoker.executors.keepers import Link
+from stoker.executors.keeper import BOOT, PASSING, spawn_keeper
+from stoker.executors.keepers import KEEPERS, Link
 from stoker.executors.port import Executor
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
 SHORTAGE = 10.0
 """Seconds before a start is tried again that failed for want of memory, processes or disk."""
+BLOCKED = 2.0
+"""Seconds before a start is tried again that found a GPU locked."""
 TERMINAL = {signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT,
             signal.SIGSTOP, signal.SIGCONT}  # fmt: skip
 DIRECT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
@@ -121,27 +125,30 @@ class LocalExecutor(Executor):
     def start(self, wish: StartProcess, launch: Launch) -> None:
         """Hand an attempt to the keeper that has the least to do."""
         key = (wish.job, wish.attempt)
+        attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
+        # Registered before anything can fail: `close` keeps the proof that it never started.
+        self.attempts[key] = attempt
         if launch.trains:
             with contextlib.suppress(OSError):  # should it need the directory, it will say so
                 os.makedirs(launch.checkpoints, 0o700, exist_ok=True)
-        held = self.holds.take(key, launch.gpus) if launch.gpus else None
-        if held is not None:
-            self._call_off(wish, held)
+        blocked = self.holds.take(key, launch.gpus) if launch.gpus else None
+        if blocked is not None:
+            self.gone(attempt)
+            self._call_off(wish, blocked)
             return
-        link = min(self.keepers, key=lambda each: each.starting)
+        self._complete_keepers()
         try:
+            if not self.keepers:
+                raise OSError(errno.EAGAIN, "there is no room for another process")
+            link = min(self.keepers, key=lambda each: each.starting)
             link.provide(launch.environment, self.commands.environment)
             argv, extra = self.commands.compose(launch)
         except (OSError, KeyError, NoContainer) as error:
-            self.holds.drop(key)
-            why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
-            self.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
+            self._not_started(attempt, error)
             return
-        attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
         attempt.oom_before = self.oom.before()
         attempt.group = self.cgroups.create(attempt.token)
         attempt.keeper = link.pid
-        self.attempts[key] = attempt
         link.starting += 1
         link.send(
             "start",
@@ -154,15 +161,31 @@ class LocalExecutor(Executor):
             extra,
             launch.out,
             launch.err,
-            self.holds.paths(launch.gpus) if launch.gpus else [],
+            self.holds.paths(key),
             attempt.group,
         )
 
-    def _call_off(self, wish: StartProcess, why: str) -> None:
-        now = time.time()
-        self.facts.append(StartCalledOff(at=now, job=wish.job, attempt=wish.attempt, why=why))
+    def _not_started(self, attempt: Attempt, error: Exception) -> None:
+        """Nothing was handed over: a shortage may pass, any other error would come again."""
+        self.gone(attempt)
+        (job, number), now = attempt.key, time.time()
+        why = str(error) if isinstance(error, NoContainer) else f"cannot start: {error}"
+        if isinstance(error, OSError) and error.errno in PASSING:
+            self.facts.append(
+                StartCalledOff(at=now, job=job, attempt=number, why=why, delay=SHORTAGE)
+            )
+        else:
+            self.facts.append(StartFailed(at=now, job=job, attempt=number, why=why))
+
+    def _call_off(self, wish: StartProcess, mark: str) -> None:
+        """A GPU cannot be had: the start is cancelled, and no other job is put there for now."""
+        now, why = time.time(), f"a GPU {in_words(mark)}"
+        # The delay is for jobs that are placed whatever the marks of GPUs say.
+        self.facts.append(
+            StartCalledOff(at=now, job=wish.job, attempt=wish.attempt, why=why, delay=BLOCKED)
+        )
         self.facts += [
-            ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=why)
+            ForeignUseChanged(at=now, node=wish.placement.node, device=name, stranger=mark)
             for name in wish.placement.names("gpu")
         ]
 
@@ -292,12 +315,18 @@ class LocalExecutor(Executor):
         """
         self.poller.unwatch(link.wire.sock.fileno())
         link.bury()
-        heir = Link(*spawn_keeper(self.places.exits))
-        self.keepers[self.keepers.index(link)] = heir
-        self._listen_to(heir)
+        self.keepers.remove(link)
+        self._complete_keepers()
         for attempt in list(self.attempts.values()):
             if attempt.keeper == link.pid:
                 self._orphan(attempt)
+
+    def _complete_keepers(self) -> None:
+        """Fork what keepers are missing; the machine may have no room for a process just now."""
+        with contextlib.suppress(OSError):
+            while len(self.keepers) < KEEPERS:
+                self.keepers.append(link := Link(*spawn_keeper(self.places.exits)))
+                self._listen_to(link)
 
     def _orphan(self, attempt: Attempt) -> None:
         job, number = attempt.key
@@ -422,12 +451,12 @@ class LocalExecutor(Executor):
         self.attempts[key] = attempt
         return attempt
 
-    def close(self) -> None:
-        """Let the keeper go, and leave nothing in the run directory that nobody needs."""
+    def close(self, finished: bool) -> None:
+        """Let the keeper go; if every attempt in the journal is over, clear the run directory."""
         self.settle()
         for link in self.keepers:
             link.wire.sock.close()
-        if not self.attempts:
+        if finished and not self.attempts:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.places.run}/{KEPT}")
                 os.rmdir(self.places.run)

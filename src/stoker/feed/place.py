@@ -12,8 +12,10 @@ DRAINING = "stoker: draining: running lines finish, no more are started"
 
 
 def in_use(name: str, stranger: str) -> str:
-    """Return the warning for a device that somebody else uses."""
-    return f"GPU {name} is used by {stranger}; it is used all the same, because you named it"
+    """Return the warning for a device that another user or process has."""
+    from stoker.core.foreign import in_words  # most feeds never need it
+
+    return f"GPU {name} {in_words(stranger)}; it is used all the same, because you named it"
 
 
 class Place:

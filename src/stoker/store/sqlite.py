@@ -304,7 +304,10 @@ class SqliteStore:
         return self._one("SELECT data FROM secrets WHERE hash = ?", hash)
 
     def _one(self, sql: str, key: str) -> bytes | None:
-        row = self._db.execute(sql, (key,)).fetchone()
+        try:
+            row = self._db.execute(sql, (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise _translated(error, self.path) from error
         return bytes(row[0]) if row else None
 
     def find_key(self, key: str) -> tuple[int, int] | None:

@@ -1,0 +1,178 @@
+"""Starts that cannot be made: what may pass is tried again, and nothing is taken for lost."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.cluster import Placement, Take
+from stoker.core.events import ForeignUseChanged, StartCalledOff, StartFailed
+from stoker.core.instructions import StartProcess
+from stoker.core.launch import Launch
+from stoker.executors import local
+from stoker.executors.adoption import KEPT
+from stoker.executors.commands import Places
+from stoker.executors.holds import Holds
+from stoker.executors.local import SHORTAGE, LocalExecutor
+
+KEY = (7, 2)
+START = StartProcess(7, 2, Placement("here", (Take("gpu", "0", 1000),)))
+
+
+class Orders:
+    """A supervisor that only writes down what it is told."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.starting = 0
+        self.sent: list[tuple[object, ...]] = []
+        self.wire = self
+        self.sock = self
+
+    def send(self, *message: object) -> None:
+        self.sent.append(message)
+
+    def provide(self, hash: str, environment: Callable[[str], dict[str, str]]) -> None:
+        environment(hash)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        pass
+
+
+class NoPoller:
+    """Never sees anything."""
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        pass
+
+    def unwatch(self, fd: int) -> None:
+        pass
+
+
+def launch(tmp_path: Path, **more: Any) -> Launch:
+    given = {
+        "job": 7, "attempt": 2, "argv": ("/bin/true",), "directory": "/", "umask": 0o22,
+        "environment": "e", "extra": {"STOKER_TOKEN": "t.7.2"}, "out": str(tmp_path / "out"),
+        "err": None, "script": None, "terminal": False, "gpus": ("GPU-a",),
+    }  # fmt: skip
+    return Launch(**{**given, **more})
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
+    run = tmp_path / "state" / "run"
+    for name in (run, tmp_path / "exits", tmp_path / "scripts"):
+        name.mkdir(parents=True)
+    (run / KEPT).touch()
+    monkeypatch.setattr(local, "KEEPERS", 1)
+    places = Places(str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path))
+    found: Any = LocalExecutor(
+        places, "t", [Orders()], NoPoller(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
+        holds=Holds(str(tmp_path / "gpus"), report=lambda _: None),
+    )  # fmt: skip
+    return found  # type: ignore[no-any-return]
+
+
+def kept(executor: LocalExecutor) -> bool:
+    """Whether the next daemon can tell that an attempt without a claim never started."""
+    return os.path.exists(f"{executor.places.run}/{KEPT}")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Have no new file be made anywhere."""
+    real = os.open
+
+    def opened(path: Any, flags: int, *more: Any, **names: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(code, os.strerror(code), path)
+        return real(path, flags, *more, **names)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_gpu_that_cannot_be_locked_cancels_the_start(
+    executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "gpus").mkdir()
+    refuse(monkeypatch, code)
+    executor.start(START, launch(tmp_path))
+    cancelled, marked = executor.facts
+    assert isinstance(cancelled, StartCalledOff)
+    assert (cancelled.job, cancelled.attempt) == KEY
+    assert cancelled.delay > 0, "a job that may use any GPU would be planned again at once"
+    assert os.strerror(code) in cancelled.why
+    assert isinstance(marked, ForeignUseChanged)
+    assert (marked.node, marked.device) == ("here", "0")
+    assert executor.attempts == {}
+    assert executor.keepers[0].sent == []  # type: ignore[attr-defined]
+
+
+def test_an_attempt_is_known_before_anything_can_fail(
+    executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(executor.holds, "take", broken)
+    with pytest.raises(RuntimeError):
+        executor.start(START, launch(tmp_path))
+    executor.close(finished=True)
+    assert kept(executor)
+
+
+def test_what_the_journal_calls_running_keeps_the_proof_that_it_never_started(
+    executor: LocalExecutor,
+) -> None:
+    executor.close(finished=False)  # planned and on record, but the loop ended before its start
+    assert kept(executor)
+
+
+def test_a_run_directory_goes_when_all_is_over(executor: LocalExecutor) -> None:
+    executor.close(finished=True)
+    assert not os.path.exists(executor.places.run)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
+def test_a_shortage_while_a_start_is_composed_is_waited_out(
+    executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse(monkeypatch, code)
+    executor.start(START, launch(tmp_path, gpus=(), script="abc"))
+    (cancelled,) = executor.facts
+    assert isinstance(cancelled, StartCalledOff)
+    assert cancelled.delay == SHORTAGE
+    assert executor.attempts == {}
+
+
+def test_what_would_fail_again_fails_the_job_and_lets_go_of_its_gpus(
+    executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor.commands, "blob", lambda _: None)
+    executor.start(START, launch(tmp_path, script="abc"))
+    (failed,) = executor.facts
+    assert isinstance(failed, StartFailed)
+    assert executor.holds.paths(KEY) == []
+    assert executor.attempts == {}
+
+
+def test_without_room_for_a_supervisor_starts_wait(
+    executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: str) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(local, "spawn_keeper", full)
+    executor.keepers.clear()
+    executor.start(START, launch(tmp_path))
+    (cancelled,) = executor.facts
+    assert isinstance(cancelled, StartCalledOff)
+    assert cancelled.delay == SHORTAGE
+    assert executor.holds.paths(KEY) == []
