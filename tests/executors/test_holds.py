@@ -249,11 +249,22 @@ def test_a_lock_under_a_name_that_its_owner_does_not_have_means_nothing(
     os.close(fd)
 
 
-@pytest.mark.skipif(ME == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_ignored(mine: Holds, place: Path, said: list[str]) -> None:
-    (place / f"{A}.{ME}").touch(mode=0)
-    (place / f"{B}.{THEM}").touch(mode=0)
+def test_a_file_that_may_not_be_read_is_ignored(
+    mine: Holds, place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = {f"{A}.{ME}", f"{B}.{THEM}"}
+    for name in closed:
+        (place / name).touch(mode=0)
+    real = os.open
+
+    def opened(path: Any, *more: Any, **names: Any) -> int:
+        if path in closed:  # root may read everything
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *more, **names)
+
+    monkeypatch.setattr(os, "open", opened)
     assert mine.take(KEY, (A, B)) is None
+    assert mine.paths(KEY) == [f"{place}/{B}.{ME}"]
     assert len(said) == 2
 
 
