@@ -368,7 +368,7 @@ def test_a_process_that_is_killed_is_followed_by_another(searched: Searched) -> 
 
 
 def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
-    searched: Searched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    searched: Searched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     searched.log.write_text("0 loss=3\n")
     searched.until(lambda: searched.board.steps == [0.0])
@@ -378,8 +378,7 @@ def test_one_that_hangs_after_the_end_is_ended_and_that_is_said_once(
     monkeypatch.setattr(scraper, "PATIENCE", 0.2)
     searched.exit()
     searched.until(lambda: searched.board.ends == [(7, 0)])
-    said = capsys.readouterr().err
-    assert said.count("the figures of job 7 are not looked for") == 1
+    assert caplog.text.count("metrics of job 7 are no longer scraped") == 1
 
 
 def test_the_next_daemon_goes_on_with_an_end_that_was_not_told(searched: Searched) -> None:

@@ -146,8 +146,8 @@ def test_signals_meant_for_a_terminal_do_not_reach_it(kept: Kept) -> None:
     kept.start("1.0", "true")
     kept.hears("exited", 2)
     assert os.getsid(kept.pid) == kept.pid
-    links = {os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in (0, 1, 2)}
-    assert links == {"/dev/null"}
+    links = [os.readlink(f"/proc/{kept.pid}/fd/{fd}") for fd in (0, 1, 2)]
+    assert links == ["/dev/null", "/dev/null", str(kept.place / "daemon.log")]
 
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:
@@ -203,3 +203,10 @@ def test_a_keeper_without_room_for_its_log_of_ends_still_starts_jobs(tmp_path: P
     assert "2.0" in Exits(str(tmp_path / "exits" / "later")).read()
     kept.wire.sock.close()
     os.waitpid(kept.pid, 0)
+
+
+def test_an_exception_in_it_is_written_to_the_daemons_log(kept: Kept) -> None:
+    kept.wire.send(("start", "too few words"))
+    with pytest.raises(AssertionError, match="gone"):
+        kept.hears("started")
+    assert "TypeError" in (kept.place / "daemon.log").read_text()

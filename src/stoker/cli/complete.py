@@ -18,7 +18,7 @@ NOT_OF_JOBS = frozenset({
     "completion", "simulate", "what-if",
 })  # fmt: skip
 WORDS = {
-    "daemon": ("start", "stop", "restart", "status", "run", "install"),
+    "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
     "db": ("backup", "path"),
     "completion": ("bash", "zsh", "fish"),
 }

@@ -1,7 +1,8 @@
 """Start, stop, restart and look at the daemon; it also starts by itself when it is needed.
 
 `stop` leaves running jobs running, and the next daemon takes them over; --drain waits for them,
---cancel ends them. `run` stays in the foreground. `install` writes a systemd user unit.
+--cancel ends them. `run` stays in the foreground. `log` shows what it has logged. `install` writes
+a systemd user unit.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ USAGE = (
     "daemon stop [--drain | --cancel]",
     "daemon restart [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
     "daemon status",
+    "daemon log [-f] [-n N]",
     "daemon run [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
     "daemon install [--print]",
 )
@@ -36,6 +38,8 @@ OPTIONS = (
     Option("--foreground", None, "do not go to the background"),
     Option("--drain", None, "stop: start nothing more, wait for what runs"),
     Option("--cancel", None, "stop: end what runs"),
+    Option("-f/--follow", None, "log: go on with what is added"),
+    Option("-n/--tail/--lines", "N", "log: the last N lines (50; 0: all)", key="tail"),
     Option("--print", None, "install: print the unit, write nothing"),
 )
 STOP_SECONDS = 60.0
@@ -52,7 +56,7 @@ def main(argv: list[str]) -> int:
     word = args.words[0] if args.words else "status"
     action = ACTIONS.get(word)
     if action is None or len(args.words) > 1:
-        raise UsageError("Type: stoker daemon start, stop, restart, status, run or install.")
+        raise UsageError("Type: stoker daemon start, stop, restart, status, log, run or install.")
     return action(args)
 
 
@@ -140,6 +144,15 @@ def status(args: Args) -> int:
     return 0
 
 
+def log(args: Args) -> int:
+    """Show what daemons of this machine have logged, whether or not one runs."""
+    from stoker.cli.daemon_log import show
+
+    if args.flag("json") and args.flag("follow"):
+        raise UsageError("With --json a log is one value; it cannot be followed.")
+    return show(args.count("tail"), follow=args.flag("follow"))
+
+
 def run(args: Args) -> int:
     """Become the daemon, in the foreground."""
     from stoker.client.start import daemon_command
@@ -166,6 +179,7 @@ ACTIONS = {
     "stop": stop,
     "restart": restart,
     "status": status,
+    "log": log,
     "run": run,
     "install": install,
 }

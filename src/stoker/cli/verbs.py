@@ -54,7 +54,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("policy", "by what queues are worked off; choose another policy"),
             ("drain", "start nothing more on a GPU"),
             ("undrain", "use a drained GPU again"),
-            ("daemon", "start, stop, restart, status, run, install"),
+            ("daemon", "start, stop, restart, status, log, run, install"),
             ("db", "back up the database"),
             ("door", "the commands of other tools, run by stoker: grass, auto, simple_gpu_..."),
             ("completion", "print the completion script for bash, zsh or fish"),

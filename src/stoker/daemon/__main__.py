@@ -19,9 +19,15 @@ def main(argv: list[str]) -> int:
         return _run(options, ready)
     except BaseException as error:  # say why on the way out, whatever it was
         _say(ready, f"error {_exit_code(error)} {_sentence(error)}")
-        if isinstance(error, (KeyboardInterrupt, SystemExit)) or not _expected(error):
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        print(f"stoker: {_sentence(error)}", file=sys.stderr, flush=True)
+        import logging  # loaded with the daemon, unless that is what failed
+
+        logger = logging.getLogger("stoker.daemon")
+        if _expected(error):
+            logger.error("the daemon ends: %s", _sentence(error))  # noqa: TRY400
+        else:
+            logger.critical("the daemon ends with an unexpected error", exc_info=error)
         return _exit_code(error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stoker import __version__, wire
+from stoker import __version__, places, wire
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import JobState
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from stoker.daemon.listen import Listeners
+
+logger = logging.getLogger(__name__)
 
 NOTHING = "Nothing was running."
 Sent = TypeVar("Sent", bound=requests.Submission)
@@ -326,7 +329,7 @@ class Api:
                 "since": iso(loop.since),
                 "socket": self.loop_socket(),
                 "state_dir": os.path.dirname(self.desk.logs),
-                "log": os.path.join(os.path.dirname(self.desk.logs), "daemon.log"),
+                "log": places.daemon_log(),
                 "mode": self.mode,
                 "draining": loop.draining,
                 "counts": found,
@@ -345,8 +348,6 @@ class Api:
     @staticmethod
     def loop_socket() -> str:
         """Where we listen."""
-        from stoker import places
-
         return places.socket_path()
 
     async def stop(self, request: Request) -> Response:
@@ -360,6 +361,7 @@ class Api:
             if body.listen is not None:
                 addresses.split(body.listen)
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
+        logger.info("%s requested (mode %s)", "restart" if body.check else "stop", body.mode)
         if body.mode == "cancel":
             self.loop.starting = False  # what waits must not take the place of what is cancelled
             live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 from math import inf
 from typing import Protocol
 
@@ -13,6 +13,8 @@ from msgspec import Struct, field
 from stoker.daemon.reports import Report, read_on
 
 Key = tuple[int, int]
+
+logger = logging.getLogger(__name__)
 
 
 class Messengers(Protocol):
@@ -69,7 +71,7 @@ def leave_word(path: str, name: str, text: str, label: str) -> None:
             os.close(fd)
         os.rename(f"{path}/{name}.new", f"{path}/{name}")
     except OSError as error:
-        print(f"stoker: job {label} cannot be told: {error}", file=sys.stderr, flush=True)
+        logger.warning("cannot write %s/%s for job %s: %s", path, name, label, error)
 
 
 def take_back(path: str) -> None:

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 
-def run_hook(command: str, values: dict[str, Any]) -> int | None:
-    """Start a hook command without waiting for it; its facts are in its environment."""
+def run_hook(command: str, values: dict[str, Any]) -> int:
+    """Start a hook command and return its pid; what happened is in its environment."""
     environment = {
         **os.environ,
         **{
@@ -25,7 +25,5 @@ def run_hook(command: str, values: dict[str, Any]) -> int | None:
             setsid=True,
             setsigmask=(),
         )
-    except OSError:
-        return None
     finally:
         os.close(null)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from asyncio import CancelledError
 from contextlib import suppress
 from datetime import datetime
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
 encode = msgspec.json.Encoder().encode
+
+logger = logging.getLogger(__name__)
 
 
 def reply(value: Any, status: int = 200) -> Response:
@@ -93,6 +96,9 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its caller may make it."""
         answer = _turned_away(scope) if scope["type"] == "http" else None
+        if answer is not None:
+            # Not the path: a stranger could fill the log with lines that all differ.
+            logger.warning("refused a request without permission (%d)", answer.status_code)
         try:
             await (answer or self.app)(scope, receive, send)
         except CancelledError:
@@ -122,11 +128,12 @@ def _unauthorized() -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
+    logger.info("refused %s %s: %s", request.method, request.url.path, error.message)
     return refusal_reply(error)
 
 
 async def _bad_value(request: Request, error: Exception) -> Response:
-    return refusal_reply(Refusal(str(error), "usage"))
+    return await _refused(request, Refusal(str(error), "usage"))
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import logging
 import os
 import select
 import signal
 import socket
-import sys
 import time
 from _queue import SimpleQueue
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from stoker.core.events import Event
 from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
+from stoker.daemon.daemon_log import log_events
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import run_hook
@@ -47,6 +48,8 @@ FORCE_AFTER = 0.05
 LONGEST_SLEEP = 60.0
 """The wall clock can jump, so begin times are looked at now and then."""
 PROBE_PATIENCE = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class Poller:
@@ -200,6 +203,7 @@ class Loop:
             self.turn()
             if not self.done:
                 self.poller.wait(self.timeout())
+        logger.info("stopping; jobs that continue to run: %d", len(self.engine.state.running))
 
     def turn(self) -> None:
         """One turn: what happened, what it means, what follows."""
@@ -224,18 +228,19 @@ class Loop:
         may_start = self.starting and not self.draining
         self.engine.planning = may_start and self._gpus_known(state, bool(asks))
         self._last = ()
+        full = self.engine.trouble
         try:
             self.engine.cycle(facts, asks)
         except StoreFenced:
             self.done = True
             raise
         except StoreError as error:
-            print(f"stoker: {error}", file=sys.stderr, flush=True)
+            logger.error("%s", error)  # noqa: TRY400 - the sentence says it all
         except Undecided:
             # Perhaps because of one request: others are not to suffer for it.
-            import traceback
-
-            traceback.print_exc()
+            logger.exception("a request or the planner raised an exception")
+        if self.engine.trouble != full:
+            logger.warning("%s", self.engine.trouble or "the journal can be written again")
         if self.engine.state.boards and may_start:
             self.sweeps.after(self.engine.state)
         self.waits.check(self.engine.state, self.desk, self._last)
@@ -326,6 +331,7 @@ class Loop:
             self.idle_since = now
         left = self.idle_since + self.exit_when_idle - now
         if left <= 0:
+            logger.info("nothing to do for %g s", self.exit_when_idle)
             self.done = True
         return max(left, 0.0)
 
@@ -418,17 +424,23 @@ class Loop:
     def _hook(self, command: str | None, values: dict[str, Any]) -> None:
         for pid in self.children[:]:
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended == 0:
                     continue
+                if status:
+                    code = os.waitstatus_to_exitcode(status)
+                    logger.warning("a hook command ended with code %d", code)
             self.children.remove(pid)
         if command:
-            started = run_hook(command, values)
-            if started is not None:
-                self.children.append(started)
+            try:
+                self.children.append(run_hook(command, values))
+            except OSError as error:
+                logger.warning("a hook command cannot be started: %s", error)
 
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""
         self._last = [*self._last, *events]  # one turn may bring several cycles
+        log_events(events)
         self.fleet.after(self.engine.state, events)
         self.trainings.after(events)
         if self._outlooks is not None:
@@ -475,7 +487,7 @@ class Loop:
             self.force_failed = False
         except (OSError, StoreError) as error:
             self.force_failed = True
-            print(f"stoker: cannot sync the journal: {error}", file=sys.stderr, flush=True)
+            logger.error("cannot sync the journal: %s", error)  # noqa: TRY400
         finally:
             self.settling = []
             self.forcing = False
@@ -497,6 +509,7 @@ class Loop:
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
             for number in self._signals[0].recv(64):
+                logger.info("received %s", signal.Signals(number).name)
                 self.on_signal(number)
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ and answers once; if it takes too long, it is ended.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from stoker.daemon.helper_process import HelperProcess
 from stoker.daemon.views import iso
 from stoker.engine import Decision, Moment
 from stoker.executors.ssh.link import Poller
+
+logger = logging.getLogger(__name__)
 
 COMMAND = ("-P", "-m", "stoker.simulate.ahead")
 PATIENCE = 90.0
@@ -133,6 +136,7 @@ class Outlooks:
 
     def _died(self, why: str) -> None:
         self.trouble = f"the process that looks ahead has failed: {why}"
+        logger.warning("the forecast process failed: %s", why)
         self.failed += 1
         self.changed = True  # what it was asked about is still unanswered
         self._let_go()

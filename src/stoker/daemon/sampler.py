@@ -7,6 +7,7 @@ told everything again.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import msgspec
 
 from stoker.daemon.helper_process import HelperProcess
 from stoker.executors.ssh.link import Poller
+
+logger = logging.getLogger(__name__)
 
 Answer = Callable[[list[dict[str, Any]], str | None, bool], None]
 """Called with the points, or none and a sentence; True when there are no others in the space."""
@@ -200,6 +203,7 @@ class Sampler:
                 self._put(sweep, talk, talk.question)
 
     def _died(self, why: str) -> None:
+        logger.warning("the sampler process failed: %s", why)
         self._let_go()
         now = time.monotonic()
         questions = [talk.question for talk in self.talks.values() if talk.question is not None]

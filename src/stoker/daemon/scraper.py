@@ -8,8 +8,8 @@ reports, with the place where, so that nothing is found twice.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from stoker.executors.ssh.link import Poller
 
 if TYPE_CHECKING:
     from stoker.daemon.helper_process import HelperProcess
+
+logger = logging.getLogger(__name__)
 
 COMMAND = ("-P", "-m", "stoker.executors.scrape")
 PATIENCE = 10.0
@@ -131,7 +133,8 @@ class Scraper:
     def _give_up(self, key: Key, why: str) -> None:
         """Its figures are not looked for any more."""
         job = self.state().jobs.get(key[0])
-        _say(f"the figures of job {job.label if job else key[0]} are not looked for: {why}")
+        label = job.label if job else key[0]
+        logger.warning("metrics of job %s are no longer scraped: %s", label, why)
         self._done(key)
 
     # -- life and death -----------------------------------------------------------------
@@ -192,7 +195,7 @@ class Scraper:
         if self.failures <= RESTARTS:
             self.start_at = time.monotonic() + PAUSE * (self.failures - 1)
             return
-        _say(f"the process that looks for figures does not work: {why}")
+        logger.warning("the scraper process failed repeatedly: %s", why)
         self.failures = 0
         for key in list(self.orders):
             self._done(key)
@@ -214,7 +217,3 @@ class Scraper:
 
 def _name(key: Key) -> str:
     return f"{key[0]}.{key[1]}"
-
-
-def _say(text: str) -> None:
-    print(f"stoker: {text}", file=sys.stderr, flush=True)

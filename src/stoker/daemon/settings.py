@@ -11,6 +11,7 @@ from msgspec import Struct
 from stoker import places
 from stoker.core.foreign import Thresholds
 from stoker.core.units import BadValue, parse_amount, parse_duration
+from stoker.daemon.daemon_log import LEVELS
 
 EXAMPLE = "see Configuration in the documentation"
 LONGEST_NAME = 64
@@ -54,6 +55,7 @@ class Settings(Struct):
     nodes: list[ConfiguredNode] = []
     engine: str = ""
     """What runs containers; empty: whichever is there."""
+    log_level: str = "info"
 
 
 def load() -> Settings:
@@ -85,6 +87,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
         "queues",
         "nodes",
         "containers",
+        "log",
     }
     unknown = sorted(set(raw) - known)
     if unknown:
@@ -109,6 +112,7 @@ def _settings(raw: dict[str, Any]) -> Settings:
     found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
     found.nodes = _nodes(raw.get("nodes", {}))
     found.engine = _engine(raw.get("containers", {}))
+    found.log_level = _log_level(raw.get("log", {}))
     return found
 
 
@@ -159,6 +163,13 @@ def _engine(raw: Any) -> str:
     if not isinstance(value, str):
         raise BadValue(f"config.toml: [containers] takes engine = 'docker'; {EXAMPLE}.")
     return value
+
+
+def _log_level(raw: Any) -> str:
+    value = raw.get("level", "info") if isinstance(raw, dict) and set(raw) <= {"level"} else None
+    if value not in LEVELS:
+        raise BadValue(f"config.toml: [log] takes level = one of {', '.join(LEVELS)}; {EXAMPLE}.")
+    return str(value)
 
 
 def _read_store(found: Settings, raw: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import pwd
-import sys
 from collections.abc import Callable, Iterable
 
 from stoker import __version__, places
@@ -26,7 +26,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy.rules import AUTO
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.daemon import leftovers, nodes
+from stoker.daemon import daemon_log, leftovers, nodes
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.fleet import Fleet
@@ -42,6 +42,8 @@ from stoker.executors.local import LocalExecutor
 from stoker.probes import host
 from stoker.store import choose
 from stoker.store.port import Store, StoreError, StoreFenced
+
+logger = logging.getLogger(__name__)
 
 
 def install_id(state: str) -> str:
@@ -64,7 +66,10 @@ def build(
     db: str | None = None,
 ) -> Loop:
     """Assemble a loop that has the state, knows the machine and has adopted what runs."""
+    # Warnings of a daemon in the foreground are shown; `feed` has a progress line to keep whole.
+    daemon_log.configure(places.daemon_log(), logging.WARNING if feeder else logging.NOTSET)
     config = configuration.load()
+    daemon_log.set_level(config.log_level)
     declaration = Declaration(f"{kept.state}/declared.json")
     said = gpus is not None or resources is not None
     if not said:
@@ -122,7 +127,12 @@ def build(
     unheeded = _take_over(loop, term, facts, config, run)
     desk.alerts = [*left, *store.warnings(), *unheeded]
     for warning in desk.alerts:
-        print(f"stoker: {warning}", file=sys.stderr, flush=True)
+        logger.warning("%s", warning)
+    state = loop.engine.state
+    logger.info(
+        "started: stoker %s, pid %d, term %d, store %s, jobs recovered: %d, pending: %d",
+        __version__, os.getpid(), term, place, len(state.running), len(state.line),
+    )  # fmt: skip
     return loop
 
 

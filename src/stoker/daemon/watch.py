@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from stoker.daemon.whose import Owners
 from stoker.executors.holds import Holds
 from stoker.probes.process import ProbeProcess
 from stoker.probes.readings import Reading
+
+logger = logging.getLogger(__name__)
 
 INTERVAL = 2.0
 FRESH = 4.0
@@ -97,7 +100,7 @@ class GpuWatch:
             if now - since > HUNG:
                 self._forget_descriptor()
                 self.process.abandon()
-                self.note = f"the GPU driver has not answered for {HUNG:.0f} s"
+                self._set_note(f"the GPU driver has not answered for {HUNG:.0f} s")
                 self.when = now  # go by the last verdicts rather than stop for ever
             return 1.0
         if self.at_once or now - self.when >= INTERVAL:
@@ -110,7 +113,7 @@ class GpuWatch:
         try:
             self.process.ask()
         except OSError as error:
-            self.note = f"the GPU probe cannot be started: {error.strerror}"
+            self._set_note(f"the GPU probe cannot be started: {error.strerror}")
             self.when = time.monotonic()
             return
         self.process.reap()
@@ -119,6 +122,11 @@ class GpuWatch:
             self._forget_descriptor()
             self.registered = current
             self.register(current[0], self._answer)
+
+    def _set_note(self, note: str | None) -> None:
+        if note != self.note:
+            logger.warning("%s", note or "the GPU probe works again")
+        self.note = note
 
     def _forget_descriptor(self) -> None:
         if self.registered[0] >= 0:
@@ -139,7 +147,7 @@ class GpuWatch:
         if reading is None:
             return []
         self.when = time.monotonic()
-        self.note = reading.error
+        self._set_note(reading.error)
         whose = self.owners.whose(sessions_on(state, self.judge.node))
         return self.judge.facts(state, reading, whose)
 

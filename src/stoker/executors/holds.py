@@ -14,15 +14,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable
 from math import inf
 
 from stoker.core.foreign import UNAVAILABLE
 from stoker.executors.lockfiles import lock_shared
+
+logger = logging.getLogger(__name__)
 
 COMMON = "/tmp/stoker-gpus"  # noqa: S108 - sticky and checked before use
 MAX_FILES = 10_000
@@ -59,7 +61,7 @@ class Holds:
         self.uid = os.getuid() if uid is None else uid
         self.problems: dict[str, str] = {}
         """What is wrong with the locks at the moment, each reported when it came up."""
-        self._report = report or _print_problem
+        self._report = report or _log_problem
         self._held: dict[tuple[int, int], dict[str, int]] = {}
         """Descriptors by path, by attempt."""
         self._pauses: dict[str, tuple[float, float, str]] = {}
@@ -284,5 +286,5 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _print_problem(sentence: str) -> None:
-    print(f"stoker: {sentence}", file=sys.stderr, flush=True)
+def _log_problem(sentence: str) -> None:
+    logger.warning("%s", sentence)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import marshal
 import os
 import select
@@ -76,21 +77,29 @@ def spawn_keeper(exits_dir: str) -> tuple[int, Wire]:
     status = 1
     try:
         ours.close()
-        _detach(theirs.fileno())
+        # Last words, also of a crash in native code, go to the daemon's log.
+        _detach(theirs.fileno(), os.path.join(os.path.dirname(exits_dir), "daemon.log"))
         Keeper(Wire(theirs), exits_dir).run()
         status = 0
+    except Exception:  # noqa: BLE001 - written down; the daemon starts another
+        import traceback
+
+        traceback.print_exc(file=sys.__stderr__)
     finally:
         os._exit(status)
 
 
-def _detach(keep: int) -> None:
+def _detach(keep: int, log: str) -> None:
     """Share nothing with whoever started us: not its terminal, files, locks or signals."""
     os.setsid()
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     os.closerange(3, keep)
     os.closerange(keep + 1, 1 << 20)
+    faulthandler.enable(2)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:

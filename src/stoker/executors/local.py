@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import signal
 import time
@@ -33,6 +34,8 @@ from stoker.executors.holds import Holds
 from stoker.executors.keeper import BOOT, PASSING, spawn_keeper
 from stoker.executors.keepers import KEEPERS, Link
 from stoker.executors.port import Executor
+
+logger = logging.getLogger(__name__)
 
 RESCAN = 0.05
 """Seconds between looks at a tree that is being ended: its last breath makes no event."""
@@ -313,6 +316,7 @@ class LocalExecutor(Executor):
 
         They are our children now (see `become_subreaper`), so their codes are not lost.
         """
+        logger.warning("supervisor process %d died; a new one is started", link.pid)
         self.poller.unwatch(link.wire.sock.fileno())
         link.bury()
         self.keepers.remove(link)

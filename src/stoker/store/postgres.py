@@ -8,8 +8,8 @@ or never will be, and the numbers of its events tell which. See docs/decisions/0
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -33,6 +33,8 @@ from stoker.store.choose import Choice
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
 from stoker.store.statements import ENDED, conditions, statements, storable
+
+logger = logging.getLogger(__name__)
 
 FOUND_AGAIN = frozenset(
     {
@@ -156,13 +158,14 @@ class PostgresStore:
         A server that crashed may have lost what it had not forced, in the order it was
         written; everything from there on is still here and is written again.
         """
-        print(f"stoker: the connection to {self.path} broke", file=sys.stderr, flush=True)
+        logger.warning("the connection to %s broke", self.path)
         deadline = time.monotonic() + self.patience
         while True:
             self._db.close()
             try:
                 self._db = server.connect(self.choice, self._name)
                 self._catch_up()
+                logger.info("connected to %s again", self.path)
                 return
             except (Lost, Unreachable, StoreFull) as error:
                 if time.monotonic() > deadline:

@@ -1,0 +1,81 @@
+"""Shows the daemon's log: the last lines, across a rotation, and further ones as they come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from stoker import places, wire
+from stoker.cli import output
+from stoker.client.errors import StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+LINES = 50
+PAUSE_SECONDS = 0.2
+"""A file does not report that it grew, so a follower looks."""
+
+
+def show(lines: int | None, *, follow: bool) -> int:
+    """Print the last lines (all of them for `lines` 0); with `follow`, go on until ^C."""
+    path = places.daemon_log()
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - replaced when the log is rotated
+    except FileNotFoundError:
+        raise StokerError(
+            f"There is no log yet: no daemon has run here ({path}).", wire.EXIT_NOT_FOUND
+        ) from None
+    text = _whole_lines(file) if follow else file.read()
+    last = _last(path, text, LINES if lines is None else lines)
+    if output.wants_json:
+        output.emit({"log": path, "lines": [output.clean(line) for line in last]})
+        return 0
+    _print(last)
+    while follow:
+        sys.stdout.flush()
+        time.sleep(PAUSE_SECONDS)
+        replaced = _was_replaced(path, file)  # asked first: its last lines come before the new file
+        _print(_decoded(_whole_lines(file)))
+        if replaced:
+            file.close()
+            file = open(path, "rb")  # noqa: SIM115
+    return 0
+
+
+def _last(path: str, text: bytes, count: int) -> list[str]:
+    """Return the last lines; just after a rotation most of them are in the file before."""
+    lines = _decoded(text)
+    if count and len(lines) < count:
+        try:
+            with open(f"{path}.1", "rb") as earlier:
+                lines = _decoded(earlier.read()) + lines
+        except FileNotFoundError:
+            pass
+    return lines[-count:]
+
+
+def _whole_lines(file: BinaryIO) -> bytes:
+    """Return what was added since the last read, without a line that is being written."""
+    text = file.read()
+    unfinished = len(text) - text.rfind(b"\n") - 1
+    file.seek(-unfinished, os.SEEK_CUR)
+    return text[: len(text) - unfinished]
+
+
+def _was_replaced(path: str, file: BinaryIO) -> bool:
+    try:
+        return not os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False  # between the two steps of a rotation
+
+
+def _decoded(text: bytes) -> list[str]:
+    return text.decode("utf-8", "replace").removesuffix("\n").split("\n") if text else []
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        print(output.clean(line))
