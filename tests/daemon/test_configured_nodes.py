@@ -1,5 +1,7 @@
 """Machines in the configuration file: read, checked, and compared with those there are."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,15 +12,18 @@ from stoker.core.units import BadValue
 from stoker.daemon.nodes import from_settings
 from stoker.daemon.settings import ConfiguredNode, load
 
-ANT = ConfiguredNode("ant", "ssh://ant", None, shared=False)
+ANT = {"ant": ConfiguredNode("ssh://ant")}
+MOVED = {"ant": ConfiguredNode("ssh://new")}
 
 
-def read(home: Any, text: str) -> list[ConfiguredNode]:
+def read(home: Any, text: str) -> dict[str, ConfiguredNode]:
     (home / "config.toml").write_text(text)
     return load().nodes
 
 
-def start(story: Afar, *wanted: ConfiguredNode) -> tuple[list[str], list[str]]:
+def start(
+    story: Afar, wanted: Mapping[str, ConfiguredNode] = MappingProxyType({})
+) -> tuple[list[str], list[str]]:
     """What a daemon that starts with these makes of it: kinds of facts, and warnings."""
     events, warnings = from_settings(story.state, wanted, "box", story.now)
     for event in events:
@@ -28,23 +33,23 @@ def start(story: Afar, *wanted: ConfiguredNode) -> tuple[list[str], list[str]]:
 
 def test_a_table_per_machine(home: Any) -> None:
     text = '[nodes.gpu1]\naddress = "ssh://me@h:22"\nkey = "~/.ssh/id"\nshared = true\n'
-    assert read(home, f'{text}[nodes."b.c"]\naddress = "c"\n') == [
-        ConfiguredNode("gpu1", "ssh://me@h:22", "~/.ssh/id", shared=True),
-        ConfiguredNode("b.c", "c", None, shared=False),
-    ]
+    assert read(home, f'{text}[nodes."b.c"]\naddress = "c"\n') == {
+        "gpu1": ConfiguredNode("ssh://me@h:22", "~/.ssh/id", shared=True),
+        "b.c": ConfiguredNode("c"),
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nodes = 3", "must be a table"),
-        ("[nodes]\ngpu1 = 'ssh://me@h'", "must be a table"),
-        ("[nodes.gpu1]", "nodes.gpu1 needs address"),
-        ("[nodes.gpu1]\naddress = 3", "nodes.gpu1 needs address"),
-        ("[nodes.gpu1]\naddres = 'h'", "nodes.gpu1.addres is not known"),
-        ("[nodes.gpu1]\naddress = 'a b'", "nodes.gpu1: 'a b' is not a machine's address"),
-        ("[nodes.gpu1]\naddress = 'h'\nkey = 'id'", "nodes.gpu1.key must be the path"),
-        ("[nodes.gpu1]\naddress = 'h'\nshared = 1", "nodes.gpu1.shared must be true or false"),
+        ("nodes = 3", "nodes: expected a table [nodes], got 3"),
+        ("[nodes]\ngpu1 = 'ssh://me@h'", "nodes.gpu1: expected a table"),
+        ("[nodes.gpu1]\naddress = 3", "nodes.gpu1.address: expected an address"),
+        ("[nodes.gpu1]\naddres = 'h'", "'nodes.gpu1.addres' is not known; did you mean address?"),
+        ("[nodes.gpu1]\naddress = 'a b'", 'nodes.gpu1.address: expected an address such as "ssh:'),
+        ("[nodes.gpu1]\naddress = 'h:99999'", 'such as "ssh://me@host:22", got "h:99999"'),
+        ("[nodes.gpu1]\naddress = 'h'\nkey = 'id'", "nodes.gpu1.key: expected the path of a key"),
+        ("[nodes.gpu1]\naddress = 'h'\nshared = 1", "nodes.gpu1.shared: expected true or false"),
         ("[nodes.'x y']\naddress = 'h'", "is no name for a machine"),
     ],
 )
@@ -59,7 +64,7 @@ def test_a_machine_comes_changes_and_goes_with_the_file() -> None:
     assert start(story, ANT) == (["NodeAdded"], [])
     assert story.state.rest.remotes["ant"].configured
     assert start(story, ANT) == ([], [])
-    assert start(story, ConfiguredNode("ant", "ssh://new", None, shared=False))[0] == ["NodeAdded"]
+    assert start(story, MOVED)[0] == ["NodeAdded"]
     assert story.state.rest.remotes["ant"].address == "ssh://new"
     assert start(story) == (["NodeRemoved"], [])
     assert story.state.rest.remotes == {}
@@ -74,7 +79,7 @@ def test_one_that_was_added_by_hand_stays_until_the_file_takes_it_over() -> None
 
 
 def test_this_machine_may_stand_in_a_file_that_all_share() -> None:
-    assert start(Afar(), ConfiguredNode("box", "ssh://box", None, shared=True)) == ([], [])
+    assert start(Afar(), {"box": ConfiguredNode("ssh://box", shared=True)}) == ([], [])
 
 
 def test_nothing_is_taken_away_from_a_job_that_runs() -> None:
@@ -86,7 +91,7 @@ def test_nothing_is_taken_away_from_a_job_that_runs() -> None:
     story.run(job)
     kinds, (warning,) = start(story)
     assert (kinds, f"Job {job} still runs on ant" in warning) == ([], True)
-    kinds, (warning,) = start(story, ConfiguredNode("ant", "ssh://new", None, shared=False))
+    kinds, (warning,) = start(story, MOVED)
     assert (kinds, "at ssh://new" in warning) == ([], True)
     story.exited(job)
     assert start(story) == (["NodeRemoved"], [])

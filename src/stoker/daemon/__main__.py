@@ -71,7 +71,7 @@ def _run(options: dict[str, str], ready: int) -> int:
 
     if options.get("idle-exit"):
         loop.exit_when_idle = float(options["idle-exit"])
-    listen = [options["listen"]] if options.get("listen") else loop.settings.listen
+    listen = [options["listen"]] if options.get("listen") else loop.settings.api.listen
     try:
         server = Server(loop, "daemon", listen)
     except BaseException:

@@ -357,7 +357,7 @@ class Api:
             config = settings.load()
             machine.offer(Reading(), body.gpus, body.resources)
             if body.db is not None:
-                await asyncio.to_thread(_check_store, body.db, config.store)
+                await asyncio.to_thread(_check_store, body.db, config.store.url)
             if body.listen is not None:
                 addresses.split(body.listen)
         running = await self.ask(lambda state, now: answered(sorted(state.running)))

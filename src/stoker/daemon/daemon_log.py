@@ -19,7 +19,6 @@ BACKUPS = 3
 """Earlier files that are kept: daemon.log.1 is the newest of them."""
 REPEAT_SECONDS = 60.0
 """A message that repeats the one before it is written at most once in this time."""
-LEVELS = ("debug", "info", "warning", "error")
 
 logger = logging.getLogger(__name__)
 

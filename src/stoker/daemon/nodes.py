@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from stoker.core import events as e
@@ -103,13 +103,13 @@ def _jobs(running: list[Job]) -> str:
 
 
 def from_settings(
-    state: State, wanted: Iterable[ConfiguredNode], here: str, at: float
+    state: State, wanted: Mapping[str, ConfiguredNode], here: str, at: float
 ) -> tuple[list[e.Event], list[str]]:
     """What the configuration says now, compared with what it said before; and warnings."""
     events: list[e.Event] = []
     warnings: list[str] = []
     # A home directory on several machines has one configuration, which names this one too.
-    named = {each.name: each for each in wanted if each.name != here}
+    named = {name: node for name, node in wanted.items() if name != here}
     for name, each in named.items():
         fact = e.NodeAdded(
             at=at, name=name, address=each.address, key=each.key, shared=each.shared,
@@ -178,7 +178,7 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
 def _in_file(name: str) -> bool:
     """Whether the configuration, as it is now, names this machine."""
     try:
-        return any(each.name == name for each in settings.load().nodes)
+        return name in settings.load().nodes
     except BadValue:
         return False  # whoever starts the next daemon will hear of it
 

@@ -1,61 +1,160 @@
-"""The configuration file, read once and checked."""
+"""The configuration file: its tables and keys as types, and reading it into them."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict, fields
 
 from stoker import places
 from stoker.core.foreign import Thresholds
-from stoker.core.units import BadValue, parse_amount, parse_duration
-from stoker.daemon.daemon_log import LEVELS
+from stoker.core.units import LONGEST, BadValue, parse_amount, parse_duration
+from stoker.daemon.addresses import split
+from stoker.executors.ssh.address import parse_address
 
-EXAMPLE = "see Configuration in the documentation"
+DOCUMENTATION = "see Configuration in the documentation"
 LONGEST_NAME = 64
 
 
-class QueueLimits(Struct, frozen=True):
-    """A named queue of the configuration file."""
+def _as_gpus(value: Any) -> str:
+    ids = value if isinstance(value, list) else [value]
+    return ",".join(map(str, convert(ids, list[int | str])))
 
-    name: str
-    max_running: int | None
-    max_gpus: int | None
-    priority: int
-    strict: bool
-    devices: tuple[str, ...]
+
+def _as_resources(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(convert(value, dict[str, Any]))
+
+
+def _as_seconds(value: Any) -> float:
+    return float(value if type(value) is int else parse_duration(value))
+
+
+def _as_thousandths(value: Any) -> int:
+    return parse_amount(str(convert(value, int | float | str)))
+
+
+def _as_devices(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, convert(value, list[int | str])))
+
+
+def _as_addresses(value: Any) -> list[str]:
+    addresses = [value] if isinstance(value, str) else convert(value, list[str])
+    for address in addresses:
+        split(address)
+    return addresses
+
+
+def _as_node_address(value: Any) -> str:
+    parse_address(convert(value, str))
+    return str(value)
+
+
+def _meta(expected: str, parse: Callable[[Any], Any] | None = None, **bounds: Any) -> Meta:
+    """Describe a key: what an error says was expected, and how to read it."""
+    return Meta(description=expected, extra={"parse": parse}, **bounds)
+
+
+Flag = Annotated[bool, _meta("true or false")]
+Text = Annotated[str, _meta("text in quotes")]
+Command = Annotated[str, _meta("a command in quotes")]
+Priority = Annotated[int, _meta("a whole number", ge=-1_000_000_000, le=1_000_000_000)]
+Count = Annotated[int, _meta("a whole number, 0 or more", ge=0, le=1_000_000_000)]
+Number = Annotated[float, _meta("a number, 0 or more", ge=0)]
+Seconds = Annotated[float, _meta('a duration such as "10s"', _as_seconds, ge=0, le=LONGEST)]
+Gpus = Annotated[str, _meta('GPU ids such as [0, 1] or "0,1", "all" or "none"', _as_gpus)]
+Resources = Annotated[str, _meta("a table such as { licence = [2] }", _as_resources)]
+Thousandths = Annotated[int, _meta("a number such as 2 or 0.5", _as_thousandths)]
+Devices = Annotated[tuple[str, ...], _meta('a list of GPU ids such as ["0", "1"]', _as_devices)]
+Addresses = Annotated[
+    list[str], _meta('an address such as "127.0.0.1:25647", or a list of them', _as_addresses)
+]
+NodeAddress = Annotated[str, _meta('an address such as "ssh://me@host:22"', _as_node_address)]
+KeyPath = Annotated[str, _meta("the path of a key, from / or ~ on, in quotes", pattern="^[/~]")]
+Level = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    _meta('"debug", "info", "warning" or "error"'),
+]
+
+
+class ForeignSettings(Struct, frozen=True):
+    """[foreign]: when a GPU counts as used by others."""
+
+    load: Number = Thresholds().load
+    memory: Number = Thresholds().memory
+    leave_seconds: Number = Thresholds().leave_seconds
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Return them as the rules of the GPU watch."""
+        return Thresholds(**asdict(self))
+
+
+class ApiSettings(Struct, frozen=True):
+    """[api]: where else than on the socket the API is served."""
+
+    listen: Addresses = []
+
+
+class StoreSettings(Struct, frozen=True):
+    """[store]: where jobs are kept."""
+
+    url: Text | None = None
+    patience: Seconds = 30.0
+    """How long a database server may be away before the daemon ends."""
+
+
+class ContainerSettings(Struct, frozen=True):
+    """[containers]."""
+
+    engine: Text = ""
+    """The program that runs containers; empty: the first that is installed."""
+
+
+class LogSettings(Struct, frozen=True):
+    """[log]: the daemon's log."""
+
+    level: Level = "info"
+
+
+class QueueLimits(Struct, frozen=True):
+    """[queues.NAME]."""
+
+    max_running: Count | None = None
+    max_gpus: Thousandths | None = None
+    priority: Priority = 0
+    strict: Flag = False
+    devices: Devices = ()
 
 
 class ConfiguredNode(Struct, frozen=True):
-    """A machine over SSH of the configuration file."""
+    """[nodes.NAME]: a machine over SSH."""
 
-    name: str
-    address: str
-    key: str | None
-    shared: bool
+    address: NodeAddress
+    key: KeyPath | None = None
+    shared: Flag = False
 
 
-class Settings(Struct):
+class Settings(Struct, frozen=True):
     """What can be set. Flags win over these."""
 
-    gpus: str | None = None
-    resources: str | None = None
-    grace: float = 10.0
-    on_end: str | None = None
-    on_empty: str | None = None
-    secrets_days: int = 14
-    thresholds: Thresholds = Thresholds()
-    listen: list[str] = []
-    store: str | None = None
-    patience: float = 30.0
-    """How long a database server may be away before the daemon ends."""
-    queues: list[QueueLimits] = []
-    nodes: list[ConfiguredNode] = []
-    engine: str = ""
-    """What runs containers; empty: whichever is there."""
-    log_level: str = "info"
+    gpus: Gpus | None = None
+    resources: Resources | None = None
+    grace: Seconds = 10.0
+    on_end: Command | None = None
+    on_empty: Command | None = None
+    secrets_days: Count = 14
+    foreign: ForeignSettings = ForeignSettings()
+    api: ApiSettings = ApiSettings()
+    store: StoreSettings = StoreSettings()
+    containers: ContainerSettings = ContainerSettings()
+    log: LogSettings = LogSettings()
+    queues: dict[str, QueueLimits] = {}
+    nodes: dict[str, ConfiguredNode] = {}
 
 
 def load() -> Settings:
@@ -68,171 +167,79 @@ def load() -> Settings:
             try:
                 with open(path, "rb") as file:
                     merged.update(tomllib.load(file))
-            except (OSError, tomllib.TOMLDecodeError) as error:
-                raise BadValue(f"{path} cannot be read: {error}; {EXAMPLE}.") from None
-    return _settings(merged)
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise BadValue(f"{path} cannot be read: {error}; {DOCUMENTATION}.") from None
+    settings: Settings = _decode(Settings, merged, "")
+    for name in settings.nodes:
+        try:
+            check_name(name)
+        except BadValue as error:
+            raise BadValue(f"config.toml: nodes: {error}") from None
+    return settings
 
 
-def _settings(raw: dict[str, Any]) -> Settings:
-    known = {
-        "gpus",
-        "resources",
-        "grace",
-        "on_end",
-        "on_empty",
-        "secrets_days",
-        "foreign",
-        "api",
-        "store",
-        "queues",
-        "nodes",
-        "containers",
-        "log",
-    }
-    unknown = sorted(set(raw) - known)
-    if unknown:
-        raise BadValue(f"config.toml: '{unknown[0]}' is not known; {EXAMPLE}.")
-    found = Settings()
-    gpus = raw.get("gpus")
-    if gpus is not None:
-        found.gpus = ",".join(map(str, gpus)) if isinstance(gpus, list) else str(gpus)
-    if "resources" in raw:
-        import json
-
-        value = raw["resources"]
-        found.resources = value if isinstance(value, str) else json.dumps(value)
-    if "grace" in raw:
-        found.grace = float(_seconds(raw["grace"], "grace"))
-    found.on_end, found.on_empty = _text(raw, "on_end"), _text(raw, "on_empty")
-    if "secrets_days" in raw:
-        found.secrets_days = _whole(raw["secrets_days"], "secrets_days")
-    found.thresholds = _thresholds(raw.get("foreign", {}))
-    found.listen = _listen(raw.get("api", {}))
-    _read_store(found, raw.get("store", {}))
-    found.queues = [_queue(name, limits) for name, limits in raw.get("queues", {}).items()]
-    found.nodes = _nodes(raw.get("nodes", {}))
-    found.engine = _engine(raw.get("containers", {}))
-    found.log_level = _log_level(raw.get("log", {}))
-    return found
+def _decode(kind: Any, value: Any, path: str) -> Any:
+    """Read a value of the file as a type; an error names the key by its whole path."""
+    if get_origin(kind) is dict:
+        tables = _table(value, path)
+        return {name: _decode(get_args(kind)[1], tables[name], f"{path}.{name}") for name in tables}
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _decode_struct(kind, _table(value, path), path)
+    meta = _meta_of(kind)
+    parse = (meta.extra or {}).get("parse")
+    try:
+        return convert(parse(value) if parse else value, kind)
+    except (ValidationError, ValueError, TypeError, AttributeError, OverflowError):
+        raise _bad(path, f"expected {meta.description}, got {_shown(value)}") from None
 
 
-def _seconds(value: Any, what: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return parse_duration(str(value), f"config.toml: {what}")
+def _decode_struct(kind: type[Struct], table: dict[str, Any], path: str) -> Struct:
+    known = {field.name: field for field in fields(kind)}
+    dot = f"{path}." if path else ""
+    for name in table:
+        if name not in known:
+            raise _unknown(f"{dot}{name}", name, list(known))
+    for field in known.values():
+        if field.required and field.name not in table:
+            raise _bad(f"{dot}{field.name}", f"missing; {_meta_of(field.type).description}")
+    return kind(**{name: _decode(known[name].type, table[name], dot + name) for name in table})
 
 
-def _whole(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise BadValue(f"config.toml: {what} must be a whole number, not {value!r}.")
+def _table(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _bad(path, f"expected a table [{path}], got {_shown(value)}")
     return value
 
 
-def _text(raw: dict[str, Any], key: str) -> str | None:
-    value = raw.get(key)
-    if value is not None and not isinstance(value, str):
-        raise BadValue(f"config.toml: {key} must be a command in quotes.")
-    return value or None
+def _meta_of(kind: Any) -> Meta:
+    """Return what describes a type; `X | None` is described by X."""
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    return next(meta for each in kinds for meta in get_args(each)[1:] if isinstance(meta, Meta))
 
 
-def _thresholds(raw: Any) -> Thresholds:
-    if not isinstance(raw, dict) or set(raw) - {"load", "memory", "leave_seconds"}:
-        raise BadValue(f"config.toml: [foreign] takes load, memory and leave_seconds; {EXAMPLE}.")
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-            raise BadValue(f"config.toml: foreign.{key} must be a number, not {value!r}.")
-        values[key] = float(value)
-    return Thresholds(**values)
+def _bad(path: str, why: str) -> BadValue:
+    return BadValue(f"config.toml: {path}: {why}.")
 
 
-def _listen(raw: Any) -> list[str]:
-    value = raw.get("listen", []) if isinstance(raw, dict) and set(raw) <= {"listen"} else None
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise BadValue(f"config.toml: [api] takes listen = 'ADDRESS:PORT'; {EXAMPLE}.")
-    for address in found:
-        from stoker.daemon.addresses import split
+def _unknown(path: str, name: str, known: list[str]) -> BadValue:
+    from difflib import get_close_matches
 
-        split(address)
-    return found
+    near = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; {DOCUMENTATION}."
+    return BadValue(f"config.toml: '{path}' is not known{hint}")
 
 
-def _engine(raw: Any) -> str:
-    value = raw.get("engine", "") if isinstance(raw, dict) and set(raw) <= {"engine"} else None
-    if not isinstance(value, str):
-        raise BadValue(f"config.toml: [containers] takes engine = 'docker'; {EXAMPLE}.")
-    return value
-
-
-def _log_level(raw: Any) -> str:
-    value = raw.get("level", "info") if isinstance(raw, dict) and set(raw) <= {"level"} else None
-    if value not in LEVELS:
-        raise BadValue(f"config.toml: [log] takes level = one of {', '.join(LEVELS)}; {EXAMPLE}.")
-    return str(value)
-
-
-def _read_store(found: Settings, raw: Any) -> None:
-    if not isinstance(raw, dict) or set(raw) - {"url", "patience"}:
-        raise BadValue(f"config.toml: [store] takes url and patience; {EXAMPLE}.")
-    url = raw.get("url")
-    if url is not None and not isinstance(url, str):
-        raise BadValue("config.toml: store.url must be text in quotes.")
-    found.store = url or None
-    if "patience" in raw:
-        found.patience = float(_seconds(raw["patience"], "store.patience"))
-
-
-def _queue(name: str, raw: Any) -> QueueLimits:
-    if not isinstance(raw, dict):
-        raise BadValue(f"config.toml: [queues.{name}] must be a table; {EXAMPLE}.")
-    unknown = sorted(set(raw) - {"max_running", "max_gpus", "priority", "strict", "devices"})
-    if unknown:
-        raise BadValue(f"config.toml: queues.{name}.{unknown[0]} is not known; {EXAMPLE}.")
-    running = raw.get("max_running")
-    gpus = raw.get("max_gpus")
-    return QueueLimits(
-        name=name,
-        max_running=_whole(running, f"queues.{name}.max_running") if running is not None else None,
-        max_gpus=parse_amount(str(gpus), f"queues.{name}.max_gpus") if gpus is not None else None,
-        priority=int(raw.get("priority", 0)),
-        strict=bool(raw.get("strict", False)),
-        devices=tuple(map(str, raw.get("devices", ()))),
-    )
+def _shown(value: Any) -> str:
+    """Return a value nearly as it stands in the file, cut when it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def check_name(name: str) -> str:
-    """A machine's name: it stands in paths, in lists and before a slash."""
+    """Return a node's name if it can stand in paths, in lists and before a slash."""
     if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
         raise BadValue(
             f"'{name[:80]}' is no name for a machine; use up to {LONGEST_NAME} letters, digits"
             " and _ . - that begin with a letter or a digit."
         )
     return name
-
-
-def _nodes(raw: Any) -> list[ConfiguredNode]:
-    if not isinstance(raw, dict) or not all(isinstance(each, dict) for each in raw.values()):
-        raise BadValue(f"config.toml: [nodes.NAME] must be a table for each machine; {EXAMPLE}.")
-    return [_node(name, each) for name, each in raw.items()]
-
-
-def _node(name: str, raw: dict[str, Any]) -> ConfiguredNode:
-    from stoker.executors.ssh.address import parse_address
-
-    where = f"config.toml: nodes.{name}"
-    unknown = sorted(set(raw) - {"address", "key", "shared"})
-    if unknown:
-        raise BadValue(f"{where}.{unknown[0]} is not known; {EXAMPLE}.")
-    address, key, shared = raw.get("address"), raw.get("key"), raw.get("shared", False)
-    if not isinstance(address, str):
-        raise BadValue(f'{where} needs address = "ssh://me@host:22".')
-    if key is not None and not (isinstance(key, str) and key.startswith(("/", "~"))):
-        raise BadValue(f"{where}.key must be the path of a key, from / or ~ on, in quotes.")
-    if not isinstance(shared, bool):
-        raise BadValue(f"{where}.shared must be true or false.")
-    try:
-        parse_address(address, key)
-        return ConfiguredNode(check_name(name), address, key, shared)
-    except BadValue as error:
-        raise BadValue(f"{where}: {error}") from None

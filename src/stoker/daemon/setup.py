@@ -9,6 +9,8 @@ import os
 import pwd
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import asdict
+
 from stoker import __version__, places
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import (
@@ -69,7 +71,7 @@ def build(
     # Warnings of a daemon in the foreground are shown; `feed` has a progress line to keep whole.
     daemon_log.configure(places.daemon_log(), logging.WARNING if feeder else logging.NOTSET)
     config = configuration.load()
-    daemon_log.set_level(config.log_level)
+    daemon_log.set_level(config.log.level)
     declaration = Declaration(f"{kept.state}/declared.json")
     said = gpus is not None or resources is not None
     if not said:
@@ -96,14 +98,14 @@ def build(
         _as_shortage(store.blob),
         grace=config.grace,
         cgroups=Cgroups.find(),
-        engine=config.engine,
+        engine=config.containers.engine,
     )
     user = _user()
     watch = GpuWatch(
         facts.name,
         reading,
         install,
-        config.thresholds,
+        config.foreign.thresholds,
         executor.holds,
         poller.watch,
         poller.unwatch,
@@ -155,10 +157,10 @@ def _open_store(
 ) -> tuple[Store, str, list[str]]:
     """The store that was asked for, now or before, what it is called, and what it is not."""
     memory = choose.Memory(f"{state}/store.json")
-    choice = choose.choose(db, config.store, memory.said, os.environ)
+    choice = choose.choose(db, config.store.url or None, memory.said, os.environ)
     journal = places.journal_path()
     shared = choice.url is None and on_shared_file_system(state)
-    store = choose.open_store(choice, journal, shared, config.patience)
+    store = choose.open_store(choice, journal, shared, config.store.patience)
     left = choose.left_behind(choice, memory.last, journal)
     if shared:
         store.warnings().append(f"{state} is on a network file system: commits are slower")
@@ -202,11 +204,8 @@ def _take_over(
         NodeJoined(at=at, facts=facts),
         *_for_a_new_home(loop, at),
         *(
-            QueueDefined(
-                at=at, name=q.name, max_running=q.max_running, max_gpus=q.max_gpus,
-                priority=q.priority, strict=q.strict, devices=q.devices,
-            )
-            for q in config.queues
+            QueueDefined(at=at, name=name, **asdict(limits))
+            for name, limits in config.queues.items()
         ),
         *machines,
         *(NodeRemoved(at=at, name=name) for name in _names_of_old(state, facts.name)),
