@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 THOUSAND = 1000
 """One whole device, core or unit, in the thousandths that all amounts are counted in."""
@@ -113,35 +117,115 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
-def parse_moment(text: str, now: float, what: str = "begin") -> float:
-    """Read `now+1hour`, `16:00`, `2026-12-24T18:00` or `90m` (from now) as a Unix time."""
-    from datetime import datetime, timedelta
+_TIMES = {
+    "midnight": (0, 0, 0), "noon": (12, 0, 0), "elevenses": (11, 0, 0), "fika": (15, 0, 0),
+    "teatime": (16, 0, 0),
+}  # fmt: skip
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.ASCII)
 
-    text = text.strip()
-    if text.lower().startswith("now"):
-        rest = text[3:].strip()
-        if not rest:
-            return now
-        if rest.startswith("+"):
-            ahead = rest[1:].strip()  # Slurm: a bare number after now+ is seconds
-            return now + parse_duration(f"{ahead}s" if ahead.isdecimal() else ahead, what)
-    here = datetime.fromtimestamp(now).astimezone()
-    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
-        clock = [int(part) for part in text.split(":")]
-        if clock[0] > 23 or any(part > 59 for part in clock[1:]):
-            raise BadValue(f"{what} '{text}' is not a time of day; write HH:MM.")
-        today = here.replace(hour=clock[0], minute=clock[1], second=(*clock, 0)[2], microsecond=0)
-        coming = today if today > here else today + timedelta(days=1)
-        # Without its offset, so that the night in which clocks change gives the right hour.
-        return coming.replace(tzinfo=None).astimezone().timestamp()
+
+def parse_moment(text: str, now: float, what: str = "begin") -> float:
+    """Read a time to come as sbatch does, or a duration from now, as a Unix time.
+
+    `16:00`, `4pm`, `noon`, `tomorrow`, `friday 18:00`, `now+2hours`, `2026-12-24T18:00`, `12/24`.
+    """
+    from datetime import datetime
+
+    word = " ".join(text.lower().split())
+    if word == "now":
+        return now
+    if word.startswith("now") and word[3:].strip().startswith("+"):
+        ahead = word[3:].strip()[1:].strip()  # Slurm: a bare number after now+ is seconds
+        return now + parse_duration(f"{ahead}s" if ahead.isdecimal() else ahead, what)
+    found = _day_and_time(word, datetime.fromtimestamp(now).astimezone().replace(tzinfo=None))
+    if found is not None:
+        return found
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text.strip())
         return (moment if moment.tzinfo else moment.astimezone()).timestamp()
-    except (ValueError, OverflowError):  # no date, or one that no clock of this machine has
+    except (ValueError, OverflowError):  # not a date, or one outside this machine's calendar
         pass
     try:
-        return now + parse_duration(text.removeprefix("+"), what)
+        if re.fullmatch(r"\d{1,2}(:\d{2}){1,2}", word):
+            raise BadValue("not a time of day, though it looks like one")
+        return now + parse_duration(word.removeprefix("+"), what)
     except BadValue:
-        raise BadValue(
-            f"{what} '{text}' is not a moment; write 16:00, now+1hour, 90m or 2026-12-24T18:00."
-        ) from None
+        raise BadValue(_invalid_time(text, word, what)) from None
+
+
+def _day_and_time(word: str, here: datetime) -> float | None:
+    """The next moment of a day, a time of day, or both in any order; None for other texts."""
+    from datetime import timedelta
+
+    day: datetime | None = None
+    clock: tuple[int, int, int] | None = None
+    weekly = False
+    midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
+    for part in re.sub(r"(\d) (am|pm)\b", r"\1\2", word).split():
+        if clock is None and (clock := _time_of_day(part)) is not None:
+            continue
+        if day is not None:
+            return None
+        if part in ("today", "tomorrow"):
+            day = midnight + timedelta(days=part == "tomorrow")
+        elif len(part) > 2 and (at := [each.startswith(part) for each in _WEEKDAYS]).count(True):
+            day, weekly = midnight + timedelta(days=(at.index(True) - here.weekday()) % 7), True
+        else:
+            day = _date(part, midnight)
+            if day is None:
+                return None
+    if day is None and clock is None:
+        return None
+    hour, minute, second = clock or (0, 0, 0)
+    moment = (day or midnight).replace(hour=hour, minute=minute, second=second)
+    if moment <= here and (day is None or weekly):
+        moment += timedelta(days=7 if weekly else 1)
+    try:  # without an offset, so that the night in which clocks change gives the right hour
+        return moment.astimezone().timestamp()
+    except (ValueError, OverflowError):  # outside this machine's calendar
+        return None
+
+
+def _time_of_day(word: str) -> tuple[int, int, int] | None:
+    if word in _TIMES:
+        return _TIMES[word]
+    match = _CLOCK.fullmatch(word)
+    if match is None or (match[2] is None and match[4] is None):
+        return None  # a bare number is a duration
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+    if minute > 59 or second > 59 or hour > (12 if match[4] else 23) or (match[4] and not hour):
+        return None
+    if match[4]:
+        hour = hour % 12 + 12 * (match[4] == "pm")
+    return hour, minute, second
+
+
+def _date(word: str, midnight: datetime) -> datetime | None:
+    """Read `2026-12-24`, `12/24`, `12/24/26` or `12.24.26`, as sbatch does."""
+    iso = re.fullmatch(r"(\d{4})-(\d{2})-(\d{2})", word, re.ASCII)
+    slurm = re.fullmatch(r"(\d{1,2})[/.](\d{1,2})(?:[/.](\d{2}))?", word, re.ASCII)
+    try:
+        if iso is not None:
+            return midnight.replace(year=int(iso[1]), month=int(iso[2]), day=int(iso[3]))
+        if slurm is not None:
+            year = 2000 + int(slurm[3]) if slurm[3] else midnight.year
+            found = midnight.replace(year=year, month=int(slurm[1]), day=int(slurm[2]))
+            if slurm[3] is None and found < midnight:
+                found = found.replace(year=year + 1)
+            return found
+    except ValueError:  # there is no such day
+        pass
+    return None
+
+
+def _invalid_time(text: str, word: str, what: str) -> str:
+    from difflib import get_close_matches
+
+    words = ("now", "today", "tomorrow", *_TIMES, *_WEEKDAYS)
+    near = get_close_matches(word.split(maxsplit=1)[0], words, 1) if word else []
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return (
+        f"{what} '{text}' is not a time.{meant}"
+        " Examples: 18:00, 'friday 18:00', 2026-11-20T09:00, now+2hours."
+    )
