@@ -92,7 +92,11 @@ def test_only_a_job_that_failed_can_be_tried_again(capsys: pytest.CaptureFixture
     assert progress.code == 1
     ended(progress, ("TIMEOUT", True))
     progress.finish("/logs")
-    assert capsys.readouterr().err.endswith("again: stoker retry --failed\n")
+    assert capsys.readouterr().err.endswith("stoker retry 1\n")
+    progress.submitted(1, 40)
+    ended(progress, *[("FAILED", True)] * 30)
+    progress.finish("/logs")
+    assert capsys.readouterr().err.endswith("stoker retry --failed 1-40\n")
 
 
 def test_cancelled_is_not_the_same_as_not_run(capsys: pytest.CaptureFixture[str]) -> None:

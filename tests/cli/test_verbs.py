@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, view
+from stoker.cli import times
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -327,6 +328,12 @@ def test_wait_for_what_is_not_there(fake: FakeDaemon) -> None:
         (["hold", "%lr"], "hold", {"select": ["%lr"]}),
         (["release", "42_3"], "release", {"select": ["42_3"]}),
         (["retry", "--failed"], "retry", {"select": [], "failed": True, "same_gpus": False}),
+        (
+            ["retry", "--since", "2026-11-01"],
+            "retry",
+            {"select": [], "failed": True, "same_gpus": False, "all": True,
+             "since": times.iso(times.parse_moment("2026-11-01"))},
+        ),
         (["edit", "7", "--priority", "5"], "edit", {"select": ["7"], "options": {"priority": "5"}}),
         (["move", "7", "--first"], "move", {"select": ["7"], "where": "first", "other": None}),
         (["move", "7", "--after", "5"], "move", {"select": ["7"], "where": "after", "other": "5"}),

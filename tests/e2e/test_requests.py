@@ -304,3 +304,16 @@ def test_more_memory_than_there_is_waits_and_is_given_back(idle: Box) -> None:
     second = waits(box, "--mem", "300M")
     box.client.kill([first])
     box.becomes(second, "RUNNING")
+
+
+def test_retry_failed_means_the_failures_that_are_still_listed(box: Box) -> None:
+    old, new = box.submit("exit 1"), box.submit("exit 2")
+    for job in (old, new):
+        box.end_of(job)
+    box.client.act("seen", [old])
+    box.client.retry([], failed=True)
+    assert box.end_of(new)["attempt"] == 1
+    assert box.job(old)["attempt"] == 0
+    assert box.client.retry([], failed=True, all=True, dry_run=True)["count"] == 2
+    past = {"failed": True, "since": "2100-01-01T00:00:00Z"}
+    assert box.client.retry([], **past)["done"] == []

@@ -217,7 +217,7 @@ class Client(Sweeps):
         return self._act("release", which)
 
     def retry(self, *which: Which, failed: bool = False, same_gpus: bool = False) -> Changed:
-        """Run finished jobs again; with `failed` and none named, every failed one."""
+        """Run finished jobs again; `failed` and none named: failures that were not dismissed."""
         return self._act("retry", which, failed=failed, same_gpus=same_gpus)
 
     def edit(self, *which: Which, **options: Unpack[JobOptions]) -> Changed:

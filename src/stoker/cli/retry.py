@@ -1,24 +1,49 @@
 """Run finished jobs again, as a further attempt of the same job.
 
-`retry --failed` takes every job that did not end well; jobs that depend on them revive.
+`retry --failed` takes the failures that `stoker` still lists; jobs that depend on them revive.
 """
 
 from __future__ import annotations
 
+import sys
+
+from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.cli.session import existing, report, selected
 
-USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]")
+USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
-    Option("--failed/--all-failed", None, "those that failed", key="failed"),
+    Option("--failed", None, "failures that were not dismissed; of named jobs, the failed ones"),
+    Option("--all-failed", None, "dismissed failures too"),
+    Option("--since", "TIME", "all failures since then: 2h, yesterday, 2026-11-20"),
     Option("--same-gpus", None, "on the same GPUs as before"),
+    Option("-y/--yes", None, "do not ask"),
 )
+ASK_ABOVE = 10
+"""Jobs that are requeued without a question, on a terminal."""
 
 
 def main(argv: list[str]) -> int:
     """Queue again what was selected."""
     args = parse(OPTIONS, argv, verb="retry")
-    failed = args.flag("failed")
+    since = args.text("since")
+    everything = args.flag("all_failed") or since is not None
+    failed = args.flag("failed") or everything
+    options: dict[str, object] = {"failed": failed, "same_gpus": args.flag("same_gpus")}
+    if everything and not args.words:
+        options["all"] = True
+    if since is not None:
+        from stoker.cli import times
+
+        options["since"] = times.iso(times.parse_moment(since))
     select = args.words if failed else selected(args, "retry")
-    reply = existing().retry(select, failed=failed, same_gpus=args.flag("same_gpus"))
-    return report(reply, args, "queued again:")
+    client = existing()
+    ask = failed and not (select or args.flag("yes") or args.flag("json"))
+    if ask and output.is_terminal(0) and output.is_terminal(2):
+        count = int(client.retry(select, **options, dry_run=True)["count"])
+        if count > ASK_ABOVE:
+            sys.stderr.write(f"Requeue {count:,} failed jobs? [y/N] ")
+            sys.stderr.flush()
+            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+                return 1
+    return report(client.retry(select, **options), args, "queued again:")

@@ -104,11 +104,9 @@ class Client:
         """Let held jobs start."""
         return self.act("release", select)
 
-    def retry(
-        self, select: Sequence[str], *, failed: bool = False, same_gpus: bool = False
-    ) -> dict[str, Any]:
+    def retry(self, select: Sequence[str], **options: object) -> dict[str, Any]:
         """Queue finished jobs again, as a further attempt."""
-        return self.act("retry", select, failed=failed, same_gpus=same_gpus)
+        return self.act("retry", select, **options)
 
     def edit(self, select: Sequence[str], options: Mapping[str, object]) -> dict[str, Any]:
         """Change queued jobs."""

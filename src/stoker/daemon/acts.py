@@ -20,6 +20,7 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.http import moment
 from stoker.daemon.intake import check_possible, check_sent, context, digest
 from stoker.daemon.training_intake import check_directories, check_epochs
 from stoker.engine import Decision, Moment, Refusal
@@ -219,23 +220,31 @@ def retry(desk: Desk, body: r.Retry) -> Decide:
             ids = desk.ids(body.select, state)
             whole[:] = _sweeps(body.select, state)
         elif body.failed:
-            ids = _failed(desk, state)
+            ids = _failed(desk, state, body)
         else:
             raise Refusal(
                 "No job was named. Use an id, a range, a name, last or --failed.", "usage"
             )
-        return _act(desk, ids, step, state, now, recall=True)
+        decision = _act(desk, ids, step, state, now, recall=True)
+        return Decision(reply=lambda _: {"count": len(ids)}) if body.dry_run else decision
 
     return decide
 
 
-def _failed(desk: Desk, state: State) -> list[int]:
-    """Every job whose last word was a failure."""
+def _failed(desk: Desk, state: State, body: r.Retry) -> list[int]:
+    """The failures that were not dismissed, or all of a period; interactive jobs never count."""
+    if not (body.all or body.since):
+        return sorted(id for id in state.unseen if not state.spec(state.jobs[id]).pty)
+    since = moment(body.since, "since")
     states = [each.value for each in UNHAPPY]
-    rows = desk.store.past(Filter(states=states, limit=100_000))
-    stored = {row.job.id for row in rows if row.job.id not in state.jobs}
-    here = {id for id, job in state.jobs.items() if job.state in UNHAPPY}
-    return sorted(stored | here)
+    rows = desk.store.past(Filter(states=states, since=since, limit=100_000))
+    found = {row.job.id: (row.job, row.spec) for row in rows}
+    found |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
+    return sorted(
+        id
+        for id, (job, spec) in found.items()
+        if job.state in UNHAPPY and not spec.pty and (job.ended_at or 0.0) >= (since or 0.0)
+    )
 
 
 def seen(desk: Desk, body: r.Seen) -> Decide:

@@ -107,7 +107,14 @@ class Retry(Select):
     """Run finished jobs again."""
 
     failed: bool = False
+    """With no job named: the failures that were not dismissed."""
+    all: bool = False
+    """With `failed`: dismissed failures too."""
+    since: str | None = None
+    """With `failed`: all failures that ended since this time (ISO 8601)."""
     same_gpus: bool = False
+    dry_run: bool = False
+    """Only count them."""
 
 
 class Edit(Select):

@@ -158,8 +158,14 @@ class Progress:
                 parts.append(f"{count} {word}")
         text = f"stoker: {', '.join(parts)} in {_short(spent)}; logs in {logs}"
         if self.failed:
-            text += "; again: stoker retry --failed"
+            text += f"; to run them again: stoker retry {self._failed_jobs()}"
         self._write(text + "\n")
+
+    def _failed_jobs(self) -> str:
+        """The arguments of `stoker retry` for the failed lines, and for no other job."""
+        if self.failed <= CAUSES:
+            return ",".join(str(each["id"]) for each in self.failures)
+        return f"--failed {self.first}-{self.last}"
 
     def summary(self, logs: str) -> dict[str, Any]:
         """All of it as one value, for --json."""
