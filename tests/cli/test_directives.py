@@ -24,12 +24,34 @@ echo hello
 def test_lines_before_the_first_command_are_read() -> None:
     args, unknown = read(SCRIPT)
     assert args.values == {
-        "name": "train", "time": "10", "gpus": "1", "mem": "4G", "label": ["two words"]
+        "name": "train", "time": "10", "gpus": "1", "mem": "4G", "label": ["two words"],
+        "slurm_env": True,
     }  # fmt: skip
     assert unknown == ["--switches", "--hint"]
 
 
-def test_strict_refuses_what_slurm_knows_and_we_do_not() -> None:
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--tiem=10", "--time"), ("--gpu=2", "--gpus"), ("--nodelst=a", "--nodelist"), ("-Z", None)],
+)
+def test_an_option_that_sbatch_does_not_have_is_an_error(option: str, meant: str | None) -> None:
+    with pytest.raises(UsageError, match=option.partition("=")[0]) as error:
+        read(f"#!/bin/sh\n#SBATCH {option}\ntrue\n")
+    if meant is not None:
+        assert f"Did you mean {meant}?" in error.value.message
+
+
+def test_a_word_that_is_no_option_is_an_error() -> None:
+    with pytest.raises(UsageError, match="'gpus=2'"):
+        read("#SBATCH gpus=2\n")
+
+
+def test_only_sbatch_lines_ask_for_slurm_variables() -> None:
+    assert "slurm_env" not in read("#STOKER --gpus 1\n")[0].values
+    assert read("#SBATCH -G 1\n#STOKER --no-slurm-env\n")[0].flag("no_slurm_env")
+
+
+def test_strict_refuses_options_without_effect() -> None:
     with pytest.raises(UsageError, match="--switches --hint"):
         read(SCRIPT, strict=True)
 
@@ -51,7 +73,7 @@ def test_only_the_beginning_of_a_long_file_is_read() -> None:
 
 
 def test_a_tab_may_follow_the_mark() -> None:
-    assert read("#SBATCH\t--gpus=1\n")[0].values == {"gpus": "1"}
+    assert read("#SBATCH\t--gpus=1\n")[0].values == {"gpus": "1", "slurm_env": True}
 
 
 @given(st.text() | st.text().map(lambda text: "#SBATCH " + text.replace("\n", "\n#SBATCH ")))

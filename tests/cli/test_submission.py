@@ -36,7 +36,7 @@ def test_a_file_alone_is_a_script_with_its_directives(here: Path) -> None:
     (here / "train.sh").write_text(text)
     body, _ = build(["--time", "20", "train.sh"], "submit")
     assert body["what"] == {"script": text, "script_name": "train.sh", "args": []}
-    assert body["options"] == {"gpus": "2", "time": "20"}
+    assert body["options"] == {"gpus": "2", "time": "20", "slurm_env": True}
 
 
 def test_an_executable_script_alone_is_a_script_too(here: Path) -> None:
@@ -85,7 +85,9 @@ def test_flags_win_over_variables_and_those_over_directives(
     monkeypatch.setenv("STOKER_GPUS", "3")
     monkeypatch.setenv("SBATCH_MEM_PER_NODE", "2G")
     options = build(["--mem", "4G", "s"], "submit")[0]["options"]
-    assert options == {"gpus": "3", "time": "2", "mem": "4G", "comment": "c"}
+    assert options == {
+        "gpus": "3", "time": "2", "mem": "4G", "comment": "c", "slurm_env": True
+    }  # fmt: skip
 
 
 def test_inside_a_job_its_own_variables_are_not_options(
@@ -180,28 +182,14 @@ def test_a_deleted_directory_is_a_sentence(gone: None, argv: list[str]) -> None:
         build(argv, "submit")
 
 
-@pytest.mark.parametrize("word", ["train.sh", "t.py", "./train", "~/nofile.sh", "/no/such"])
-def test_a_file_that_is_missing_is_pointed_out(
-    here: Path, capsys: pytest.CaptureFixture[str], word: str
-) -> None:
-    assert what(word) == {"line": word}
-    assert capsys.readouterr().err == f"stoker: {word}: no such file; taken as a shell line\n"
-    what("--quiet", word)
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("word", ["train.sh", "./train", "/no/such", "ls"])
+def test_a_word_alone_is_a_program(here: Path, word: str) -> None:
+    assert what(word) == {"argv": [word]}
 
 
-def test_what_is_a_command_or_a_line_is_not(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "sub").mkdir()
-    for name in ("tool.sh", "sub/there.sh"):
-        (here / name).touch(0o755)
-    monkeypatch.setenv("PATH", f"/bin:{here}")
-    monkeypatch.chdir(here / "sub")
-    for word in ("ls", "tool.sh", "a.sh;b", "$X/a.sh", "a b.sh", "/bin"):
-        what(word)
-    what("-D", str(here), "sub/there.sh")
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("line", ["a.sh;b", "$X/a.sh", "a b.sh", "ls|wc", "~/x{gpu}"])
+def test_a_line_of_shell_is_a_line(here: Path, line: str) -> None:
+    assert what(line) == {"line": line}
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,12 @@ def test_its_looker_after_killed_by_somebody_takes_the_container_along(
     os.kill(hasty.pid_of(job), signal.SIGKILL)
     assert hasty.end_of(job)["state"] == "FAILED"
     until(lambda: podman.containers(hasty) == [])
+
+
+def test_a_slurm_script_finds_its_tools_in_the_image(ship: Box) -> None:
+    (ship.user / "tasks.sh").write_text(
+        "#!/bin/sh\n#SBATCH -n 2\nsrun sh -c 'echo task $SLURM_PROCID'\n"
+    )
+    job = ship.submit("--image", IMAGE, "tasks.sh")
+    assert ship.end_of(job)["state"] == "COMPLETED", ship.output(job)
+    assert sorted(ship.output(job).splitlines()) == ["task 0", "task 1"]

@@ -1,7 +1,5 @@
 """What a job sees of the devices it was given."""
 
-import inspect
-
 from core.story import Story, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
@@ -19,9 +17,9 @@ def launched(request: Request, *cards: DeviceFacts, command: str = "true") -> La
     given = {
         "job": story.job(job), "spec": story.state.spec(story.job(job)),
         "placement": story.placed(job), "node": story.state.cluster.nodes["box"],
-        "logs": "/l", "token": "t.1.0", "scripts": "/s", "at": 0.0, "rank": 0, "home": "/h",
+        "logs": "/l", "token": "t.1.0", "scripts": "/s", "at": 0.0, "home": "/h",
     }  # fmt: skip
-    return launch(**{name: given[name] for name in inspect.signature(launch).parameters})
+    return launch(**given)
 
 
 def card(n: int, **more: object) -> DeviceFacts:

@@ -61,8 +61,14 @@ def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: Box) -
 
 
 def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: Box) -> None:
-    job = box.result("no-such-program", "x")
-    assert (job["state"], job["cause"]) == ("FAILED", "no-such-program: not found")
+    refused = box.stoker("submit", "no-such-program", "x")
+    assert (refused.returncode, "no-such-program" in refused.stderr) == (2, True)
+    (script := box.script("soon-gone", "true")).chmod(0o755)
+    job = box.submit("--hold", "--", "./soon-gone", "x")
+    script.unlink()
+    box.client.release([job])
+    gone = box.end_of(job)
+    assert (gone["state"], gone["cause"]) == ("FAILED", "./soon-gone: not found")
     box.script("plain", "not a program")
     job = box.result("--", "./plain", "x")
     assert job["state"] == "FAILED"
@@ -70,9 +76,10 @@ def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: Box) -> No
 
 
 def test_an_output_file_that_cannot_be_opened_is_named(box: Box) -> None:
-    job = box.result("-o", "no/such/place.txt", "true")
+    (box.user / "file").touch()
+    job = box.result("-o", "file/place.txt", "true")
     assert job["state"] == "FAILED"
-    assert "no/such/place.txt" in job["cause"]
+    assert "file/place.txt" in job["cause"]
 
 
 def test_exit_75_means_requeue_me_with_the_next_attempt_number(box: Box) -> None:

@@ -209,8 +209,25 @@ def test_each_attempt_has_a_log_of_its_own(box: Box) -> None:
 
 
 def test_slurm_variables_are_there_only_when_asked_for(box: Box) -> None:
-    job = box.result("--slurm-compat", "--array", "7", "echo $SLURM_ARRAY_TASK_ID $SLURM_NTASKS")
-    assert box.output(job["label"]) == "7 1\n"
+    echo = "echo ${SLURM_ARRAY_TASK_ID-none} ${SLURM_NNODES-none}"
+    assert box.output(box.result("--slurm-env", "--array", "7", echo)["label"]) == "7 1\n"
+    assert box.output(box.result("--array", "7", echo)["label"]) == "none none\n"
+
+
+def test_a_script_with_sbatch_lines_runs_as_under_slurm(box: Box) -> None:
+    (box.user / "array.sh").write_text(
+        "#!/bin/bash\n#SBATCH -a 0-2 -n 2 -J lr -o out/%x-%a.txt\n"
+        "LRS=(0.1 0.01 0.001)\n"
+        'srun bash -c "echo ${LRS[$SLURM_ARRAY_TASK_ID]} \\$SLURM_PROCID"\n'
+        "scontrol show hostnames | wc -l\n"
+    )
+    label = box.submit("array.sh")
+    box.end_of(label)
+    for index, rate in enumerate(("0.1", "0.01", "0.001")):
+        lines = (box.user / f"out/lr-{index}.txt").read_text().splitlines()
+        assert sorted(lines[:2]) == [f"{rate} 0", f"{rate} 1"], lines
+        assert lines[2] == "1"
+    assert box.output(box.result("--no-slurm-env", "-a", "0", "-o", "%j", "array.sh")["label"])
 
 
 def test_named_resources_are_told_to_the_job(idle: Box) -> None:

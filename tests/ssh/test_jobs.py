@@ -98,3 +98,19 @@ def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[Box, Lab]) -> No
     assert end["result"] == 0
     assert lab.a.pids("sleep 304") == []
     assert "behind" in end["enforced"]
+
+
+def test_a_slurm_script_finds_its_tools_on_a_node(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    add(box, lab.a)
+    (box.user / "tasks.sh").write_text(
+        "#!/bin/sh\n#SBATCH -n 2 -o logs/%x.out\n"
+        "srun -l sh -c 'echo $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n"
+        "scontrol show hostnames\n"
+    )
+    job = box.submit("--nodelist", lab.a.name, "tasks.sh")
+    assert box.end_of(job)["state"] == "COMPLETED"
+    lines = (box.user / "logs/tasks.sh.out").read_text().splitlines()
+    assert sorted(lines) == [
+        f"0: 0 of 2 on {lab.a.name}", f"1: 1 of 2 on {lab.a.name}", lab.a.name
+    ]  # fmt: skip

@@ -51,7 +51,8 @@ class JobOptions(TypedDict, total=False):
     chdir: str | os.PathLike[str]
     env: Mapping[str, str] | Sequence[str]
     export: Names
-    slurm_compat: bool
+    slurm_env: bool
+    no_slurm_env: bool
     priority: int
     nice: int
     queue: str

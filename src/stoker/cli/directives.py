@@ -8,23 +8,43 @@ from stoker.client.errors import UsageError
 
 MAX_BYTES = 32 * 1024
 _NAMES = frozenset(name for option in (*JOB, *SUBMIT, *COMMON) for name in option.names)
+WITHOUT_EFFECT = frozenset({
+    "--bb", "--bbf", "--cluster-constraint", "--clusters", "-M", "--container", "--contiguous",
+    "--core-spec", "-S", "--cores-per-socket", "--cpu-freq", "--cpus-per-gpu", "--delay-boot",
+    "--distribution", "-m", "--export-file", "--extra-node-info", "-B", "--get-user-env",
+    "--gid", "--gpu-bind", "--gpu-freq", "--gpus-per-socket", "--gres-flags", "--hint",
+    "--ignore-pbs", "--input", "-i", "--kill-on-invalid-dep", "--licenses", "-L", "--mcs-label",
+    "--mem-bind", "--mincpus", "--network", "--no-kill", "-k", "--nodefile", "-F",
+    "--ntasks-per-core", "--ntasks-per-gpu", "--ntasks-per-socket", "--open-mode",
+    "--overcommit", "-O", "--oversubscribe", "-s", "--power", "--prefer", "--profile",
+    "--propagate", "--reboot", "--reservation", "--sockets-per-node", "--spread-job",
+    "--switches", "--thread-spec", "--threads-per-core", "--time-min", "--tmp", "--tres-bind",
+    "--tres-per-task", "--uid", "--usage", "--use-min-nodes", "--wait-all-nodes", "--wckey",
+})  # fmt: skip
+"""Options of sbatch that are valid in a script and change nothing here."""
 
 
 def read(text: str, *, strict: bool = False) -> tuple[Args, list[str]]:
-    """Return a script's own options, and the #SBATCH options that mean nothing here."""
+    """Return a script's own options, and its #SBATCH options that have no effect here.
+
+    A script with #SBATCH lines asks for SLURM_* variables by having them.
+    """
     ours, slurm = _words(text)
-    known, unknown = _sift(slurm)
-    if unknown and strict:
-        raise UsageError(f"#SBATCH has options that stoker does not know: {' '.join(unknown)}.")
+    known, ignored = _sift(slurm)
+    if ignored and strict:
+        raise UsageError(f"#SBATCH options without effect here: {' '.join(ignored)}.")
     merged = parse((*JOB, *SUBMIT), known)
-    unknown += merged.words
+    if merged.words:
+        raise UsageError(f"In a #SBATCH line: {merged.words[0]!r} is not an option.")
+    if slurm:
+        merged.values["slurm_env"] = True
     try:
         own = parse((*JOB, *SUBMIT), ours)
     except UsageError as error:
         raise UsageError(f"In a #STOKER line: {error.message}") from None
     if own.words:
         raise UsageError(f"In a #STOKER line: {own.words[0]!r} is not an option.")
-    return Args({**merged.values, **own.values}, []), unknown
+    return Args({**merged.values, **own.values}, []), ignored
 
 
 def _words(text: str) -> tuple[list[str], list[str]]:
@@ -56,16 +76,26 @@ def _split(text: str) -> list[str]:
 
 
 def _sift(words: list[str]) -> tuple[list[str], list[str]]:
-    """Divide the words of #SBATCH lines into options we know and those we do not."""
-    known: list[str] = []
-    unknown: list[str] = []
+    """Divide the words of #SBATCH lines into options that are used here and names that are not."""
+    used: list[str] = []
+    ignored: list[str] = []
     skipping = False
     for word in words:
         if word.startswith("-"):
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
             skipping = name not in _NAMES
             if skipping:
-                unknown.append(name)
+                if name not in WITHOUT_EFFECT:
+                    raise _unknown(name)
+                ignored.append(name)
         if not skipping:
-            known.append(word)
-    return known, unknown
+            used.append(word)
+    return used, ignored
+
+
+def _unknown(name: str) -> UsageError:
+    from stoker.cli.nearest import nearest
+
+    guess = nearest(name, sorted(_NAMES | WITHOUT_EFFECT))
+    hint = f" Did you mean {guess}?" if guess else " See: stoker help submit"
+    return UsageError(f"In a #SBATCH line: there is no option {name}.{hint}")

@@ -36,7 +36,8 @@ JOB = (
     Option("-D/--chdir", "DIR", "run in this directory"),
     Option("--env", "K=V", "set a variable; may be repeated", many=True),
     Option("--export", "LIST", "ALL, NONE or NAMES: which variables it inherits"),
-    Option("--slurm-compat", None, "set SLURM_* variables too"),
+    Option("--slurm-env", None, "set SLURM_* variables (default for scripts with #SBATCH lines)"),
+    Option("--no-slurm-env", None, "set no SLURM_* variables"),
     Option("--priority", "N", "larger is more urgent (0)"),
     Option("--nice", "[N]", "lower its priority (by 100)"),
     Option("-p/--partition/--queue", "NAME", "which queue", key="queue"),
@@ -104,7 +105,7 @@ SUBMIT = (
     Option("-f/--follow", None, "follow its output, then return its code"),
     Option("--test-only/--dry-run", None, "check it and say when it would start", key="dry_run"),
     Option("--parsable/--quiet/-Q", None, "the id and nothing else", key="quiet"),
-    Option("--strict", None, "an unknown #SBATCH option is an error"),
+    Option("--strict", None, "a #SBATCH option without effect here is an error"),
     Option("-v/--verbose", None, "say more"),
 )
 

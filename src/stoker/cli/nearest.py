@@ -13,4 +13,6 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
     choices = list(choices)
     starts = [choice for choice in choices if len(word) > 2 and choice.startswith(word)]
-    return next(iter(starts or get_close_matches(word, choices, n=1, cutoff=0.6)), None)
+    return min(starts, key=len, default=None) or next(
+        iter(get_close_matches(word, choices, n=1, cutoff=0.6)), None
+    )

@@ -173,8 +173,13 @@ def _take(
     elif option.value.startswith("["):
         takes = option.value == "[N]" and rest and _is_number(rest[-1])
         value = rest.pop() if takes else True
-    elif rest:
+    elif rest and not (rest[-1].startswith("--") and len(rest[-1]) > 2):
         value = rest.pop()
+    elif rest:
+        raise UsageError(
+            f"{name} needs a value, and {rest[-1]} is an option."
+            f" If it is meant as the value: {name}={rest[-1]}"
+        )
     else:
         raise UsageError(f"{name} needs a value: {name} {option.value}")
     _store(option, value, values)

@@ -33,10 +33,10 @@ def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
     if "script" in what:
         from stoker.cli.directives import read
 
-        directives, unknown = read(what["script"], strict=typed.flag("strict"))
-        if unknown:
-            names = " ".join(dict.fromkeys(unknown))
-            output.say(f"stoker: ignoring #SBATCH options that mean nothing here: {names}")
+        directives, ignored = read(what["script"], strict=typed.flag("strict"))
+        if ignored:
+            names = " ".join(dict.fromkeys(ignored))
+            output.say(f"stoker: #SBATCH options without effect here: {names}")
         layers.insert(0, directives.values)
     args = Args(merged([*layers, typed.values]), typed.words)
     options = job_options(args)
@@ -77,26 +77,9 @@ def what_to_run(args: Args) -> dict[str, Any]:
     if len(words) == 1:
         if not words[0].strip():
             raise UsageError("The command is empty.")
-        if not args.flag("quiet") and _seems_a_missing_file(words[0], args.text("chdir")):
-            output.say(f"stoker: {output.clean(words[0])}: no such file; taken as a shell line")
-        return {"line": words[0]}
+        if any(char.isspace() or char in SHELL_SIGNS for char in words[0]):
+            return {"line": words[0]}
     return {"argv": list(words)}
-
-
-def _seems_a_missing_file(word: str, directory: str | None) -> bool:
-    """Whether a word looks like the name of a file, and neither file nor command is there."""
-    if any(char.isspace() or char in SHELL_SIGNS for char in word):
-        return False
-    if "/" in word:
-        places = [""]
-    elif word.endswith((".sh", ".py")):
-        places = ["", *os.environ.get("PATH", "").split(os.pathsep)]
-    else:
-        return False
-    if directory is not None:
-        places.append(os.path.expanduser(directory))
-    path = os.path.expanduser(word)
-    return not any(os.path.exists(os.path.join(place, path)) for place in places)
 
 
 def read_script(path: str, *, alone: bool = True) -> str | None:

@@ -198,6 +198,15 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
         return self.code in (0, SKIPPED)
 
 
+class Tasks(Struct, frozen=True, omit_defaults=True):
+    """How many tasks `srun` starts inside the job, as requested."""
+
+    total: int
+    per_node: int | None = None
+    gpus: int | None = None
+    """GPUs of each task."""
+
+
 class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was submitted, common to all jobs of one call. Interned by content."""
 
@@ -225,10 +234,15 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     dependency: Dependency | None = None
     array_limit: int | None = None
     array_size: int = 0
+    array_range: tuple[int, int, int] | None = None
+    """First and last index, and the step between them."""
     deadline_at: float | None = None
     warning: EarlySignal | None = None
     threads: int | None = None
     slurm: bool = False
+    """Whether it gets SLURM_* variables, `srun` and `scontrol`."""
+    tasks: Tasks | None = None
+    account: str | None = None
     pty: bool = False
     on_end: str | None = None
     feed: str | None = None

@@ -9,6 +9,7 @@ from stoker.core import contract
 from stoker.core.cluster import Node, Placement
 from stoker.core.job import Carry, Container, Job, Spec
 from stoker.core.request import GPU
+from stoker.core.slurm_env import NO_HOST, SubmitHost, slurm_variables
 from stoker.core.units import format_amount
 
 MARK = "\0"
@@ -60,9 +61,13 @@ class Launch(Struct, frozen=True):
 
 def launch(
     job: Job, spec: Spec, placement: Placement, node: Node, at: float, logs: str, token: str,
-    scripts: str, rank: int = 0, home: str = "",
+    scripts: str, rank: int = 0, home: str = "", nodes: tuple[str, ...] = (),
+    host: SubmitHost = NO_HOST,
 ) -> Launch:  # fmt: skip
-    """Compose the start of an attempt from what was submitted and what it was given."""
+    """Compose the start of an attempt from what was submitted and what it was given.
+
+    `nodes` are those of all parts of an attempt on several nodes, by rank.
+    """
     devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
     ask = spec.request.gpus
     if ask is not None and ask.share is not None:
@@ -111,7 +116,8 @@ def launch(
         extra["STOKER_TRIAL"] = str(job.index)
         extra["STOKER_PARAMS"] = job.params
     if spec.slurm:
-        extra.update(_slurm(job, spec, node, at))
+        nodes = nodes or (node.name,)
+        extra.update(slurm_variables(job, spec, placement, nodes, rank, at, host))
     out, err = log_paths(job, spec, node.name, logs, rank)
     words = {} if spec.verbatim else _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
@@ -168,31 +174,6 @@ def _argv(job: Job, spec: Spec, script: str | None, words: dict[str, str]) -> tu
     return tuple(filled_in(word, words) for word in command or ())
 
 
-def _slurm(job: Job, spec: Spec, node: Node, at: float) -> dict[str, str]:
-    found = {
-        "SLURM_JOB_ID": str(job.id),
-        "SLURM_JOBID": str(job.id),
-        "SLURM_JOB_NAME": job.name,
-        "SLURM_JOB_NODELIST": node.name,
-        "SLURM_NODELIST": node.name,
-        "SLURM_NNODES": "1",
-        "SLURM_NTASKS": "1",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_RESTART_COUNT": str(job.attempt),
-        "SLURM_SUBMIT_DIR": spec.directory,
-    }
-    if spec.limit is not None:
-        found["SLURM_JOB_END_TIME"] = str(int(at) + spec.limit)
-    if spec.threads is not None:
-        found["SLURM_CPUS_PER_TASK"] = str(spec.threads)
-    if job.array is not None:
-        found["SLURM_ARRAY_JOB_ID"] = str(job.array)
-        found["SLURM_ARRAY_TASK_ID"] = str(job.index)
-    return found
-
-
 def several(order: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
     """The same start as one part of an attempt on several machines."""
     gpus = len(order.extra["STOKER_GPUS"].split(",")) if order.extra["STOKER_GPUS"] else 0
@@ -207,10 +188,6 @@ def several(order: Launch, rank: int, nodes: tuple[str, ...]) -> Launch:
     }
     if "NUM_NODES" in order.extra:
         extra["NUM_NODES"] = str(len(nodes))
-    if "SLURM_JOB_ID" in order.extra:
-        extra |= {"SLURM_JOB_NODELIST": ",".join(nodes), "SLURM_NNODES": str(len(nodes))}
-        extra |= {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank)}
-        extra |= {"SLURM_NTASKS": str(len(nodes)), "SLURM_NODELIST": ",".join(nodes)}
     alone = {name: value for name, value in order.extra.items() if name not in MET_AT_THE_GATE}
     return replace(order, extra=alone | extra)
 

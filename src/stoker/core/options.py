@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal as signals
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from stoker.core import training_options
 from stoker.core.carrying import afar
 from stoker.core.dependency import parse_dependency
-from stoker.core.job import EarlySignal, Retry, Spec
+from stoker.core.job import EarlySignal, Retry, Spec, Tasks
 from stoker.core.request import GpuAsk, Request, parse_gpus, parse_models, parse_names
 from stoker.core.retry import parse_retry
 from stoker.core.units import (
@@ -62,8 +63,8 @@ KNOWN = {
     "resources", "constraint", "nodelist", "exclude", "exclusive", "array", "dependency", "begin",
     "deadline", "hold", "priority", "nice", "qos", "account", "requeue", "no_requeue", "retries",
     "retry_on", "signal", "export", "mail_type", "mail_user", "comment", "label", "group", "env",
-    "slurm_compat", "delay", "pty", "on_end", "time_request", "explicit", "feed", "door",
-    "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
+    "slurm_env", "no_slurm_env", "delay", "pty", "on_end", "time_request", "explicit", "feed",
+    "door", "share", "verbatim", "send", "no_send", "bring", "no_bring", "bring_into", "leave_out",
     "if_unreachable", "no_threads",
 } | training_options.KNOWN  # fmt: skip
 
@@ -79,6 +80,8 @@ def read(options: Options, context: Context, before: Spec | None = None) -> Want
     words = {key: _text(key, value) for key, value in options.items() if key not in _LISTS}
     fields = _plain_fields(words, options)
     fields |= training_options.fields_of(words, options, before)
+    if {"ntasks", "ntasks_per_node"} & set(words):
+        fields["tasks"] = _tasks(words, before.request if before is not None else None)[1]
     wanted = Wanted(fields=fields, request=_request(words, options, before))
     wanted.needs_no_gpu = before is None and training_options.needs_no_gpu(words, options)
     if "priority" in words:
@@ -99,6 +102,7 @@ def read(options: Options, context: Context, before: Spec | None = None) -> Want
     if "array" in words:
         wanted.indexes, fields["array_limit"] = parse_array(words["array"])
         fields["array_size"] = len(wanted.indexes)
+        fields["array_range"] = _array_range(wanted.indexes)
     if "dependency" in words:
         name = words.get("name", "")
         fields["dependency"] = parse_dependency(
@@ -115,8 +119,8 @@ def read(options: Options, context: Context, before: Spec | None = None) -> Want
 
 
 _LISTS = {"label", "env", "send", "bring", "leave_out"} | training_options.LISTS
-_SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_compat", "pty", "explicit",
-             "verbatim", "no_threads", "no_send", "no_bring",
+_SWITCHES = {"exclusive", "hold", "requeue", "no_requeue", "slurm_env", "no_slurm_env", "pty",
+             "explicit", "verbatim", "no_threads", "no_send", "no_bring",
              } | training_options.SWITCHES  # fmt: skip
 
 
@@ -154,7 +158,7 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
     for key, field in (
         ("name", "name"), ("output", "output"), ("error", "error"), ("chdir", "directory"),
         ("queue", "queue"), ("comment", "comment"), ("group", "group"), ("on_end", "on_end"),
-        ("feed", "feed"), ("door", "door"),
+        ("feed", "feed"), ("door", "door"), ("account", "account"),
     ):  # fmt: skip
         if key in words:
             if "\0" in words[key]:
@@ -176,8 +180,8 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
         rule = parse_retry(words.get("retries"), words.get("retry_on"), _on(options, "requeue"))
         fields["retry"] = Retry() if _on(options, "no_requeue") else rule
     fields |= afar(words, options)
-    if "slurm_compat" in words:
-        fields["slurm"] = _on(options, "slurm_compat")
+    if "slurm_env" in words or "no_slurm_env" in words:
+        fields["slurm"] = _on(options, "slurm_env") and not _on(options, "no_slurm_env")
     for key in ("pty", "verbatim"):
         if key in words:
             fields[key] = _on(options, key)
@@ -189,11 +193,10 @@ def _plain_fields(words: dict[str, str], options: Options) -> dict[str, Any]:
 
 def _request(words: dict[str, str], options: Options, before: Spec | None) -> Request:
     base = before.request if before is not None else None
-    ask = _gpu_ask(words, options, base.gpus if base else None)
+    nodes, layout = _tasks(words, base)
+    tasks = -(-layout.total // nodes) if layout is not None else 1
+    ask = _gpu_ask(words, options, base.gpus if base else None, tasks)
     ask = training_options.shaped(ask, words, options, before)
-    tasks = _count(words.get("ntasks", "1"), "--ntasks")
-    per_node = words.get("ntasks_per_node")
-    tasks = max(tasks, _count(per_node, "--ntasks-per-node") if per_node else 1)
     cpus = base.cpus if base else 0
     if "cpus" in words:
         cpus = parse_amount(words["cpus"], "--cpus") * tasks
@@ -215,9 +218,6 @@ def _request(words: dict[str, str], options: Options, before: Spec | None) -> Re
         taken = {"gpu", "cpu", "mem"} & {name for name, _ in named}
         for name in taken:
             raise BadValue(f"Ask for {name} with --{'gpus' if name == 'gpu' else name}.")
-    nodes = base.machines if base else 1
-    if words.get("nodes"):
-        nodes = _count(words["nodes"].partition("-")[0], "--nodes")
     if nodes > 1 and ask is not None and words.get("gpus") and not words.get("gpus_per_node"):
         if ask.amount % (nodes * THOUSAND):
             raise BadValue(
@@ -245,14 +245,34 @@ def _machines(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple
     return parse_names(words[key], f"--{key}") if words[key] else ()
 
 
-def _gpu_ask(words: dict[str, str], options: Options, base: GpuAsk | None) -> GpuAsk | None:
+def _tasks(words: dict[str, str], base: Request | None) -> tuple[int, Tasks | None]:
+    """Return the number of nodes, and the tasks if a number of them is requested."""
+    nodes = base.machines if base else 1
+    if words.get("nodes"):
+        nodes = _count(words["nodes"].partition("-")[0], "--nodes")
+    total = _count(words["ntasks"], "--ntasks") if words.get("ntasks") else None
+    per_node = None
+    if words.get("ntasks_per_node"):
+        per_node = _count(words["ntasks_per_node"], "--ntasks-per-node")
+        if total is not None and not words.get("nodes"):
+            nodes = -(-total // per_node)
+    if total is None and per_node is None:
+        return nodes, None
+    gpus = words.get("gpus_per_task")
+    each = parse_gpus(gpus).amount // THOUSAND if gpus else None
+    return nodes, Tasks(total or nodes * (per_node or 1), per_node, each or None)
+
+
+def _gpu_ask(
+    words: dict[str, str], options: Options, base: GpuAsk | None, tasks: int
+) -> GpuAsk | None:
     ask = base
     for key in ("gpus", "gpus_per_node", "gpus_per_task"):
         if words.get(key):
             ranged = key != "gpus_per_task"
             ask = (training_options.parse_ask if ranged else parse_gpus)(words[key])
-    if words.get("gpus_per_task") and words.get("ntasks") and ask:
-        ask = replace(ask, amount=ask.amount * _count(words["ntasks"], "--ntasks"))
+    if words.get("gpus_per_task") and ask:
+        ask = replace(ask, amount=ask.amount * tasks)
     if words.get("gres"):
         ask = _gres(words["gres"]) or ask
     changes: dict[str, Any] = {}
@@ -341,6 +361,12 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
     return tuple(sorted(indexes)), int(limit) if percent else None
 
 
+def _array_range(indexes: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return first index, last index and step; a list without one step has step 1, as in Slurm."""
+    steps = {after - before for before, after in itertools.pairwise(indexes)}
+    return indexes[0], indexes[-1], steps.pop() if len(steps) == 1 else 1
+
+
 def parse_signal(text: str) -> int:
     """Read `USR1`, `SIGUSR1` or `10`."""
     word = text.strip().upper()
@@ -360,7 +386,6 @@ def parse_warning(text: str) -> EarlySignal:
 
 _UNUSED = {
     "qos": "has no meaning here",
-    "account": "has no meaning here",
     "mail_type": "is not sent; use --on-end or the on_end hook",
     "mail_user": "is not sent; use --on-end or the on_end hook",
     "constraint": "is not used on one machine; use --gpu-model",

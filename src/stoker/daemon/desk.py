@@ -29,6 +29,8 @@ class Desk(Struct):
     user: str
     place: str = ""
     """What the store is called, without a password."""
+    engine: str = ""
+    """The container engine to use; empty: podman or docker."""
     alerts: list[str] = []
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}

@@ -26,6 +26,7 @@ from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
+from stoker.daemon.submit_checks import check_program
 from stoker.daemon.training_intake import (
     NO_GPU,
     check_directories,
@@ -120,6 +121,8 @@ def prepare(desk: Desk, body: r.Submit, state: State, now: Moment) -> Prepared:
     env_hash = digest(environment)
     blobs: dict[str, bytes] = {}
     spec = _spec(desk, body, wanted, env_hash, blobs)
+    argv = tuple(body.what.argv or ())
+    wanted.warnings += check_program(argv, spec, environment, state, desk.engine)
     if wanted.needs_no_gpu and (without := without_gpus(state, spec)) is not None:
         wanted.request, spec = without, replace(spec, request=without)
         wanted.warnings.append(NO_GPU)

@@ -23,6 +23,7 @@ from stoker.core.cluster import Placement
 from stoker.core.events import Event
 from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
+from stoker.core.slurm_env import SubmitHost
 from stoker.core.state import State
 from stoker.daemon.daemon_log import log_events
 from stoker.daemon.desk import Decide, Desk, clock, gone
@@ -401,6 +402,8 @@ class Loop:
             self.scripts,
             rank,
             self.home,
+            tuple(each.node for each in wish.placement.parts),
+            SubmitHost(self.desk.node, os.getuid()),
         )
 
     def _announce_end(self, id: int) -> None:

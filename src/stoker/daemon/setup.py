@@ -110,7 +110,10 @@ def build(
         poller.watch,
         poller.unwatch,
     )
-    desk = Desk(store, places.logs_dir(), facts.name, user, place=place, alerts=left)
+    desk = Desk(
+        store, places.logs_dir(), facts.name, user, place=place, alerts=left,
+        engine=executor.commands.engine,
+    )  # fmt: skip
     fleet = Fleet(
         executor,
         facts.name,

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from stoker.core import contract
 from stoker.core.launch import Launch, filled_in
+from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors import container, library
 
 
@@ -50,8 +51,11 @@ class Commands:
         if launch.container is not None:
             argv, more = self._contained(launch)
             extra = extra | more
-        elif contract.TRAINS in extra:
-            extra = extra | self._with_library(launch)
+        else:
+            if contract.TRAINS in extra:
+                extra = extra | self._with_library(launch)
+            if SLURM_MARK in extra:
+                extra = extra | self._with_slurm_tools(launch)
         if launch.terminal:
             path = terminal_path(self.places.terminals, launch.job, launch.attempt)
             argv = (sys.executable, "-P", "-m", "stoker.executors.terminal", path, *argv)
@@ -61,6 +65,11 @@ class Commands:
         """A training script finds the library first, whatever its interpreter has installed."""
         own = self.environment(launch.environment).get("PYTHONPATH")
         return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
+
+    def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
+        """A script finds our `srun` before any other: its SLURM_* variables are ours."""
+        own = self.environment(launch.environment).get("PATH") or os.defpath
+        return {"PATH": f"{self._library(launch)}/{library.SLURM_TOOLS}{os.pathsep}{own}"}
 
     def _library(self, launch: Launch) -> str:
         home = os.path.dirname(os.path.dirname(launch.reports))

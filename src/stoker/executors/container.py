@@ -12,6 +12,8 @@ from pathlib import Path
 
 from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
+from stoker.core.slurm_env import SLURM_MARK
+from stoker.executors.library import SLURM_TOOLS
 
 ENGINES = ("podman", "docker")
 CHOICE = "STOKER_CONTAINER_ENGINE"
@@ -68,7 +70,7 @@ def command(
         *_network(launch, container),
         *(("--interactive", "--tty") if launch.terminal else ()),
         *((f"--workdir={launch.directory}",) if container.here else ()),
-        "+run", container.image, *_inner(launch, script),
+        "+run", container.image, *_with_slurm_tools(launch, library), *_inner(launch, script),
     ), extra  # fmt: skip
 
 
@@ -169,6 +171,13 @@ def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
     at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
     rest = launch.argv[at + 1 :]
     return _shell(launch.argv[0], SCRIPT, *rest) if at else (SCRIPT, *rest)
+
+
+def _with_slurm_tools(launch: Launch, library: str | None) -> tuple[str, ...]:
+    """Put our `srun` first on the image's own PATH."""
+    if library is None or SLURM_MARK not in launch.extra:
+        return ()
+    return ("sh", "-c", f'PATH="{LIBRARY}/{SLURM_TOOLS}:$PATH" exec "$@"', "sh")
 
 
 def _shell(path: str, *words: str) -> tuple[str, ...]:

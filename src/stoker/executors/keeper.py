@@ -118,6 +118,16 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
+def open_log(path: str, mode: int = 0o666) -> int:
+    """Open a log file for appending; its directory is created where it is missing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, mode)
+
+
 class Keeper:
     """Starts jobs, waits for them, writes down their ends."""
 
@@ -305,8 +315,7 @@ class Keeper:
         if umask != self.umask:
             os.umask(umask)
             self.umask = umask
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        opened.append(log := os.open(out, flags, 0o666))
+        opened.append(log := open_log(out))
         actions: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_DUP2, self.null, 0),
             (os.POSIX_SPAWN_DUP2, log, 1),
@@ -314,7 +323,7 @@ class Keeper:
         if err is None:
             actions.append((os.POSIX_SPAWN_DUP2, log, 2))
         else:
-            opened.append(error_log := os.open(err, flags, 0o666))
+            opened.append(error_log := open_log(err))
             actions.append((os.POSIX_SPAWN_DUP2, error_log, 2))
         start = os.posix_spawn if "/" in argv[0] else os.posix_spawnp
         if start is os.posix_spawnp:

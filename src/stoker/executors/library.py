@@ -1,4 +1,4 @@
-"""The copy of the training library that containers and other machines get."""
+"""The copy of the training library and of `srun` that containers and other nodes get."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stoker import __version__
 
 PACKAGES = ("stoker/training", "kubernetesdlprofile")
 """What is in it, and nothing else: `stoker` itself may be in an image as a whole."""
+SLURM_TOOLS = "stoker/executors/slurm_tools"
+"""`srun` and `scontrol`, for the PATH of jobs with SLURM_* variables; they are in it, too."""
 _SOURCE = Path(__file__).parents[2]
 
 
@@ -42,7 +44,7 @@ def provide(home: str, source: Path = _SOURCE) -> str:
 def _files(source: Path) -> list[Path]:
     return [
         file
-        for package in PACKAGES
+        for package in (*PACKAGES, SLURM_TOOLS)
         for file in (source / package).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     ]
@@ -52,5 +54,6 @@ def _open_to_all(top: str) -> None:
     """An image may run as anybody."""
     for directory, _, names in os.walk(top):
         os.chmod(directory, 0o755)  # noqa: S103 - in a directory that is ours alone
+        mode = 0o755 if directory.endswith(SLURM_TOOLS) else 0o644
         for name in names:
-            os.chmod(f"{directory}/{name}", 0o644)
+            os.chmod(f"{directory}/{name}", mode)

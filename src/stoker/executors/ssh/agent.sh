@@ -307,7 +307,9 @@ DEAF='trap : USR1 USR2'
 SEALED='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
 # Nor where Python finds what we have brought for it.
 FOUND_FIRST='[ -z "${STOKER_LIBRARY-}" ] ||
-export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"'
+export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"
+[ -z "${STOKER_LIBRARY-}" ] || [ -z "${SLURM_JOB_ID-}" ] ||
+export PATH="$STOKER_LIBRARY/stoker/executors/slurm_tools:$PATH"'
 QUIETLY="unset HISTFILE; $SEALED; $FOUND_FIRST; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
 : >|\"\$1\" || exit 201; shift 2"
 ALOUD='exec >&6 2>&7 6>&- 7>&-'

@@ -11,6 +11,8 @@ import os
 
 from msgspec import Struct
 
+from stoker.executors.keeper import open_log
+
 OUT, ERR, SAID, CUT = "out", "err", "said", "cut-"
 
 
@@ -53,7 +55,7 @@ class Mirror(Struct):
         before = os.umask(umask)
         try:
             for path in filter(None, (self.out, self.err)):
-                os.close(_append(path, 0o666))
+                os.close(open_log(path, 0o666))
         finally:
             os.umask(before)
         self.out_base, self.err_base = _size(self.out), _size(self.err)
@@ -83,7 +85,7 @@ class Mirror(Struct):
         path = self.err if stream == ERR else self.out
         if path is None or not data:
             return
-        fd = _append(path, 0o600)
+        fd = open_log(path, 0o600)
         try:
             rest = memoryview(data)
             while rest:
@@ -116,10 +118,6 @@ class Mirror(Struct):
         """Its end is on record."""
         with contextlib.suppress(OSError):
             os.unlink(self.note)
-
-
-def _append(path: str, mode: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
 
 
 def _size(path: str | None) -> int:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Carry, Mount
 from stoker.core.launch import Launch
+from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors import container, library
 from stoker.executors.ssh import saved
 from stoker.executors.ssh.carry import Way
@@ -47,7 +48,7 @@ class Provisions:
 
     def want(self, launch: Launch, provided: Provided) -> None:
         """Have everything there, then say so."""
-        if not (launch.trains or launch.container is not None):
+        if not (launch.trains or launch.container is not None or SLURM_MARK in launch.extra):
             self._make_room(launch, None, provided)
             return
         home = os.path.dirname(os.path.dirname(launch.reports))

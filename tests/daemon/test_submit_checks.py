@@ -1,0 +1,54 @@
+"""What is refused at submit because it could only fail."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.core.job import Container, Spec
+from stoker.core.request import Request
+from stoker.core.units import BadValue
+from stoker.daemon.submit_checks import check_program
+
+
+def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> list[str]:
+    spec = Spec(
+        kind="argv", user="ann", directory=str(path), shell="sh", environment="", name="x",
+        request=Request(), container=Container(image) if image else None,
+    )  # fmt: skip
+    state: Any = SimpleNamespace(rest=SimpleNamespace(remotes={"gpu1"} if remotes else {}))
+    environment = b"A=1\0PATH=" + os.fsencode(f"{path}/bin")
+    return check_program(argv, spec, environment, state, "")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tool").touch(0o755)
+    (tmp_path / "train.sh").touch(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("word", ["tool", "./train.sh", "bin/tool"])
+def test_a_program_that_exists_is_accepted(here: Path, word: str) -> None:
+    assert check(here, word, "--lr", "1") == []
+
+
+@pytest.mark.parametrize("word", ["nosuch.sh", "./nosuch.sh", "pyhton", "/no/such", "train.sh"])
+def test_a_program_that_does_not_exist_is_refused(here: Path, word: str) -> None:
+    with pytest.raises(BadValue, match="neither a file nor a program"):
+        check(here, word)
+
+
+def test_other_nodes_may_have_the_program(here: Path) -> None:
+    (warning,) = check(here, "nvidia-smi", remotes=True)
+    assert "other nodes" in warning
+
+
+def test_a_container_needs_an_engine(here: Path) -> None:
+    with pytest.raises(BadValue, match="podman"):
+        check(here, "nosuch", image="py:3")
+    (here / "bin/podman").touch(0o755)
+    assert check(here, "nosuch", image="py:3") == []
