@@ -70,6 +70,8 @@ class Violation:
     kind: str
     job: int | None
     what: str
+    proof: list[str] = field(default_factory=list)
+    """The journalled events and the records of that job."""
 
 
 @dataclass
@@ -85,6 +87,14 @@ class Findings:
     def add(self, kind: str, job: int | None, what: str) -> None:
         """Note a violation."""
         self.violations.append(Violation(kind, job, what))
+
+    def include(self, other: "Findings") -> None:
+        """Add up the findings of two installations."""
+        self.jobs += other.jobs
+        self.attempts += other.attempts
+        self.acknowledged += other.acknowledged
+        self.unknown += other.unknown
+        self.violations += other.violations
 
 
 def read_records(directory: Path) -> dict[int, dict[int, Attempt]]:

@@ -121,7 +121,7 @@ class Campaign:
         directory = self.base / f"{self.number}"
         directory.mkdir(mode=0o700)
         command = [
-            sys.executable, "-m", "benchmarks.faults.episode", "--scenario", scenario.name,
+            sys.executable, "-m", "benchmarks.faults.variants", "--scenario", scenario.name,
             "--seed", str(seed), "--directory", str(directory), "--faults",
             str(self.options.faults), "--seconds", f"{min(EPISODE_SECONDS, left):.0f}",
         ]  # fmt: skip
@@ -225,10 +225,8 @@ def show(result: dict[str, Any]) -> None:
     """Print the first violations of an episode with events, records and the faults around."""
     for violation in result["violations"][:SHOWN]:
         print(f"  {violation['kind']}: job {violation['job']}: {violation['what']}")
-        proof = result["evidence"].get(str(violation["job"]), {})
-        for what in ("events", "records"):
-            for line in proof.get(what, []):
-                print(f"    {line[:300]}")
+        for line in violation["proof"]:
+            print(f"    {line[:300]}")
     more = len(result["violations"]) - SHOWN
     if more > 0:
         print(f"  and {more} more, in result.json there")

@@ -29,7 +29,6 @@ class Timeline:
 
     counts: Counter[str] = field(default_factory=Counter)
     entries: list[dict[str, Any]] = field(default_factory=list)
-    kills: Kills = field(default_factory=Kills)
 
     def note(self, fault: str, **facts: object) -> None:
         """Count a fault that happened."""
@@ -49,6 +48,7 @@ class Injector:
     ) -> None:
         self.installation, self.clients = installation, clients
         self.dice, self.timeline = dice, timeline
+        self.kills = Kills()
         self.faults: dict[str, Callable[[], None]] = {
             "daemon": self.kill_daemon,
             "daemon starting": self.kill_starting_daemon,
@@ -75,18 +75,18 @@ class Injector:
         for pid in self.installation.processes(DAEMON):
             begin = boot_time()
             if self.installation.signal(pid, signal.SIGKILL):
-                self.timeline.kills.daemons.append((begin, boot_time()))
+                self.kills.daemons.append((begin, boot_time()))
                 killed.append(pid)
         return killed
 
     def _end_supervisors(self, pids: list[int]) -> list[int]:
         killed = []
         for pid in pids:
-            self.timeline.kills.supervisors[pid] = boot_time()
+            self.kills.supervisors[pid] = boot_time()
             if self.installation.signal(pid, signal.SIGKILL):
                 killed.append(pid)
             else:
-                del self.timeline.kills.supervisors[pid]
+                del self.kills.supervisors[pid]
         return killed
 
     def kill_daemon(self) -> None:
@@ -97,11 +97,22 @@ class Injector:
         else:
             self.kill_starting_daemon()
 
-    def kill_starting_daemon(self, fault: str = "daemon starting") -> None:
-        """Have a command start a daemon, and kill that at some moment of its start."""
+    def kill_starting_daemon(
+        self, fault: str = "daemon starting", is_due: Callable[[], bool] | None = None
+    ) -> None:
+        """Have a command start a daemon, and kill that at some moment of its start.
+
+        With `is_due`, a moment after that has become true.
+        """
         self._end_daemons()
         self.clients.run("queue", "--json")
-        time.sleep(self.dice.uniform(0.1, START_SECONDS))
+        if is_due is None:
+            time.sleep(self.dice.uniform(0.1, START_SECONDS))
+        else:
+            deadline = time.monotonic() + 3 * START_SECONDS
+            while not is_due() and time.monotonic() < deadline:
+                time.sleep(0.002)
+            time.sleep(self.dice.uniform(0.0, 0.2))
         if killed := self._end_daemons():
             self.timeline.note(fault, pids=killed)
 
@@ -159,7 +170,7 @@ class Injector:
             self.kill_daemon()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
-        self.timeline.kills.daemons.append((begin, boot_time()))
+        self.kills.daemons.append((begin, boot_time()))
         self.timeline.note("restart")
 
     def delete_socket(self) -> None:

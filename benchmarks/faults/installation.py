@@ -5,17 +5,16 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import clean_environment
 from stoker import places
-from stoker.client.client import Client
-from stoker.client.errors import StokerError
 
 COMMAND_SECONDS = 60.0
 """How long one command may take before it counts as hanging."""
@@ -30,12 +29,22 @@ def boot_time() -> float:
 class Installation:
     """A home directory with its daemon. Every process is checked to be of this home."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        user: int | None = None,
+        devices: Path | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "stoker"),
+    ) -> None:
+        """Make the directories; `user` runs it, and its jobs lock devices in `devices`."""
+        self.directory, self.user, self.command = directory, user, command
         self.home, self.work = directory / "home", directory / "work"
-        self.records, self.devices = directory / "records", directory / "devices"
-        for path in (self.home, self.work, self.records, self.devices):
+        self.records, self.devices = directory / "records", devices or directory / "devices"
+        for path in (directory, self.home, self.work, self.records, self.devices):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if user is not None and path != self.devices:
+                os.chown(path, user, user)
         self.environment = {
             **clean_environment(),
             **(environment or {}),
@@ -68,9 +77,10 @@ class Installation:
                 Path(f"{out}.in").write_bytes(stdin)
                 source = stack.enter_context(open(f"{out}.in", "rb"))
             process = subprocess.Popen(
-                [sys.executable, "-m", "stoker", *words],
+                [*self.command, *words],
                 stdin=source, stdout=stdout, stderr=stderr, cwd=self.work,
-                env=self.environment, start_new_session=True,
+                env=self.environment, start_new_session=True, user=self.user, group=self.user,
+                extra_groups=None if self.user is None else [],
             )  # fmt: skip
         process.args = [str(out), *words]
         return process
@@ -103,28 +113,22 @@ class Installation:
         if not self.processes(DAEMON):
             self.popen("queue", "--json")
         while time.monotonic() < deadline:
-            with contextlib.suppress(StokerError):
-                return bool(self.client.daemon())
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.socket))
+                return True
             time.sleep(0.03)
         return False
 
-    @property
-    def client(self) -> Client:
-        """Return a client of the daemon, which must be up."""
-        return Client(str(self.socket))
-
     def jobs(self) -> dict[int, dict[str, Any]]:
         """Return every job that the daemon knows, by id."""
-        for _ in range(5):
-            with contextlib.suppress(StokerError):
-                # In this order: a job that ends in between is in both, and not in neither.
-                current = self.client.jobs(limit=100_000)["jobs"]
-                return {
-                    int(job["id"]): job
-                    for job in [*current, *self.client.history(limit=100_000)["jobs"]]
-                }
-            self.up()
-        raise TimeoutError("the daemon does not list its jobs")
+        found: dict[int, dict[str, Any]] = {}
+        # In this order: a job that ends in between is in both, and not in neither.
+        for command in ("queue", "history"):
+            code, out, said = self.stoker(command, "--json", "--limit", "100000")
+            if code:
+                raise RuntimeError(f"stoker {command}: {said.strip()}")
+            found |= {int(job["id"]): job for job in json.loads(out)["jobs"]}
+        return found
 
     # -- processes ----------------------------------------------------------------------
 

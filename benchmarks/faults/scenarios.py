@@ -43,6 +43,26 @@ SCENARIOS = {
             "deletions", "socket, run directory and logs deleted", USUAL,
             {**PROCESSES, "delete socket": 3, "delete run directory": 3, "delete logs": 3},
         ),
+        Scenario(
+            "gpus", "two users' daemons on the same GPUs, whose lock directory fills up",
+            {"one": 4, "bulk": 1, "requeue": 2, "leaves": 1},
+            {**DAEMON, "fill lock directory": 2, "free lock directory": 3}, needs_root=True,
+            jobs=80, options=("--gpus", "1"),
+        ),
+        Scenario(
+            "disk", "a home on a disk that fills up", USUAL,
+            {**DAEMON, "fill disk": 3, "free disk": 4}, needs_root=True,
+        ),
+        Scenario(
+            "repair", "a damaged journal, and a daemon that dies in its repair", USUAL,
+            {"daemon": 2, "client": 1, "damage": 3}, jobs=120,
+        ),
+        Scenario(
+            "ssh", "machines over SSH, whose connections break while files travel",
+            {"one": 4, "bulk": 1, "array": 1, "retry": 2, "leaves": 1},
+            {"daemon": 4, "daemon starting": 1, "client": 1, "restart": 1, "ssh connection": 4,
+             "ssh agent": 3}, needs_root=True, jobs=60, pause=1.0, options=("-w", "a,b"),
+        ),
     )
 }  # fmt: skip
 
