@@ -60,6 +60,11 @@ def journal_path() -> str:
     return os.path.join(state_dir(), "journal.db")
 
 
+def emergency_path(journal: str) -> str:
+    """Return where a copy of a deleted journal is kept if it cannot be kept beside it."""
+    return os.path.join(_short_dir(), f"{digest(journal)}.emergency")
+
+
 def install_path() -> str:
     """Return the file that the first daemon of a state makes, wherever its jobs are kept."""
     return os.path.join(state_dir(), "install")

@@ -52,3 +52,40 @@ def test_a_spoilt_page_is_survived_and_said(box: Box) -> None:
     assert int(label) > int(jobs[-1])  # a number once given out is not given out again
     assert box.end_of(label)["result"] == 4
     assert list(Path(box.state).glob("journal.db?*damaged*")) or list(box.state.glob("*.damaged*"))
+
+
+def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: Box) -> None:
+    held(box, 22)
+    assert box.stoker("daemon", "stop").returncode == 0  # folds the log into the database
+    box.up()
+    jobs = held(box, 60)
+    assert jobs[-1] == "82"
+    box.crash()
+    (box.state / "journal.db-wal").unlink()
+    assert box.submit("true") == "83"
+    assert "was once on disk" in box.log
+
+
+def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: Box) -> None:
+    note = box.user / "note"
+    blocker = box.submit("--gpus", "4", "sleep 600")
+    box.becomes(blocker, "RUNNING")
+    job = box.submit("--gpus", "1", f"echo ran >> {note}")
+    backup, journal = box.user / "backup.db", box.state / "journal.db"
+    assert box.stoker("db", "backup", backup).returncode == 0
+    box.client.cancel([blocker])
+    assert box.end_of(job)["state"] == "COMPLETED"
+    last = box.result("true")["id"]
+    assert box.stoker("daemon", "stop").returncode == 0
+    for name in ("-wal", "-shm", ".forced"):  # as was once advised
+        Path(f"{journal}{name}").unlink(missing_ok=True)
+    journal.write_bytes(backup.read_bytes())
+    box.up()
+    assert int(box.submit("true")) == last + 1
+    assert box.job(job)["state"] == "PENDING"
+    assert "held" in box.job(job)["reason_text"]
+    assert note.read_text() == "ran\n"
+    done = box.stoker("daemon", "status")
+    assert "2 unfinished jobs are held" in done.stdout
+    box.client.release([job])
+    assert box.end_of(job)["state"] == "COMPLETED"

@@ -434,7 +434,7 @@ def test_a_sweep_that_lost_trials_counts_those_that_are_left(path: Path, opened:
     change(
         path, "UPDATE events SET data = '{' WHERE seq = 3", "DELETE FROM jobs WHERE id IN (2, 4, 5)"
     )
-    assert "3 jobs are lost (2 to 5)" in salvage(str(path), ValueError("test"))
+    assert "3 jobs (2 to 5) are lost" in salvage(str(path), ValueError("test"))
     [found] = opened(path).load().sweeps
     assert (found.counts, found.issued, found.ended_at) == ({"cancelled": 1}, 4, 2.0)
 

@@ -18,6 +18,7 @@ from stoker.core.events import (
     DaemonStarted,
     Event,
     IdsReserved,
+    JobHeld,
     NodeJoined,
     NodeRemoved,
     PolicyChosen,
@@ -218,9 +219,7 @@ def _take_over(
     waiting = {job.id: job.attempt for job in state.jobs.values() if job.state is JobState.PENDING}
     for job, attempt in executor.adoption.strays(waiting).items():
         events.append(AttemptsFound(at=at, job=job, attempt=attempt))
-    if loop.store.warnings() or loop.desk.alerts:
-        # The journal may not know of all ids that were given out here: those have logs.
-        events.append(IdsReserved(at=at, next_id=_last_logged(loop.desk.logs) + 1))
+    events += _after_a_loss(loop, at)
     loop.engine.cycle(events)
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
@@ -246,6 +245,28 @@ def _take_over(
     loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
     _sweep(loop, at)
     return unheeded
+
+
+def _after_a_loss(loop: Loop, at: float) -> list[Event]:
+    """Reserve ids that the journal no longer knows, and hold jobs that may have run since."""
+    store, state, next_id = loop.store, loop.engine.state, loop.store.id_floor()
+    if store.warnings() or loop.desk.alerts:
+        # Not all ids that were given out may be on record: those that ran have logs.
+        next_id = max(next_id, _last_logged(loop.desk.logs) + 1)
+    events: list[Event] = []
+    if next_id > state.rest.next_id:
+        events.append(IdsReserved(at=at, next_id=next_id))
+    if store.lost_events():
+        unfinished = [job.id for job in state.jobs.values() if not job.finished and not job.held]
+        events += [JobHeld(at=at, job=id) for id in unfinished]
+        if unfinished:
+            one = len(unfinished) == 1
+            store.warnings().append(
+                f"{'1 unfinished job is' if one else f'{len(unfinished)} unfinished jobs are'} held"
+                ", because more may have run than is on record: look at the queue, then release "
+                "or cancel"
+            )
+    return events
 
 
 def _for_a_new_home(loop: Loop, at: float) -> list[Event]:

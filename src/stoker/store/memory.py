@@ -145,6 +145,14 @@ class MemoryStore:
         """Never any."""
         return []
 
+    def id_floor(self) -> int:
+        """What is on record is all there is."""
+        return 1
+
+    def lost_events(self) -> int:
+        """None ever."""
+        return 0
+
     def backup(self, path: str) -> int:
         """The journal as JSON lines."""
         with open(path, "wb") as out:

@@ -128,6 +128,12 @@ class Store(Protocol):
     def warnings(self) -> list[str]:
         """What was found wrong and mended when the store was opened."""
 
+    def id_floor(self) -> int:
+        """No id below this one may be given out: it was, whether or not that is on record."""
+
+    def lost_events(self) -> int:
+        """How many synced events are missing: jobs may have run further than is on record."""
+
     def backup(self, path: str) -> int:
         """Write a consistent copy; returns its size in bytes."""
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import msgspec
 import psycopg
 from msgspec import Struct
 
@@ -33,6 +32,7 @@ from stoker.store.choose import Choice
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.server import Connection, Lost, Unreachable
 from stoker.store.statements import ENDED, conditions, statements, storable
+from stoker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class PostgresStore:
     """Commits go out in one round trip; `force` brings those to disk that did not wait for it."""
 
     def __init__(self, choice: Choice, *, aside: str | None = None, patience: float = 30.0) -> None:
-        """`aside` is a file for the last forced number; `patience` for a server that is away."""
+        """`aside` is a file for the watermark; `patience` for a server that is away."""
         self.choice, self.patience = choice, patience
         self.path = choice.shown
         self._name = server.Name.ours()
@@ -95,7 +95,9 @@ class PostgresStore:
         self._unforced: list[_Written] = []
         self._durable = 0
         """The last event that the server is known to have on its disk."""
-        self._aside = -1
+        self._next_id = 1
+        self._lost_events = 0
+        self._watermark: Watermark | None = None
         self._db = server.connect(choice, self._name)
         try:
             self._lay_out()
@@ -135,20 +137,28 @@ class PostgresStore:
 
     def _check_tail(self, path: str) -> None:
         """Report a journal that is shorter than what the server once had on disk."""
-        self._aside = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        whose, _, known = os.pread(self._aside, 64, 0).partition(b"\n")[0].partition(b" ")
-        forced = int(known) if known.isdigit() and whose.decode() == self.identity else 0
-        if self._seq < forced:
+        self._watermark = Watermark(path, self.identity)
+        synced = self._watermark.seq
+        if self._seq < synced:
+            self._lost_events = synced - self._seq
             self._warnings.append(
-                f"the journal ends at event {self._seq}, but event {forced} was once on disk: "
+                f"the journal ends at event {self._seq}, but event {synced} was once on disk: "
                 f"{self.path} has lost its last events"
             )
-        self._seq = max(self._seq, forced)  # numbers once given out are not given out again
+        self._seq = max(self._seq, synced)  # numbers once given out are not given out again
+
+    def id_floor(self) -> int:
+        """The lowest id that may be new; see the port."""
+        return self._watermark.next_id if self._watermark is not None else 1
+
+    def lost_events(self) -> int:
+        """How many synced events are missing; see the port."""
+        return self._lost_events
 
     def _note_forced(self, seq: int) -> None:
         self._durable = max(self._durable, seq)
-        if self._aside >= 0:
-            os.pwrite(self._aside, f"{self.identity} {self._durable}\n".encode(), 0)
+        if self._watermark is not None:
+            self._watermark.note(self._durable, self._next_id)
 
     # -- a connection that breaks -------------------------------------------------------
 
@@ -255,7 +265,7 @@ class PostgresStore:
                 sweeps=[codec.decode_sweep(data) for (data,) in sweeps],
                 members=[codec.decode_job(data) for (data,) in members],
             )
-        except msgspec.MsgspecError as error:
+        except codec.DAMAGE as error:
             raise StoreError(
                 f"{self.path} holds rows that cannot be read ({error}). Restore a backup."
             ) from error
@@ -281,6 +291,8 @@ class PostgresStore:
                 self._unforced.remove(written)
                 raise
             self._seq = written.last
+            if batch.rest is not None:
+                self._next_id = batch.rest.next_id
             if force:
                 self._unforced.clear()
                 self._note_forced(self._seq)
@@ -381,7 +393,7 @@ class PostgresStore:
             f" WHERE {where} ORDER BY {order} LIMIT %s",
             (*values, max(wanted.limit, len(wanted.ids or ()))),
         )
-        return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
+        return codec.found_in(rows[::-1], self._warnings)
 
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
@@ -433,9 +445,8 @@ class PostgresStore:
         for db in (self._flusher, self._db):
             if db is not None:
                 db.close()
-        if self._aside >= 0:
-            os.close(self._aside)
-            self._aside = -1
+        if self._watermark is not None:
+            self._watermark.close()
 
 
 def _gone(error: Exception, path: str) -> StoreError:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
+from stoker import places
 from stoker.core.events import Event
 from stoker.core.lifecycle import FINISHED
-from stoker.store import codec
+from stoker.store import codec, replacement
 from stoker.store.layouts import SCHEMA, create, migrate
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
+from stoker.store.watermark import Watermark
 
 BALLAST = 4 << 20
 """Bytes set aside, given up when the disk is full so that exits can still be recorded."""
@@ -33,7 +35,20 @@ _MEMBERS = """
     WHERE sweeps.resident = 1 AND jobs.resident = 0 ORDER BY jobs.id
 """
 """CROSS: sweep by sweep. Otherwise SQLite may read every job there ever was."""
+_WAS_USED = "SELECT EXISTS (SELECT 1 FROM events WHERE kind = 'DaemonStarted')"
+"""Every daemon begins by writing the summary; without a daemon there is none."""
 _ENDED = [state.value for state in FINISHED]
+_SURROUNDINGS = frozenset(
+    {
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_AUTH,
+    }
+)  # fmt: skip
+"""Errors of the disk, of permissions or of other processes: a repair would not help."""
+NEWER = 50
+"""Layouts by which a newer stoker may be ahead; a larger number is damage."""
 
 
 class SqliteStore:
@@ -44,23 +59,69 @@ class SqliteStore:
         self._warnings: list[str] = []
         self._term = 0
         self._seq = 0
-        self._forced_path = path + ".forced"
+        self._next_id = 1
+        self._lost_events = 0
+        self._repaired = False
+        """Whether this opening has replaced a damaged file; then what is uncertain is held."""
+        self._emergency_paths = (path + replacement.EMERGENCY, places.emergency_path(path))
         self._wal_lock = threading.Lock()
-        self._db = self._open(path, shared_file_system)
-        self._wal = -1 if shared_file_system else os.open(path + "-wal", os.O_RDONLY)
-        self._forced = os.open(self._forced_path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._watermark = Watermark(path + ".watermark", earlier=path + ".forced")
+        self._shared, self._wal = shared_file_system, -1
+        with _ours_alone(path):
+            self._find_journal(path)
+            self._db = self._open(path)
+        self._open_log()
         self._check_tail()
         self.set_ballast()
 
     # -- opening ------------------------------------------------------------------------
 
-    def _open(self, path: str, shared: bool) -> sqlite3.Connection:
-        new = not os.path.exists(path)
-        old_mask = os.umask(0o077)
+    def _find_journal(self, path: str) -> None:
+        """See that the newest journal there is lies at `path`."""
+        replacement.finish(path)
+        self._use_emergency_copy(path)
+        if not replacement.has_content(path) and replacement.has_content(path + "-wal"):
+            self._repair(path, StoreError("of its files only the log is there"))
+        elif replacement.beside(path, replacement.KEPT) and not replacement.last_event(path):
+            from stoker.store.salvage import rebuild
+
+            self._repaired = rebuild(path, self._watermark.seq) is not None
+
+    def _use_emergency_copy(self, path: str) -> None:
+        """Go on from the copy that a daemon wrote when the journal was deleted, if it is newer."""
+        copies = [copy for copy in self._emergency_paths if os.path.exists(copy)]
+        if not copies:
+            return
+        newest = max(copies, key=lambda copy: replacement.last_event(copy) or 0)
+        if (replacement.last_event(newest) or 0) <= (replacement.last_event(path) or 0):
+            return
+        part = path + ".repair"
+        replacement.discard(part)
+        shutil.copyfile(newest, part)
+        replacement.replace(path, part, replacement.new_stamp(path))
+        for copy in copies:
+            os.unlink(copy)
+        self._warnings.append(
+            "the journal was deleted while a daemon ran; its emergency copy has taken its place"
+        )
+
+    def _open_log(self) -> None:
+        """Get a descriptor of our own on SQLite's log; see `force`."""
+        if not self._shared:
+            self._wal = os.open(self.path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _close_log(self) -> None:
+        if self._wal >= 0:
+            os.close(self._wal)
+            self._wal = -1
+
+    def _open(self, path: str, mend: bool = True) -> sqlite3.Connection:
+        mend = mend and os.path.exists(path)
         try:
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db.text_factory = replacement.readable_text
             try:
-                if shared:
+                if self._shared:
                     # WAL needs shared memory, which network file systems do not have.
                     db.execute("PRAGMA locking_mode = EXCLUSIVE")
                     db.execute("PRAGMA journal_mode = DELETE")
@@ -70,54 +131,73 @@ class SqliteStore:
                     db.execute("PRAGMA synchronous = NORMAL")
                     db.execute("PRAGMA wal_autocheckpoint = 2000")
                 db.execute("PRAGMA busy_timeout = 5000")
-                version = db.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    create(db)
-                elif version > SCHEMA:
-                    raise StoreError(
-                        f"{path} was written by a newer stoker (layout {version}, this one knows "
-                        f"{SCHEMA}). Upgrade stoker, or set STOKER_HOME to another directory."
-                    )
-                else:
-                    _check(db)
-                    migrate(db, version)
+                self._lay_out(db, path)
                 return db
             except BaseException:
                 db.close()
                 raise
-        except sqlite3.DatabaseError as error:
-            if new or not _is_damage(error):
+        except (sqlite3.Error, *codec.DAMAGE) as error:
+            if not mend or not _is_damage(error, path):
                 raise _translated(error, path) from error
-            return self._recover(path, shared, error)
-        finally:
-            os.umask(old_mask)
+            self._repair(path, error)
+            return self._open(path, mend=False)
+
+    def _lay_out(self, db: sqlite3.Connection, path: str) -> None:
+        """Make the tables of a new file, or check and migrate those of an old one."""
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            create(db)
+            return
+        if SCHEMA < version <= SCHEMA + NEWER:
+            raise StoreError(
+                f"{path} was written by a newer stoker (layout {version}, this one knows "
+                f"{SCHEMA}). Upgrade stoker, or set STOKER_HOME to another directory."
+            )
+        if not 0 < version <= SCHEMA:
+            raise sqlite3.DatabaseError(f"there is no layout {version}")
+        _check(db)
+        migrate(db, version)
+        story = db.execute("SELECT value FROM meta WHERE key = 'repair'").fetchone()
+        if story is not None and str(story[0]) not in self._warnings:
+            self._warnings.append(str(story[0]))
 
     def _salvage_again(self, cause: Exception) -> None:
         """Damage that the check at opening could not see: the pages are whole, the rows not."""
         self._db.close()
-        if self._wal >= 0:
-            os.close(self._wal)
-        self._db = self._recover(self.path, self._wal < 0, cause)
-        self._wal = -1 if self._wal < 0 else os.open(self.path + "-wal", os.O_RDONLY)
+        self._close_log()
+        with _ours_alone(self.path):
+            self._repair(self.path, cause)
+            self._db = self._open(self.path, mend=False)
+        self._open_log()
+        if self._term:  # found while a daemon runs: it goes on
+            with self._transaction():
+                self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (self._term,))
 
-    def _recover(self, path: str, shared: bool, cause: Exception) -> sqlite3.Connection:
-        """Set a damaged file aside and read back whatever of its journal is whole."""
+    def _repair(self, path: str, cause: Exception) -> None:
+        """Replace a damaged file by whatever of its journal is whole."""
         from stoker.store.salvage import salvage
 
-        self._warnings.append(salvage(path, cause))
-        return self._open(path, shared)
+        salvage(path, cause, self._watermark.seq)
+        self._repaired = True
 
     def _check_tail(self) -> None:
-        """Report a journal that is shorter than what was once forced to disk."""
-        last = self._last_seq()
-        known = os.pread(self._forced, 32, 0).split(b"\n")[0]
-        forced = int(known) if known.isdigit() else 0
-        if last < forced:
+        """Report a journal that is shorter than what was once on disk."""
+        last, synced = self._last_seq(), self._watermark.seq
+        if last < synced and not self._repaired:
+            self._lost_events = synced - last
             self._warnings.append(
-                f"the journal ends at event {last}, but event {forced} was once on disk: "
+                f"the journal ends at event {last}, but event {synced} was once on disk: "
                 "the last events before a crash are missing"
             )
-        self._seq = max(last, forced)  # numbers once given out are not given out again
+        self._seq = max(last, synced)  # numbers once given out are not given out again
+
+    def id_floor(self) -> int:
+        """The lowest id that may be new; see the port."""
+        return self._watermark.next_id
+
+    def lost_events(self) -> int:
+        """How many synced events are missing; see the port."""
+        return self._lost_events
 
     def set_ballast(self) -> None:
         """Set the reserve aside (again), where there is room for it."""
@@ -144,6 +224,7 @@ class SqliteStore:
         """Take this state over: whoever holds an older term can no longer write."""
         with self._transaction():
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'term'")
+            self._db.execute("DELETE FROM meta WHERE key = 'repair'")
             row = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
         self._term = int(row[0])
         return self._term
@@ -152,8 +233,8 @@ class SqliteStore:
         """The state, row by row, as of the last commit."""
         try:
             return self._load()
-        except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
-            if isinstance(error, sqlite3.DatabaseError) and not _is_damage(error):
+        except (sqlite3.Error, *codec.DAMAGE) as error:
+            if not _is_damage(error, self.path):
                 raise _translated(error, self.path) from error
             self._salvage_again(error)
             return self._load()
@@ -163,6 +244,8 @@ class SqliteStore:
 
     def _load(self) -> Snapshot:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
+        if row is None and self._db.execute(_WAS_USED).fetchone()[0]:
+            raise sqlite3.DatabaseError("its summary is gone")
         rest = codec.decode_rest(row[0] if row else b"{}")
         jobs = [
             codec.decode_job(data)
@@ -227,8 +310,10 @@ class SqliteStore:
             if batch.rest is not None:
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('rest', ?)", (encode(batch.rest),))
         self._seq = seq + len(batch.events)
+        if batch.rest is not None:
+            self._next_id = batch.rest.next_id
         if force:
-            self._note_forced(self._seq)
+            self._watermark.note(self._seq, self._next_id)
         return self._seq
 
     def _write_jobs(self, batch: Batch) -> None:
@@ -265,7 +350,7 @@ class SqliteStore:
                     db.execute("ROLLBACK")
                 raise
             finally:
-                if force and self._wal >= 0:
+                if force and not self._shared:
                     db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
             raise _translated(error, self.path) from error
@@ -279,19 +364,17 @@ class SqliteStore:
         if self._wal < 0:
             return
         with self._wal_lock:
-            reached = self._seq
+            reached, next_id = self._seq, self._next_id
             os.fdatasync(self._wal)
-            self._note_forced(reached)
-
-    def _note_forced(self, seq: int) -> None:
-        os.pwrite(self._forced, b"%d\n" % seq, 0)
+            self._watermark.note(reached, next_id)
+            self._watermark.sync()
 
     def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
         """Events behind a sequence number, in order."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT seq, kind, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
             (after, most),
-        ).fetchall()
+        )
         for seq, kind, version, data in rows:
             yield seq, codec.decode_event(kind, version, data)
 
@@ -303,47 +386,47 @@ class SqliteStore:
         """An environment by its hash."""
         return self._one("SELECT data FROM secrets WHERE hash = ?", hash)
 
-    def _one(self, sql: str, key: str) -> bytes | None:
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Read; what the file cannot give is said in a sentence."""
         try:
-            row = self._db.execute(sql, (key,)).fetchone()
+            return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _translated(error, self.path) from error
-        return bytes(row[0]) if row else None
+
+    def _one(self, sql: str, key: str) -> bytes | None:
+        rows = self._rows(sql, (key,))
+        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def find_key(self, key: str) -> tuple[int, int] | None:
         """The ids that a submission key was given."""
-        row = self._db.execute(
-            "SELECT first, count FROM submissions WHERE key = ?", (key,)
-        ).fetchone()
-        return (row[0], row[1]) if row else None
+        rows = self._rows("SELECT first, count FROM submissions WHERE key = ?", (key,))
+        return (rows[0][0], rows[0][1]) if rows else None
 
     def past(self, wanted: Filter) -> list[Found]:
         """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
         where, values = _conditions(wanted)
         order = "ended_at DESC, id DESC" if wanted.array is None else "id DESC"
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec"
             f" WHERE {where} ORDER BY {order} LIMIT ?",
             (*values, max(wanted.limit, len(wanted.ids or ()))),
-        ).fetchall()
-        return [Found(codec.decode_job(job), codec.decode_spec(spec)) for job, spec in rows[::-1]]
+        )
+        return codec.found_in(rows[::-1], self._warnings)
 
     def count_past(self, wanted: Filter) -> int:
         """How many jobs match, whatever the limit."""
         where, values = _conditions(wanted)
-        row = self._db.execute(
-            f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}", values
-        ).fetchone()
-        return int(row[0])
+        sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
+        return int(self._rows(sql, values)[0][0])
 
     def members(self, array: int) -> list[int]:
         """The ids of all jobs of an array or a sweep, in order."""
-        rows = self._db.execute("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
+        rows = self._rows("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
         return [row[0] for row in rows]
 
     def durations(self, user: str, name: str, most: int) -> list[float]:
         """How long recent successful jobs of this name took."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = ?"
             " AND user = ? AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?",
             (name, user, most),
@@ -383,17 +466,31 @@ class SqliteStore:
 
     def close(self) -> None:
         """Force, fold the log into the database, and let go."""
-        if self._wal >= 0:
-            with contextlib.suppress(OSError):
-                self.force()
-            os.close(self._wal)
-        os.close(self._forced)
+        with contextlib.suppress(OSError):
+            self.force()
+        self._close_log()
+        self._watermark.close()
         self._db.close()
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is wrong: anything else comes as a more special error."""
-    return type(error) is sqlite3.DatabaseError
+@contextlib.contextmanager
+def _ours_alone(path: str) -> Iterator[None]:
+    """Make files that only their owner can read; say in a sentence what cannot be made."""
+    old_mask = os.umask(0o077)
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise _translated(error, path) from error
+    finally:
+        os.umask(old_mask)
+
+
+def _is_damage(error: Exception, path: str) -> bool:
+    """Whether the file itself is wrong, and not what it lies on."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code == sqlite3.SQLITE_READONLY:
+        return os.access(path, os.W_OK)  # its header says that it cannot be written to
+    return code not in _SURROUNDINGS
 
 
 def _check(db: sqlite3.Connection) -> None:
@@ -401,7 +498,8 @@ def _check(db: sqlite3.Connection) -> None:
     found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise sqlite3.DatabaseError(found.splitlines()[-1])
-    if db.execute("SELECT count(*) FROM meta WHERE key = 'term'").fetchone()[0] != 1:
+    term = "SELECT count(*) FROM meta WHERE key = 'term' AND typeof(value) = 'integer'"
+    if db.execute(term).fetchone()[0] != 1:
         raise sqlite3.DatabaseError("its table of contents is gone")
 
 
@@ -422,8 +520,11 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     return " AND ".join(parts), values
 
 
-def _translated(error: sqlite3.Error, path: str) -> StoreError:
+def _translated(error: Exception, path: str) -> StoreError:
     text = str(error)
-    if "full" in text or "disk I/O" in text:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or "full" in text or "disk I/O" in text:
         return StoreFull(f"The disk with {path} is full. Free some space; nothing was lost.")
+    if not isinstance(error, OSError) and _is_damage(error, path):
+        return StoreError(f"{path} is damaged ({text}). Repair it with: stoker daemon restart")
     return StoreError(f"{path}: {text}.")

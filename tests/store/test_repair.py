@@ -1,0 +1,491 @@
+"""A damaged journal: whatever is damaged, and whenever its repair is interrupted."""
+
+import errno
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulate.box import Box
+from stoker.core.restore import restore
+from stoker.simulate.processes import Model
+from stoker.store import codec, replacement, salvage, sqlite
+from stoker.store.port import Filter, StoreError
+from stoker.store.sqlite import SqliteStore
+from store.rows import batch, job, rest
+
+JOBS = 60
+LAYOUT = 60
+"""Where a database says which layout it has."""
+STEPS = {module.__file__ for module in (salvage, replacement, sqlite)}
+
+
+@pytest.fixture(scope="session")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with a history: jobs that are done, that run and that wait."""
+    path = tmp_path_factory.mktemp("lived") / "journal.db"
+    stores: list[SqliteStore] = []
+
+    def open_store() -> SqliteStore:
+        stores.append(SqliteStore(str(path)))
+        return stores[-1]
+
+    box = Box(gpus=2, open_store=open_store)
+    box.submit(models=(Model(seconds=5),), count=20)
+    box.submit(models=(Model(seconds=1e6),), count=2)
+    box.submit(held=True, count=JOBS - 22)
+    box.run(100)
+    stores[-1].close()
+    return path
+
+
+@pytest.fixture
+def path(lived: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return copied(lived, tmp_path)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in which to sync costs nothing, where there is one."""
+    with in_memory() as where:
+        yield where
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    shared = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=shared if os.path.isdir(shared) else None) as where:
+        yield Path(where)
+
+
+def copied(path: Path, directory: Path) -> Path:
+    """The files of a journal, but for the reserve, in another directory."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for each in path.parent.iterdir():
+        if each.is_file() and not each.name.endswith(".ballast"):
+            shutil.copy(each, directory / each.name)
+    return directory / path.name
+
+
+def kept(path: Path) -> list[str]:
+    return replacement.beside(str(path), replacement.KEPT)
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        for each in statements:
+            db.execute(each)
+
+
+def every_job(path: Path) -> set[int]:
+    """All jobs that a journal holds once it is opened and loaded, in memory or not."""
+    store = SqliteStore(str(path))
+    try:
+        store.load()
+        return {each.job.id for each in store.past(Filter(ids=list(range(1, JOBS + 1))))}
+    finally:
+        store.close()
+
+
+def next_id(store: SqliteStore) -> int:
+    """The id that the next job gets."""
+    return max(store.load().rest.next_id, store.id_floor())
+
+
+# -- interrupted --------------------------------------------------------------------------
+
+
+class Interruption:
+    """Traces the code that repairs, and interrupts it at the n-th state of the files."""
+
+    def __init__(self, directory: Path, step: int, interrupt: Callable[[], None]) -> None:
+        self.directory, self.step, self.interrupt = directory, step, interrupt
+        self.states: set[frozenset[tuple[object, ...]]] = set()
+        self.happened = False
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in STEPS:
+            return None
+        if event == "line" and not self.happened:
+            with os.scandir(self.directory) as found:
+                self.states.add(frozenset((each.name, *each.stat()) for each in found))
+            self.happened = len(self.states) == self.step
+            if self.happened:
+                self.interrupt()
+        return self._trace
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupted(path: Path, step: int, how: str) -> bool:
+    """Open and load a journal with an interruption; whether it came to that step."""
+    if how == "an error":
+        interruption = Interruption(path.parent, step, full)
+        with interruption, suppress(StoreError), closing(SqliteStore(str(path))) as store:
+            store.load()
+        return interruption.happened
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with Interruption(path.parent, step, lambda: os._exit(9)):
+                SqliteStore(str(path)).load()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+def spoilt_page(path: Path) -> None:
+    """A page in the middle of a table is gone."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(b"\xff" * 4096)
+
+
+def spoilt_text(path: Path) -> None:
+    """One byte of one row is not UTF-8: the file itself is whole."""
+    change(path, "UPDATE jobs SET data = replace(data, 'e', x'ff') WHERE id = 41")
+
+
+def no_first_page(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("harm", "how"),
+    [
+        (spoilt_page, "a kill"),
+        (spoilt_text, "a kill"),
+        (no_first_page, "a kill"),
+        (spoilt_text, "an error"),
+    ],
+)
+def test_a_repair_interrupted_at_any_step_is_made_again(
+    lived: Path, memory: Path, harm: Callable[[Path], None], how: str
+):
+    whole = copied(lived, memory / "whole")
+    harm(whole)
+    damaged = copied(whole, memory / "damaged")
+    expected = every_job(whole)
+    assert len(expected) > JOBS - 20
+    for step in range(1, 1000):
+        path = copied(damaged, memory / "interrupted")
+        if not interrupted(path, step, how):
+            break
+        assert every_job(path) == expected, step
+        assert len(kept(path)) == 1, step
+    assert 15 < step < 999
+
+
+def test_a_repair_that_is_interrupted_at_every_start_ends_at_last(lived: Path, memory: Path):
+    path = copied(lived, memory / "home")
+    spoilt_page(path)
+    for step in range(1, 1000):
+        if not interrupted(path, step, "a kill"):
+            break
+    assert 15 < step < 999
+    store = SqliteStore(str(path))
+    assert next_id(store) == JOBS + 1
+    store.close()
+    assert len(every_job(path)) > JOBS - 20
+
+
+def test_what_a_repair_found_is_reported_even_if_it_was_interrupted_before_that(path: Path):
+    spoilt_text(path)
+    salvage.salvage(str(path), ValueError("test"))
+    for _ in range(2):  # until a daemon has taken it over
+        store = SqliteStore(str(path))
+        assert f"events and {JOBS} jobs were recovered" in store.warnings()[0]
+        store.close()
+    store = SqliteStore(str(path))
+    store.claim()
+    store.close()
+    store = SqliteStore(str(path))
+    assert store.warnings() == []
+    store.close()
+
+
+def test_no_log_of_the_damaged_file_is_left_beside_the_new_one(path: Path):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("UPDATE jobs SET data = x'ff' WHERE id = 41")
+        db.commit()
+        crashed = copied(path, path.parent / "crashed")
+    assert Path(f"{crashed}-wal").stat().st_size
+    Path(f"{crashed}-journal").write_bytes(b"of the damaged file")
+    salvage.salvage(str(crashed), ValueError("test"))
+    assert [each for each in replacement.LOGS if Path(f"{crashed}{each}").exists()] == []
+    assert every_job(crashed) == set(range(1, JOBS + 1))
+
+
+# -- no journal, but a damaged one --------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["none", "an empty one in its place"])
+def test_without_a_journal_a_damaged_one_is_repaired_again_and_that_is_reported(
+    path: Path, begun: bool
+):
+    older = Path(f"{path}.damaged-20200101T000000")
+    older.write_bytes(b"garbage" * 1000)
+    damaged = Path(f"{path}.damaged-20210101T000000")
+    path.rename(damaged)
+    spoilt_text(damaged)
+    if begun:
+        with closing(sqlite3.connect(path)) as db:
+            sqlite.create(db)
+    store = SqliteStore(str(path))
+    [said] = store.warnings()
+    assert said.startswith(
+        f"there was no journal, but a damaged one: it was rebuilt from {damaged}"
+    )
+    assert "they are held" not in said
+    store.close()
+    assert every_job(path) == set(range(1, JOBS + 1))
+    assert older.exists()
+    assert damaged.exists()
+
+
+def test_jobs_of_a_damaged_file_that_was_not_the_last_journal_are_held(path: Path):
+    store = SqliteStore(str(path))
+    store.claim()
+    path.with_name("journal.db.damaged-20210101T000000").write_bytes(path.read_bytes())
+    store.commit(batch(job(1)), force=True)
+    store.close()
+    path.unlink()
+    again = SqliteStore(str(path))
+    assert (
+        f"{JOBS - 20} jobs (21 to {JOBS}) may have run further than is known" in again.warnings()[0]
+    )
+    assert all(each.held for each in again.load().jobs if not each.finished)
+    again.close()
+
+
+def test_a_log_without_its_database_is_read_too(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    store = SqliteStore(str(path))
+    store.claim()
+    store.commit(batch(job(1), job(2), rest=rest(next_id=3)), force=True)
+    crashed = copied(path, tmp_path / "crashed")
+    store.close()
+    crashed.unlink()
+    again = SqliteStore(str(crashed))
+    assert [each.id for each in again.load().jobs] == [1, 2]
+    assert "only the log is there" in again.warnings()[0]
+    again.close()
+
+
+# -- ids ----------------------------------------------------------------------------------
+
+
+def given_out(path: Path, count: int) -> None:
+    """A journal in which jobs were submitted one by one, and a crash."""
+    store = SqliteStore(str(path))
+    store.claim()
+    for id in range(1, count + 1):
+        store.commit(batch(job(id), rest=rest(next_id=id + 1)), force=True)
+    copied(path, path.parent / "crashed")
+    store.close()
+
+
+def remains_after(path: Path, *lost: str) -> SqliteStore:
+    crashed = path.parent / "crashed" / path.name
+    for suffix in lost:
+        Path(f"{crashed}{suffix}").unlink(missing_ok=True)
+    return SqliteStore(str(crashed))
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [("-wal",), ("-wal", ".forced"), ("", "-wal", "-shm"), ("", "-wal", "-shm", ".forced")],
+    ids=["log", "log, as for a restore", "all", "all, as for a restore"],
+)
+def test_ids_are_not_given_out_again_when_the_journal_has_lost_them(
+    tmp_path: Path, lost: tuple[str, ...]
+):
+    given_out(tmp_path / "journal.db", 82)
+    store = remains_after(tmp_path / "journal.db", *lost)
+    assert next_id(store) == 83
+    assert store.lost_events() == 82
+    assert "event 82 was once on disk" in store.warnings()[0]
+    store.close()
+
+
+def test_a_journal_that_lost_nothing_says_so(tmp_path: Path):
+    given_out(tmp_path / "journal.db", 3)
+    store = remains_after(tmp_path / "journal.db")
+    assert (next_id(store), store.lost_events(), store.warnings()) == (4, 0, [])
+    store.close()
+
+
+def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    Path(f"{path}.forced").write_text("17\n")
+    store = SqliteStore(str(path))
+    assert "event 17 was once on disk" in store.warnings()[0]
+    store.claim()
+    assert store.commit(batch(job(1)), force=True) == 18
+    store.close()
+    assert not Path(f"{path}.forced").exists()
+
+
+def test_a_watermark_that_is_deleted_while_it_is_open_is_written_again(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    store = SqliteStore(str(path))
+    store.claim()
+    store.commit(batch(job(1), rest=rest(next_id=2)), force=True)
+    Path(f"{path}.watermark").unlink()
+    store.commit(batch(job(2), rest=rest(next_id=3)), force=True)
+    assert Path(f"{path}.watermark").read_text() == "2 3\n"
+    store.close()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "x y\n", "5", "-3 -4\n", "9" * 200])
+def test_a_watermark_that_makes_no_sense_harms_nothing(tmp_path: Path, content: str):
+    path = tmp_path / "journal.db"
+    Path(f"{path}.watermark").write_text(content)
+    store = SqliteStore(str(path))
+    store.claim()
+    assert store.commit(batch(job(1)), force=True) >= 1
+    store.close()
+
+
+# -- damage of any kind -------------------------------------------------------------------
+
+TEXTS = [
+    ("jobs", "data", "id = 41"),
+    ("jobs", "data", "id = 3"),
+    ("jobs", "name", "id = 41"),
+    ("jobs", "spec", "id = 41"),
+    ("specs", "data", "1"),
+    ("specs", "hash", "1"),
+    ("events", "data", "seq = 9"),
+    ("events", "kind", "seq = 9"),
+    ("meta", "value", "key = 'rest'"),
+    ("meta", "value", "key = 'term'"),
+    ("submissions", "key", "1"),
+    ("secrets", "data", "1"),
+]
+VALUES = ["x'ff'", "CAST(x'ff' AS TEXT)", "'{'", "7", "0.5", "'null'", "'[]'", "zeroblob(9)"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(("table", "column", "where"), TEXTS)
+def test_a_value_that_was_never_written_is_damage_and_not_a_crash(
+    path: Path, table: str, column: str, where: str, value: str
+):
+    change(path, f"UPDATE OR IGNORE {table} SET {column} = {value} WHERE {where}")
+    found = every_job(path)
+    missing = set(range(1, JOBS + 1)) - found
+    # A finished job that left memory is not looked at when the journal is opened.
+    assert missing <= {3, 41}, value
+    store = SqliteStore(str(path))
+    assert next_id(store) == JOBS + 1
+    store.close()
+
+
+damage = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=48)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(damage, st.booleans())
+def test_bytes_damaged_anywhere_are_survived(lived: Path, places: list[Any], torn: bool):
+    with in_memory() as directory:
+        path = copied(lived, directory / "home")
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            file.seek(LAYOUT)
+            layout = file.read(4)
+            for where, data in places:
+                file.seek(int(where * size))
+                file.write(data)
+            file.seek(LAYOUT)
+            file.write(layout)  # another number here is another release's, and refused
+            file.truncate(size - 5000 if torn else size)
+        survives(path)
+
+
+def survives(path: Path) -> None:
+    """Open, load, go on, and open again: no error, no id twice, and never an empty journal."""
+    store = SqliteStore(str(path))
+    found = store.load()
+    state = restore(found.rest, found.specs, found.jobs, found.sweeps, found.members)
+    assert found.jobs
+    assert state.jobs
+    assert next_id(store) == JOBS + 1 or store.warnings()
+    assert next_id(store) > JOBS
+    store.past(Filter(limit=1000))
+    store.claim()
+    store.commit(batch(job(1000), rest=rest(next_id=1001)), force=True)
+    store.close()
+    again = SqliteStore(str(path))
+    assert 1000 in {each.id for each in again.load().jobs}
+    assert again.warnings() == []
+    again.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_half_of_all_pages_damaged_is_survived(path: Path, seed: int):
+    dice = random.Random(seed)
+    pages = path.stat().st_size // 4096
+    with path.open("r+b") as file:
+        for page in dice.sample(range(pages), pages // 2):
+            file.seek(page * 4096 + dice.randrange(4096))
+            file.write(dice.randbytes(dice.randrange(1, 64)))
+    store = SqliteStore(str(path))
+    found = store.load()
+    restore(found.rest, found.specs, found.jobs, found.sweeps, found.members)
+    assert next_id(store) > JOBS
+    store.close()
+
+
+def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
+    change(
+        path,
+        "UPDATE jobs SET resident = 0 WHERE id = 3",
+        "UPDATE jobs SET data = x'ff' WHERE id = 3",
+    )
+    store = SqliteStore(str(path))
+    found = store.past(Filter(limit=1000))
+    assert {each.job.id for each in found} == set(range(1, 21)) - {3}
+    assert store.warnings() == [codec.LEFT_OUT]
+    store.close()
+
+
+def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path):
+    store = SqliteStore(str(path))
+    term = store.claim()
+    change(path, "UPDATE jobs SET data = x'ff' WHERE id = 41")
+    assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
+    store.commit(batch(job(1000)), force=True)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone() == (term,)
+    store.close()
