@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from e2e.box import Box, until
+from e2e.box import Box
 
 
 def held(box: Box, count: int) -> list[str]:
@@ -46,8 +46,7 @@ def test_a_spoilt_page_is_survived_and_said(box: Box) -> None:
         file.write(b"\xff" * 4096)
     done = box.stoker("queue", "--json")
     assert done.returncode == 0, done.stderr
-    said = until(lambda: box.log)
-    assert "stoker: " in said
+    assert "the journal was damaged" in box.log
     label = box.submit("exit 4")
     assert int(label) > int(jobs[-1])  # a number once given out is not given out again
     assert box.end_of(label)["result"] == 4

@@ -21,7 +21,7 @@ from simulate.box import Box
 from stoker.core.restore import restore
 from stoker.simulate.processes import Model
 from stoker.store import codec, replacement, salvage, sqlite
-from stoker.store.port import Filter, StoreError
+from stoker.store.port import Filter, StoreError, StoreFull
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch, job, rest
 
@@ -143,7 +143,7 @@ def interrupted(path: Path, step: int, how: str) -> bool:
     """Open and load a journal with an interruption; whether it came to that step."""
     if how == "an error":
         interruption = Interruption(path.parent, step, full)
-        with interruption, suppress(StoreError), closing(SqliteStore(str(path))) as store:
+        with interruption, suppress(StoreError, OSError), closing(SqliteStore(str(path))) as store:
             store.load()
         return interruption.happened
     pid = os.fork()
@@ -480,12 +480,54 @@ def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
     store.close()
 
 
-def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path):
+@pytest.mark.parametrize("found_by", ["a load", "a look at the history", "a commit"])
+def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path, found_by: str):
     store = SqliteStore(str(path))
     term = store.claim()
-    change(path, "UPDATE jobs SET data = x'ff' WHERE id = 41")
+    store.commit(batch(job(999)), force=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        table = "events" if found_by == "a commit" else "jobs"
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        page = root.fetchone()[0] - 1
+    with path.open("r+b") as file:
+        file.seek(page * 4096)
+        file.write(b"\xff" * 64)
+    with path.open("rb") as file:  # what SQLite has read before is in its memory
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    store._db.execute("PRAGMA shrink_memory")
+    if found_by == "a commit":
+        with pytest.raises(StoreError, match="is damaged"):
+            store.commit(batch(job(1000)), force=True)
+    elif found_by == "a look at the history":
+        assert store.past(Filter(limit=1000))
     assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
+    assert "the journal was damaged" in store.warnings()[0]
     store.commit(batch(job(1000)), force=True)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone() == (term,)
     store.close()
+
+
+def test_a_repair_that_fails_while_a_daemon_runs_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = SqliteStore(str(path))
+    store.claim()
+    change(path, "UPDATE jobs SET data = x'ff' WHERE id = 41")
+    with monkeypatch.context() as patch:
+        patch.setattr(replacement, "replace", lambda *_: full())
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                store.load()
+    assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
+    store.commit(batch(job(1000)), force=True)
+    store.close()
+
+
+def test_a_store_that_is_closed_is_not_repaired(path: Path):
+    store = SqliteStore(str(path))
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.past(Filter())
+    assert kept(path) == []

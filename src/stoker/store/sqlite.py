@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import sqlite3
@@ -50,6 +51,8 @@ _SURROUNDINGS = frozenset(
 NEWER = 50
 """Layouts by which a newer stoker may be ahead; a larger number is damage."""
 
+logger = logging.getLogger(__name__)
+
 
 class SqliteStore:
     """WAL mode, synchronous off the hot path: `force` is what puts commits on disk."""
@@ -61,6 +64,8 @@ class SqliteStore:
         self._seq = 0
         self._next_id = 1
         self._lost_events = 0
+        self._damage: Exception | None = None
+        """What was found and is not repaired yet: the next load does that."""
         self._repaired = False
         """Whether this opening has replaced a damaged file; then what is uncertain is held."""
         self._emergency_paths = (path + replacement.EMERGENCY, places.emergency_path(path))
@@ -162,13 +167,16 @@ class SqliteStore:
             self._warnings.append(str(story[0]))
 
     def _salvage_again(self, cause: Exception) -> None:
-        """Damage that the check at opening could not see: the pages are whole, the rows not."""
+        """Damage that the check at opening could not see: in rows, in indexes, or later."""
+        logger.error("the journal is damaged: %s", cause)
+        self._damage = cause  # until it is repaired, should that fail
         self._db.close()
         self._close_log()
         with _ours_alone(self.path):
             self._repair(self.path, cause)
             self._db = self._open(self.path, mend=False)
         self._open_log()
+        self._damage = None
         if self._term:  # found while a daemon runs: it goes on
             with self._transaction():
                 self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (self._term,))
@@ -231,6 +239,8 @@ class SqliteStore:
 
     def load(self) -> Snapshot:
         """The state, row by row, as of the last commit."""
+        if self._damage is not None:
+            self._salvage_again(self._damage)
         try:
             return self._load()
         except (sqlite3.Error, *codec.DAMAGE) as error:
@@ -353,6 +363,8 @@ class SqliteStore:
                 if force and not self._shared:
                     db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
+            if not isinstance(error, sqlite3.IntegrityError) and _is_damage(error, self.path):
+                self._damage = error
             raise _translated(error, self.path) from error
 
     def force(self) -> None:
@@ -387,7 +399,13 @@ class SqliteStore:
         return self._one("SELECT data FROM secrets WHERE hash = ?", hash)
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Read; what the file cannot give is said in a sentence."""
+        """Read; if that meets damage, again after a repair."""
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except (sqlite3.Error, *codec.DAMAGE) as error:
+            if not _is_damage(error, self.path):
+                raise _translated(error, self.path) from error
+            self._salvage_again(error)
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -487,6 +505,8 @@ def _ours_alone(path: str) -> Iterator[None]:
 
 def _is_damage(error: Exception, path: str) -> bool:
     """Whether the file itself is wrong, and not what it lies on."""
+    if isinstance(error, sqlite3.ProgrammingError):
+        return False  # it is closed
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code == sqlite3.SQLITE_READONLY:
         return os.access(path, os.W_OK)  # its header says that it cannot be written to
@@ -526,5 +546,5 @@ def _translated(error: Exception, path: str) -> StoreError:
     if full or "full" in text or "disk I/O" in text:
         return StoreFull(f"The disk with {path} is full. Free some space; nothing was lost.")
     if not isinstance(error, OSError) and _is_damage(error, path):
-        return StoreError(f"{path} is damaged ({text}). Repair it with: stoker daemon restart")
+        return StoreError(f"{path} is damaged ({text}) and is being repaired. Try again.")
     return StoreError(f"{path}: {text}.")
