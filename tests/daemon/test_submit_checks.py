@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from core.story import Story
+from stoker.core.cluster import DeviceFacts, NodeFacts
+from stoker.core.events import NodeJoined
 from stoker.core.job import Container, Spec
-from stoker.core.request import Request
+from stoker.core.request import GpuAsk, Request
 from stoker.core.units import BadValue
-from stoker.daemon.submit_checks import check_program
+from stoker.daemon.submit_checks import check_program, whole_where_size_is_unknown
 
 
 def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> list[str]:
@@ -52,3 +55,18 @@ def test_a_container_needs_an_engine(here: Path) -> None:
         check(here, "nosuch", image="py:3")
     (here / "bin/podman").touch(0o755)
     assert check(here, "nosuch", image="py:3") == []
+
+
+@pytest.mark.parametrize("memory", [None, 24576])
+def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> None:
+    story = Story()
+    story.tell(
+        NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
+    )
+    asked = Request(gpus=GpuAsk(500, memory=8192, beside=True))
+    request, notes = whole_where_size_is_unknown(asked, story.state)
+    if memory is None:
+        assert request.gpus == GpuAsk(1000)
+        assert "--gpu-memory-size" in notes[0]
+    else:
+        assert (request, notes) == (asked, [])

@@ -216,3 +216,22 @@ def test_a_range_of_gpus_is_that_many_gpus() -> None:
     assert [name for name, _ in parse_gpus("0-2,7").devices] == ["0", "1", "2", "7"]
     with pytest.raises(DeclarationError):
         parse_gpus("3-1")
+
+
+def test_the_memory_of_declared_gpus() -> None:
+    found = parse_gpus("0-1=24G,2,big=80G")
+    assert [name for name, _ in found.devices] == ["0", "1", "2", "big"]
+    assert found.memory == {"0": 24576, "1": 24576, "big": 81920}
+    (gpu,) = parse_resources('{gpu:{"0":{memory:"16G"},"1":1}}')
+    assert (gpu.devices, gpu.memory) == ((("0", 1000), ("1", 1000)), {"0": 16384})
+
+
+@pytest.mark.parametrize(
+    "text", ['{gpu:{a:{memory:"x"}}}', "{gpu:{a:{memory:0}}}", '{gpu:{a:{size:"1G"}}}',
+             '{licence:{a:{memory:"1G"}}}'],
+)  # fmt: skip
+def test_memory_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(DeclarationError):
+        parse_resources(text)
+    with pytest.raises(DeclarationError):
+        parse_gpus("0=lots")

@@ -30,7 +30,8 @@ USAGE = (
     "daemon install [--print]",
 )
 OPTIONS = (
-    Option("--gpus", "IDS", "the GPUs to use: 0,1,2"),
+    Option("--gpus", "IDS", "the GPUs to use: 0,1,2; of declared ones also the memory: 0-3=24G"),
+    Option("--gpu-memory-size", "SIZE", "the memory of each GPU that --gpus declares: 24G"),
     Option("--resources", "MAP", "what this machine has: '{gpu:4,cpu:16,licence:[2]}'"),
     Option("--listen", "ADDRESS", "serve the API there too, with a token: 127.0.0.1:25647"),
     Option("--db", "URL", "where jobs are kept: sqlite, postgres, or postgresql://…"),
@@ -110,7 +111,7 @@ def restart(args: Args) -> int:
     """Replace the daemon; jobs keep running and are taken over."""
     running = _running()
     if running is not None:
-        gpus, resources = args.text("gpus"), args.text("resources")
+        gpus, resources = _gpus(args), args.text("resources")
         # A daemon that could not come back is not let go.
         check = {"check": True, "gpus": gpus, "resources": resources}
         if args.text("listen") is not None:
@@ -202,10 +203,22 @@ def _declared(args: Args) -> list[str]:
     """Return the arguments that tell a daemon what it has."""
     found = []
     for name in ("gpus", "resources", "listen", "idle-exit"):
-        value = args.text(name.replace("-", "_"))
+        value = _gpus(args) if name == "gpus" else args.text(name.replace("-", "_"))
         if value is not None:
             found += [f"--{name}", value]
     return found
+
+
+def _gpus(args: Args) -> str | None:
+    """Return --gpus, with the size of their memory where --gpu-memory-size gives one."""
+    gpus, size = args.text("gpus"), args.text("gpu_memory_size")
+    if size is None:
+        return gpus
+    if not gpus or gpus in {"all", "none"}:
+        raise UsageError(
+            f"--gpu-memory-size needs declared GPUs: --gpus 0,1 --gpu-memory-size {size}"
+        )
+    return ",".join(name if "=" in name else f"{name}={size}" for name in gpus.split(","))
 
 
 def _named_store(args: Args) -> str | None:

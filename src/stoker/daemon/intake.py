@@ -26,7 +26,7 @@ from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount
 from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk
-from stoker.daemon.submit_checks import check_program
+from stoker.daemon.submit_checks import check_program, whole_where_size_is_unknown
 from stoker.daemon.training_intake import (
     NO_GPU,
     check_directories,
@@ -111,6 +111,8 @@ def prepare(desk: Desk, body: r.Submit, state: State, now: Moment) -> Prepared:
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
     prefer_own(wanted, environment)
+    wanted.request, note = whole_where_size_is_unknown(wanted.request, state)
+    wanted.warnings += note
     ask = wanted.request.gpus
     named = ask is not None and bool(ask.share or (ask.only and wanted.fields.get("feed")))
     if wanted.fields.get("pty") or named:

@@ -71,7 +71,7 @@ def offer(
     types = devices.pools(host.cores(), host.memory_mib())
     real = devices.gpus(reading.facts)
     if gpus is not None and gpus not in ("all", "none"):
-        types[GPU] = tuple(_named(real, name) for name, _ in parse_gpus(gpus).devices)
+        types[GPU] = _declared(parse_gpus(gpus), real)
     elif gpus != "none":
         types[GPU] = tuple(real)
     for declared in parse_resources(resources) if resources else ():
@@ -90,7 +90,7 @@ def _means(facts: DeviceFacts, name: str) -> bool:
     return name in (facts.name, facts.uuid)
 
 
-def _named(real: list[DeviceFacts], name: str) -> DeviceFacts:
+def _named(real: list[DeviceFacts], name: str, memory: int | None = None) -> DeviceFacts:
     """A real GPU under the name it was typed by, or one that is only declared."""
     for facts in real:
         if _means(facts, name):
@@ -98,7 +98,7 @@ def _named(real: list[DeviceFacts], name: str) -> DeviceFacts:
                 name=name, index=facts.index, uuid=facts.uuid, model=facts.model,
                 memory=facts.memory, vendor=facts.vendor, mig=facts.mig,
             )  # fmt: skip
-    return DeviceFacts(name=name, index=int(name) if name.isdecimal() else None)
+    return DeviceFacts(name=name, index=int(name) if name.isdecimal() else None, memory=memory)
 
 
 def _declared(declared: Declared, real: list[DeviceFacts]) -> tuple[DeviceFacts, ...]:
@@ -108,6 +108,6 @@ def _declared(declared: Declared, real: list[DeviceFacts]) -> tuple[DeviceFacts,
         return tuple(
             facts if amount == THOUSAND else DeviceFacts(name, amount)
             for name, amount in declared.devices
-            for facts in [_named(real, name)]
+            for facts in [_named(real, name, declared.memory.get(name))]
         )
     return tuple(DeviceFacts(name, amount) for name, amount in declared.devices)

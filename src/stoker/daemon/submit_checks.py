@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 
+from msgspec.structs import replace
+
 from stoker.core.job import Spec
+from stoker.core.request import GPU, Request
 from stoker.core.state import State
-from stoker.core.units import BadValue
+from stoker.core.units import THOUSAND, BadValue
 from stoker.executors import container
+
+SIZE_UNKNOWN = (
+    "no GPU has a known memory size, so the job gets its GPUs to itself;"
+    " declare sizes with: stoker daemon restart --gpus 0,1 --gpu-memory-size 24G"
+)
 
 
 def check_program(
@@ -33,6 +41,19 @@ def check_program(
     if state.rest.remotes:
         return [f"{problem.rstrip('.')} (on this machine; other nodes were not checked)"]
     raise BadValue(problem if problem.endswith(".") else f"{problem}.")
+
+
+def whole_where_size_is_unknown(request: Request, state: State) -> tuple[Request, list[str]]:
+    """Return a request for whole GPUs if memory is requested and no GPU's size is known."""
+    ask = request.gpus
+    if ask is None or ask.memory is None:
+        return request, []
+    found = [gpu.facts for node in state.cluster.nodes.values() for gpu in node.types.get(GPU, ())]
+    if not found or any(facts.memory is not None for facts in found):
+        return request, []
+    whole = -(-ask.amount // THOUSAND) * THOUSAND
+    request = replace(request, gpus=replace(ask, memory=None, beside=False, amount=whole))
+    return request, [SIZE_UNKNOWN]
 
 
 def _path(environment: bytes) -> str:

@@ -37,11 +37,20 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[tuple[str, int], ...]
     """Name and capacity in thousandths (for `mem`: thousandths of a MiB)."""
     pool: bool = False
+    memory: dict[str, int] = {}
+    """MiB of GPUs whose size is declared, by name."""
 
 
 def parse_gpus(text: str) -> Declared:
-    """Read `0,1,2`: GPUs by the names that jobs will see them under."""
-    names = [each for name in text.split(",") for each in _spread(name.strip())]
+    """Read `0,1,2` or `0-3=24G`: GPUs by the names that jobs will see, and their memory."""
+    names: list[str] = []
+    memory: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, size = part.partition("=")
+        named = _spread(name.strip())
+        names += named
+        if equals:
+            memory |= dict.fromkeys(named, _gpu_memory(size))
     if not all(names):
         raise DeclarationError(
             f"--gpus {_shown(text)} has an empty name in it; write the names like 0,1,2."
@@ -52,7 +61,18 @@ def parse_gpus(text: str) -> Declared:
         if name in seen:
             raise DeclarationError(f"--gpus names {name} twice; write every GPU once.")
         seen.add(name)
-    return Declared(type="gpu", devices=tuple((name, THOUSAND) for name in names))
+    devices = tuple((name, THOUSAND) for name in names)
+    return Declared(type="gpu", devices=devices, memory=memory)
+
+
+def _gpu_memory(size: object) -> int:
+    try:
+        found = parse_memory(str(size), "GPU memory")
+    except BadValue as error:
+        raise DeclarationError(str(error)) from None
+    if not found:
+        raise DeclarationError("a GPU has no memory of size 0; write 24G.")
+    return found
 
 
 def _spread(name: str) -> list[str]:
@@ -93,17 +113,31 @@ def _declared(kind: object, value: object) -> Declared:
     if kind.lower() in _MEANT or (kind.lower() in {"gpu", *POOLS} and kind != kind.lower()):
         meant = _MEANT.get(kind.lower(), kind.lower())
         raise DeclarationError(f"resource type {kind} is written {meant}.")
+    memory: dict[str, int] = {}
     if kind in POOLS:
         return Declared(type=kind, devices=((POOL, _pool(kind, value)),), pool=True)
     if isinstance(value, list):
         pairs = [(str(place), _capacity(kind, one)) for place, one in enumerate(value)]
     elif isinstance(value, dict):
-        pairs = [(_named(kind, name), _capacity(kind, one)) for name, one in value.items()]
+        sized = {_named(kind, name): _sized(kind, one) for name, one in value.items()}
+        pairs = [(name, amount) for name, (amount, _) in sized.items()]
+        memory = {name: size for name, (_, size) in sized.items() if size is not None}
     else:
         pairs = [(str(place), THOUSAND) for place in range(_count(kind, value))]
     if len(pairs) > _MOST_DEVICES:
         raise DeclarationError(f"{kind} has more than {_MOST_DEVICES} devices.")
-    return Declared(type=kind, devices=tuple(pairs))
+    return Declared(type=kind, devices=tuple(pairs), memory=memory)
+
+
+def _sized(kind: str, value: object) -> tuple[int, int | None]:
+    """Read the capacity of a named device, or of a GPU also `{memory:"24G"}`."""
+    if not isinstance(value, dict):
+        return _capacity(kind, value), None
+    if kind != "gpu" or set(value) != {"memory"}:
+        raise DeclarationError(
+            f'{kind}: {_shown(value)} is not a capacity; write 1, or for a GPU {{memory:"24G"}}.'
+        )
+    return THOUSAND, _gpu_memory(value["memory"])
 
 
 def _pool(kind: str, value: object) -> int:
