@@ -11,14 +11,25 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from stoker.core.cycle import after_requests, before_requests
+from stoker.core.clock import seconds_until_due
+from stoker.core.cycle import before_requests, planned, unloaded
 from stoker.core.events import Event, JobsSubmitted, SpecRecorded, SweepDefined
+from stoker.core.excerpt import excerpt
 from stoker.core.fold import apply
 from stoker.core.instructions import Instruction
 from stoker.core.job import Spec
 from stoker.core.restore import restore
 from stoker.core.state import State
+from stoker.faults import FaultTracker
 from stoker.store.port import Batch, Store, StoreError, StoreFull
+
+TIMERS, PLANNING, UNLOADING = STAGES = ("timers", "planning", "unloading finished jobs")
+"""What a cycle does besides events and requests; one that fails is paused, the others go on."""
+EVENTS = "events"
+MAX_SET_ASIDE = 1000
+"""Events that could not be applied and are tried again."""
+LEAST_SLEEP_SECONDS = 1.0
+"""What is due while a stage is paused may stay due: that must not keep the processor busy."""
 
 
 class Refusal(Exception):
@@ -27,12 +38,6 @@ class Refusal(Exception):
     def __init__(self, message: str, code: str = "failed") -> None:
         super().__init__(message)
         self.message, self.code = message, code
-
-
-class Undecided(Exception):
-    """A bug of ours came to light in a turn with requests. They are refused, nothing of the turn
-    has happened, and the state is as it is on record.
-    """
 
 
 class Decision(Struct):
@@ -76,11 +81,20 @@ class Engine:
         clock: Callable[[], Moment],
         carry_out: Callable[[list[Instruction]], None],
         publish: Callable[[int, Sequence[Event]], None],
+        faults: FaultTracker | None = None,
     ) -> None:
+        """Without `faults` an internal error is raised: tests and simulations look for them."""
         self.store = store
         self.clock = clock
         self.carry_out = carry_out
         self.publish = publish
+        self.faults = faults
+        self.stale = False
+        """Whether memory must be read back before anything else: an attempt at that has failed."""
+        self.set_aside: list[Event] = []
+        """Events that could not be applied because of an internal error: they are tried again."""
+        self._excerpt = ""
+        """The state as the last internal error has left it, in words."""
         self.owed: list[Event] = []
         """Facts that could not be written yet (disk full): they are never dropped."""
         self.trouble: str | None = None
@@ -92,50 +106,178 @@ class Engine:
         """Whether something is committed but not yet on disk."""
         self.reload()
 
+    @property
+    def has_unrecorded(self) -> bool:
+        """Whether events are known that are not in the journal yet."""
+        return bool(self.owed or self.set_aside)
+
     def reload(self) -> None:
         """Forget memory and read the state back from the store."""
+        self.stale = True
         snapshot = self.store.load()
         self.seq = snapshot.seq
         self.state = restore(
             snapshot.rest, snapshot.specs, snapshot.jobs, snapshot.sweeps, snapshot.members
         )
+        self.stale = False
 
-    def cycle(self, facts: Iterable[Event] = (), asks: Sequence[Ask] = ()) -> None:
+    def cycle(self, events: Iterable[Event] = (), asks: Sequence[Ask] = ()) -> None:
         """Turn once. Nothing is acknowledged or carried out before it is on record."""
-        facts = [*self.owed, *facts]
+        events = [*self.owed, *events]
         self.owed = []
+        self._reload_if_stale(events, asks)
+        stages = [stage for stage in STAGES if not self._is_failing(stage)]
+        error = self._turn(events, asks, stages)
+        if error is not None:
+            self._turn_apart(events, asks, stages, error)
+        self._retry()
+
+    def seconds_until_due(self, now: Moment) -> float | None:
+        """Return how long until the passing of time, or a pause, has something to bring about."""
+        wait = seconds_until_due(self.state, now.at, now.boot)
+        retry = self.faults.seconds_until_retry((*STAGES, EVENTS)) if self.faults else None
+        if retry is None:
+            return wait
+        return retry if wait is None else min(retry, max(wait, LEAST_SLEEP_SECONDS))
+
+    # -- one turn -----------------------------------------------------------------------
+
+    def _turn(
+        self, events: list[Event], asks: Sequence[Ask], stages: Sequence[str]
+    ) -> Exception | None:
+        """Decide, commit and carry out; return an internal error, after which nothing happened."""
         turn = _Turn(self.state)
         try:
-            self._decide(turn, facts, asks)
+            self._decide(turn, events, asks, stages)
             if turn.events:
                 self.seq = self.store.commit(turn.batch(), force=turn.force)
         except StoreFull as full:
-            self._out_of_room(full, facts, asks)
-            return
+            self._out_of_room(full, events, asks)
+            return None
         except StoreError as error:
-            self.owed = facts
+            self.owed += events
             self._give_up(asks, Refusal(str(error), "unavailable"))
             raise
         except Exception as error:
-            self.owed = facts if asks else []  # with requests, one of those may be at fault
-            self._give_up(asks, Refusal(f"stoker has a bug: {error!r}", "internal"))
-            if asks:
-                raise Undecided from error
-            raise
+            if self.faults is None:
+                self.owed = events if asks else []  # with requests, one of those may be at fault
+                self._give_up(asks, _internal(error))
+                raise
+            self._excerpt = excerpt(self.state)
+            self._discard(events, asks)
+            return error
         if turn.events:
             self.unforced = not turn.force
             self._room_again()
+        self._finish(turn)
+        return None
+
+    def _discard(self, events: list[Event], asks: Sequence[Ask]) -> None:
+        """Go back to what is on record; if that cannot be read, the whole turn is put off."""
+        try:
+            self.reload()
+        except Exception as error:
+            self.owed += events
+            for ask in asks:
+                ask.refuse(Refusal(f"The state cannot be read: {error}", "unavailable"))
+            raise
+
+    def _finish(self, turn: _Turn) -> None:
+        """What the turn has decided is on record: carry it out, answer and publish it."""
         if turn.wishes:
-            self.carry_out(turn.wishes)
+            self._contain("carrying out instructions", self.carry_out, turn.wishes)
         for ask, refusal, decision in turn.answers:
             if refusal is not None:
-                ask.refuse(refusal)
+                self._contain("answering a request", ask.refuse, refusal)
             elif decision is not None:
-                ask.answer(decision.reply(self.state) if decision.reply else None)
+                self._contain("answering a request", self._answer, ask, decision)
         if turn.events:
-            self.publish(self.seq, turn.events)
+            self._contain("publishing events", self.publish, self.seq, turn.events)
         if turn.later:
             self.cycle(asks=turn.later)
+
+    def _answer(self, ask: Ask, decision: Decision) -> None:
+        try:
+            reply = decision.reply(self.state) if decision.reply else None
+        except Exception as error:
+            ask.refuse(_internal(error, "What was asked for is done, but its answer is not."))
+            raise
+        ask.answer(reply)
+
+    def _contain(self, what: str, call: Callable[..., None], *args: Any) -> None:
+        if self.faults is None:
+            call(*args)
+        else:
+            self.faults.contain(what, None, call, *args)
+
+    def _reload_if_stale(self, events: list[Event], asks: Sequence[Ask]) -> None:
+        if self.stale:
+            self._discard(events, asks)
+
+    # -- internal errors ----------------------------------------------------------------
+
+    def _turn_apart(
+        self, events: list[Event], asks: Sequence[Ask], stages: list[str], error: Exception
+    ) -> None:
+        """Repeat a failed turn in parts, so that only the one at fault has no effect."""
+        parts: list[_Part] = [
+            *(([event], [], []) for event in events),
+            *(([], [ask], []) for ask in asks),
+            *(([], [], [stage]) for stage in stages),
+        ]
+        while parts:
+            part, *parts = parts
+            try:
+                found = self._turn(*part)
+            except BaseException:
+                self.owed += [event for events, _, _ in parts for event in events]
+                for _, rest, _ in parts:
+                    for ask in rest:
+                        ask.refuse(Refusal(f"not decided because of {error!r}", "unavailable"))
+                raise
+            if found is not None:
+                self._blame(part, found)
+
+    def _blame(self, part: _Part, error: Exception) -> None:
+        """One event, request or stage is at fault: report it, and go on without it."""
+        faults = self.faults
+        assert faults is not None
+        for event in part[0]:
+            logged = f"{event}\n{self._excerpt}"
+            faults.pause(EVENTS, error, logged)
+            self.set_aside = [*self.set_aside, event][-MAX_SET_ASIDE:]
+        for ask in part[1]:
+            faults.record(f"request {getattr(ask, 'name', '')}".strip(), error, self._excerpt)
+            ask.refuse(_internal(error))
+        for stage in part[2]:
+            faults.pause(stage, error, self._excerpt)
+
+    def _retry(self) -> None:
+        """Try again what was paused, each by itself, when its pause is over."""
+        faults = self.faults
+        if faults is None:
+            return
+        for stage in STAGES:
+            possible = stage != PLANNING or self.planning
+            if possible and faults.is_failing(stage) and faults.may_retry(stage):
+                error = self._turn([], [], [stage])
+                if error is not None:
+                    self._blame(([], [], [stage]), error)
+                else:
+                    faults.resolve(stage)
+        if self.set_aside and faults.may_retry(EVENTS):
+            events, self.set_aside = self.set_aside, []
+            for event in events:
+                error = self._turn([event], [], [])
+                if error is not None:
+                    self._blame(([event], [], []), error)
+            if not self.set_aside:
+                faults.resolve(EVENTS)
+
+    def _is_failing(self, stage: str) -> bool:
+        return self.faults is not None and self.faults.is_failing(stage)
+
+    # -- a full disk --------------------------------------------------------------------
 
     def _room_again(self) -> None:
         """A commit went through: if the disk was full, set the reserve aside again."""
@@ -151,12 +293,14 @@ class Engine:
             ask.refuse(refusal)
         self.reload()
 
-    def _decide(self, turn: _Turn, facts: list[Event], asks: Sequence[Ask]) -> None:
+    def _decide(
+        self, turn: _Turn, events: list[Event], asks: Sequence[Ask], stages: Sequence[str]
+    ) -> None:
         state, now = self.state, self.clock()
-        for fact in facts:
-            turn.apply(fact)
-        for fact in before_requests(state, now.at, now.boot):
-            turn.apply(fact)
+        for event in events:
+            turn.apply(event)
+        for event in before_requests(state, now.at, now.boot) if TIMERS in stages else ():
+            turn.apply(event)
         for ask in asks:
             try:
                 decision = ask.decide(state, now)
@@ -168,8 +312,11 @@ class Engine:
                 continue
             turn.take(decision)
             turn.answers.append((ask, None, decision))
-        for decided in after_requests(state, now.at, now.boot, self.planning, self.needs):
-            turn.apply(decided)
+        if PLANNING in stages:
+            for event in planned(state, now.at, now.boot, self.planning):
+                turn.apply(event)
+        for event in unloaded(state, now.at, self.needs) if UNLOADING in stages else ():
+            turn.apply(event)
 
     def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Ask]) -> None:
         """Disk full: refuse requests, give up the ballast, and write the facts alone."""
@@ -186,10 +333,15 @@ class Engine:
         except Refusal as refusal:
             ask.refuse(refusal)
             return
+        except Exception as error:
+            if self.faults is None:
+                raise
+            self._blame(([], [ask], []), error)
+            return
         if decision.events:
             ask.refuse(Refusal(str(full), "no_room"))
         else:
-            ask.answer(decision.reply(self.state) if decision.reply else None)
+            self._contain("answering a request", self._answer, ask, decision)
 
     def _write_or_owe(self, full: StoreFull, facts: list[Event]) -> None:
         drop = getattr(self.store, "drop_ballast", None)
@@ -203,7 +355,15 @@ class Engine:
                 self.planning = planning
                 self.trouble = str(full)
         else:
-            self.owed = facts
+            self.owed += facts
+
+
+_Part = tuple[list[Event], list[Ask], list[str]]
+"""Some events, requests and stages of a turn."""
+
+
+def _internal(error: Exception, what: str = "It is refused and nothing has changed.") -> Refusal:
+    return Refusal(f"Internal error {error!r}. {what} See: stoker daemon log", "internal")
 
 
 class _Turn:

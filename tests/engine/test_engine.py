@@ -9,7 +9,8 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import Instruction, StartProcess
 from stoker.core.state import State
-from stoker.engine import Decision, Engine, Moment, Refusal, Undecided
+from stoker.engine import Decision, Engine, Moment, Refusal
+from stoker.faults import FaultTracker
 from stoker.simulate import requests as ask
 from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
@@ -59,17 +60,19 @@ class Moody(MemoryStore):
 class Room:
     """An engine with everything it needs, and what it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, contained: bool = False) -> None:
         self.store = Moody()
         self.store.claim()
         self.log: list[object] = []
         self.now = 1000.0
-        self.engine = Engine(
-            self.store, lambda: Moment(self.now, self.now), self.carry_out, self.publish
-        )
+        self.faults = FaultTracker(self.clock) if contained else None
+        self.engine = Engine(self.store, self.clock, self.carry_out, self.publish, self.faults)
         self.engine.cycle([e.NodeJoined(at=self.now, facts=NODE)])
         self.log.clear()
         self.keys = 0
+
+    def clock(self) -> Moment:
+        return Moment(self.now, self.now)
 
     def carry_out(self, wishes: list[Instruction]) -> None:
         self.log.append(("carried out at", self.store.load().seq))
@@ -202,7 +205,7 @@ def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: Room):
         return Decision(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
     asked = room.asking(broken)
-    with pytest.raises(Undecided):
+    with pytest.raises(KeyError):
         room.engine.cycle([room.exit(1)], [asked])
     assert [each.code for each in asked.refusals] == ["internal"]
     assert room.engine.state.jobs[1].held is False

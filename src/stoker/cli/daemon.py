@@ -141,6 +141,8 @@ def status(args: Args) -> int:
             shown = f"{relative(value)} ({absolute(value)})"
         elif key == "counts":
             shown = summary(value)
+        elif key in ("warnings", "faults"):
+            shown = f"\n{'':<12}".join(output.clean(each) for each in value)
         print(f"{key.replace('_', ' '):<11} {shown}")
     return 0
 

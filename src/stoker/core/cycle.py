@@ -35,12 +35,24 @@ def after_requests(
     needed: Callable[[], Container[int]] = tuple,
 ) -> Iterator[Event]:
     """What is decided, and who may leave memory."""
+    yield from planned(state, at, boot, planning)
+    yield from unloaded(state, at, needed)
+
+
+def planned(state: State, at: float, boot: float, planning: bool = True) -> Iterator[Event]:
+    """Reorder the queue by the time that has passed, and plan unless planning is off."""
     refresh(state, at)
     for _ in range(MOST_PLANS if planning else 0):
         if not state.line.stirred:
             break
         state.line.stirred = False
         yield from plan(state, at, boot)
+
+
+def unloaded(
+    state: State, at: float, needed: Callable[[], Container[int]] = tuple
+) -> Iterator[Event]:
+    """Finished jobs and sweeps that leave memory."""
     for sweep in forgettable_boards(state):
         yield TrialsForgotten(at=at, sweep=sweep)
     old = state.forgettable()

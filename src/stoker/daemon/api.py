@@ -127,12 +127,17 @@ class Api:
             fold=query.get("fold") in ("1", "true"),
         )
         found = await self.ask(looks.choose(self.desk, query.getlist("select"), wanted))
-        ids, jobs = found.pop("ids"), []
+        ids, faults, jobs = found.pop("ids"), found.pop("faults"), []
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
             jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
         return reply(
-            {"jobs": jobs, **found, "seq": self.loop.engine.seq, "warnings": self._warnings()}
+            {
+                "jobs": jobs,
+                **found,
+                "seq": self.loop.engine.seq,
+                "warnings": [*self._warnings(), *faults],
+            }
         )
 
     def _warnings(self) -> list[str]:
@@ -318,6 +323,7 @@ class Api:
         found = await self.ask(lambda state, now: answered(looks.counts(state)))
         machines = await self.ask(nodes.roll(loop.fleet))
         goes_by = await self.ask(lambda state, now: answered(policies.summary(state)))
+        faults = await self.ask(lambda state, now: answered(loop.faults.report()))
         gpus = sum(
             len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
         )
@@ -342,6 +348,7 @@ class Api:
                 "listeners": self.ports.views(),
                 "thresholds": loop.watch.limits(),
                 "warnings": self._warnings(),
+                "faults": faults,
             }
         )
 

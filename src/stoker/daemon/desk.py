@@ -15,6 +15,7 @@ from stoker.core.state import State
 from stoker.core.sweep import Sweep, Trial, trial_of
 from stoker.core.units import BadValue
 from stoker.engine import Decision, Moment, Refusal
+from stoker.faults import FaultTracker
 from stoker.store.port import Filter, Store
 
 Decide = Callable[[State, Moment], Decision]
@@ -39,6 +40,8 @@ class Desk(Struct):
     """When a job should start and end, if somebody has asked for that lately."""
     reading: Callable[[], Collection[int]] = tuple
     """Jobs that are over and whose figures are still being read."""
+    faults: FaultTracker | None = None
+    """Internal errors of this daemon."""
     remembered: dict[int, tuple[Job, Spec]] = {}
     """Finished jobs read back from the store, for the length of one request."""
 

@@ -386,14 +386,19 @@ class Fleet:
 
     def facts(self, state: State) -> list[e.Event]:
         """What has happened on all machines since this was last asked."""
-        found, self._events = self._events, []
         for name, machine in self.machines.items():
             facts, machine.executor.facts = machine.executor.facts, []
-            for fact in facts:
-                found += self.gangs.of_part(name, fact)
-                found += self._turned_away(name, machine, fact)
-                found += self._tie(state, fact)
-            found += self._standing(state, name, machine)
+            told = 0
+            try:
+                for fact in facts:
+                    told += 1
+                    self._events += self.gangs.of_part(name, fact)
+                    self._events += self._turned_away(name, machine, fact)
+                    self._events += self._tie(state, fact)
+            finally:  # an internal error loses no other fact than its own
+                machine.executor.facts = facts[told:] + machine.executor.facts
+            self._events += self._standing(state, name, machine)
+        found, self._events = self._events, []
         later, self.gangs.events = self.gangs.events, []
         return found + later
 

@@ -16,7 +16,7 @@ from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.sweep_view import sweep_view
 from stoker.daemon.views import gpu_view, iso, job_view, queue_view
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import PLANNING, Decision, Moment, Refusal
 from stoker.store.port import Filter
 
 PAGE = 1000
@@ -73,7 +73,7 @@ def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
                   if fold and state.sweeps[id].open]  # fmt: skip
         return answered(
             {"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at),
-             "sweeps": sweeps}
+             "sweeps": sweeps, "faults": desk.faults.report(all=False) if desk.faults else []}
         )  # fmt: skip
 
     return decide
@@ -182,6 +182,12 @@ def explain(desk: Desk, word: str) -> Decide:
         if id not in state.jobs:
             text = how_it_ended(job)
             return answered({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
+        failing = desk.faults.sentence(PLANNING) if desk.faults is not None else None
+        if failing is not None and job.state is JobState.PENDING:
+            # The explanation asks the same code that fails.
+            text = f"no job is started because of an internal error: {failing}"
+            unknown: dict[str, Any] = {"nodes": [], "ahead": []}
+            return answered({**found, "reason": "PlanningFailed", "text": text, **unknown})
         answer = why(state, job, now.at, now.boot, Expected(desk, state))
         start = iso(now.at + answer.expected_in) if answer.expected_in is not None else None
         return answered(

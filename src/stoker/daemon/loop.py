@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from stoker.core import instructions as i
-from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import Placement
 from stoker.core.events import Event
 from stoker.core.launch import Launch, launch
@@ -36,8 +35,9 @@ from stoker.daemon.training import Trainings
 from stoker.daemon.views import job_view
 from stoker.daemon.waits import Waits
 from stoker.daemon.watch import GpuWatch
-from stoker.engine import Ask, Decision, Engine, Moment, Refusal, Undecided
+from stoker.engine import Ask, Decision, Engine, Moment, Refusal
 from stoker.executors.local import LocalExecutor
+from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ FORCE_AFTER = 0.05
 LONGEST_SLEEP = 60.0
 """The wall clock can jump, so begin times are looked at now and then."""
 PROBE_PATIENCE = 1.0
+FLEET_EVENTS = "events of the fleet"
+"""Where these cannot be told, they are not asked for again before the next turn."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +58,20 @@ logger = logging.getLogger(__name__)
 class Poller:
     """Descriptors and what to do when they are readable."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: FaultTracker | None = None) -> None:
+        """Without `faults`, what a callback raises is raised."""
+        self.faults = faults
         self.epoll = select.epoll()
         self.callbacks: dict[int, Callable[[], None]] = {}
+        self.paused_until: dict[int, float] = {}
+        """Descriptors that are not looked at for a while, since their callbacks failed."""
+        self.pauses: dict[int, float] = {}
+        """How long that was the last time, until the callback succeeds."""
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call back whenever this descriptor is readable."""
         self.callbacks[fd] = callback
+        self._forget_pause(fd)
         self.epoll.register(fd, select.EPOLLIN)
 
     def watch_room(self, fd: int, callback: Callable[[], None]) -> None:
@@ -77,16 +86,61 @@ class Poller:
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; safe to repeat."""
+        self._forget_pause(fd)
         if self.callbacks.pop(fd, None) is not None:
             with contextlib.suppress(OSError):
                 self.epoll.unregister(fd)
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until something happens, then call back for each thing that did."""
+        if self.paused_until:
+            left = max(min(self.paused_until.values()) - time.monotonic(), 0.0)
+            timeout = left if timeout is None else min(timeout, left)
         for fd, _ in self.epoll.poll(timeout):
             callback = self.callbacks.get(fd)
             if callback is not None:
-                callback()
+                self._call(fd, callback)
+        if self.paused_until:
+            self._resume()
+
+    def _call(self, fd: int, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except StoreFenced:
+            raise
+        except Exception as error:
+            if self.faults is None:
+                raise
+            self.faults.record(f"callback {_named(callback)}", error)
+            if self.callbacks.get(fd) is callback:
+                self._pause(fd)
+        else:
+            if self.pauses:
+                self._forget_pause(fd)
+
+    def _pause(self, fd: int) -> None:
+        """Look away for a while: it stays readable, and the callback may fail each time."""
+        pause = max(2 * self.pauses.get(fd, 0.0), FIRST_PAUSE_SECONDS)
+        self.pauses[fd] = pause = min(pause, LONGEST_PAUSE_SECONDS)
+        self.paused_until[fd] = time.monotonic() + pause
+        with contextlib.suppress(OSError):
+            self.epoll.unregister(fd)
+
+    def _resume(self) -> None:
+        now = time.monotonic()
+        for fd in [fd for fd, until in self.paused_until.items() if until <= now]:
+            del self.paused_until[fd]
+            with contextlib.suppress(OSError):
+                self.epoll.register(fd, select.EPOLLIN)
+
+    def _forget_pause(self, fd: int) -> None:
+        self.paused_until.pop(fd, None)
+        self.pauses.pop(fd, None)
+
+
+def _named(function: Callable[..., object]) -> str:
+    """Return the name of a function; of one inside another, that of the outer one."""
+    return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]
 
 
 class Call:
@@ -94,6 +148,11 @@ class Call:
 
     def __init__(self, decide: Decide, done: Callable[[Any, Refusal | None], None]) -> None:
         self._decide, self._done = decide, done
+
+    @property
+    def name(self) -> str:
+        """The handler that decides it."""
+        return _named(self._decide)
 
     def decide(self, state: State, now: Moment) -> Decision:
         """Say what it comes to."""
@@ -129,13 +188,14 @@ class Loop:
     def __init__(
         self, store: Store, executor: LocalExecutor, poller: Poller, desk: Desk,
         settings: Settings, watch: GpuWatch, fleet: Fleet, scripts: str,
-        feeder: Feeder | None = None,
+        feeder: Feeder | None = None, faults: FaultTracker | None = None,
     ) -> None:  # fmt: skip
         self.store, self.executor, self.poller, self.desk = store, executor, poller, desk
         self.settings, self.watch, self.fleet, self.scripts = settings, watch, fleet, scripts
         self.home = os.path.dirname(desk.logs)
         self.feeder = feeder or Feeder()
-        self.engine = Engine(store, clock, self.carry_out, self.publish)
+        self.faults = desk.faults = faults or FaultTracker(clock)
+        self.engine = Engine(store, clock, self.carry_out, self.publish, self.faults)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
         self.trainings = Trainings(self.home, poller, fleet, fleet.state)
         fleet.heard = self.trainings.heard
@@ -201,31 +261,41 @@ class Loop:
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         while not self.done:
-            self.turn()
-            if not self.done:
-                self.poller.wait(self.timeout())
+            try:
+                self.turn()
+                if not self.done:
+                    self.poller.wait(self.timeout())
+            except StoreFenced:
+                raise
+            except Exception as error:
+                if type(self.feeder) is not Feeder:
+                    raise  # what `feed` does is what its process is for
+                self.faults.record("a turn of the daemon", error)
+                self.poller.wait(FIRST_PAUSE_SECONDS)
         logger.info("stopping; jobs that continue to run: %d", len(self.engine.state.running))
 
     def turn(self) -> None:
         """One turn: what happened, what it means, what follows."""
         boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.executor.tick(boot)
-        self.fleet.tick(boot)
+        contain = self.faults.contain
+        contain("timers of the local executor", None, self.executor.tick, boot)
+        contain("timers of the fleet", None, self.fleet.tick, boot)
         asks = self.feeder.asks()
         while not self.inbox.empty():
             asks.append(self.inbox.get())
-        facts = self._facts()
-        self.cycle(facts, asks)
+        self.cycle(self._facts(), asks)
         while self.executor.facts or self.fleet.pending:
             # Carrying out may bring news at once: a start that cannot be made.
             self.cycle(self._facts(), [])
+            if self.faults.is_failing(FLEET_EVENTS):
+                break
         self._after_force()
         self._force_when_due()
         self._finish_when_drained()
 
     def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
         """Turn the engine once, and tell everybody who waits."""
-        state = self.engine.state
+        state, contain = self.engine.state, self.faults.contain
         may_start = self.starting and not self.draining
         self.engine.planning = may_start and self._gpus_known(state, bool(asks))
         self._last = ()
@@ -237,16 +307,18 @@ class Loop:
             raise
         except StoreError as error:
             logger.error("%s", error)  # noqa: TRY400 - the sentence says it all
-        except Undecided:
-            # Perhaps because of one request: others are not to suffer for it.
-            logger.exception("a request or the planner raised an exception")
+        except Exception as error:  # noqa: BLE001 - not even the state could be read back
+            self.faults.record("the cycle", error)
         if self.engine.trouble != full:
             logger.warning("%s", self.engine.trouble or "the journal can be written again")
         if self.engine.state.boards and may_start:
-            self.sweeps.after(self.engine.state)
-        self.waits.check(self.engine.state, self.desk, self._last)
+            contain("sweeps", None, lambda: self.sweeps.after(self.engine.state))
+        contain(
+            "waiting requests", None, self.waits.check, self.engine.state, self.desk, self._last
+        )
         self.feeder.after(self._last)
-        if (self.engine.unforced or self.trainings.left.over) and self.force_at is None:
+        left = self.trainings.left.over and not self.engine.has_unrecorded
+        if (self.engine.unforced or left) and self.force_at is None:
             self.force_at = time.monotonic() + FORCE_AFTER
 
     @property
@@ -270,12 +342,17 @@ class Loop:
         return self._outlooks
 
     def _facts(self) -> list[Event]:
-        facts, self.executor.facts = self.executor.facts, []
-        facts = self.fleet.of_this_machine(facts) + self.fleet.facts(self.engine.state)
-        facts = self.trainings.heed(facts)
+        state, contain = self.engine.state, self.faults.contain
+        nothing: list[Event] = []
+        local, self.executor.facts = self.executor.facts, []
+        facts: list[Event] = []
+        for fact in local:  # one by one: an internal error loses no other than its own
+            facts += contain("local events", nothing, self.fleet.of_this_machine, [fact])
+        facts += contain(FLEET_EVENTS, nothing, self.fleet.facts, state)
+        facts = contain("training reports", facts, self.trainings.heed, facts)
         if self.watch.pending is not None:
             # First what was seen of the GPUs: it tells whose fault it was that memory ran out.
-            facts = self.watch.facts(self.engine.state) + facts
+            facts = contain("GPU readings", nothing, self.watch.facts, state) + facts
             self.probe_asked = None
         return facts
 
@@ -292,17 +369,18 @@ class Loop:
 
     def timeout(self) -> float | None:
         """How long nothing needs doing, unless something happens."""
-        now = clock()
+        now, contain = clock(), self.faults.contain
         state = self.engine.state
         waits = [LONGEST_SLEEP] if state.alarms or state.deadlines else []
         for wait in (
-            seconds_until_due(state, now.at, now.boot),
-            self.executor.tick(now.boot),
-            self.fleet.tick(now.boot),
-            self.watch.tick(state),
-            self.trainings.tick(),
-            self._sweeps.tick() if self._sweeps is not None else None,
-            self._outlooks.tick() if self._outlooks is not None else None,
+            contain("timers of the cycle", 1.0, self.engine.seconds_until_due, now),
+            contain("timers of the local executor", 1.0, self.executor.tick, now.boot),
+            contain("timers of the fleet", 1.0, self.fleet.tick, now.boot),
+            contain("timers of the GPU watch", 1.0, self.watch.tick, state),
+            contain("timers of training reports", 1.0, self.trainings.tick),
+            contain("timers of sweeps", 1.0, self._sweeps.tick) if self._sweeps else None,
+            contain("timers of eta", 1.0, self._outlooks.tick) if self._outlooks else None,
+            1.0 if self.faults.is_failing(FLEET_EVENTS) else None,
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
@@ -312,7 +390,7 @@ class Loop:
         ):
             if wait is not None:
                 waits.append(wait)  # noqa: PERF401 - a comprehension over ten calls reads worse
-        if self.executor.facts or self.fleet.pending:
+        if self.executor.facts or (self.fleet.pending and not self.faults.is_failing(FLEET_EVENTS)):
             return 0.0  # a look around just now has found something
         return min(waits) if waits else None
 
@@ -341,29 +419,40 @@ class Loop:
     def carry_out(self, wishes: list[i.Instruction]) -> None:
         """Do what the core wishes. Its decisions are on record by now."""
         for wish in wishes:
-            match wish:
-                case i.StartProcess():
-                    self._start(wish)
-                case i.EndAttempt():
-                    self.executor.end(wish)
-                    self.fleet.end(wish)
-                case i.SignalAttempt():
-                    self.executor.signal(wish)
-                    self.fleet.signal(wish)
-                case i.AskToStop():
-                    self.trainings.ask_to_stop(wish.job, wish.attempt)
-                case i.LetGoOn():
-                    self.trainings.let_go_on(wish.job, wish.attempt)
-                case i.SuspendAttempt():
-                    self.executor.suspend(wish.job, wish.attempt)
-                    self.fleet.suspend(wish.job, wish.attempt)
-                case i.ResumeAttempt():
-                    self.executor.resume(wish.job, wish.attempt)
-                    self.fleet.resume(wish.job, wish.attempt)
-                case i.AnnounceEnd():
-                    self._announce_end(wish.job)
-                case i.AnnounceEmpty():
-                    self._hook(self.settings.on_empty, {"event": "empty"})
+            try:
+                self._carry_out(wish)
+            except Exception as error:  # noqa: BLE001 - the other instructions are carried out
+                self.faults.record(f"instruction {type(wish).__name__}", error, str(wish))
+                if isinstance(wish, i.StartProcess) and not self.fleet.afar(wish.placement):
+                    why = f"internal error: {error!r}"
+                    self.faults.contain(
+                        "cancelling a start", None, self.executor.cancel_start, wish, why
+                    )
+
+    def _carry_out(self, wish: i.Instruction) -> None:
+        match wish:
+            case i.StartProcess():
+                self._start(wish)
+            case i.EndAttempt():
+                self.executor.end(wish)
+                self.fleet.end(wish)
+            case i.SignalAttempt():
+                self.executor.signal(wish)
+                self.fleet.signal(wish)
+            case i.AskToStop():
+                self.trainings.ask_to_stop(wish.job, wish.attempt)
+            case i.LetGoOn():
+                self.trainings.let_go_on(wish.job, wish.attempt)
+            case i.SuspendAttempt():
+                self.executor.suspend(wish.job, wish.attempt)
+                self.fleet.suspend(wish.job, wish.attempt)
+            case i.ResumeAttempt():
+                self.executor.resume(wish.job, wish.attempt)
+                self.fleet.resume(wish.job, wish.attempt)
+            case i.AnnounceEnd():
+                self._announce_end(wish.job)
+            case i.AnnounceEmpty():
+                self._hook(self.settings.on_empty, {"event": "empty"})
 
     def _start(self, wish: i.StartProcess) -> None:
         if not self.fleet.afar(wish.placement):
@@ -384,7 +473,7 @@ class Loop:
             if job.state is JobState.COMPLETING:
                 self.fleet.call_off(wish, "cancelled before it was sent")
             else:
-                self.fleet.start(wish)
+                self.faults.contain("instruction StartProcess", None, self.fleet.start, wish)
 
     def compose(self, wish: i.StartProcess, part: Placement) -> Launch:
         """What exactly is to be started on the machine of this part."""
@@ -443,13 +532,14 @@ class Loop:
     def publish(self, seq: int, events: Sequence[Event]) -> None:
         """Tell readers of the event stream. They never make us wait."""
         self._last = [*self._last, *events]  # one turn may bring several cycles
-        log_events(events)
-        self.fleet.after(self.engine.state, events)
-        self.trainings.after(events)
+        contain = self.faults.contain
+        contain("logging events", None, log_events, events)
+        contain("publishing to the fleet", None, self.fleet.after, self.engine.state, events)
+        contain("publishing to training reports", None, self.trainings.after, events)
         if self._outlooks is not None:
-            self._outlooks.after(events)
+            contain("publishing to eta", None, self._outlooks.after, events)
         for reader in self.readers[:]:
-            reader(seq, events)
+            contain("the event stream", None, reader, seq, events)
 
     # -- durability ---------------------------------------------------------------------
 
@@ -459,9 +549,10 @@ class Loop:
             return
         self.force_at, self.forcing = None, True
         self.engine.unforced = False
-        self.settling, self.executor.settled = self.executor.settled, []
-        self.settling_afar = self.fleet.take_settled()
-        self.clearing = self.trainings.left.take()
+        if not self.engine.has_unrecorded:  # until an end is on record, its proof stays
+            self.settling, self.executor.settled = self.executor.settled, []
+            self.settling_afar = self.fleet.take_settled()
+            self.clearing = self.trainings.left.take()
         self.sending, self.unsent = self.unsent, []
         _thread.start_new_thread(self._force, ())
 
@@ -475,7 +566,7 @@ class Loop:
             self.unsent = [*wishes, *self.unsent]
             self.force_at = time.monotonic() + 1.0
             return
-        self.fleet.settle(ended)
+        self.faults.contain("acknowledging ends", None, self.fleet.settle, ended)
         self._send(wishes)
 
     def _force(self) -> None:

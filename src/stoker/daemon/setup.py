@@ -42,6 +42,7 @@ from stoker.executors.adoption import KEPT
 from stoker.executors.cgroup import Cgroups
 from stoker.executors.commands import Places
 from stoker.executors.local import LocalExecutor
+from stoker.faults import FaultTracker
 from stoker.probes import host
 from stoker.store import choose
 from stoker.store.port import Store, StoreError, StoreFenced
@@ -89,7 +90,8 @@ def build(
     run = f"{kept.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
     term = store.claim()
-    poller = Poller()
+    faults = FaultTracker(clock)
+    poller = Poller(faults)
     executor = LocalExecutor(
         Places(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
         install,
@@ -125,7 +127,7 @@ def build(
         f"{kept.state}/afar",
         desk.logs,
     )
-    loop = Loop(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder)
+    loop = Loop(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder, faults)
     if remembers:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]

@@ -192,6 +192,18 @@ class LocalExecutor(Executor):
             for name in wish.placement.names("gpu")
         ]
 
+    def cancel_start(self, wish: StartProcess, why: str) -> None:
+        """The order to start has failed inside the daemon: requeue the job if nothing runs."""
+        key = (wish.job, wish.attempt)
+        path = claim_path(self.places.run, *key)
+        if key in self.attempts or not take_claim(path):
+            return  # its keeper may have the order: what becomes of it is reported as usual
+        self.holds.drop(key)
+        self.settled.append(path)
+        self.facts.append(
+            StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=why, delay=SHORTAGE)
+        )
+
     def end(self, wish: EndAttempt) -> None:
         """Begin to end a tree: TERM now, KILL after the grace."""
         attempt = self.attempts.get((wish.job, wish.attempt))

@@ -65,11 +65,12 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
         server.close()
         loop.close()
         lock.release()
-    if others and not feeder.lost:
-        # Work that others queued meanwhile goes on with a daemon of its own.
-        from stoker.client.start import start_daemon
+        if others and not feeder.lost:
+            # Work that others queued meanwhile, or that an internal error left, goes on with a
+            # daemon of its own.
+            from stoker.client.start import start_daemon
 
-        start_daemon()
+            start_daemon()
     if feeder.error is not None:
         raise feeder.error
     if not feeder.stopping and (feeder.mine or not work.lines.done):
