@@ -258,6 +258,8 @@ def remove_node(name: str, force: bool = False) -> Decide:
         running = [job for job in state.running.values() if held_on([job], name)]
         if name not in state.rest.remotes or (running and not force):
             raise Refusal(f"{name} is not there, or jobs run on it")
+        if any(job.started_at is None for job in running):
+            raise Refusal(f"an order to start a job may be on its way to {name}")
         lost = [_lost_with(job, name, now) for job in running]
         return Decision(events=[*lost, e.NodeRemoved(at=now.at, name=name)])
 
