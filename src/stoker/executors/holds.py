@@ -169,7 +169,8 @@ class Holds:
             raise UntrustedError(f"{path} is not a lock file")
         if not self._belongs_to(found, uid):
             os.close(fd)
-            raise UntrustedError(f"{path} belongs to {_user(found.st_uid)}, not to {_user(uid)}")
+            # Not by name: there may be thousands of them, and each lookup reads a file.
+            raise UntrustedError(f"{path} belongs to user {found.st_uid}, not {uid}")
         return fd
 
     def _judged(self, name: str, error: OSError) -> Exception:
@@ -204,8 +205,8 @@ class Holds:
             found = os.fstat(fd)
             if found.st_mode & _SHARED_MODE != _SHARED_MODE:
                 if found.st_uid != os.getuid():
-                    who = _user(found.st_uid)
-                    raise UntrustedError(f"{self.directory} of {who} does not have mode 1777")
+                    text = f"{self.directory} of user {found.st_uid} does not have mode 1777"
+                    raise UntrustedError(text)
                 os.fchmod(fd, _SHARED_MODE)
             self._solved("directory")
             yield fd
