@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -370,22 +371,148 @@ def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None
     asyncio.run(story())
 
 
-def test_there_are_only_so_many_connections_and_ports(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 1)
+def test_there_are_only_so_many_ports(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "MOST_LISTENERS", 1)
+    ports = listen.Listeners(str(tmp_path))
+    ports.add("127.0.0.1:0")
+    with pytest.raises(Refusal, match="close one first"):
+        ports.add("127.0.0.1:0")
+    ports.close()
+
+
+class Stage:
+    """Two ports that share their connections."""
+
+    def __init__(self, state: Path) -> None:
+        self.met: list[Any] = []
+        self.came = asyncio.Event()
+        self.ports = listen.Listeners(str(state))
+        self.ports.begin(self._protocol)
+        self.numbers = [int(self.ports.add("127.0.0.1:0").rpartition(":")[2]) for _ in range(2)]
+
+    def _protocol(self, entrance: Any) -> Silent:
+        self.met.append(entrance)
+        self.came.set()
+        return Silent(entrance)
+
+    async def connect(self, port: int = 0) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+        """Connect, and return when the other side knows of it."""
+        self.came.clear()
+        found = await asyncio.open_connection("127.0.0.1", self.numbers[port])
+        await asyncio.wait_for(self.came.wait(), 10)
+        return found
+
+
+def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 3)
 
     async def story() -> None:
-        ports = listen.Listeners(str(tmp_path))
-        ports.begin(Silent)
-        port = int(ports.add("127.0.0.1:0").rpartition(":")[2])
-        with pytest.raises(Refusal, match="close one first"):
-            ports.add("127.0.0.1:0")
-        _, first = await asyncio.open_connection("127.0.0.1", port)
-        assert await hung_up(port), "there is one already"
-        first.close()
-        ports.close()
+        stage = Stage(tmp_path)
+        links = [await stage.connect(port) for port in (0, 1, 0)]
+        stage.met[0].known = True  # it has shown the token
+        links.append(await stage.connect())
+        assert await asyncio.wait_for(links[1][0].read(), 10) == b"", "the oldest, at another port"
+        assert stage.ports.connections.count == 3
+        links += [await stage.connect() for _ in range(20)]
+        assert stage.ports.connections.count == 3
+        assert not links[0][0].at_eof(), "it is never closed for others"
+        for entrance in stage.met[-2:]:
+            entrance.known = True
+        refused = await asyncio.open_connection("127.0.0.1", stage.numbers[0])
+        assert await asyncio.wait_for(refused[0].read(), 10) == b"", "all have shown the token"
+        stage.ports.close()
+        for _, writer in [*links, refused]:
+            writer.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.needs("openssl")
+def test_a_connection_that_never_begins_tls_makes_room_too(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 2)
+
+    async def story() -> None:
+        port = listen.Listener("127.0.0.1:0", True, str(tmp_path), {})
+        port.begin(Silent)
+        number = int(port.address.rpartition(":")[2])
+        links = [await asyncio.open_connection("127.0.0.1", number) for _ in range(5)]
+        for reader, _ in links[:3]:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert port.connections.count == 2
+        port.close()
+        port.hang_up()
+        for _, writer in links:
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_without_descriptors_a_port_pauses_instead_of_spinning(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(listen, "SHORTAGE_SECONDS", 0.05)
+
+    async def story() -> None:
+        port = listen.Listener("127.0.0.1:0", False, str(tmp_path), {})
+        real, tried = port.socket, 0
+
+        class Short:
+            """A socket that cannot have one more descriptor, for a while."""
+
+            def accept(self) -> Any:
+                nonlocal tried
+                tried += 1
+                if tried <= 3:
+                    raise OSError(errno.EMFILE, "too many open files")
+                return real.accept()
+
+            def fileno(self) -> int:
+                return real.fileno()
+
+            def close(self) -> None:
+                real.close()
+
+        came = asyncio.Event()
+
+        def protocol(entrance: Any) -> Silent:
+            came.set()
+            return Silent(entrance)
+
+        port.socket = Short()  # type: ignore[assignment]
+        port.begin(protocol)
+        began = asyncio.get_running_loop().time()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(port.address.rpartition(":")[2]))
+        await asyncio.wait_for(came.wait(), 10)
+        assert asyncio.get_running_loop().time() - began >= 0.15
+        assert tried == 4
+        port.close()
+        writer.close()
+
+    asyncio.run(story())
+
+
+def test_connections_without_the_token_do_not_keep_out_those_with_it(box: Box) -> None:
+    port = opened(box)
+    client = Client(Endpoint("127.0.0.1", port, token(box)))
+    head = f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"
+    with contextlib.ExitStack() as links:
+        reader = links.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        reader.sendall(head.encode())
+        assert b" 200 " in reader.recv(65536)
+        for _ in range(4):
+            for _ in range(100):
+                links.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            assert client.daemon()["pid"] == box.pid
+        box.client.submit({"what": {"line": "true"}, "directory": "/"})
+        data = b""
+        while b"JobsSubmitted" not in data:
+            data += reader.recv(65536)  # it has shown the token, so it stays open
+            assert data
 
 
 def test_what_listens_is_known_by_its_user() -> None:

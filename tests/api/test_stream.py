@@ -1,28 +1,40 @@
-"""The stream of events misses nothing, whenever a reader comes."""
+"""The stream of events misses nothing, whenever a reader comes, and a slow reader costs little."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from stoker.core.events import Event, JobHeld
-from stoker.daemon.stream import Reader
+import pytest
+
+from stoker.core.events import Event, StartFailed
+from stoker.daemon import stream
+from stoker.daemon.http import Stream
+from stoker.daemon.stream import Batches, Reader
 
 
 class Journal:
-    """Events by number, of which more are written while a reader is being served."""
+    """Events by number, of which more may be written while a reader is being served."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: int = 0, busy: bool = False) -> None:
         self.written: list[Event] = []
         self.readers: list[Any] = []
         self.engine = SimpleNamespace(seq=0)
         self.store = SimpleNamespace(events=self.events)
+        self.busy = busy
+        self.batches = Batches()
+        self.hung_up = 0
+        self.write(events)
 
-    def write(self) -> None:
-        event = JobHeld(at=0.0, job=len(self.written) + 1)
-        self.written.append(event)
+    def write(self, count: int = 1, *, size: int = 0) -> None:
+        """Commit events, in one commit."""
+        for _ in range(count):
+            id = len(self.written) + 1
+            self.written.append(StartFailed(at=0.0, job=id, attempt=0, why="x" * size))
         self.engine.seq = len(self.written)
-        for reader in self.readers:
-            reader(self.engine.seq, [event])
+        new = self.written[-count:] if count else []
+        for reader in self.readers[:]:
+            reader(self.engine.seq, new)
 
     def events(self, after: int, most: int) -> list[tuple[int, Event]]:
         return list(enumerate(self.written, 1))[after : after + most]
@@ -30,24 +42,215 @@ class Journal:
     async def ask(self, decide: Any) -> Any:
         """Answer, and let something happen before the next question."""
         answer = decide(None, None).reply(None)
-        self.write()
+        if self.busy:
+            self.write()
         return answer
 
+    def hang_up(self) -> None:
+        self.hung_up += 1
 
-def test_what_happens_while_the_past_is_read_is_told_once() -> None:
-    async def story() -> list[int]:
-        journal: Any = Journal()
-        for _ in range(3):
+    def reader(self) -> Reader:
+        this: Any = self
+        return Reader(this, self.ask, self.batches, self.hang_up)
+
+
+def numbers(data: bytes) -> list[int]:
+    return [int(line[4:]) for line in data.split(b"\n") if line.startswith(b"id: ")]
+
+
+async def read(pieces: AsyncIterator[bytes], until: int) -> list[int]:
+    """The numbers of events up to one, as a reader gets them."""
+    data = b""
+    async for piece in pieces:
+        data += piece
+        if until in numbers(data) and data.endswith(b"\n\n"):
+            break
+    return numbers(data)
+
+
+def run(story: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(story, 10))
+
+
+async def settle() -> None:
+    """Let what was handed over by other threads happen."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("past", [0, 1, stream.PAGE - 1, stream.PAGE, stream.PAGE + 1, 1300])
+def test_what_happens_while_the_past_is_read_is_told_once(past: int) -> None:
+    async def story() -> None:
+        journal = Journal(past, busy=True)
+        pieces = journal.reader().stream(0)
+        await anext(pieces)
+        seen = await read(pieces, past + 1)
+        journal.write(2)
+        journal.write()
+        last = len(journal.written)
+        seen += await read(pieces, last)
+        assert seen == list(range(1, last + 1))
+
+    run(story())
+
+
+def test_without_a_number_a_reader_is_told_what_happens_from_now_on() -> None:
+    async def story() -> None:
+        journal = Journal(5)
+        pieces = journal.reader().stream(None)
+        await anext(pieces)
+        waiting = asyncio.ensure_future(read(pieces, 6))
+        await settle()
+        journal.write()
+        assert await waiting == [6]
+
+    run(story())
+
+
+def test_a_reader_that_is_ahead_is_told_what_comes_after_its_number() -> None:
+    async def story() -> None:
+        journal = Journal(5)
+        pieces = journal.reader().stream(8)
+        await anext(pieces)
+        waiting = asyncio.ensure_future(read(pieces, 11))
+        await settle()
+        journal.write(2)
+        journal.write(3)
+        journal.write(1)
+        assert await waiting == [9, 10, 11]
+
+    run(story())
+
+
+def test_a_commit_is_encoded_once_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Event] = []
+    real = stream.encode
+    monkeypatch.setattr(stream, "encode", lambda event: encoded.append(event) or real(event))
+
+    async def story() -> None:
+        journal = Journal()
+        streams = [journal.reader().stream(None) for _ in range(50)]
+        for pieces in streams:
+            await anext(pieces)
+        waiting = [asyncio.ensure_future(read(pieces, 4)) for pieces in streams]
+        await settle()
+        journal.write(2)
+        journal.write(2)
+        assert await asyncio.gather(*waiting) == [[1, 2, 3, 4]] * 50
+        assert len(encoded) == 4
+
+    run(story())
+
+
+def test_much_at_once_is_written_in_pieces_and_little_together() -> None:
+    async def story() -> None:
+        journal = Journal()
+        pieces = journal.reader().stream(None)
+        await anext(pieces)
+        waiting = asyncio.ensure_future(anext(pieces))
+        await settle()
+        journal.write(1, size=3 * stream.PIECE)
+        for _ in range(100):
             journal.write()
-        seen: list[int] = []
-        async for piece in Reader(journal, journal.ask).stream(1):
-            seen += [int(line[4:]) for line in piece.split(b"\n") if line.startswith(b"id: ")]
-            if len(seen) == 2:
-                journal.write()
-            if seen and seen[-1] == len(journal.written):
-                break
-        return seen
+        sizes = [len(await waiting)]
+        data = b""
+        while 101 not in numbers(data):
+            data += (piece := await anext(pieces))
+            sizes.append(len(piece))
+        assert max(sizes) <= stream.PIECE
+        assert len(sizes) <= 6
 
-    seen = asyncio.run(asyncio.wait_for(story(), 10))
-    assert seen == list(range(2, seen[-1] + 1))
-    assert seen[-1] >= 6
+    run(story())
+
+
+# -- readers that do not read ---------------------------------------------------------------
+
+
+def test_a_reader_that_falls_behind_is_cut_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_BEHIND", 5000)
+
+    async def story() -> None:
+        journal = Journal()
+        reader = journal.reader()
+        pieces = reader.stream(None)
+        await anext(pieces)
+        first = asyncio.ensure_future(anext(pieces))
+        await settle()
+        most = 0
+        for _ in range(100):
+            journal.write(1, size=200)
+            await settle()
+            most = max(most, reader.behind)
+        await first
+        assert 3000 < most <= 5000
+        assert (reader.behind, len(reader.waiting), journal.hung_up) == (0, 0, 1)
+        assert journal.readers == []
+        with pytest.raises(StopAsyncIteration):
+            await anext(pieces)
+
+    run(story())
+
+
+def test_one_commit_of_any_size_is_no_reason_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_BEHIND", 5000)
+
+    async def story() -> None:
+        journal = Journal()
+        pieces = journal.reader().stream(None)
+        await anext(pieces)
+        waiting = asyncio.ensure_future(read(pieces, 1))
+        await settle()
+        journal.write(1, size=50_000)
+        assert await waiting == [1]
+        assert journal.hung_up == 0
+
+    run(story())
+
+
+def test_a_reader_that_hangs_up_while_it_is_written_to_is_forgotten_at_once() -> None:
+    """Not when the garbage collector comes by: until then, every event would be kept for it."""
+
+    async def story() -> None:
+        journal = Journal(10)
+        gone, blocked = asyncio.Event(), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if numbers(message.get("body", b"")):
+                blocked.set()
+                await asyncio.Event().wait()  # a full connection
+
+        async def receive() -> dict[str, str]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        reader = journal.reader()
+        response = Stream(reader.stream(0))
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        serving = asyncio.ensure_future(response(scope, receive, send))
+        await blocked.wait()
+        journal.write(1)
+        await settle()
+        assert journal.readers == [reader]
+        assert reader.behind
+        gone.set()
+        await serving
+        assert journal.readers == []
+        assert not reader.behind
+
+    run(story())
+
+
+def test_a_reader_that_leaves_before_it_was_put_on_the_list_is_never_on_it() -> None:
+    async def story() -> None:
+        journal = Journal(3)
+        reader = journal.reader()
+        decide = reader._page(0)
+        reader.leave()
+        this: Any = None
+        decide(this, this)
+        assert journal.readers == []
+        journal.readers.append(reader)  # the loop was in the middle of it
+        journal.write()
+        assert journal.readers == []
+
+    run(story())

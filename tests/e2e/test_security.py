@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,51 @@ def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: Box
         assert box.client.wait([label], timeout=40)["finished"]
     finally:
         sock.close()
+
+
+def resident(pid: int) -> float:
+    """The memory of a process, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def busy_seconds(pid: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
+    box: Box, way: str
+) -> None:
+    pid = box.pid
+    box.client.wait([box.submit("--each-line", "-", input="true\n" * 200)], timeout=40)
+    head, address = "GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n", places.socket_path()
+    if way == "tcp":
+        address = box.client.listen("127.0.0.1:0")["address"]
+        head += f"Authorization: Bearer {(box.state / 'token').read_text()}\r\n"
+    with contextlib.ExitStack() as readers:
+        for _ in range(50):
+            if way == "unix":
+                sock = readers.enter_context(socket.socket(socket.AF_UNIX))
+                sock.connect(address)
+            else:
+                host, _, port = address.rpartition(":")
+                sock = readers.enter_context(socket.create_connection((host, int(port)), 10))
+            sock.sendall(head.encode() + b"\r\n")
+        before = resident(pid)
+        for _ in range(2):
+            label = box.submit("--each-line", "-", input="true\n" * 1000)
+            assert box.client.wait([label], timeout=60)["finished"]
+        assert resident(pid) - before < 40
+        began = busy_seconds(pid)
+        time.sleep(2)
+        assert busy_seconds(pid) - began < 0.5
+    box.client.wait([box.submit("true")], timeout=40)
+    began = busy_seconds(pid)
+    time.sleep(1)
+    assert busy_seconds(pid) - began < 0.1
 
 
 def test_a_journal_of_a_newer_version_is_refused_politely(box: Box) -> None:

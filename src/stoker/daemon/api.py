@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import __version__, places, wire
@@ -33,12 +33,13 @@ from stoker.daemon import (
     sweep_intake,
     sweep_view,
 )
-from stoker.daemon.auth import entrance_of
+from stoker.daemon.auth import entrance_of, hang_up
 from stoker.daemon.desk import Decide, answered
 from stoker.daemon.http import (
     ERROR_HANDLERS,
     HEADERS,
     Guard,
+    Stream,
     disconnected,
     listed,
     moment,
@@ -50,7 +51,7 @@ from stoker.daemon.logs import follow, start_of_tail, start_since, whole
 from stoker.daemon.loop import Call, Loop
 from stoker.daemon.parts import machines
 from stoker.daemon.series import MOST_POINTS, POINTS, Shelf
-from stoker.daemon.stream import Reader
+from stoker.daemon.stream import Batches, Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
 from stoker.engine import Refusal
@@ -76,6 +77,7 @@ class Api:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
         self.series = Shelf(loop.home)
+        self.batches = Batches()
 
     def _live(self, job: int) -> dict[str, Any]:
         """What a running job does right now; only for the loop's own thread."""
@@ -212,7 +214,7 @@ class Api:
         body = whole(path, start)
         if query.get("follow") in ("1", "true"):
             body = follow(path, start, lambda: self._attempt_over(job.id, attempt))
-        return StreamingResponse(body, headers=HEADERS, media_type="application/octet-stream")
+        return Stream(body, headers=HEADERS, media_type="application/octet-stream")
 
     async def metrics(self, request: Request) -> Response:
         """The figures that a job has reported, as curves."""
@@ -435,11 +437,8 @@ class Api:
         """Everything that happens, as server-sent events."""
         after = request.headers.get("last-event-id") or request.query_params.get("after")
         start = number(after, "after") if after else None
-        return StreamingResponse(
-            Reader(self.loop, self.ask).stream(start),
-            headers=HEADERS,
-            media_type="text/event-stream",
-        )
+        reader = Reader(self.loop, self.ask, self.batches, hang_up(request.scope))
+        return Stream(reader.stream(start), headers=HEADERS, media_type="text/event-stream")
 
     async def openapi(self, request: Request) -> Response:
         """This API, described."""

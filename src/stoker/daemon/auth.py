@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ENTRANCE = "entrance"
 """Where a request from a TCP port carries how it came in; one from the socket carries nothing."""
 
+HANG_UP = "hang_up"
+"""Where a request carries how to end its connection without waiting for the other side."""
+
 
 def guarded_protocol() -> type[H11Protocol]:
     """HTTP whose connections know their caller from the kernel, not from what they say."""
@@ -27,6 +30,7 @@ def guarded_protocol() -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.app_state = {**self.app_state, HANG_UP: transport.abort}
             self.client = ("", _caller(transport))
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -72,6 +76,12 @@ class Entrance:
 def entrance_of(scope: Scope) -> Entrance | None:
     """How a request came in: None by the socket."""
     found: Entrance | None = scope.get("state", {}).get(ENTRANCE)
+    return found
+
+
+def hang_up(scope: Scope) -> Callable[[], None]:
+    """Return what ends the connection of a request."""
+    found: Callable[[], None] = scope["state"][HANG_UP]
     return found
 
 

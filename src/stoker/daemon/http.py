@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from stoker import __version__, wire
 from stoker.core.units import BadValue
@@ -38,6 +39,18 @@ def refusal_reply(refusal: Refusal) -> Response:
     status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
     error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
     return reply({"error": error}, status)
+
+
+class Stream(StreamingResponse):
+    """A reply in pieces, whose source is closed when the client has hung up."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. Without the end here, the garbage collector would close the source one day."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if isinstance(self.body_iterator, AsyncGenerator):
+                await self.body_iterator.aclose()
 
 
 async def read_body(request: Request, kind: Any) -> Any:

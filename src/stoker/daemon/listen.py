@@ -23,20 +23,54 @@ if TYPE_CHECKING:
 
 MOST_LISTENERS = 16
 MOST_CONNECTIONS = 256
-"""At one port at a time; further ones are hung up on."""
+"""At all ports together; then the oldest one without the token makes room for a new one."""
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
 STRANGER_SECONDS = 10.0
 """How long a connection may stay that has not shown the token."""
+SHORTAGE_SECONDS = 1.0
+"""How long no connection is accepted after the descriptors of this process ran out."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Protocol = Callable[["Entrance"], Any]
 """Makes the HTTP side of a new connection."""
 
 
+class Connections:
+    """The connections at all ports of a daemon, and which of them may be closed for a new one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.unauthenticated: dict[Entrance, Callable[[], object]] = {}
+        """How to close each, oldest first; one that has shown its token leaves when it is met."""
+
+    def has_room(self) -> bool:
+        """Return whether there may be one more, after closing one if need be."""
+        return self.count < MOST_CONNECTIONS or self.evict()
+
+    def evict(self) -> bool:
+        """Close the oldest connection that has not shown the token; False if there is none."""
+        while self.unauthenticated:
+            entrance = next(iter(self.unauthenticated))
+            close = self.unauthenticated.pop(entrance)
+            if not entrance.known:
+                close()
+                entrance.leave()
+                return True
+        return False
+
+
 class Listener:
     """One port."""
 
-    def __init__(self, text: str, tls: bool, state: str, note: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        text: str,
+        tls: bool,
+        state: str,
+        note: dict[str, Any],
+        connections: Connections | None = None,
+    ) -> None:
         host, port = split(text)
         if not tls and not is_loopback(host):
             raise BadValue(
@@ -50,7 +84,7 @@ class Listener:
             self.context, self.fingerprint = _secured(state)
         self.socket = _bound(host, port)
         self.address = join(host, self.socket.getsockname()[1])
-        self.connections = 0
+        self.connections = connections or Connections()
         self.tasks: set[asyncio.Task[None]] = set()
         self.transports: WeakSet[asyncio.WriteTransport] = WeakSet()
 
@@ -60,37 +94,55 @@ class Listener:
         here.add_reader(self.socket.fileno(), self._accept, here, protocol)
 
     def _accept(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
-        # Out of descriptors, or gone again: the next one will tell.
-        with contextlib.suppress(OSError):
-            sock, _ = self.socket.accept()
-            if self.connections >= MOST_CONNECTIONS:
-                sock.close()
-                return
-            self.connections += 1
-            task = here.create_task(self._serve(here, sock, protocol))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-
-    async def _serve(
-        self, here: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
-    ) -> None:
         from stoker.daemon.auth import Entrance
 
-        entrance = Entrance(self.token, self._left)
+        try:
+            sock, _ = self.socket.accept()
+        except OSError as error:  # it may be gone again: the next one will tell
+            if error.errno in _SHORTAGES and not self.connections.evict():
+                here.remove_reader(self.socket.fileno())
+                here.call_later(SHORTAGE_SECONDS, self._accept_again, here, protocol)
+            return
+        if not self.connections.has_room():
+            sock.close()
+            return
+        entrance = Entrance(self.token, lambda: self._left(entrance))
+        self.connections.count += 1
+        task = here.create_task(self._serve(here, sock, protocol, entrance))
+        self.connections.unauthenticated[entrance] = task.cancel
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _accept_again(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+        if self.socket.fileno() >= 0:
+            here.add_reader(self.socket.fileno(), self._accept, here, protocol)
+
+    async def _serve(
+        self,
+        here: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        protocol: Protocol,
+        entrance: Entrance,
+    ) -> None:
         seconds = HANDSHAKE_SECONDS if self.context else None
         try:
             transport, _ = await here.connect_accepted_socket(
                 lambda: protocol(entrance), sock, ssl=self.context, ssl_handshake_timeout=seconds
             )
-        except OSError:  # no TLS, or not for long
+        except BaseException as error:
             sock.close()
             entrance.leave()
+            if not isinstance(error, OSError):  # no TLS, or not for long
+                raise
             return
         self.transports.add(transport)
+        if entrance in self.connections.unauthenticated:
+            self.connections.unauthenticated[entrance] = transport.abort
         here.call_later(STRANGER_SECONDS, _unless_known, entrance, transport)
 
-    def _left(self) -> None:
-        self.connections -= 1
+    def _left(self, entrance: Entrance) -> None:
+        self.connections.count -= 1
+        self.connections.unauthenticated.pop(entrance, None)
 
     def close(self) -> None:
         """Take no more connections; what is being answered still is."""
@@ -122,6 +174,7 @@ class Listeners:
     def __init__(self, state: str) -> None:
         self.state = state
         self.open: dict[str, Listener] = {}
+        self.connections = Connections()
         self._protocol: Protocol | None = None
 
     def add(self, text: str, tls: bool | None = None, note: dict[str, Any] | None = None) -> str:
@@ -136,7 +189,7 @@ class Listeners:
             return there.address
         if len(self.open) >= MOST_LISTENERS:
             raise Refusal(f"There are {len(self.open)} ports already; close one first.", "failed")
-        listener = Listener(text, tls, self.state, note or {})
+        listener = Listener(text, tls, self.state, note or {}, self.connections)
         self.open[listener.address] = listener
         if self._protocol is not None:
             listener.begin(self._protocol)
@@ -206,6 +259,6 @@ def _secured(state: str) -> tuple[ssl.SSLContext, str]:
 
 
 def _unless_known(entrance: Entrance, transport: asyncio.WriteTransport) -> None:
-    """Hang up on somebody who has not said who he is for too long."""
+    """Close a connection that has not shown the token in time."""
     if not entrance.known:
-        transport.abort()  # TLS would wait for his goodbye
+        transport.abort()  # TLS would wait for the other side's goodbye
