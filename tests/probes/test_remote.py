@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,8 @@ import stoker.executors.ssh
 from e2e.box import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
-from stoker.probes.remote import Look, Owner, node_facts, parse
-from stoker.probes.samples import samples
+from stoker.probes.remote import BadReport, Look, Owner, node_facts, parse
+from stoker.probes.samples import NOBODYS, key_of, samples
 
 PLACE = Path(stoker.executors.ssh.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()
@@ -291,10 +292,58 @@ LINES = st.lists(
 
 
 @given(st.binary(max_size=500) | LINES)
-def test_no_bytes_upset_it(text: bytes) -> None:
-    look = parse(text)
-    node_facts("any", look)
+def test_any_bytes_are_read_or_refused(text: bytes) -> None:
+    try:
+        look = parse(text)
+    except BadReport:
+        return
+    msgspec.json.encode(node_facts("any", look))  # as the journal does
     samples(look.reading, look.ours("abc", {}), look.identify)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("cores 999999999999999", "999999999999999 cores"),
+        ("MemTotal: 999999999999999 kB", "MiB of memory"),
+        ("home relative", "home directory"),
+        ("home /a\0b", "home directory"),
+        (f"home /{'x' * 5000}", "home directory"),
+        ("\n".join(f"gpu {n}, GPU-{n}, Tesla, 1, 0, 0, 0, 0" for n in range(257)), "256 GPUs"),
+    ],
+)
+def test_what_no_node_has_is_refused(line: str, why: str) -> None:
+    with pytest.raises(BadReport, match=why):
+        parse(f"{line}\n{WHOLE}".encode())
+
+
+def test_numbers_and_texts_from_a_node_are_bounded() -> None:
+    text = WHOLE.replace("81920, 400", f"{'9' * 15}, {'9' * 15}").replace(
+        "GPU-b", "GPU-" + "b" * 200
+    )
+    text = text.replace("abc.7.1", f"abc.{'9' * 5000}.1").replace("alice", "a" * 900)
+    text = text.replace("A100-SXM4-80GB", "\x1b[2J\u202e" + "x" * 300)
+    text = text.replace("MemTotal:       32768000", "MemTotal:       \u0663\u0663")
+    look = parse(text.encode())
+    assert [gpu.uuid for gpu in look.reading.facts] == ["GPU-a"]
+    assert look.reading.facts[0].memory is None
+    assert look.reading.use[0].memory_used is None
+    assert len(look.reading.facts[0].model) == 100
+    assert look.reading.facts[0].model.isprintable()
+    assert look.memory_total == 0
+    assert len(look.owners[78].user) == 100
+    assert 77 not in look.owners or look.ours("abc", {})(77) == NOBODYS
+
+
+def test_two_gpus_with_one_index_are_one() -> None:
+    look = parse(WHOLE.replace("1, GPU-b", "0, GPU-b").encode())
+    assert [gpu.uuid for gpu in look.reading.facts] == ["GPU-a"]
+
+
+def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
+    assert key_of(f"abc.{'9' * 5000}.0", "abc") == NOBODYS
+    assert key_of("abc.\u0663.0", "abc") == NOBODYS
+    assert key_of("abc.7.1.", "abc") == (7, 1)
 
 
 @given(st.integers(0, len(WHOLE)))

@@ -11,6 +11,7 @@ import msgspec
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
+from stoker.core.text import printable
 from stoker.probes.devices import gpus, pools
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.samples import Key, Whose, key_of
@@ -19,9 +20,17 @@ _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 _DISK = re.compile(r"[0-9]+ +[0-9]+ +(-?[0-9]{1,18}) +(?:[0-9]+%|-) ", re.ASCII)
 """Blocks, used, free, share: looked for, since a file system's name may have blanks in it."""
-_LONGEST_COMPLAINT = 200
+_LONGEST_LINE, _LONGEST_TEXT, _LONGEST_NAME, _LONGEST_HOME = 1000, 200, 100, 4096
+"""Characters of a line, of a command or a complaint and of a name; bytes of a path."""
+_TOOLS = frozenset({"bash", "rsync", "tar", "setsid", "nvidia-smi"})
+MAX_CORES, MAX_MEMORY, MAX_GPUS, MAX_GPU_MEMORY = 1 << 16, 1 << 32, 256, 1 << 24
+"""More of anything (MiB of memory) is not believed; larger ones would overflow the journal."""
 _NO_DEVICES = "No devices were found"
 """What nvidia-smi says where there is a driver and no GPU."""
+
+
+class BadReport(ValueError):
+    """A node reports about itself what cannot be true; the message says what."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +97,14 @@ def node_facts(name: str, look: Look) -> NodeFacts:
 
 
 def parse(text: bytes) -> Look:
-    """Read a measurement; lines that make no sense are passed over."""
+    """Read a measurement; lines that make no sense are skipped, impossible figures are refused."""
     parser = _Parser()
+    seen: set[bytes] = set()
     for line in text.split(b"\n"):
         word, _, rest = line.partition(b" ")
         read = _READERS.get(word)
-        if read is not None:
+        if read is not None and (word not in seen or word in _REPEATED):
+            seen.add(word)
             read(parser, rest)
     return parser.look()
 
@@ -105,6 +116,7 @@ class _Parser:
         self.values: dict[str, object] = {}
         self.tools: set[str] = set()
         self.gpus: dict[str, tuple[GpuFacts, GpuUse]] = {}
+        self.indexes: set[int] = set()
         self.processes: dict[str, dict[int, GpuProcess]] = {}
         self.processes_known = False
         self.error: str | None = None
@@ -121,7 +133,9 @@ class _Parser:
             error=self.error,
         )
         look = Look(tools=frozenset(self.tools), reading=reading, owners=self.owners)
-        return msgspec.structs.replace(look, **values)
+        look = msgspec.structs.replace(look, **values)
+        _check(look)
+        return look
 
     def _use(self, use: GpuUse) -> GpuUse:
         processes = self.processes.get(use.uuid, {})
@@ -140,7 +154,7 @@ class _Parser:
         self.values["boot"] = _text(rest)
 
     def home(self, rest: bytes) -> None:
-        self.values["home"] = os.fsdecode(rest)  # any bytes: it is said back to the machine
+        self.values["home"] = os.fsdecode(rest)  # any bytes: it is sent back to the node
 
     def connection(self, rest: bytes) -> None:
         words = _text(rest).split()
@@ -151,7 +165,7 @@ class _Parser:
         self.values["cores"] = max(_int(_text(rest)) or 0, 0)
 
     def tool(self, rest: bytes) -> None:
-        self.tools.add(_text(rest))
+        self.tools |= {_text(rest)} & _TOOLS
 
     def memory_total(self, rest: bytes) -> None:
         self.values["memory_total"] = _kibibytes(rest)
@@ -182,28 +196,32 @@ class _Parser:
             self._complain(text)
             return
         index, uuid = _int(head[0]), head[1].strip()
-        if index is None or index < 0:
+        if index is None or index < 0 or index in self.indexes or len(uuid) > _LONGEST_NAME:
             self._complain(text)
             return
+        if len(self.gpus) >= MAX_GPUS:
+            raise BadReport(f"more than {MAX_GPUS} GPUs")
         total, used, load, temperature = (_int(field) for field in tail[1:5])
         facts = GpuFacts(
             index=index,
             uuid=uuid,
-            model=tail[0].strip() or "NVIDIA GPU",
-            memory=total if total and total > 0 else None,
+            model=printable(tail[0].strip(), _LONGEST_NAME) or "NVIDIA GPU",
+            memory=total if total and 0 < total <= MAX_GPU_MEMORY else None,
             vendor="nvidia",
             pci=None,
         )
         use = GpuUse(
             uuid=uuid,
-            memory_used=_natural(used),
+            memory_used=_mebibytes(used),
             utilization=load if load is not None and 0 <= load <= 100 else None,
             temperature=temperature,
             power=_decimal(tail[5].strip()),
             processes=(),
             processes_known=False,
         )
-        self.gpus.setdefault(uuid, (facts, use))
+        if uuid not in self.gpus:
+            self.gpus[uuid] = facts, use
+            self.indexes.add(index)
 
     def apps(self, _: bytes) -> None:
         self.processes_known = True
@@ -216,7 +234,7 @@ class _Parser:
         if pid is None or pid <= 0:
             self.processes_known = False  # somebody is there, or nobody may know
             return
-        process = GpuProcess(pid=pid, memory=_natural(_int(fields[2])))
+        process = GpuProcess(pid=pid, memory=_mebibytes(_int(fields[2])))
         self.processes.setdefault(fields[0].strip(), {})[pid] = process
 
     def gpu_error(self, rest: bytes) -> None:
@@ -230,15 +248,15 @@ class _Parser:
             return
         session, user, token = (None if word == "-" else word for word in words[1:4])
         self.owners[pid] = Owner(
-            user=user or "",
-            command=words[4].strip() if len(words) > 4 else "",
+            user=printable(user or "", _LONGEST_NAME),
+            command=printable(words[4].strip(), _LONGEST_TEXT) if len(words) > 4 else "",
             token=token,
             session=_int(session or ""),
         )
 
     def _complain(self, text: str) -> None:
         """Keep the first sentence: the others mostly say the same of the next GPU."""
-        text = text.strip()[:_LONGEST_COMPLAINT]
+        text = printable(text.strip(), _LONGEST_TEXT)
         if text and text != _NO_DEVICES and self.error is None:
             self.error = text
 
@@ -263,10 +281,24 @@ _READERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
 }
 
 
+_REPEATED = frozenset({b"tool", b"gpu", b"apps", b"app", b"gpu-error", b"owner"})
+"""Lines of which there may be several; of the others the first counts."""
+
+
+def _check(look: Look) -> None:
+    """Refuse what no node has: such numbers would overflow what is computed with them."""
+    if look.cores > MAX_CORES:
+        raise BadReport(f"{look.cores} cores")
+    if max(look.memory_total, look.memory_available) > MAX_MEMORY:
+        raise BadReport(f"{max(look.memory_total, look.memory_available)} MiB of memory")
+    home = os.fsencode(look.home)
+    if look.whole and (not home.startswith(b"/") or b"\0" in home or len(home) > _LONGEST_HOME):
+        raise BadReport("a home directory that is no path")
+
+
 def _text(data: bytes) -> str:
-    """Words that may be printed: whatever a command line holds, no terminal obeys it."""
-    text = data.decode(errors="replace")
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    """Text that may be printed: no terminal obeys what a command line holds."""
+    return printable(data[: 4 * _LONGEST_LINE].decode(errors="replace"), _LONGEST_LINE)
 
 
 def _int(text: str) -> int | None:
@@ -274,8 +306,8 @@ def _int(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _natural(number: int | None) -> int | None:
-    return number if number is not None and number >= 0 else None
+def _mebibytes(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number <= MAX_GPU_MEMORY else None
 
 
 def _decimal(text: str) -> float | None:
@@ -289,9 +321,12 @@ def _kibibytes(rest: bytes) -> int:
 
 def _ip(text: str) -> str | None:
     """An IP address as it stands; None for what sshd says where there is none."""
+    address, _, zone = text.partition("%")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{0,32}", zone):
+        return None
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            socket.inet_pton(family, text.partition("%")[0])
+            socket.inet_pton(family, address)
         except (OSError, ValueError):
             continue
         return text

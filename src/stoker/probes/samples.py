@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ Key = tuple[int, int]
 """A job and the number of its attempt."""
 NOBODYS: Key = (0, 0)
 """Ours by its token, which names no attempt."""
+_NUMBERS = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+"""A process may have put any token into its environment: longer numbers are none of ours."""
 Whose = Callable[[int], Key | None]
 """The attempt that a pid belongs to; None: it is not ours."""
 Identify = Callable[[int], tuple[str, str] | None]
@@ -35,10 +38,8 @@ def key_of(token: str | None, install: str) -> Key | None:
     if first != install or not rest:
         return None
     # On machines over SSH it ends in a point.
-    numbers = rest.removesuffix(".").split(".")
-    if len(numbers) != 2 or not all(word.isascii() and word.isdigit() for word in numbers):
-        return NOBODYS
-    return int(numbers[0]), int(numbers[1])
+    numbers = _NUMBERS.fullmatch(rest.removesuffix("."))
+    return (int(numbers[1]), int(numbers[2])) if numbers is not None else NOBODYS
 
 
 def identify_here(pid: int) -> tuple[str, str] | None:
