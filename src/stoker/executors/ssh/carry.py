@@ -16,18 +16,12 @@ from hashlib import blake2b
 
 from stoker.executors.ssh.excludes import NAME, Excludes
 from stoker.executors.ssh.landing import Landing, Owner, alone
-from stoker.executors.ssh.receive import (
-    PIECE,
-    Patient,
-    Refused,
-    Torn,
-    Wanted,
-    parts_of,
-    receive,
-)
+from stoker.executors.ssh.receive import PIECE, Patient, Wanted, parts_of, receive
+from stoker.executors.ssh.tar import Refused, Torn
 from stoker.executors.ssh.trees import Tree, changed
 from stoker.executors.ssh.way import (
     MARK,
+    MAX_LISTING,
     CarryError,
     DiskFull,
     Errand,
@@ -288,7 +282,8 @@ def _split(names: bytes) -> list[str]:
 
 def listed_there(way: Way, remote: str) -> list[str]:
     """Everything in a directory there: files, links and directories with nothing in them."""
-    raw_directories, _, raw_files = ask(way, LIST, remote).partition(b"\0\0")
+    listed = ask(way, LIST, remote, most=MAX_LISTING)
+    raw_directories, _, raw_files = listed.partition(b"\0\0")
     directories, files = _split(raw_directories + b"\0"), _split(raw_files)
     full = {name.rpartition("/")[0] for name in (*directories, *files)}
     return [*files, *(name for name in directories if name not in full and name != ".")]

@@ -11,17 +11,25 @@ import posixpath
 import secrets
 import shutil
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Self
 
 from msgspec import Struct
 
-from stoker.executors.ssh.receive import PIECE, Refused, directory, parts_of, stays_inside
+from stoker.core.text import printable
+from stoker.executors.ssh.receive import PIECE, directory, parts_of, stays_inside
+from stoker.executors.ssh.tar import Refused
 
 MUNGED = "/rsyncd-munged/"
 """What rsync puts before links that it does not vouch for, so that nobody can follow them."""
+MAX_ENTRIES = 500_000
+"""Files in one directory."""
+LONGEST_MENTIONED = 120
+"""Characters of a name in a sentence."""
 MOST = 1000
 """Names that are tried for a file whose own is taken."""
 
@@ -44,15 +52,28 @@ class Owner(Struct, frozen=True):
     umask: int = 0o022
 
 
+class Mentioned(Struct):
+    """How many there are of something, and the first of them: there may be very many."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+    def add(self, *names: str) -> None:
+        """One more."""
+        self.count += 1
+        if self.count == 1:
+            self.first = tuple(printable(name, LONGEST_MENTIONED) for name in names)
+
+
 class Landing:
     """A directory here, and the results of one attempt that come into it."""
 
     def __init__(self, into: str, owner: Owner) -> None:
         self.into, self.owner = into, owner
         self.stage = os.path.join(into, f".stoker-{owner.stage or secrets.token_hex(6)}")
-        self.beside: list[tuple[str, str]] = []
-        """Files that were changed here, and where the job's own are."""
-        self.left: list[str] = []
+        self.beside = Mentioned()
+        """Files that were changed here, each with where the job's own is."""
+        self.left = Mentioned()
         """Links that lead out of its directory."""
         self._alone = alone("stage", self.stage)
 
@@ -60,7 +81,7 @@ class Landing:
         self._alone.__enter__()
         try:
             os.makedirs(self.into, exist_ok=True)
-            shutil.rmtree(self.stage, ignore_errors=True)
+            remove_tree(self.stage)
             os.mkdir(self.stage, 0o700)
         except BaseException:
             self._alone.__exit__(None, None, None)
@@ -68,8 +89,10 @@ class Landing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.stage, ignore_errors=True)
-        self._alone.__exit__(None, None, None)
+        try:
+            remove_tree(self.stage)
+        finally:
+            self._alone.__exit__(None, None, None)
 
     def link(self, name: str, target: str) -> str | None:
         """What a link leads to from here; none if that is not among the results."""
@@ -81,7 +104,7 @@ class Landing:
         elif stays_inside(name, target):
             return target
         if not _leads_to(os.path.join(self.into, name), target):
-            self.left.append(name)
+            self.left.add(name)
         return None
 
     def land(self) -> None:
@@ -97,17 +120,17 @@ class Landing:
 
     def _enter(self, base: int, here: str) -> list[str]:
         """Put what is in one directory into its place; returns those inside it."""
-        with os.scandir(os.path.join(self.stage, here)) as scan:
-            entries = sorted(scan, key=lambda entry: entry.name)
         start = f"{here}/" if here else ""
         place = directory(base, parts_of(here), 0o777 & ~self.owner.umask)
         inner = []
         try:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    inner.append(start + entry.name)
-                elif not entry.is_symlink() or self._unmunged(entry.path, start + entry.name):
-                    self._settle(entry.path, place, entry.name, start)
+            for name in _names(os.path.join(self.stage, here)):
+                path = os.path.join(self.stage, here, name)
+                mode = os.lstat(path).st_mode
+                if stat.S_ISDIR(mode):
+                    inner.append(start + name)
+                elif not stat.S_ISLNK(mode) or self._unmunged(path, start + name):
+                    self._settle(path, place, name, start)
         finally:
             os.close(place)
         return inner
@@ -132,7 +155,7 @@ class Landing:
         if here.st_ctime <= self.owner.since and not stat.S_ISDIR(here.st_mode):
             os.replace(path, name, dst_dir_fd=place)
         elif not _same(path, place, name):
-            self.beside.append((start + name, start + self._put_beside(path, place, name)))
+            self.beside.add(start + name, start + self._put_beside(path, place, name))
 
     def _put_beside(self, path: str, place: int, name: str) -> str:
         for other in self._others(name):
@@ -154,23 +177,39 @@ class Landing:
     def remark(self) -> str | None:
         """What its owner should know."""
         said = []
-        if self.beside:
-            name, other = self.beside[0]
-            count = len(self.beside)
+        if count := self.beside.count:
+            name, other = self.beside.first
             said.append(
                 f"{name} was changed here meanwhile; its own is {other}" if count == 1 else
                 f"{count} files were changed here meanwhile; its own {name} is {other}, "
                 "and so with the others"
             )  # fmt: skip
-        if self.left:
-            count = len(self.left)
+        if count := self.left.count:
+            (name,) = self.left.first
             said.append(
-                f"the link {self.left[0]} leads out of its directory and did not come back"
+                f"the link {name} leads out of its directory and did not come back"
                 if count == 1 else
                 f"{count} links lead out of its directory and did not come back, "
-                f"{self.left[0]} among them"
+                f"{name} among them"
             )  # fmt: skip
         return "; ".join(said) or None
+
+
+def _names(path: str) -> list[str]:
+    """What is in a directory, in order."""
+    with os.scandir(path) as scan:
+        names = [entry.name for entry in islice(scan, MAX_ENTRIES + 1)]
+    if len(names) > MAX_ENTRIES:
+        raise Refused(f"there are more than {MAX_ENTRIES} files in one directory.")
+    return sorted(names)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory, if it is there, as far as that can be done."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:  # a node may have sent a thousand directories, one in the other
+        subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
 
 
 def _same(path: str, place: int, name: str) -> bool:

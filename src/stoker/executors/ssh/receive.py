@@ -10,21 +10,14 @@ import contextlib
 import os
 import secrets
 import select
-import shutil
-import tarfile
 from collections.abc import Callable
-from typing import IO, Protocol, Self
+from typing import IO
+
+from stoker.executors.ssh.tar import Archive, Kind, Member, Refused, Source
 
 PIECE = 1 << 18
-NO_ARCHIVE = "what came is no tar archive, or half of one."
-
-
-class Refused(Exception):
-    """The stream holds what cannot be put there; the message is one sentence."""
-
-
-class Torn(Refused):
-    """The stream ends in the middle, or never was an archive."""
+LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
+"""Characters of a path and of a name in it, and names in a path."""
 
 
 class Stalled(Exception):
@@ -35,13 +28,6 @@ Wanted = Callable[[str, bool], bool]
 """Whether a path, of a directory or not, is to be put anywhere."""
 Link = Callable[[str, str], str | None]
 """What a link of this name that leads to that is to lead to here; none: it is left out."""
-
-
-class Source(Protocol):
-    """Where a stream is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
 
 
 class Patient:
@@ -99,19 +85,6 @@ class Patient:
             left = left[os.write(self._fd, left) :]
 
 
-class _Header(tarfile.TarInfo):
-    """A header that is what it should be: by itself, tarfile takes any other for the end."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError:
-            if any(buf):  # zeros, or nothing, are an end
-                raise Torn(NO_ARCHIVE) from None
-            raise
-
-
 def everything(_name: str, _is_dir: bool) -> bool:
     """All of it is wanted."""
     return True
@@ -126,28 +99,23 @@ def receive(source: Source, into: str, wanted: Wanted = everything, link: Link =
     """Put what is in a stream of tar archives below `into`, which is there."""
     base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with tarfile.open(  # type: ignore[call-overload]
-            fileobj=source,
-            mode="r|",
-            bufsize=PIECE,
-            tarinfo=_Header,
-            errors="surrogateescape",
-            ignore_zeros=True,  # they are what is between two archives
-        ) as tar:
-            for member in tar:
-                if wanted(member.name, member.isdir()):
-                    _put(tar, member, base, link)
-    except tarfile.TarError:
-        raise Torn(NO_ARCHIVE) from None
+        archive = Archive(source)
+        for member in archive:
+            if wanted(member.name, member.kind is Kind.DIRECTORY):
+                _put(archive, member, base, link)
     finally:
         os.close(base)
 
 
 def parts_of(name: str) -> list[str]:
-    """The steps of a relative path; one that leads elsewhere is refused."""
+    """The steps of a relative path; one that leads elsewhere, or is too long, is refused."""
+    if len(name) > LONGEST_PATH:
+        raise Refused(f"'{name[:40]}…' is longer than {LONGEST_PATH} characters.")
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts:
+    if name.startswith("/") or ".." in parts or "\0" in name:
         raise Refused(f"'{name}' would lie outside of the directory; nothing is put there.")
+    if len(parts) > DEEPEST_PATH or any(len(part) > LONGEST_NAME for part in parts):
+        raise Refused(f"'{name[:40]}…' is too deep, or has too long a name in it.")
     return parts
 
 
@@ -161,27 +129,27 @@ def stays_inside(name: str, target: str) -> bool:
     return not target.startswith("/")
 
 
-def _put(tar: tarfile.TarFile, member: tarfile.TarInfo, base: int, link: Link) -> None:
+def _put(archive: Archive, member: Member, base: int, link: Link) -> None:
     parts = parts_of(member.name)
     if not parts:
         return
-    if member.isdir():
+    if member.kind is Kind.DIRECTORY:
         os.close(directory(base, parts))
         return
-    if not (member.isreg() or member.islnk() or member.issym()):
+    if member.kind is Kind.OTHER:
         return  # a pipe or a device is no result
-    target = link(member.name, member.linkname) if member.issym() else ""
+    target = link(member.name, member.target) if member.kind is Kind.LINK else ""
     if target is None:
         return
     place = directory(base, parts[:-1])
     new = f".stoker-{secrets.token_hex(6)}"
     try:
-        if member.issym():
+        if member.kind is Kind.LINK:
             os.symlink(target, new, dir_fd=place)
-        elif member.islnk():
-            _link(base, parts_of(member.linkname), place, new)
+        elif member.kind is Kind.SECOND_NAME:
+            _link(base, parts_of(member.target), place, new)
         else:
-            _write(tar, member, place, new)
+            _write(archive, member, place, new)
         os.rename(new, parts[-1], src_dir_fd=place, dst_dir_fd=place)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -219,11 +187,12 @@ def _link(base: int, parts: list[str], place: int, new: str) -> None:
         os.close(other)
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: int, new: str) -> None:
+def _write(archive: Archive, member: Member, place: int, new: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    content = tar.extractfile(member)
-    assert content is not None
     with open(os.open(new, flags, 0o600, dir_fd=place), "wb", buffering=0) as file:
-        shutil.copyfileobj(content, file, PIECE)
+        for piece in archive.content():
+            left = memoryview(piece)
+            while left:
+                left = left[file.write(left) :]
         os.fchmod(file.fileno(), member.mode & 0o777)
         os.utime(file.fileno(), (member.mtime, member.mtime))

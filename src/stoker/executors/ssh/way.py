@@ -11,18 +11,26 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import IO, Self
 
 from msgspec import Struct
 
+from stoker.core.text import printable
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.receive import Patient, Stalled, Torn
+from stoker.executors.ssh.receive import Patient, Stalled
+from stoker.executors.ssh.tar import Torn
 
 PATIENCE = 120
 """Seconds without a byte; a dead link is noticed by the connection itself, far sooner."""
 MARK = b"\nstoker\n"
 """Comes before anything a script says: what is in front of it is a login script's talk."""
+MAX_ERRORS, MAX_SAID, MAX_LISTING = 16 << 10, 64 << 10, 16 << 20
+"""Bytes that are kept of complaints, and that a script may say, and a list of files may have."""
+LONGEST_LINE, LONGEST_REASON = 500, 300
+"""Characters of a complaint that are looked at, and that are passed on."""
 LOST = {255, 10, 12, 30, 35}
 """How ssh, and rsync, end when the connection does."""
 
@@ -84,17 +92,54 @@ def listing(names: Iterable[str]) -> bytes:
     return b"".join(b"./" + os.fsencode(name.removeprefix("./")) + b"\0" for name in names)
 
 
-def ask(way: Way, script: str, *words: str) -> bytes:
-    """Run a script there and return what it said."""
-    try:
-        done = subprocess.run(
-            way.shell(script, *words), stdin=subprocess.DEVNULL, capture_output=True,
-            check=False, timeout=PATIENCE, start_new_session=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise LinkLost(_silent(way)) from None
-    judge(way, done.returncode, done.stderr, way.address.host)
-    return done.stdout.partition(MARK)[2]
+class Errors:
+    """What a command writes to its stderr: read as it comes, the end of it is kept."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        self._kept = b""
+        # A descriptor of its own: that of the process is closed while the thread may still read.
+        fd = os.dup(process.stderr.fileno())
+        self._thread = threading.Thread(target=self._read, args=(fd,), daemon=True)
+        self._thread.start()
+
+    def _read(self, fd: int) -> None:
+        with open(fd, "rb", buffering=0) as pipe:
+            while piece := pipe.read(4096):
+                self._kept = (self._kept + piece)[-MAX_ERRORS:]
+
+    def text(self) -> bytes:
+        """All there is, once the command has ended; others may still hold the other end."""
+        self._thread.join(1.0)
+        return self._kept
+
+
+def ask(way: Way, script: str, *words: str, most: int = MAX_SAID) -> bytes:
+    """Run a script there and return what it said, up to `most` bytes."""
+    said = bytearray()
+    until = time.monotonic() + PATIENCE
+    with subprocess.Popen(
+        way.shell(script, *words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        errors = Errors(process)
+        try:
+            out = Patient(process.stdout, PATIENCE)
+            while piece := out.read(1 << 16):
+                said += piece
+                if len(said) > most:
+                    raise CarryError(f"{way.address.host} said more than {most} bytes.")
+                if time.monotonic() > until:
+                    raise Stalled
+            process.wait(PATIENCE)
+        except (Stalled, subprocess.TimeoutExpired):
+            raise LinkLost(_silent(way)) from None
+        finally:
+            process.kill()
+            complaints = errors.text()
+    judge(way, process.returncode, complaints, way.address.host)
+    return bytes(said).partition(MARK)[2]
 
 
 class Errand:
@@ -105,11 +150,11 @@ class Errand:
 
     def __init__(self, way: Way, script: str, *words: str) -> None:
         self._way = way
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._process = subprocess.Popen(
             way.shell(script, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors, start_new_session=True,
+            stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+        self._errors = Errors(self._process)
         assert self._process.stdout is not None
         self._out = Patient(self._process.stdout, PATIENCE)
 
@@ -123,6 +168,11 @@ class Errand:
                     self._finish()
                     break
                 said += piece
+                if len(said) > MAX_SAID:
+                    raise CarryError(
+                        f"{self._way.address.host} said more than {MAX_SAID} bytes where a word"
+                        " was expected."
+                    )
         except Stalled:
             raise LinkLost(_silent(self._way)) from None
         return lines
@@ -140,8 +190,7 @@ class Errand:
             code = self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise LinkLost(_silent(self._way)) from None
-        self._errors.seek(0)
-        judge(self._way, code, self._errors.read(), self._way.address.host)
+        judge(self._way, code, self._errors.text(), self._way.address.host)
 
     def __enter__(self) -> Self:
         return self
@@ -149,8 +198,7 @@ class Errand:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         with contextlib.suppress(BrokenPipeError), self._process:
-            pass
-        self._errors.close()
+            self._errors.text()
 
 
 def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
@@ -161,49 +209,49 @@ def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
     with tempfile.TemporaryFile() as list:
         list.write(listing(names))
         list.seek(0)
-        done = subprocess.run(
+        with subprocess.Popen(
             ["rsync", "--secluded-args", f"--timeout={PATIENCE}", "-e", shell,
              "--files-from=-", "--from0", *words],
-            stdin=list, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+            stdin=list, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True, env={**os.environ, "LC_ALL": "C"},
             cwd="/",  # where a daemon was started may be gone, and rsync asks where it is
-        )  # fmt: skip
-    if done.returncode in (126, 127) or b"is your shell clean?" in done.stderr:
+        ) as process:  # fmt: skip
+            errors = Errors(process)
+            code = process.wait()
+            complaints = errors.text()
+    if code in (126, 127) or b"is your shell clean?" in complaints:
         raise NoRsync
-    judge(way, done.returncode, done.stderr, full)
+    judge(way, code, complaints, full)
 
 
 def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None],
          input: IO[bytes] | None = None) -> None:  # fmt: skip
     """Let `work` read what a command says, or write what it hears if there is no `input`."""
+    broken = False
     process: subprocess.Popen[bytes]
-    with tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(
-            command, stdin=input or subprocess.PIPE, stderr=errors, start_new_session=True,
-            stdout=subprocess.PIPE if input else subprocess.DEVNULL,
-        ) as process:  # fmt: skip
-            stream = process.stdout or process.stdin
-            assert stream is not None
-            broken = False
-            try:
-                work(Patient(stream, PATIENCE))
+    with subprocess.Popen(
+        command, stdin=input or subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        stdout=subprocess.PIPE if input else subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        errors = Errors(process)
+        stream = process.stdout or process.stdin
+        assert stream is not None
+        try:
+            work(Patient(stream, PATIENCE))
+            stream.close()
+            process.wait(PATIENCE)
+        except (BrokenPipeError, Torn):
+            broken = True  # the command's end says why
+            with contextlib.suppress(OSError):
                 stream.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)
-            except (BrokenPipeError, Torn):
-                broken = True  # the command's end says why
-                with contextlib.suppress(OSError):
-                    stream.close()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE)
-                process.kill()
-            except (Stalled, subprocess.TimeoutExpired):
-                process.kill()
-                raise LinkLost(_silent(way)) from None
-            except BaseException:
-                process.kill()
-                raise
-        errors.seek(0)
-        judge(way, process.returncode, errors.read(), full)
+        except (Stalled, subprocess.TimeoutExpired):
+            raise LinkLost(_silent(way)) from None
+        finally:
+            process.kill()
+            complaints = errors.text()
+    judge(way, process.returncode, complaints, full)
     if broken:
         raise CarryError(f"what {way.address.host} sent is no tar archive, or half of one.")
 
@@ -231,7 +279,8 @@ def judge(way: Way, code: int, said: bytes, full: str) -> None:
     text = said.rpartition(MARK)[2].decode(errors="replace").strip()
     if re.search(r"No space left on device|Disk quota exceeded|\((28|122)\)", text):
         raise DiskFull(f"the disk of {full} is full; make room there and try again.")
-    lines = [line for line in text.splitlines() if line and not line.startswith("rsync error:")]
+    lines = [line[:LONGEST_LINE] for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("rsync error:")]
     if code in LOST and not any(CAUSE.search(line) for line in lines):
         raise LinkLost(f"the connection to {host} was lost while files were on their way.")
     if code == 127 or "not found" in text:
@@ -239,6 +288,7 @@ def judge(way: Way, code: int, said: bytes, full: str) -> None:
     if lines and all(BENIGN.search(line) for line in lines):
         return
     reason = next((line for line in lines if not BENIGN.search(line)), f"code {code}")
+    reason = printable(reason, LONGEST_REASON)
     raise CarryError(f"files could not be carried to or from {host}: {reason}")
 
 
