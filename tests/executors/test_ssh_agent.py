@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -64,13 +65,14 @@ class Agent:
 
     def asks(self, verb: str, *words: str) -> list[list[str]]:
         said: list[list[str]] = []
-        self.link.ask(said.append, verb, *words)
-        self.wait(lambda: said and said[-1][0] in ("done", "failed"))
+        several = verb in ("look", "keys")
+        self.link.ask(said.append, verb, *words, lines=1000 if several else 1)
+        self.wait(lambda: said and (said[-1][0] == "done" or not several))
         return said
 
     def fetches(self, verb: str, *words: str) -> dict[str, bytes]:
         said: list[bytes] = []
-        self.link.fetch(said.append, verb, *words)
+        self.link.fetch(said.append, verb, *words, most=4 << 20)
         found = pieces(self.wait(lambda: said)[0] if verb else b"")
         return {f"{piece.key} {piece.what} {piece.offset}": piece.data for piece in found}
 
@@ -146,6 +148,122 @@ def test_how_attempts_stand(agent: Agent) -> None:
     assert agent.stands("4.0") == ["void", "4.0"]
     agent.asks("signal", "9", "2.0")
     agent.wait(lambda: agent.stands("2.0") == ["gone", "2.0"])
+
+
+class Pipe:
+    """A pipe in the place of a file: the agent waits where it reads it, until it is fed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._make()
+
+    def _make(self) -> None:
+        self.path.unlink(missing_ok=True)
+        os.mkfifo(self.path)
+
+    def read_by_agent(self, meanwhile: Callable[[], object], text: str) -> None:
+        """Wait until the agent reads it, do something, then let it read this text."""
+        with open(self.path, "w") as pipe:
+            self._make()  # the next time that it is read
+            meanwhile()
+            pipe.write(text)
+
+
+class Keeper:
+    """A process that stands for the shell that looks after an attempt."""
+
+    def __init__(self, agent: Agent, key: str) -> None:
+        self.process = subprocess.Popen(["sleep", "60"])
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self.record = agent.run / f"{key}.exit"
+        (agent.run / f"{key}.claim").write_text(f"{boot} {self.process.pid} {fields[19]}\n")
+        (agent.run / f"{key}.pid").write_text("none\n")
+        self.record.write_text(f"none{' ' * 60}\n")
+
+    def write_exit(self) -> None:
+        with open(self.record, "r+") as file:
+            file.write("exited 0 0 0\n")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def leave(self) -> None:
+        """Write the exit down, then end: as the agent's own shells do."""
+        self.write_exit()
+        self.end()
+
+
+def looks(agent: Agent, key: str, *pipes: tuple[Pipe, Callable[[], object], str]) -> list[str]:
+    """Ask how an attempt stands, and do things while the agent finds out."""
+    said: list[list[str]] = []
+    agent.link.ask(said.append, "look", key, lines=2)
+    for pipe, meanwhile, text in pipes:
+        pipe.read_by_agent(meanwhile, text)
+    agent.wait(lambda: ["done"] in said)
+    return said[0]
+
+
+def test_an_attempt_that_ends_while_it_is_looked_at_has_its_exit(agent: Agent) -> None:
+    keeper = Keeper(agent, "1.0")
+    (agent.run / "1.0.begun").touch()
+    (agent.run / "1.0.gate").touch()
+    pipe = Pipe(agent.run / "1.0.port")
+    assert looks(agent, "1.0", (pipe, keeper.leave, "29500\n"))[:3] == ["exited", "1.0", "0"]
+
+
+def test_an_attempt_that_ended_before_it_is_looked_at_has_its_exit(agent: Agent) -> None:
+    keeper = Keeper(agent, "1.0")
+    keeper.leave()
+    assert agent.stands("1.0")[:3] == ["exited", "1.0", "0"]
+
+
+def test_an_attempt_without_a_record_is_gone_only_once_nothing_can_write_one(agent: Agent) -> None:
+    keeper = Keeper(agent, "1.0")
+    (agent.run / "1.0.begun").touch()
+    (agent.run / "1.0.gate").touch()
+    pipe = Pipe(agent.run / "1.0.port")
+    assert looks(agent, "1.0", (pipe, keeper.end, "29500\n")) == ["busy", "1.0"]
+    assert agent.stands("1.0") == ["gone", "1.0"]
+
+
+def test_a_part_whose_shell_has_died_is_not_ready(agent: Agent) -> None:
+    keeper = Keeper(agent, "1.0")
+    (agent.run / "1.0.port").write_text("29500\n")
+    assert agent.stands("1.0") == ["ready", "1.0", "29500"]
+    keeper.end()
+    assert agent.stands("1.0") == ["void", "1.0"]
+
+
+def test_a_job_that_begins_and_ends_while_it_is_looked_at_is_not_void(agent: Agent) -> None:
+    keeper = Keeper(agent, "1.0")
+    keeper.end()
+    pipe, begun = Pipe(agent.run / "1.0.pid"), agent.run / "1.0.begun"
+    found = looks(agent, "1.0", (pipe, lambda: None, "none\n"), (pipe, begun.touch, "none\n"))
+    assert found == ["gone", "1.0"]
+
+
+def test_what_is_void_never_begins(agent: Agent, tmp_path: Path) -> None:
+    keeper = Keeper(agent, "1.0")
+    keeper.end()
+    assert agent.stands("1.0") == ["void", "1.0"]
+    assert agent.stands("1.0") == ["free", "1.0"]  # and stays so until nothing can come any more
+    (agent.run / "1.0.claim").unlink()  # as if its first process had been on its way
+    agent.start("1.0", f"touch '{tmp_path}/ran'")
+    agent.hears("exited")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_start_that_failed_does_not_hide_the_others(agent: Agent) -> None:
+    agent.link.ask(None, "start", "1.0", "/no such place", "joined", "line", "0", "nothing", "1",
+                   "22", "0", "true")  # fmt: skip
+    agent.hears("failed")
+    agent.start("2.0", "exit 3")
+    agent.hears("exited")
+    assert [each[:2] for each in agent.asks("look", "1.0", "2.0")] == [
+        ["failed", "1.0"], ["exited", "2.0"], ["done"],
+    ]  # fmt: skip
 
 
 def test_processes_that_hide_their_environment_are_found_by_their_session(agent: Agent) -> None:

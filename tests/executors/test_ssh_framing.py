@@ -1,12 +1,22 @@
 """What comes over a connection, taken apart: in any pieces, with any noise in between."""
 
+import contextlib
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.framing import LONGEST_LINE, Bulks, Lines
+from stoker.executors.ssh.framing import (
+    LONGEST_ANNOUNCEMENT,
+    LONGEST_LINE,
+    Allowance,
+    Bulks,
+    Lines,
+    ProtocolError,
+    number,
+)
 from stoker.executors.ssh.link import complaint, quoted
 
 NONCE = "0123456789abcdef"
@@ -19,6 +29,14 @@ words = st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n "),
 def portions(data: bytes, at: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(data)) for cut in at), len(data)]
     return [data[start:end] for start, end in pairwise(edges)]
+
+
+def expecting(*requests: tuple[str, int]) -> Bulks:
+    """Bulk data of which these answers are due."""
+    bulks = Bulks(NONCE)
+    for request, most in requests:
+        bulks.expect(request, most)
+    return bulks
 
 
 @given(st.lists(st.tuples(noise, words), max_size=5), cuts)
@@ -50,19 +68,20 @@ def test_bulk_comes_in_portions_and_may_hold_anything(
     said: list[tuple[bytes, list[bytes]]], at: list[int]
 ) -> None:
     stream = b""
-    for number, (before, parts) in enumerate(said):
+    for request, (before, parts) in enumerate(said):
         stream += before
         for part in (*parts, b""):
-            stream += f"{NONCE} {number} {len(part)}\n".encode() + part
-    bulks = Bulks(NONCE)
+            stream += f"{NONCE} {request} {len(part)}\n".encode() + part
+    bulks = expecting(*((str(n), sum(map(len, parts))) for n, (_, parts) in enumerate(said)))
     heard = [each for piece in portions(stream, at) for each in bulks.feed(piece)]
     assert heard == [(str(n), b"".join(parts)) for n, (_, parts) in enumerate(said)]
+    assert bulks.noise == sum(len(before) for before, _ in said)
 
 
 def test_bulk_that_imitates_an_announcement_is_bulk() -> None:
     body = f"{NONCE} 1 0\n{NONCE} 2 3\n".encode()
     stream = f"{NONCE} 1 {len(body)}\n".encode() + body + f"{NONCE} 1 0\n".encode()
-    assert Bulks(NONCE).feed(stream) == [("1", body)]
+    assert expecting(("1", len(body))).feed(stream) == [("1", body)]
 
 
 def test_noise_without_bulk_is_not_kept() -> None:
@@ -70,6 +89,84 @@ def test_noise_without_bulk_is_not_kept() -> None:
     for _ in range(100):
         assert bulks.feed(b"x" * 10_000) == []
     assert len(bulks._rest) < 100
+    assert bulks.noise > 900_000
+
+
+@pytest.mark.parametrize(
+    ("announced", "why"),
+    [
+        ("1 101", "up to 100"),
+        ("1 -1", "up to 100"),
+        ("1 0x10", "up to 100"),
+        ("1 \u0663", "up to 100"),
+        (f"1 {'9' * 100}", "up to 100"),
+        ("1 1e2", "up to 100"),
+        ("1", "1 words"),
+        ("1 1 1", "3 words"),
+        ("", "1 words"),
+        ("2 5", "not due"),
+        ("\u0661 5", "not due"),
+        ("1 " + "1" * 5000, "does not end"),
+    ],
+)
+def test_a_malformed_announcement_of_bulk_data_is_refused(announced: str, why: str) -> None:
+    bulks = expecting(("1", 100), ("2", 100))
+    with pytest.raises(ProtocolError, match=why):
+        bulks.feed(f"{NONCE} {announced}\n".encode())
+
+
+def test_portions_do_not_add_up_to_more_than_was_asked_for() -> None:
+    bulks = expecting(("1", 100))
+    bulks.feed(f"{NONCE} 1 60\n{'x' * 60}".encode())
+    with pytest.raises(ProtocolError, match="up to 40"):
+        bulks.feed(f"{NONCE} 1 60\n".encode())
+
+
+def test_an_announcement_without_end_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="does not end"):
+        expecting(("1", 100)).feed(f"{NONCE} 1 {'0' * 1000}".encode())
+
+
+def test_a_line_of_ours_without_end_is_refused() -> None:
+    lines = Lines(NONCE)
+    lines.feed(f"{NONCE} - fact ".encode())
+    with pytest.raises(ProtocolError, match="a line of more than"):
+        lines.feed(b"x" * LONGEST_LINE)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "-1", "+1", " 1", "1_0", "\u0663", "\u00b2", "9" * 5000, "101"]
+)
+def test_what_is_no_number_in_bounds_is_refused(word: str) -> None:
+    with pytest.raises(ProtocolError):
+        number(word, 100)
+    assert number("100", 100) == 100
+
+
+def test_what_nobody_asked_for_is_limited() -> None:
+    allowance = Allowance(1000, 10, now=0.0)
+    allowance.spend(1000, now=0.0)
+    allowance.spend(10, now=1.0)
+    with pytest.raises(ProtocolError, match="more data than was asked for"):
+        allowance.spend(11, now=2.0)
+
+
+junk = st.binary(max_size=60) | st.sampled_from([
+    b"\n", b" ", b"0", b"-1", b"99999999999999999999", f"{NONCE} ".encode(), b"1", b"2", b"100",
+    f"{NONCE} 1 0\n".encode(), f"{NONCE} 1 3\nabc".encode(), "\u0663".encode(), b"\xff",
+])  # fmt: skip
+
+
+@given(st.lists(junk, max_size=40).map(b"".join), cuts)
+def test_any_bytes_are_read_or_refused_and_little_is_kept(data: bytes, at: list[int]) -> None:
+    lines, bulks = Lines(NONCE), expecting(("1", 100), ("2", 100))
+    for take in (lines.feed, bulks.feed):
+        with contextlib.suppress(ProtocolError):
+            for portion in portions(data, at):
+                take(portion)
+    assert len(lines._rest) <= LONGEST_LINE
+    assert len(bulks._rest) <= LONGEST_ANNOUNCEMENT
+    assert len(bulks._body) <= 100
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))

@@ -1,10 +1,13 @@
 """Copies of logs: pieces may come twice, or late, or after the log was emptied."""
 
+import contextlib
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.executors.ssh.framing import ProtocolError
 from stoker.executors.ssh.mirror import Mirror, Piece, pieces
 
 
@@ -60,9 +63,46 @@ def test_what_others_wrote_to_the_file_is_not_cut_off(tmp_path: Path) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["out", "err", "tar"]), st.integers(0, 9), st.binary(max_size=30))
+        st.tuples(
+            st.sampled_from(["7.0", "8.1"]),
+            st.sampled_from(["out", "err", "said", "cut-out", "tar"]),
+            st.integers(0, 9),
+            st.binary(max_size=30),
+        ),
+        unique_by=lambda piece: piece[:2],
     )
 )
-def test_pieces_are_taken_apart(said: list[tuple[str, int, bytes]]) -> None:
-    bulk = b"".join(f"7.0 {what} {at} {len(data)}\n".encode() + data for what, at, data in said)
-    assert pieces(bulk) == [Piece("7.0", what, at, data) for what, at, data in said]
+def test_pieces_are_taken_apart(said: list[tuple[str, str, int, bytes]]) -> None:
+    bulk = b"".join(
+        f"{key} {what} {at} {len(data)}\n".encode() + data for key, what, at, data in said
+    )
+    assert pieces(bulk) == [Piece(*each) for each in said]
+
+
+@pytest.mark.parametrize(
+    "bulk",
+    [
+        b"7.0 out 0 -5\n",  # would be read again and again
+        b"7.0 out 0 0\n7.0 out 0 -14\n",
+        b"7.0 out 0 6\nshort",
+        b"7.0 out 0 " + b"9" * 5000 + b"\n",
+        "7.0 out 0 \u0663\nabc".encode(),
+        b"7.0 out -1 0\n",
+        b"7.0 out 0 1\na7.0 out 1 1\nb",  # one piece of each kind
+        b"7.0 passwd 0 0\n",
+        b"7.0 out 0\n",
+        b"7.0 out 0 0",
+        b"\xff\xfe out 0 0 0\n",
+        b"\n",
+        b"x" * 200_000,
+    ],
+)
+def test_malformed_pieces_are_refused(bulk: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        pieces(bulk)
+
+
+@given(st.binary(max_size=200) | st.text("7.0 outer-9\n", max_size=80).map(str.encode))
+def test_any_bulk_data_is_taken_apart_or_refused(bulk: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert sum(len(piece.data) for piece in pieces(bulk)) <= len(bulk)

@@ -12,7 +12,7 @@
 #   KEY.gate      whoever creates it decides: `go`, with what to export, or nothing: released
 #   KEY.pid       the job's process and its start time
 #   KEY.exit      how it ended
-#   KEY.begun     there as soon as anything of the job itself has run
+#   KEY.begun     created by the job before anything of it runs, or by us: then nothing will
 #   KEY.out .err  its output
 #   KEY.list      what it wrote in its directory
 #   KEY.reports   where its training library and we leave each other word
@@ -311,7 +311,7 @@ export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"
 [ -z "${STOKER_LIBRARY-}" ] || [ -z "${SLURM_JOB_ID-}" ] ||
 export PATH="$STOKER_LIBRARY/stoker/executors/slurm_tools:$PATH"'
 QUIETLY="unset HISTFILE; $SEALED; $FOUND_FIRST; trap 'exit 143' TERM; $DEAF; builtin cd -- \"\$2\" || exit 200;
-: >|\"\$1\" || exit 201; shift 2"
+(set -C; : >\"\$1\") || exit 201; shift 2"
 ALOUD='exec >&6 2>&7 6>&- 7>&-'
 BASH_LINE="$QUIETLY; ($ALOUD; $DEAF; line=\$1; set --; eval \"\$line\")"
 BASH_WORDS="$QUIETLY; $ALOUD; exec \"\$@\""
@@ -337,7 +337,7 @@ become() {
     if [ -n "$SHELL_HERE" ]; then
         exec 6>&1 7>&2 >/dev/null 2>&1
     else
-        : >"$RUN/$key.begun"
+        create "$RUN/$key.begun" || exit 201
     fi
     set +f
     eval "$values $start"
@@ -390,18 +390,26 @@ release() {
 
 # look KEY...: how attempts stand. One that nobody has claimed is claimed here and now, so that
 # an order that is still on its way can no longer start it.
+#
+# Whether processes live is asked first, and the record of the exit is read afterwards: the shell
+# that looks after an attempt writes the record and then ends. The other way round, an attempt
+# that ended in between would seem to have ended without a record.
 look() {
     for key in "$@"; do
-        word= boot=
+        boot= how= word=
+        [ -s "$RUN/$key.claim" ] || [ -s "$RUN/$key.exit" ] || printf 'taken\n' >>"$RUN/$key.claim"
+        read -r boot keeper since <"$RUN/$key.claim"
+        [ "$boot" != "$BOOT" ] || find_standing
         read -r word rest <"$RUN/$key.exit"
         case $word in
             '' | none)
-                [ -s "$RUN/$key.claim" ] || printf 'taken\n' >>"$RUN/$key.claim"
-                read -r boot keeper since <"$RUN/$key.claim"
                 case $boot in
                     '') tell "$id" undecided "$key" ;; # no room for a word
                     taken) tell "$id" free "$key" ;;
-                    "$BOOT") look_closer ;;
+                    "$BOOT")
+                        [ "$how" != "gone $key" ] || find_begun
+                        tell "$id" "$how"
+                        ;;
                     *) tell "$id" rebooted "$key" ;;
                 esac
                 ;;
@@ -411,24 +419,31 @@ look() {
     tell "$id" done
 }
 
-# `busy`: its process is not there yet, or no longer, and somebody looks after it. `void`: nobody
-# does, and nothing of it has ever run.
-look_closer() {
-    port= how="gone $key"
-    [ -e "$RUN/$key.port" ] && read -r port <"$RUN/$key.port"
+# How its processes stand, in $how. `busy`: its process is not there yet, or no longer, and its
+# shell lives. `gone`: neither lives.
+find_standing() {
+    how="gone $key" pid=none port=
     find_born "$keeper" && [ "$born" = "$since" ] && how="busy $key"
-    pid=none
     read -r pid was <"$RUN/$key.pid"
-    if [ "$pid" = none ]; then
+    if [ "$pid" != none ]; then
+        find_born "$pid" && [ "$born" = "${was%% *}" ] && how="running $key $pid"
+    elif [ "$how" = "busy $key" ] && [ -e "$RUN/$key.port" ]; then
+        read -r port <"$RUN/$key.port"
         [ -z "$port" ] || [ -e "$RUN/$key.gate" ] || how="ready $key $port"
-    elif find_born "$pid" && [ "$born" = "${was%% *}" ]; then
-        how="running $key $pid"
     fi
-    if [ "$how" = "gone $key" ] && [ ! -e "$RUN/$key.begun" ]; then
-        find_pids "$key"
-        [ -n "$pids" ] || how="void $key"
+}
+
+# `void`: nothing of it has run, and nothing will. Its first process may be about to begin; only
+# one of us creates the file that says so, and the other one gives up.
+find_begun() {
+    find_pids "$key"
+    [ -z "$pids" ] || return
+    if create "$RUN/$key.begun"; then
+        printf 'taken\n' >"$RUN/$key.claim.$$" && mv -f "$RUN/$key.claim.$$" "$RUN/$key.claim"
+        how="void $key"
+    elif [ ! -e "$RUN/$key.begun" ]; then
+        how="undecided $key"
     fi
-    tell "$id" "$how"
 }
 
 # keys: the attempts that this machine still knows of.
@@ -527,8 +542,11 @@ unmark() {
     tell "$id" done
 }
 
-# ping: whether anybody is here.
-ping() { tell "$id" done; }
+# ping: answer in both ways, which shows that all requests before this one are answered.
+ping() {
+    finish
+    tell "$id" done
+}
 
 # have ID: whether a tree is here. If not, it comes: now and then others go for it.
 have() {
@@ -611,10 +629,10 @@ find_size() {
     size=${5:-0}
 }
 
-# pull NAME: a file in RUN.
+# pull NAME MOST: a file in RUN; nothing of one that is larger than MOST.
 pull() {
     find_size "$RUN/$1"
-    put "$RUN/$1" 0 "$size"
+    [ "$size" -gt "$2" ] || put "$RUN/$1" 0 "$size"
     finish
 }
 
@@ -723,8 +741,9 @@ sent=0
     clear_trees
     set +f
     for each in "$RUN"/*.claim; do
-        read -r word <"$each" && [ "$word" = taken ] &&
-            [ -n "$(find "$each" -mtime +1)" ] && rm -f "$each"
+        read -r word <"$each" && [ "$word" = taken ] && [ -n "$(find "$each" -mtime +1)" ] || continue
+        each=${each%.claim}
+        rm -rf "$HERE/work/$INSTALL.${each##*/}" "$each".*
     done
     for each in "$SAVED"-*; do
         [ -d "$each" ] || continue

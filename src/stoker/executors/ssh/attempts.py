@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from stoker.core.job import Carry
 from stoker.core.launch import Launch
+from stoker.executors.ssh.framing import ProtocolError, number
 from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.mirror import Mirror
 
@@ -71,6 +72,9 @@ def word_of(key: Key) -> str:
 
 
 def key_of(word: str) -> Key | None:
-    """The attempt that the agent calls so."""
+    """The attempt that the agent calls so; None for a word that names no attempt."""
     job, _, attempt = word.partition(".")
-    return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else None
+    try:
+        return number(job), number(attempt)
+    except ProtocolError:
+        return None

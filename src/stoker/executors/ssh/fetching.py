@@ -7,10 +7,21 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from stoker.core.text import printable
 from stoker.executors.ssh import results, saved
 from stoker.executors.ssh.attempts import Attempt, Key, key_of
+from stoker.executors.ssh.carry import CarryError
 from stoker.executors.ssh.connection import Connection
-from stoker.executors.ssh.mirror import CUT, SAID, Piece, pieces
+from stoker.executors.ssh.framing import ProtocolError
+from stoker.executors.ssh.mirror import (
+    CUT,
+    LONGEST_HEADING,
+    MOST_PIECES,
+    SAID,
+    TAR,
+    Piece,
+    pieces,
+)
 from stoker.executors.ssh.travel import Travel
 from stoker.executors.ssh.worker import Worker
 
@@ -20,6 +31,10 @@ FOLLOWED = 3.0
 """Seconds for which somebody who has just read a log is taken to go on reading."""
 PIECE = 1 << 20
 """Bytes of logs, or of results, that go over the agent's own line at a time."""
+LONGEST_LIST = 16 << 20
+"""Bytes of the names of all files that an attempt wrote."""
+LONGEST_REASON = 400
+"""Characters of why files did not come."""
 TRIES, AGAIN = 3, 1.0
 """How often files are carried anew when the connection breaks, and the pause before."""
 NOTHING, UNLISTED = "0", "2"
@@ -51,6 +66,8 @@ class Ending(Struct):
     trouble: str | None = None
     remark: str | None = None
     tries: int = 0
+    repeated: int = 0
+    """Pieces of its logs in a row that brought nothing new."""
 
 
 class Fetching:
@@ -115,21 +132,24 @@ class Fetching:
         self._turn = (self._turn + 1) % len(running)
         turns = running[self._turn :] + running[: self._turn]
         words = [word for each in turns for word in (each.word, *each.offsets)]
-        self.connection.fetch(self._copied, "grown", str(PIECE), *words)
+        most = _most_bytes(len(running))
+        self.connection.fetch(self._copied, "grown", str(PIECE), *words, most=most)
         return pause
 
     def _copied(self, bulk: bytes) -> None:
         self._copying = False
         found = pieces(bulk)
+        before = [each.mirror.offsets for each in self.attempts.values()]
         trouble = self._copy(found)
-        if trouble is None and _more(found):
+        progress = before != [each.mirror.offsets for each in self.attempts.values()]
+        if trouble is None and _more(found) and progress:
             self._copy_at = 0.0
 
     def _copy(self, found: list[Piece]) -> str | None:
         for piece in found:
             key = key_of(piece.key)
             attempt = self.attempts.get(key) if key is not None else None
-            if attempt is None or piece.what == "tar":
+            if attempt is None or piece.what == TAR:
                 continue
             if piece.what.removeprefix(CUT) == SAID:
                 self._hear(attempt, piece)
@@ -160,7 +180,7 @@ class Fetching:
         paths = () if self.host.shared else results.named(attempt.carry)
         self.connection.fetch(
             lambda bulk: self._collected(ending, bulk), "collect", str(PIECE),
-            attempt.word, *attempt.offsets, *paths,
+            attempt.word, *attempt.offsets, *paths, most=PIECE + _most_bytes(1),
         )  # fmt: skip
 
     def salvage(self, attempt: Attempt, why: str) -> None:
@@ -181,14 +201,18 @@ class Fetching:
         """A piece of its logs, and with the first one what it wrote, if that is little."""
         if not self._wanted(ending):
             return
-        found = pieces(bulk)
-        ending.tar = next((piece.data for piece in found if piece.what == "tar"), ending.tar)
+        attempt, found = ending.attempt, pieces(bulk)
+        ending.tar = next((piece.data for piece in found if piece.what == TAR), ending.tar)
+        before = attempt.offsets
         ending.trouble = self._copy(found)
         if ending.trouble is None and _more(found):
-            attempt = ending.attempt
+            # What was being copied when it ended comes twice, but then there is more.
+            ending.repeated = ending.repeated + 1 if attempt.offsets == before else 0
+            if ending.repeated > TRIES:
+                raise ProtocolError("the same output again and again")
             self.connection.fetch(
                 lambda bulk: self._collected(ending, bulk),
-                "grown", str(PIECE), attempt.word, *attempt.offsets,
+                "grown", str(PIECE), attempt.word, *attempt.offsets, most=_most_bytes(1),
             )  # fmt: skip
         else:
             self._bring(ending)
@@ -216,8 +240,16 @@ class Fetching:
         elif results.named(attempt.carry):
             self._carry(ending, results.names(attempt.carry))
         else:
-            word = attempt.word
-            self.connection.fetch(lambda names: self._carry(ending, names), "pull", f"{word}.list")
+            self.connection.fetch(
+                lambda names: self._listed(ending, names),
+                "pull", f"{attempt.word}.list", str(LONGEST_LIST), most=LONGEST_LIST,
+            )  # fmt: skip
+
+    def _listed(self, ending: Ending, names: bytes) -> None:
+        if names:
+            self._carry(ending, names)
+        elif self._wanted(ending):
+            self._keep(ending, "it wrote too many files to list; name directories with --bring")
 
     def _carry(self, ending: Ending, names: bytes) -> None:
         attempt, way = ending.attempt, self.travel.way
@@ -250,7 +282,7 @@ class Fetching:
 
     def _brought(self, ending: Ending, result: Exception | str | None) -> None:
         if isinstance(result, Exception):
-            self._keep(ending, str(result))
+            self._keep(ending, _sentence(result))
         else:
             ending.remark = result
             self._finish(ending)
@@ -310,11 +342,22 @@ class Fetching:
 
         said = None
         if result is not None:
-            why = str(result).rstrip(".")
+            why = _sentence(result).rstrip(".")
             said = f"its checkpoints are on {self.host.name} only ({why}): it can go on only there"
         self.connection.ask(marked, "mark" if result is not None else "unmark", name)
 
 
 def _more(found: list[Piece]) -> bool:
     """Whether there is more where that came from."""
-    return sum(len(piece.data) for piece in found if piece.what != "tar") >= PIECE
+    return sum(len(piece.data) for piece in found if piece.what != TAR) >= PIECE
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong, short enough to stand in a longer sentence."""
+    text = str(error) if isinstance(error, CarryError) else repr(error)
+    return printable(text, LONGEST_REASON)
+
+
+def _most_bytes(attempts: int) -> int:
+    """The longest answer with new output of so many attempts."""
+    return PIECE + attempts * MOST_PIECES * LONGEST_HEADING

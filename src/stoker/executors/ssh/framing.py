@@ -1,73 +1,136 @@
-"""How the agent's words are told from everything else that comes over its connection. Pure.
+"""Parse what a node sends over its connection: lines and bulk data, both bounded. Pure.
 
-Login scripts talk, and so may whatever sshd runs before our shell. What is ours begins with a
-nonce that nobody else has ever seen.
+Login scripts print, and so may anything that sshd runs before our shell. Our own lines begin
+with a nonce that no job has seen. Nothing else about them is trusted: a node may send any bytes.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 
 LONGEST_LINE = 1 << 16
-"""No line of the agent comes near; whatever does is noise."""
+"""Bytes of a line; the agent's own lines are far shorter."""
+LONGEST_ANNOUNCEMENT = 128
+"""Bytes of a line that announces bulk data."""
+MOST_DIGITS = 18
+"""More digits do not fit into the integers of the journal."""
+
+
+class ProtocolError(ValueError):
+    """A node sent what the protocol does not allow; the message says what."""
+
+
+def number(word: str, most: int = 10**MOST_DIGITS - 1) -> int:
+    """Return a word as a number from 0 to `most`; only ASCII digits count."""
+    if not (word.isascii() and word.isdigit()) or len(word) > MOST_DIGITS or int(word) > most:
+        raise ProtocolError(f"{word[:40]!a} where a number up to {most} was expected")
+    return int(word)
+
+
+class Allowance:
+    """Limits how many bytes a node may send without having been asked for them."""
+
+    def __init__(self, burst: int, rate: int, now: float) -> None:
+        """`burst` bytes at once, and `rate` more per second."""
+        self._burst, self._rate = burst, rate
+        self._left, self._at = float(burst), now
+
+    def spend(self, amount: int, now: float) -> None:
+        """Take some of it; raises ProtocolError when there is not enough."""
+        self._left = min(self._left + (now - self._at) * self._rate, self._burst) - amount
+        self._at = now
+        if self._left < 0:
+            raise ProtocolError("far more data than was asked for")
 
 
 class Lines:
-    """Answers and news: short lines, whole when their newline is there."""
+    """Answers and news: short lines, complete when their newline has arrived."""
 
     def __init__(self, nonce: str) -> None:
         self._mark = f"{nonce} ".encode()
         self._rest = b""
+        self.noise = 0
+        """Bytes that were no part of our lines."""
 
     def feed(self, chunk: bytes) -> list[list[str]]:
-        """The words of every line of ours that has come to its end."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
+        """Return the words of every line of ours that is complete now."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            if self._mark in rest:
+                raise ProtocolError(f"a line of more than {LONGEST_LINE} bytes")
             # The end of a long noise may be the beginning of our mark.
-            self._rest = self._rest[-len(self._mark) :]
+            self.noise += len(rest) - len(self._mark)
+            rest = rest[-len(self._mark) :]
+        self._rest = rest
         found = []
         for line in lines:
-            _, mark, words = line.partition(self._mark)  # noise need not end with a newline
+            before, mark, words = line.partition(self._mark)  # noise need not end with a newline
+            self.noise += len(before) + (not mark)
             if mark:
                 found.append(os.fsdecode(words).split(" "))
         return found
 
 
 class Bulks:
-    """Bytes in portions: `NONCE NUMBER LENGTH`, so many bytes, and a length of 0 in the end."""
+    """Bulk data in portions: `NONCE NUMBER LENGTH`, that many bytes, and a length of 0 at the end.
+
+    Only what was asked for is accepted, in the order in which it was asked for.
+    """
 
     def __init__(self, nonce: str) -> None:
         self._mark = f"{nonce} ".encode()
         self._rest = bytearray()
-        self._number = ""
+        self._expected: deque[tuple[str, int]] = deque()
+        """Numbers of the requests that are not answered yet, and the most bytes of each answer."""
+        self._body = bytearray()
+        """What has arrived of the first of them."""
         self._missing = 0
-        """Bytes of the portion that have not come yet."""
-        self._portions: dict[str, bytearray] = {}
+        """Bytes of the current portion that have not arrived yet."""
+        self.noise = 0
+        """Bytes that were no part of any answer."""
+        self.received = 0
+        """Bytes of answers, in all."""
+
+    def expect(self, request: str, most: int) -> None:
+        """A request was sent whose answer has at most so many bytes."""
+        self._expected.append((request, most))
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
-        """Every answer that is whole now, with the number of its request."""
+        """Return every answer that is complete now, with the number of its request."""
         self._rest += chunk
         found = []
         while self._rest:
             if self._missing:
                 portion = self._rest[: self._missing]
-                self._portions.setdefault(self._number, bytearray()).extend(portion)
+                self._body += portion
                 self._missing -= len(portion)
+                self.received += len(portion)
                 del self._rest[: len(portion)]
             elif not self._announced():
                 break
             elif not self._missing:
-                found.append((self._number, bytes(self._portions.pop(self._number, b""))))
+                request, _ = self._expected.popleft()
+                body, self._body = bytes(self._body), bytearray()
+                found.append((request, body))
         return found
 
     def _announced(self) -> bool:
-        """Read the next announcement, if it is all here; noise in front of it goes."""
+        """Read the next announcement if it is complete; drop noise in front of it."""
         start = self._rest.find(self._mark)
-        del self._rest[: start if start >= 0 else max(len(self._rest) - len(self._mark) + 1, 0)]
-        end = self._rest.find(b"\n") if start >= 0 else -1
+        noise = start if start >= 0 else max(len(self._rest) - len(self._mark) + 1, 0)
+        del self._rest[:noise]
+        self.noise += noise
+        end = self._rest.find(b"\n", 0, LONGEST_ANNOUNCEMENT) if start >= 0 else -1
         if end < 0:
+            if start >= 0 and len(self._rest) >= LONGEST_ANNOUNCEMENT:
+                raise ProtocolError("an announcement of bulk data that does not end")
             return False
-        _, number, length = self._rest[:end].split(b" ")
+        words = self._rest[len(self._mark) : end].decode("ascii", "replace").split(" ")
         del self._rest[: end + 1]
-        self._number, self._missing = number.decode(), int(length)
+        if len(words) != 2:
+            raise ProtocolError(f"an announcement of bulk data with {len(words)} words")
+        if not self._expected or words[0] != self._expected[0][0]:
+            raise ProtocolError(f"bulk data for request {words[0][:40]!a}, which was not due")
+        self._missing = number(words[1], self._expected[0][1] - len(self._body))
         return True

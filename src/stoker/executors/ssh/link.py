@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
 import re
 import secrets
@@ -15,12 +16,25 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from msgspec import Struct
+
+from stoker.core.text import printable
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.framing import Bulks, Lines
+from stoker.executors.ssh.framing import Allowance, Bulks, Lines, ProtocolError, number
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
+UNASKED_BURST, UNASKED_RATE = 4 << 20, 256 << 10
+"""Bytes that a node may send without a request, at once and per second: news and noise."""
+PROGRESS = 16 << 10
+"""Bytes of bulk data that show that a node is still answering."""
+LONGEST_REASON = 300
+"""Characters of a reason for which a connection ended."""
+LONGEST_COMPLAINT = 8 << 10
+"""Bytes of what ssh writes about a failure; the last ones count."""
 SACRIFICE = "\n" * 8
 """Lines for login scripts that read what is not theirs; the agent's text comes after them."""
 
@@ -35,6 +49,16 @@ Answer = Callable[[list[str]], None]
 """Called with the words of each line that answers a request."""
 Bulk = Callable[[bytes], None]
 """Called once, with all of it."""
+
+
+class Request(Struct):
+    """A request whose answer has not arrived completely."""
+
+    answer: Answer
+    lines: int
+    """How many more lines the answer may have."""
+    single: bool
+    """Whether one line is all of it; otherwise `done` ends it."""
 
 
 class Poller(Protocol):
@@ -71,13 +95,18 @@ class Link:
         """`names` are set for the agent; `over` is told once, in words, when this is over."""
         self.address, self.poller, self.news, self.over = address, poller, news, over
         self.up = self._closed = False
+        self.malformed = False
+        """Whether it was closed because of what the node sent."""
+        self.ended_at: float | None = None
+        """When its output ended before the agent had answered."""
         self.nonce = secrets.token_hex(16)
-        self.heard = time.monotonic()
-        """When anything came last."""
-        self._answers: dict[str, Answer] = {}
+        self._heard_lines = self._heard_bulk = time.monotonic()
+        self._requests: dict[str, Request] = {}
+        """By number, the oldest first: the agent answers them in this order."""
         self._bulks: dict[str, Bulk] = {}
         self._last = 0
         self._in_lines, self._in_bulk = Lines(self.nonce), Bulks(self.nonce)
+        self._unasked = Allowance(UNASKED_BURST, UNASKED_RATE, time.monotonic())
         self._complaints = f"{control}~log"
         """What ssh itself has to say: kept apart from what comes over the connection."""
         self._said = b""
@@ -132,22 +161,34 @@ class Link:
 
     # -- out ----------------------------------------------------------------------------
 
-    def ask(self, answer: Answer | None, verb: str, *words: str) -> None:
-        """Send a request; `answer` gets every line that comes back for it, until `done`."""
+    def ask(self, answer: Answer | None, verb: str, *words: str, lines: int = 1) -> None:
+        """Send a request; `answer` gets the line that comes back, or up to `lines` until `done`."""
         self._last += 1
-        number = str(self._last)
+        request = str(self._last)
         if answer is not None:
-            self._answers[number] = answer
-        self._send(number, verb, words)
+            self._requests[request] = Request(answer, lines, single=lines == 1)
+        self._send(request, verb, words)
 
-    def fetch(self, bulk: Bulk, verb: str, *words: str) -> None:
-        """Send a request whose answer is bytes."""
+    def fetch(self, bulk: Bulk, verb: str, *words: str, most: int) -> None:
+        """Send a request whose answer is at most `most` bytes."""
         self._last += 1
-        self._bulks[str(self._last)] = bulk
-        self._send(str(self._last), verb, words)
+        request = str(self._last)
+        self._bulks[request] = bulk
+        self._in_bulk.expect(request, most)
+        self._send(request, verb, words)
 
-    def _send(self, number: str, verb: str, words: tuple[str, ...]) -> None:
-        line = " ".join((number, verb, *map(quoted, words)))
+    def ping(self) -> None:
+        """Have the agent answer in both ways, behind everything that it has not answered yet."""
+        self.fetch(lambda _: None, "ping", most=0)
+        self._requests[str(self._last)] = Request(lambda _: None, 1, single=True)
+
+    @property
+    def answered(self) -> float:
+        """When the last part of an answer arrived, of lines and of bulk data; news do not count."""
+        return min(self._heard_lines, self._heard_bulk)
+
+    def _send(self, request: str, verb: str, words: tuple[str, ...]) -> None:
+        line = " ".join((request, verb, *map(quoted, words)))
         waiting = bool(self._unsent)
         self._unsent += os.fsencode(line) + b"\n"
         if not waiting:
@@ -170,40 +211,23 @@ class Link:
     # -- in -----------------------------------------------------------------------------
 
     def _hear(self) -> None:
+        """Read lines: answers and news."""
         assert self.process.stdout is not None
         try:
             chunk = os.read(self.process.stdout.fileno(), CHUNK)
         except BlockingIOError:
             return
-        if not chunk:
-            self.close(self._complaint())
-            return
-        self.heard = time.monotonic()
-        for words in self._in_lines.feed(chunk):
-            self._hand_on(self._heard, words)
-
-    def _hand_on(self, to: Callable[[Any], None], what: Any) -> None:
-        """A machine that says what nobody understands is not to bring down all others."""
-        if self._closed:  # by what was heard just before
-            return
-        try:
-            to(what)
-        except (ValueError, IndexError) as error:
-            self.close(f"it said something that makes no sense: {error!r}")
-
-    def _heard(self, words: list[str]) -> None:
-        number, *rest = words
-        if number == "-":
-            if rest[0] == "hello":
-                self.up = True
-            self.news(rest)
-        elif number in self._answers:
-            answer = self._answers[number]
-            if rest[0] in ("done", "failed"):
-                del self._answers[number]
-            answer(rest)
+        if chunk:
+            self._guard(self._take_lines, chunk)
+        elif self.up:
+            self.close("the connection was lost")
+        else:
+            # How ssh ends says why; whether it has ended is looked at now and then.
+            self.poller.unwatch(self.process.stdout.fileno())
+            self.ended_at = time.monotonic()
 
     def _take(self) -> None:
+        """Read bulk data."""
         assert self.process.stderr is not None
         try:
             chunk = os.read(self.process.stderr.fileno(), CHUNK)
@@ -214,29 +238,84 @@ class Link:
             return
         if not self.up:
             self._said = (self._said + chunk)[-2000:]
-        self.heard = time.monotonic()
-        for number, data in self._in_bulk.feed(chunk):
-            bulk = self._bulks.pop(number, None)
-            if bulk is not None:
-                self._hand_on(bulk, data)
+        self._guard(self._take_bulk, chunk)
+
+    def _guard(self, take: Callable[[bytes], None], chunk: bytes) -> None:
+        """Handle data from the node: whatever it causes ends this connection and nothing else."""
+        try:
+            take(chunk)
+        except (ValueError, IndexError) as error:
+            self.malformed = True
+            self.close(
+                f"it broke the protocol ({error}), so the connection was closed; check what"
+                " answers at this address"
+            )
+        except Exception as error:
+            log.exception("cannot handle what %s sent", self.address.host)
+            self.malformed = True
+            self.close(f"an internal error occurred with its data: {error!r}; see the daemon's log")
+
+    def _take_lines(self, chunk: bytes) -> None:
+        noise = self._in_lines.noise
+        lines = self._in_lines.feed(chunk)
+        self._unasked.spend(self._in_lines.noise - noise, time.monotonic())
+        for words in lines:
+            if self._closed:  # because of the line before
+                return
+            self._heard(words)
+
+    def _heard(self, words: list[str]) -> None:
+        request, *rest = words
+        if request == "-":
+            self._unasked.spend(sum(map(len, words)) + len(words), time.monotonic())
+            if rest[0] == "hello":
+                self.up = True
+            elif not self.up:
+                raise ProtocolError("news before its greeting")
+            self.news(rest)
+        elif request in self._requests:
+            self._answered(request, rest)
+        elif number(request) > self._last:
+            raise ProtocolError(f"an answer to request {request}, which was never sent")
+        else:  # its answer does not matter
+            self._unasked.spend(sum(map(len, words)) + len(words), time.monotonic())
+
+    def _answered(self, request: str, words: list[str]) -> None:
+        if request != next(iter(self._requests)):
+            raise ProtocolError(f"an answer to request {request} before the one in front of it")
+        pending = self._requests[request]
+        if words[0] == "done" or pending.single:
+            del self._requests[request]
+        elif pending.lines <= 1:
+            raise ProtocolError(f"too long an answer to request {request}")
+        pending.lines -= 1
+        self._heard_lines = time.monotonic()
+        pending.answer(words)
+
+    def _take_bulk(self, chunk: bytes) -> None:
+        noise, received = self._in_bulk.noise, self._in_bulk.received
+        answers = self._in_bulk.feed(chunk)
+        self._unasked.spend(self._in_bulk.noise - noise, time.monotonic())
+        if answers or self._in_bulk.received // PROGRESS > received // PROGRESS:
+            # The agent does one thing at a time: meanwhile there are no lines.
+            self._heard_lines = self._heard_bulk = time.monotonic()
+        for request, data in answers:
+            if self._closed:
+                return
+            self._bulks.pop(request)(data)
 
     # -- the end ------------------------------------------------------------------------
 
-    def _complaint(self) -> str:
-        """Why ssh ended."""
-        if self.up:
-            return "the connection was lost"
+    def give_up(self) -> None:
+        """Its output ended before the agent answered: close it, with what ssh says about that."""
+        code = self.process.poll()
         try:
-            code = self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            code = None
-        try:
-            with open(self._complaints, errors="replace") as file:
-                said = file.read()
+            with open(self._complaints, "rb") as file:
+                file.seek(max(os.fstat(file.fileno()).st_size - LONGEST_COMPLAINT, 0))
+                said = file.read(LONGEST_COMPLAINT)
         except OSError:
-            said = ""
-        said = said or self._said.decode(errors="replace")
-        return complaint(said, self.address, code)
+            said = b""
+        self.close(complaint((said or self._said).decode(errors="replace"), self.address, code))
 
     def close(self, why: str) -> None:
         """End the connection; jobs on the other side go on."""
@@ -252,7 +331,7 @@ class Link:
         self.up, self._closed = False, True
         with contextlib.suppress(OSError):
             os.unlink(self._complaints)
-        over(why)
+        over(printable(why, LONGEST_REASON))
 
 
 def complaint(said: str, address: Address, code: int | None) -> str:

@@ -12,8 +12,14 @@ import os
 from msgspec import Struct
 
 from stoker.executors.keeper import open_log
+from stoker.executors.ssh.framing import ProtocolError, number
 
-OUT, ERR, SAID, CUT = "out", "err", "said", "cut-"
+OUT, ERR, SAID, CUT, TAR = "out", "err", "said", "cut-", "tar"
+KINDS = frozenset((TAR, *(f"{cut}{kind}" for cut in ("", CUT) for kind in (OUT, ERR, SAID))))
+LONGEST_HEADING = 96
+"""Bytes of the line in front of a piece."""
+MOST_PIECES = len(KINDS)
+"""Pieces of one attempt in one answer."""
 
 
 class Piece(Struct, frozen=True):
@@ -26,15 +32,19 @@ class Piece(Struct, frozen=True):
 
 
 def pieces(bulk: bytes) -> list[Piece]:
-    """Take `KEY WHAT OFFSET LENGTH` headings and what follows each apart."""
-    found = []
+    """Split bulk data into pieces: a heading `KEY WHAT OFFSET LENGTH`, then that many bytes."""
+    found: dict[tuple[str, str], Piece] = {}
     at = 0
     while at < len(bulk):
-        end = bulk.index(b"\n", at)
-        key, what, offset, size = bulk[at:end].decode().split(" ")
-        at = end + 1 + int(size)
-        found.append(Piece(key, what, int(offset), bulk[end + 1 : at]))
-    return found
+        end = bulk.find(b"\n", at, at + LONGEST_HEADING)
+        words = bulk[at : max(end, at)].decode("ascii", "replace").split(" ")
+        if len(words) != 4 or words[1] not in KINDS or (words[0], words[1]) in found:
+            raise ProtocolError(f"a piece with the heading {bulk[at : at + 40]!r}")
+        key, what, offset, size = words
+        start = end + 1
+        at = start + number(size, len(bulk) - start)
+        found[key, what] = Piece(key, what, number(offset), bulk[start:at])
+    return list(found.values())
 
 
 class Mirror(Struct):

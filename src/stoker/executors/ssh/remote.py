@@ -28,12 +28,14 @@ from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job, Spec
 from stoker.core.launch import Launch, carrying
 from stoker.core.lifecycle import JobState
-from stoker.executors.ssh import orders, results
+from stoker.core.text import printable
+from stoker.executors.ssh import fetching, orders, results
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.attempts import Attempt, Key, key_of, word_of
 from stoker.executors.ssh.carry import Way
 from stoker.executors.ssh.connection import Connection
 from stoker.executors.ssh.fetching import Fetching, Host
+from stoker.executors.ssh.framing import ProtocolError, number
 from stoker.executors.ssh.landing import Owner
 from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.mirror import Mirror
@@ -47,9 +49,15 @@ from stoker.executors.ssh.worker import Worker
 LOOK, CHECK = 1.0, 20.0
 """Seconds between looks at attempts whose end nobody will tell us; at the others."""
 LAST_LOOKS = 3
-"""An attempt without a process may be about to write its end down: look again so often."""
+"""Looks at an attempt that a full disk leaves undecided before it is started elsewhere."""
 SHORTAGE = 10.0
 """Seconds before a start is tried again that failed for want of room."""
+LONGEST_MEASUREMENT = 512 << 10
+"""Bytes that a node may report about itself at once."""
+LONGEST_REASON = 2000
+"""Characters of a reason or a note that is journalled."""
+MAX_PID, MAX_PORT, MAX_CODE, MAX_LEFT = (1 << 31) - 1, (1 << 16) - 1, 255, 1 << 22
+"""The largest numbers that a node may send: processes, ports, exit codes, processes left over."""
 
 
 class Watcher(Protocol):
@@ -122,8 +130,11 @@ class RemoteExecutor:
         self.returned = False
         """Whether everything that ran here is accounted for since the connection was made."""
         self.measure_at: float | None = None
+        self._measuring = False
+        """Whether a measurement was asked for that has not arrived."""
         self._measure: list[str] = []
-        """The lines of the measurement that is coming in."""
+        """The lines of it that have."""
+        self._measured_bytes = 0
         self._scripts: set[str] = set()
         self._look_at = self._check_at = 0.0
 
@@ -292,8 +303,8 @@ class RemoteExecutor:
         self.tick(now)
 
     def _terminate(self, attempt: Attempt) -> None:
-        for number in (signal.SIGCONT, signal.SIGTERM):  # a stopped process hears nothing
-            self._signal(attempt.key, number)
+        for each in (signal.SIGCONT, signal.SIGTERM):  # a stopped process hears nothing
+            self._signal(attempt.key, each)
 
     def signal(self, wish: SignalAttempt) -> None:
         """Pass a signal on."""
@@ -351,12 +362,12 @@ class RemoteExecutor:
         self.travel.forget()
         self._scripts.clear()
         self.provisions.forget()
-        self._measure.clear()
         self.returned = False
         for attempt in self.attempts.values():
             attempt.heard, attempt.told, attempt.looks = False, False, 0
             attempt.left = {}
-        self.connection.ask(None, "measure")
+        self._measuring = False
+        self._ask_to_measure()
         self.reunion = self._reunion()
         self.reunion.end(self.watcher.strays(self.name))
 
@@ -397,16 +408,29 @@ class RemoteExecutor:
         self.watcher.silent(self, why)
 
     def news(self, words: list[str]) -> None:
-        """The agent tells of its own accord how attempts fare, and how the machine does."""
+        """Take news from the agent: how attempts fare, and what it measured."""
         match words:
             case ["fact", *line]:
-                self._measure.append(" ".join(line))
-            case ["facts"]:
+                self._take_measured(" ".join(line))
+            case ["facts"] if self._measuring:
+                self._measuring = False
                 text, self._measure = "\n".join(self._measure), []
                 self.watcher.measured(self, os.fsencode(text))
                 self._tell_reached()
+            case ["facts"]:
+                pass  # nothing was asked
             case [what, word, *rest]:
                 self._told(what, word, rest)
+            case _:
+                raise ProtocolError(f"news that mean nothing: {words[0][:40]!a}")
+
+    def _take_measured(self, line: str) -> None:
+        if not self._measuring:
+            return
+        self._measured_bytes += len(line) + 1
+        if self._measured_bytes > LONGEST_MEASUREMENT:
+            raise ProtocolError(f"more than {LONGEST_MEASUREMENT} bytes about itself")
+        self._measure.append(line)
 
     def know(self, home: str, tools: frozenset[str]) -> None:
         """What the machine said about itself that matters for starting things on it."""
@@ -423,35 +447,57 @@ class RemoteExecutor:
     def _told(self, what: str, word: str, rest: list[str]) -> None:
         key = key_of(word)
         attempt = self.attempts.get(key) if key is not None else None
-        if attempt is None:
+        if attempt is None or not attempt.ordered:
             return
+        rest = [each for each in rest if each]  # records of exits are padded with blanks
         match what, rest:
+            case "exited", [code, *more]:
+                self._exited(attempt, number(code, MAX_CODE), more)
+            case _ if attempt.over is not None:
+                pass  # its end is being fetched: what was said before that is out of date
             case "busy", _:
                 attempt.looks = 0
-            case "started" | "running", [pid, *_] if pid.isdecimal():
-                self._started(attempt, int(pid))
+            case "started" | "running", [pid, *_]:
+                self._started(attempt, number(pid, MAX_PID))
             case "ready", [port, *_]:
-                self.watcher.ready(self, attempt.key, int(port) if port.isdecimal() else 0)
-            case "exited", [code, *_] if code.isdecimal():
-                attempt.lost = None
-                self.fetching.fetch(attempt, rest)
+                self.watcher.ready(self, attempt.key, number(port, MAX_PORT))
             case "failed", _:
-                self._failed(attempt, " ".join(rest).rstrip())
-            case "released" | "void", _:
+                self._failed(attempt, " ".join(rest))
+            case _:
+                self._not_running(attempt, what)
+
+    def _not_running(self, attempt: Attempt, what: str) -> None:
+        """Neither does it run, nor is there a record of its exit."""
+        match what:
+            case "released":
                 self._call_off(attempt, "it was not started")
-            case "free", _:
+            case "void":  # what keeps it from beginning stays there
+                self._call_off(attempt, "it was not started", keep=True)
+            case "free":
                 self._never_came(attempt)
-            case "late", _:
+            case "late":
                 self._lose(attempt, "another daemon claimed it")
-            case "rebooted", _:
+            case "rebooted":
                 self.fetching.salvage(attempt, f"{self.name} restarted")
-            case "gone" | "undecided", _:
+            case "gone":
+                self.fetching.salvage(attempt, "its process ended without a record")
+            case "undecided":
                 attempt.looks += 1
-                attempt.heard = False  # whoever should have told us is gone, too
-                if attempt.looks >= LAST_LOOKS and what == "gone":
-                    self.fetching.salvage(attempt, "its process ended without a record")
-                elif attempt.looks >= LAST_LOOKS:
-                    self._call_off(attempt, f"no space left on {self.name}", delay=SHORTAGE)
+                attempt.heard = False
+                if attempt.looks >= LAST_LOOKS:
+                    why = f"no space left on {self.name}"
+                    self._call_off(attempt, why, delay=SHORTAGE, keep=True)
+            case _:
+                raise ProtocolError(f"news of an attempt that mean nothing: {what[:40]!a}")
+
+    def _exited(self, attempt: Attempt, code: int, more: list[str]) -> None:
+        """It has ended; fetch what it left, unless that is being done."""
+        if attempt.lost is not None:  # its record was found after all
+            attempt.lost = attempt.over = None
+        written = more[0] if more else fetching.NOTHING
+        left = number(more[1], MAX_LEFT) if len(more) > 1 else 0
+        saved = [fetching.SAVED] if fetching.SAVED in more else []
+        self.fetching.fetch(attempt, [str(code), written, str(left), *saved])
 
     def _never_came(self, attempt: Attempt) -> None:
         """The machine knows nothing of it. A claim that we took stays: its order may yet come."""
@@ -496,7 +542,7 @@ class RemoteExecutor:
 
     def _fail(self, key: Key, part: int | None, why: str) -> None:
         self.facts.append(
-            StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why, part=part)
+            StartFailed(at=time.time(), job=key[0], attempt=key[1], why=_stored(why), part=part)
         )
 
     def _call_off(self, attempt: Attempt, why: str, delay: float = 0.0, keep: bool = False) -> None:
@@ -506,7 +552,7 @@ class RemoteExecutor:
             self.settled.append(attempt.key)
         job, number = attempt.key
         self.facts.append(
-            StartCalledOff(at=time.time(), job=job, attempt=number, why=why, delay=delay)
+            StartCalledOff(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
         )
 
     def _lose(self, attempt: Attempt, why: str) -> None:
@@ -514,7 +560,9 @@ class RemoteExecutor:
         self.settled.append(attempt.key)
         job, number = attempt.key
         self.facts.append(
-            AttemptLost(at=time.time(), job=job, attempt=number, why=why, part=attempt.part)
+            AttemptLost(
+                at=time.time(), job=job, attempt=number, why=_stored(why), part=attempt.part
+            )
         )
 
     def _gone(self, attempt: Attempt) -> None:
@@ -529,10 +577,10 @@ class RemoteExecutor:
             self._lose(attempt, "; ".join(filter(None, (attempt.lost, trouble, remark))))
             return
         assert attempt.over is not None
-        code, _, left = (*(int(word) for word in attempt.over if word.isdecimal()), 0, 0)[:3]
+        code, left = int(attempt.over[0]), int(attempt.over[2])
         self._gone(attempt)
         self.settled.append(attempt.key)
-        number = code - 128 if 128 < code <= 128 + 64 else None
+        killer = code - 128 if 128 < code <= 128 + 64 else None
         note = trouble or ("killed after its grace" if attempt.killed else None)
         if left and note is None:
             note = f"left {left} process{'es' * (left > 1)} behind, ended with it"
@@ -540,7 +588,8 @@ class RemoteExecutor:
         self.facts.append(
             ProcessExited(
                 at=time.time(), job=attempt.key[0], attempt=attempt.key[1],
-                code=None if number else code, signal=number, note=note, part=attempt.part,
+                code=None if killer else code, signal=killer, note=note and _stored(note),
+                part=attempt.part,
             )
         )  # fmt: skip
 
@@ -595,7 +644,8 @@ class RemoteExecutor:
                 self._told(words[0], words[1], words[2:])
 
         if attempts:
-            self.connection.ask(looked, "look", *(attempt.word for attempt in attempts))
+            words = [attempt.word for attempt in attempts]
+            self.connection.ask(looked, "look", *words, lines=len(words) + 1)
         else:
             then()
 
@@ -610,8 +660,13 @@ class RemoteExecutor:
         if wait > 0:
             return wait
         self.measure_at = None
-        self.connection.ask(None, "measure")
+        self._ask_to_measure()
         return None
+
+    def _ask_to_measure(self) -> None:
+        if not self._measuring:
+            self._measuring, self._measure, self._measured_bytes = True, [], 0
+        self.connection.ask(None, "measure")
 
     # -- the end ------------------------------------------------------------------------
 
@@ -630,3 +685,8 @@ class RemoteExecutor:
         """Leave everything there as it is."""
         self.connection.close()
         self.worker.close()
+
+
+def _stored(text: str) -> str:
+    """A reason as it is journalled: a node may have written part of it."""
+    return printable(text, LONGEST_REASON)

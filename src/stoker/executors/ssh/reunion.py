@@ -17,6 +17,12 @@ from stoker.executors.ssh.worker import Worker
 
 AGAIN = 0.1
 """Seconds between looks at something that was killed."""
+IGNORED = ("free", "void", "ready", "undecided")
+"""Answers about an attempt that needs nothing done: it has not begun."""
+MAX_KEYS = 100_000
+"""Attempts that a node may list."""
+MAX_ATTEMPTS = 100_000
+"""No job has that many attempts: a higher number is not believed."""
 
 
 class Reunion:
@@ -47,7 +53,7 @@ class Reunion:
 
     def end(self, strays: list[Key]) -> None:
         """What was restarted elsewhere must be over before anybody counts on this machine."""
-        self._end(strays, lambda: self.connection.ask(self._listed([]), "keys"))
+        self._end(strays, lambda: self.connection.ask(self._listed([]), "keys", lines=MAX_KEYS + 1))
 
     def _end(self, strays: list[Key], then: Callable[[], None]) -> None:
         if not strays:
@@ -63,14 +69,15 @@ class Reunion:
             if standing in (["running"], ["busy"], ["ready"]):
                 self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._again(strays, then))
                 return
-            if standing != ["free"]:  # a claim that we took must stay: its order may yet come
+            # A claim that we took must stay: its order may yet come.
+            if standing not in (["free"], ["void"]):
                 self.connection.ask(None, "forget", word_of(key))
             self.ended = (*self.ended, key)
             self._end(rest, then)
 
         self.connection.ask(None, "release", word_of(key))
         self.connection.ask(None, "signal", str(int(signal.SIGKILL)), word_of(key))
-        self.connection.ask(looked, "look", word_of(key))
+        self.connection.ask(looked, "look", word_of(key), lines=2)
 
     def _again(self, strays: list[Key], then: Callable[[], None]) -> None:
         if self._current:
@@ -83,13 +90,16 @@ class Reunion:
                 if key is not None and not self.known(key):
                     found.append(key)
             elif words[0] == "done" and found:
-                self.connection.ask(self._looked([]), "look", *map(word_of, found))
+                words = [word_of(key) for key in found]
+                self.connection.ask(
+                    self._looked(frozenset(found), []), "look", *words, lines=len(words) + 1
+                )
             elif words[0] == "done":
                 self.then()
 
         return listed
 
-    def _looked(self, late: list[Key]) -> Callable[[list[str]], None]:
+    def _looked(self, asked: frozenset[Key], late: list[Key]) -> Callable[[list[str]], None]:
         """Attempts that the machine knows of and nobody waits for."""
 
         def looked(words: list[str]) -> None:
@@ -97,13 +107,13 @@ class Reunion:
                 self._end(late, self.then)
                 return
             key = key_of(words[1]) if len(words) > 1 else None
-            if key is None or words[0] in ("free", "ready", "undecided"):
+            if key is None or key not in asked or words[0] in IGNORED:
                 return
             if words[0] not in ("running", "busy"):
-                self.connection.ask(None, "forget", words[1])
+                self.connection.ask(None, "forget", word_of(key))
             elif self.superseded(key):
                 late.append(key)  # the machine was removed meanwhile, and what it ran given up
-            else:
+            elif key[1] < MAX_ATTEMPTS:
                 # The journal has lost it. It goes on, and its number is never used again.
                 self.tell(AttemptsFound(at=time.time(), job=key[0], attempt=key[1]))
 
