@@ -55,13 +55,15 @@ def _help(word: str) -> int:
 
 
 def _verb(word: str) -> str:
-    from stoker.cli.verbs import ALIASES, HIDDEN, VERBS
+    from stoker.cli.verbs import ALIASES, ELSEWHERE, HIDDEN, VERBS
     from stoker.client.errors import UsageError
 
     if word in VERBS or word in HIDDEN:
         return word
     if word in ALIASES:
         return ALIASES[word]
+    if word in ELSEWHERE:
+        raise UsageError(f"There is no command {word!r} here. Use: stoker {ELSEWHERE[word]}")
     from stoker.cli.nearest import nearest
 
     guess = nearest(word, [*VERBS, *ALIASES])

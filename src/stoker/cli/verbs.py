@@ -76,7 +76,16 @@ ALIASES = {
     "gpu": "gpus",
     "node": "nodes",
 }
-"""Words that other schedulers taught people's fingers."""
+"""Names that other schedulers use for the same thing."""
+
+ELSEWHERE = {
+    "sbatch": "submit", "squeue": "queue", "scancel": "cancel", "sinfo": "nodes", "srun": "run",
+    "salloc": "run --pty", "sacct": "history", "scontrol": "show", "start": "submit",
+    "enqueue": "submit", "qsub": "submit", "qstat": "queue", "qdel": "cancel",
+    "remove": "cancel", "delete": "cancel", "stop": "cancel", "follow": "logs -f",
+    "tail": "logs -f", "top": "queue --watch", "watch": "queue --watch", "clean": "history",
+}  # fmt: skip
+"""Commands of other tools whose arguments differ: they are answered with the verb to use."""
 
 VERBS = {verb: text for _, verbs in GROUPS for verb, text in verbs}
 HIDDEN = frozenset({"__complete"})
