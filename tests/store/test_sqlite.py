@@ -548,3 +548,82 @@ def test_on_a_full_disk_the_ballast_makes_room_for_ends(small_disk: Path):
 
 def test_rlimits_are_as_they_were():
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+# -- a disk that fails --------------------------------------------------------------------
+
+
+def failing_syncs(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """The next syncs of a log fail; the kernel would call the next one a success."""
+    tries: list[int] = []
+
+    def fdatasync(fd: int) -> None:
+        tries.append(fd)
+        if len(tries) <= times:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    return tries
+
+
+def alone(path: Path, where: Path) -> list[int]:
+    """The jobs in the database itself, should its log never have come to the disk."""
+    where.mkdir()
+    shutil.copy(path, where / path.name)
+    store = SqliteStore(str(where / path.name))
+    try:
+        return ids(store)
+    finally:
+        store.close()
+
+
+def test_after_a_failed_sync_the_log_is_not_relied_on(
+    path: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(1)), force=False)
+    failing_syncs(monkeypatch, 1)
+    with pytest.raises(OSError, match="Input/output"):
+        store.force()
+    assert not (tmp_path / "journal.db.watermark").exists()
+    store.force()
+    assert alone(path, tmp_path / "copy") == [1]
+    assert (tmp_path / "journal.db.watermark").read_text() == "1 1\n"
+
+
+def test_after_a_failed_sync_nothing_is_acknowledged_behind_what_may_be_lost(
+    path: Path, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(1)), force=False)
+    failing_syncs(monkeypatch, 1)
+    with pytest.raises(OSError, match="Input/output"):
+        store.force()
+    store.commit(batch(job(2)), force=True)
+    assert alone(path, tmp_path / "copy") == [1]
+    assert ids(opened(crash_copy(path, tmp_path / "crashed"))) == [1, 2]
+
+
+def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
+    path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+):
+    store = opened(path)
+    store.claim()
+    store.commit(batch(job(1)), force=False)
+    failing_syncs(monkeypatch, 1)
+    with pytest.raises(OSError, match="Input/output"):
+        store.force()
+    real = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *given, **more: real(*given, **{**more, "timeout": 0})
+    )
+    reader = real(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    store.commit(batch(job(2)), force=False)
+    with pytest.raises(StoreError, match="read by another program"):
+        store.force()
+    reader.close()
+    store.force()

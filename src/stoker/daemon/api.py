@@ -145,7 +145,8 @@ class Api:
     def _warnings(self) -> list[str]:
         """What a person should know about this daemon."""
         loop = self.loop
-        more = [text for text in (loop.engine.trouble, loop.watch.note) if text]
+        notes = (loop.engine.trouble, loop.sync.error, loop.watch.note)
+        more = [text for text in notes if text]
         return [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
 
     async def sweep(self, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import gc
 import logging
@@ -28,7 +27,7 @@ from stoker.daemon.daemon_log import log_events
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import run_hook
-from stoker.daemon.leftovers import remove
+from stoker.daemon.journal_sync import AfterSync, JournalSync
 from stoker.daemon.scores import Scores
 from stoker.daemon.settings import Settings
 from stoker.daemon.training import Trainings
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from stoker.daemon.outlook import Outlooks
     from stoker.daemon.sweeps import Sweeps
 
-FORCE_AFTER = 0.05
-"""Starts and exits are on disk within this time; submissions before they are acknowledged."""
 LONGEST_SLEEP = 60.0
 """The wall clock can jump, so begin times are looked at now and then."""
 PROBE_PATIENCE = 1.0
@@ -211,26 +208,20 @@ class Loop:
         self.starting = True
         """False once the daemon is about to end: what becomes free stays free."""
         self.done = False
+        self.finished = False
+        """Whether it ended as it should: then all that has happened is on record."""
         self.left = False
         """Whether nobody turns the loop any more."""
         self.exit_when_idle: float | None = None
         self.idle_since: float | None = None
-        self.force_at: float | None = None
-        self.forcing = False
-        self.settling: list[str] = []
-        self.settling_afar: dict[str, list[tuple[int, int]]] = {}
-        self.clearing: list[str] = []
-        """Directories of training reports that go when the ends of their jobs are on disk."""
-        self.force_failed = False
         self.unsent: list[i.StartProcess] = []
         """Starts on other machines whose intent is not on disk yet."""
-        self.sending: list[i.StartProcess] = []
-        """Those whose intent is being put there."""
         self.probe_asked: float | None = None
         self.children: list[int] = []
         self.on_signal: Callable[[int], None] = lambda _: self.stop()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         poller.watch(self._bell, self._ring)
+        self.sync = JournalSync(store, self.wake)
         self._last: Sequence[Event] = ()
 
     # -- from other threads -------------------------------------------------------------
@@ -247,6 +238,10 @@ class Loop:
         """Somebody reads a job's log as it grows: if it comes from afar, let it come quickly."""
         if self.fleet.follow(job):
             os.eventfd_write(self._bell, 1)
+
+    def wake(self) -> None:
+        """Have the loop look around."""
+        os.eventfd_write(self._bell, 1)
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -272,6 +267,7 @@ class Loop:
                     raise  # what `feed` does is what its process is for
                 self.faults.record("a turn of the daemon", error)
                 self.poller.wait(FIRST_PAUSE_SECONDS)
+        self.finished = True
         logger.info("stopping; jobs that continue to run: %d", len(self.engine.state.running))
 
     def turn(self) -> None:
@@ -289,8 +285,8 @@ class Loop:
             self.cycle(self._facts(), [])
             if self.faults.is_failing(FLEET_EVENTS):
                 break
-        self._after_force()
-        self._force_when_due()
+        self._after_sync()
+        self._sync_when_due()
         self._finish_when_drained()
 
     def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
@@ -318,8 +314,8 @@ class Loop:
         )
         self.feeder.after(self._last)
         left = self.trainings.left.over and not self.engine.has_unrecorded
-        if (self.engine.unforced or left) and self.force_at is None:
-            self.force_at = time.monotonic() + FORCE_AFTER
+        if (self.engine.unforced or left) and not self.sync.is_requested:
+            self.sync.request()
 
     @property
     def sweeps(self) -> Sweeps:
@@ -384,7 +380,7 @@ class Loop:
             self.waits.timeout(),
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
-            self._force_left(),
+            self.sync.seconds_left(),
             PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
             self._idle_left(state),
         ):
@@ -393,11 +389,6 @@ class Loop:
         if self.executor.facts or (self.fleet.pending and not self.faults.is_failing(FLEET_EVENTS)):
             return 0.0  # a look around just now has found something
         return min(waits) if waits else None
-
-    def _force_left(self) -> float | None:
-        if self.force_at is None or self.forcing:
-            return None  # the end of a sync rings the bell
-        return max(self.force_at - time.monotonic(), 0.0)
 
     def _idle_left(self, state: State) -> float | None:
         if self.exit_when_idle is None:
@@ -460,7 +451,7 @@ class Loop:
         elif self.engine.unforced:
             # Nothing is done on another machine that we might forget: first to disk with it.
             self.unsent.append(wish)
-            self.force_at = time.monotonic()
+            self.sync.request(0.0)
         else:
             self.fleet.start(wish)
 
@@ -543,49 +534,30 @@ class Loop:
 
     # -- durability ---------------------------------------------------------------------
 
-    def _force_when_due(self) -> None:
-        """Put commits on disk in the background, then drop the claims that proved them."""
-        if self.force_at is None or time.monotonic() < self.force_at or self.forcing:
-            return
-        self.force_at, self.forcing = None, True
-        self.engine.unforced = False
-        if not self.engine.has_unrecorded:  # until an end is on record, its proof stays
-            self.settling, self.executor.settled = self.executor.settled, []
-            self.settling_afar = self.fleet.take_settled()
-            self.clearing = self.trainings.left.take()
-        self.sending, self.unsent = self.unsent, []
-        _thread.start_new_thread(self._force, ())
+    def _sync_when_due(self) -> None:
+        """Put commits on disk in the background; what relies on them waits for that."""
+        if self.sync.is_due:
+            self.engine.unforced = False
+            self.sync.begin(self._take_waiting())
 
-    def _after_force(self) -> None:
+    def _take_waiting(self) -> AfterSync:
+        starts, self.unsent = self.unsent, []
+        if self.engine.has_unrecorded or self.executor.facts or self.fleet.pending:
+            # Some ends are not even committed: what proves them stays.
+            return AfterSync(starts=starts)
+        claims, self.executor.settled = self.executor.settled, []
+        return AfterSync(claims, self.fleet.take_settled(), self.trainings.left.take(), starts)
+
+    def _after_sync(self) -> None:
         """What has waited for the disk goes out to other machines."""
-        if self.forcing or not (self.settling_afar or self.sending):
-            return
-        ended, self.settling_afar = self.settling_afar, {}
-        wishes, self.sending = self.sending, []
-        if self.force_failed:
-            self.unsent = [*wishes, *self.unsent]
-            self.force_at = time.monotonic() + 1.0
-            return
-        self.faults.contain("acknowledging ends", None, self.fleet.settle, ended)
-        self._send(wishes)
-
-    def _force(self) -> None:
-        """Runs in a thread of its own, so that the loop never waits for the disk."""
         try:
-            self.store.force()
-            for path in self.settling:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-            if self.clearing:
-                remove(self.clearing)
-            self.force_failed = False
-        except (OSError, StoreError) as error:
-            self.force_failed = True
-            logger.error("cannot sync the journal: %s", error)  # noqa: TRY400
-        finally:
-            self.settling = []
-            self.forcing = False
-            os.eventfd_write(self._bell, 1)
+            done = self.sync.finish()
+        except StoreFenced:
+            self.done = True
+            raise
+        if done is not None:
+            self.faults.contain("acknowledging ends", None, self.fleet.settle, done.remote_ends)
+            self._send(done.starts)
 
     # -- ending -------------------------------------------------------------------------
 
@@ -628,14 +600,15 @@ class Loop:
 
     def close(self) -> None:
         """Leave everything in order for the next daemon."""
-        while self.forcing:
-            time.sleep(0.001)
         self.watch.close()
+        waiting = self._take_waiting() if self.finished else AfterSync()
+        self.executor.settled = []
         self.trainings.close()
         if self._sweeps is not None:
             self._sweeps.close()
         if self._outlooks is not None:
             self._outlooks.close()
         self.fleet.close()
+        self.sync.close(waiting)
         self.store.close()
         self.executor.close(finished=not self.engine.state.running)

@@ -70,6 +70,8 @@ class SqliteStore:
         """Whether this opening has replaced a damaged file; then what is uncertain is held."""
         self._emergency_paths = (path + replacement.EMERGENCY, places.emergency_path(path))
         self._wal_lock = threading.Lock()
+        self._log_is_unsure = False
+        """Whether a sync of the log has failed."""
         self._watermark = Watermark(path + ".watermark", earlier=path + ".forced")
         self._shared, self._wal = shared_file_system, -1
         with _ours_alone(path):
@@ -284,6 +286,8 @@ class SqliteStore:
         """One transaction: journal, projections, and the check that we still may write."""
         db, encode = self._db, codec.encode
         seq = self._seq
+        if force and self._log_is_unsure:
+            self.force()
         with self._transaction(force):
             if batch.specs:
                 db.executemany(
@@ -377,9 +381,31 @@ class SqliteStore:
             return
         with self._wal_lock:
             reached, next_id = self._seq, self._next_id
-            os.fdatasync(self._wal)
+            if self._log_is_unsure:
+                self._restart_log()
+            else:
+                try:
+                    os.fdatasync(self._wal)
+                except OSError:
+                    self._log_is_unsure = True
+                    raise
             self._watermark.note(reached, next_id)
             self._watermark.sync()
+
+    def _restart_log(self) -> None:
+        """Copy the log into the database and begin it again.
+
+        After a failed sync the kernel calls pages clean that are not on disk, so that the next
+        sync of the same file would succeed without them, and without all that follows them.
+        """
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as db:
+                busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise _translated(error, self.path) from error
+        if busy:
+            raise StoreError(f"{self.path} is being read by another program; it is tried again.")
+        self._log_is_unsure = False
 
     def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
         """Events behind a sequence number, in order."""

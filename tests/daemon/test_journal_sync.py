@@ -1,0 +1,219 @@
+"""What waits for the disk is done after a sync that succeeded, not before, and not forgotten."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from stoker.core.cluster import Placement
+from stoker.core.instructions import StartProcess
+from stoker.daemon import daemon_log, journal_sync
+from stoker.daemon.journal_sync import AfterSync, JournalSync
+from stoker.daemon.keep import Keep
+from stoker.daemon.loop import Loop
+from stoker.daemon.setup import build
+from stoker.store.memory import MemoryStore
+from stoker.store.port import Store, StoreError, StoreFenced
+
+START = StartProcess(3, 0, Placement("far", ()))
+
+
+class Disk(MemoryStore):
+    """A store whose syncs fail as often as it is told."""
+
+    def __init__(self, *failures: Exception) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.syncs = 0
+
+    def force(self) -> None:
+        self.syncs += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Fixture:
+    """A sync of a store, and how it is driven."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.disk, self.time = Disk(*failures), Time()
+        self.woken = threading.Event()
+        self.sync = JournalSync(cast("Store", self.disk), self.woken.set, self.time)
+
+    def run(self, more: AfterSync | None = None) -> AfterSync | None:
+        """Sync once, as the loop does."""
+        assert self.sync.is_due
+        self.sync.begin(more or AfterSync())
+        assert self.woken.wait(10)
+        self.woken.clear()
+        return self.sync.finish()
+
+
+def waiting(directory: Path) -> AfterSync:
+    claim, report = directory / "3.0", directory / "report"
+    claim.touch()
+    report.mkdir()
+    return AfterSync([str(claim)], {"far": [(3, 0)]}, [str(report)], [START])
+
+
+def io_error() -> OSError:
+    return OSError(5, "Input/output error")
+
+
+def test_after_a_sync_everything_that_waited_is_done(tmp_path: Path):
+    fixture = Fixture()
+    fixture.sync.request(0)
+    done = fixture.run(waiting(tmp_path))
+    assert done is not None
+    assert (done.remote_ends, done.starts) == ({"far": [(3, 0)]}, [START])
+    assert list(tmp_path.iterdir()) == []
+    assert fixture.sync.seconds_left() is None
+
+
+@pytest.mark.parametrize("error", [io_error(), StoreError("no"), ZeroDivisionError()])
+@pytest.mark.parametrize("times", [1, 2, 7])
+def test_nothing_is_forgotten_by_syncs_that_fail(tmp_path: Path, times: int, error: Exception):
+    fixture = Fixture(*[error] * times)
+    fixture.sync.request(0)
+    assert fixture.run(waiting(tmp_path)) is None
+    for number in range(1, times):
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["3.0", "report"]
+        assert "cannot be synced" in str(fixture.sync.error)
+        fixture.time.now += fixture.sync.seconds_left() or 0.0
+        assert fixture.run(AfterSync(starts=[StartProcess(4, number, START.placement)])) is None
+    fixture.time.now += fixture.sync.seconds_left() or 0.0
+    done = fixture.run(AfterSync(remote_ends={"far": [(5, 0)], "near": [(6, 0)]}))
+    assert done is not None
+    assert done.remote_ends == {"far": [(3, 0), (5, 0)], "near": [(6, 0)]}
+    assert [start.job for start in done.starts] == [3] + [4] * (times - 1)
+    assert list(tmp_path.iterdir()) == []
+    assert fixture.sync.error is None
+
+
+def test_a_failed_sync_is_repeated_with_longer_and_longer_pauses():
+    fixture = Fixture(*[io_error()] * 8)
+    pauses = []
+    fixture.sync.request(0)
+    while fixture.run() is None:
+        fixture.sync.request(0)  # a start that cannot wait has to
+        pauses.append(fixture.sync.seconds_left())
+        assert not fixture.sync.is_due
+        fixture.time.now += pauses[-1] or 0.0
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert fixture.disk.syncs == 9
+
+
+def test_a_slow_sync_is_not_repeated_at_once():
+    fixture = Fixture()
+    fixture.disk.force = lambda: setattr(fixture.time, "now", fixture.time.now + 2)  # type: ignore[method-assign]
+    fixture.sync.request(0)
+    fixture.run()
+    fixture.sync.request(0)
+    assert fixture.sync.seconds_left() == 8
+
+
+def test_a_store_that_another_daemon_has_taken_over_ends_this_one():
+    fixture = Fixture(StoreFenced("taken over"))
+    fixture.sync.request(0)
+    with pytest.raises(StoreFenced):
+        fixture.run()
+
+
+def test_a_report_that_cannot_be_removed_keeps_nothing_else_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(_: list[str]) -> None:
+        raise io_error()
+
+    monkeypatch.setattr(journal_sync, "remove", fail)
+    fixture = Fixture()
+    fixture.sync.request(0)
+    done = fixture.run(waiting(tmp_path))
+    assert done is not None
+    assert done.starts == [START]
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_at_the_end_what_is_not_on_disk_keeps_its_proof(tmp_path: Path, failures: int):
+    fixture = Fixture(*[io_error()] * (1 + failures))
+    fixture.sync.request(0)
+    fixture.run(waiting(tmp_path))
+    later = tmp_path / "4.0"
+    later.touch()
+    fixture.sync.close(AfterSync(claims=[str(later)]))
+    assert len(list(tmp_path.iterdir())) == (3 if failures else 0)
+
+
+# -- in the loop --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    """A daemon without its socket, whose turns a test makes."""
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(daemon_log, "configure", lambda *_: None)
+    made = build(Keep(), resources="{gpu:1}")
+    yield made
+    made.close()
+
+
+def turns(loop: Loop, until: Callable[[], Any]) -> None:
+    for _ in range(1000):
+        if until():
+            return
+        loop.turn()
+        loop.poller.wait(min(loop.timeout() or 0.05, 0.05))
+    pytest.fail("it does not come to that")
+
+
+def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    failures, told = [io_error(), io_error(), io_error()], []
+    synced = loop.store.force
+
+    def force() -> None:
+        if failures:
+            raise failures.pop()
+        synced()
+
+    claim = tmp_path / "7.0"
+    claim.touch()
+    monkeypatch.setattr(loop.store, "force", force)
+    monkeypatch.setattr(journal_sync, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(loop.fleet, "settle", told.append)
+    monkeypatch.setattr(loop.fleet, "take_settled", lambda: {"far": [(7, 0)]})
+    loop.executor.settled.append(str(claim))
+    loop.sync.request(0)
+    turns(loop, lambda: len(failures) < 3)
+    monkeypatch.setattr(loop.fleet, "take_settled", dict)
+    turns(loop, lambda: failures == [] and loop.sync.error is not None)
+    assert claim.exists()
+    assert told == []
+    turns(loop, lambda: told)
+    assert told == [{"far": [(7, 0)]}]
+    assert not claim.exists()
+
+
+def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Loop, tmp_path: Path):
+    claim = tmp_path / "7.0"
+    claim.touch()
+    loop.executor.settled.append(str(claim))
+    loop.engine.owed = cast("Any", ["an end"])
+    assert loop._take_waiting() == AfterSync()
+    loop.engine.owed = []
+    assert loop._take_waiting() == AfterSync(claims=[str(claim)])
+    assert os.path.exists(claim)
