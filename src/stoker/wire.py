@@ -13,6 +13,9 @@ API_VERSION = f"{API_MAJOR}.{API_MINOR}"
 STORE_SAID = "STOKER_DB_SAID"
 """The variable that brings what was typed with `daemon start --db` to the daemon."""
 
+RLIMIT_LOCKS = 10
+"""A resource limit without effect. Its value tells the processes of one attempt from all others."""
+
 PREFIX = "/v1"
 HEADER_VERSION = "Stoker-Version"
 HEADER_API = "Stoker-Api"

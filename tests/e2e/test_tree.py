@@ -5,6 +5,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from e2e.box import Box, alive, until
 
 STUBBORN = """
@@ -107,6 +109,60 @@ def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Bo
     assert not alive(pid)
     assert ended["result"] == 4
     assert "left 1 process behind" in ended["enforced"]
+
+
+FLEES = "(env -i setsid sh -c 'echo $$ > pid; exec sleep 300' </dev/null >/dev/null 2>&1 &)"
+CHAIN = """
+import os, sys, time
+if "STOKER_TOKEN" in os.environ:
+    os.execve(sys.executable, [sys.executable, *sys.argv], {})
+file, end = os.open("trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND), time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.write(file, b"%d\\n" % os.getpid())
+"""
+"""Processes without the job's environment, each in a session of its own: one forks the next."""
+
+
+@pytest.mark.parametrize("daemon", ["the same", "another"])
+def test_cancel_ends_a_process_without_environment_session_and_parents(
+    box: Box, daemon: str
+) -> None:
+    job = box.submit("--gpus", "1", f"{FLEES}; echo ready; exec sleep 300")
+    box.says(job, "ready")
+    until((box.user / "pid").exists)
+    fled = int(until((box.user / "pid").read_text))
+    if daemon == "another":
+        box.crash()
+        box.up()
+    box.client.cancel([job])
+    assert box.end_of(job)["state"] == "CANCELLED"
+    assert not alive(fled)
+    assert box.gpus()["0"]["state"] == "free"
+
+
+def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(box: Box) -> None:
+    job = box.submit("--gpus", "1", f"{FLEES}; until [ -s pid ]; do sleep 0.05; done; exit 4")
+    ended = box.end_of(job)
+    assert not alive(int((box.user / "pid").read_text()))
+    assert (ended["result"], ended["enforced"]) == (4, "left 1 process behind, ended with it")
+
+
+def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: Box) -> None:
+    (idle.home / "config.toml").write_text("grace = 1\n")
+    box = idle.start()
+    box.script("chain.py", CHAIN)
+    trace = box.user / "trace"
+    job = box.submit("--gpus", "1", "python3 chain.py & sleep 300")
+    until(lambda: trace.exists() and len(trace.read_bytes()) > 500)
+    box.client.cancel([job])
+    assert box.end_of(job)["state"] == "CANCELLED"
+    links = trace.read_bytes()
+    assert box.gpus()["0"]["state"] == "free"
+    time.sleep(0.3)
+    assert trace.read_bytes() == links
 
 
 def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> None:

@@ -5,7 +5,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
+from stoker.executors.claims import (
+    Exits,
+    claim_path,
+    read_claim,
+    take_claim,
+    take_empty_claim,
+)
 from stoker.executors.keeper import start_ticks
 
 
@@ -88,6 +94,47 @@ def test_why_a_start_failed_is_remembered(tmp_path: Path) -> None:
     claim = read_claim(str(path))
     assert claim is not None
     assert claim.failed == "python4: not found"
+
+
+def test_only_a_first_line_takes_a_claim(tmp_path: Path) -> None:
+    path = tmp_path / "3.0"
+    path.write_text("keeper 12 34\n")
+    assert not take_empty_claim(str(path))
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert (claim.taken, claim.keeper) == (False, (12, 34))
+    path.write_text("taken\nkeeper 12 34\n")
+    claim = read_claim(str(path))
+    assert claim is not None
+    assert (claim.taken, claim.keeper) == (True, None)
+
+
+def test_the_record_of_an_end_that_came_a_moment_ago_is_kept(tmp_path: Path) -> None:
+    """Its supervisor wrote it and left after the ends were read for the last time."""
+    exits = Exits(str(tmp_path))
+    (tmp_path / "999999999").write_text("1.0 exit 0 5.0 6.0\n")
+    assert exits.read() == {"1.0": (0, 6.0)}
+    with (tmp_path / "999999999").open("a") as file:
+        file.write("2.0 exit 0 5.0 7.0\n")
+    exits.drop(mine=set(), unsettled={"2.0"})
+    assert exits.read() == {"1.0": (0, 6.0), "2.0": (0, 7.0)}
+    exits.drop(mine=set(), unsettled={"3.0"})
+    assert exits.read() == {}
+
+
+def test_a_supervisor_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with open("/proc/self/comm", "w") as comm:
+            comm.write("stoker-keeper")
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        (tmp_path / str(child)).touch()
+        assert Path(f"/proc/{child}/comm").read_text() == "stoker-keeper\n"
+        assert Exits(str(tmp_path)).keepers() == set()
+    finally:
+        os.waitpid(child, 0)
 
 
 def test_records_of_keepers_that_are_gone_are_dropped_and_others_kept(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from stoker.executors.claims import Exits, read_claim
-from stoker.executors.keeper import Wire, frame, spawn_keeper
+from stoker.executors.claims import Exits, read_claim, take_empty_claim
+from stoker.executors.keeper import Keeper, Wire, frame, spawn_keeper, start_ticks
+from stoker.executors.tree import mark_of
 
 
 class Kept:
@@ -34,6 +35,7 @@ class Kept:
                 "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
                 0o022, more.get("environment", "e"), more.get("extra", {}),
                 str(self.place / "logs" / key), None, more.get("locks", []), None,
+                mark_of(f"test.{key}"),
             )
         )  # fmt: skip
 
@@ -63,6 +65,22 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         os.waitpid(keeper.pid, 0)
 
 
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    """A keeper in this process, so that a step of it can be interrupted."""
+    sockets = socket.socketpair()
+    directory, umask = os.getcwd(), os.umask(0)
+    made = Keeper(Wire(sockets[0]), str(tmp_path))
+    made.environments["e"] = {"PATH": os.environ["PATH"]}
+    yield made
+    os.umask(umask)
+    os.chdir(directory)
+    for fd in (made.exits, made.null):
+        os.close(fd)
+    for end in sockets:
+        end.close()
+
+
 def test_a_job_is_claimed_started_and_its_end_written_down_twice(kept: Kept) -> None:
     kept.start("1.0", "sh", "-c", "echo hello; exit 3")
     ((_, key, pid, *_),) = kept.hears("started")
@@ -81,6 +99,81 @@ def test_an_attempt_that_is_claimed_already_is_not_started(kept: Kept) -> None:
     assert kept.hears("late") == [("late", "1.0")]
     kept.hears("exited")
     assert not (kept.place / "ran").exists()
+
+
+def test_the_first_line_of_a_claim_is_its_supervisors(kept: Kept) -> None:
+    kept.start("1.0", "true")
+    kept.hears("exited")
+    first = (kept.place / "run" / "1.0").read_text().splitlines()[0]
+    assert first == f"keeper {kept.pid} {start_ticks(kept.pid)}"
+
+
+def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor was stopped between creating the file and writing to it."""
+    ran, claim, real = tmp_path / "ran", tmp_path / "1.0", os.write
+
+    def stopped(fd: int, data: bytes) -> int:
+        if data.startswith(b"keeper"):
+            assert take_empty_claim(str(claim))
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", stopped)
+    keeper._start(
+        "1.0", str(claim), ("touch", str(ran)), "/", 0o022, "e", {}, "/dev/null", None, [],
+        None, 1,
+    )  # fmt: skip
+    assert keeper.reports == [("late", "1.0")]
+    assert not ran.exists()
+    found = read_claim(str(claim))
+    assert found is not None
+    assert found.taken
+
+
+def test_an_end_is_on_record_before_the_process_is_reaped(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any moment, a supervisor leaves a zombie or a record, if not both."""
+    claim, log = str(tmp_path / "5.0"), str(tmp_path / "log")
+    keeper._start("5.0", claim, ("false",), "/", 0o022, "e", {}, log, None, [], None, 1)
+    (pid,) = keeper.children
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    writes: list[str] = []
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        writes.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    keeper._reap()
+    assert writes == ["Z", "Z"]
+    assert not os.path.exists(f"/proc/{pid}")
+    found = read_claim(claim)
+    assert found is not None
+    assert found.status == 256
+    assert Exits(str(tmp_path)).read()["5.0"][0] == 256
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -SEGV $$", -11)]
+)
+def test_the_recorded_status_is_that_of_the_process(kept: Kept, command: str, code: int) -> None:
+    kept.start("1.0", "sh", "-c", command)
+    kept.hears("exited")
+    assert os.waitstatus_to_exitcode(kept.claim("1.0").status) == code
+
+
+def test_processes_of_a_job_are_marked_and_the_supervisor_is_not(kept: Kept) -> None:
+    command = (
+        "grep 'file locks' /proc/self/limits; env -i setsid grep 'file locks' /proc/self/limits"
+    )
+    kept.start("1.0", "sh", "-c", command)
+    kept.hears("exited")
+    limits = [line.split()[3] for line in (kept.place / "logs" / "1.0").read_text().splitlines()]
+    assert limits == [str(mark_of("test.1.0"))] * 2
+    assert str(mark_of("test.1.0")) not in Path(f"/proc/{kept.pid}/limits").read_text()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +275,7 @@ def test_a_gpu_lock_that_was_tampered_with_is_not_waited_for(kept: Kept, trick: 
         ((_, key, why),) = kept.hears("busy")
         assert key == "1.0"
         assert "the GPU is not locked" in why
-        assert kept.claim("1.0").taken, "no other daemon takes it for started"
+        assert kept.claim("1.0").withdrawn, "no other daemon takes it for started"
     kept.start("2.0", "true")
     kept.hears("exited")
 

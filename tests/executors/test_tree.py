@@ -1,61 +1,216 @@
-"""Finding every process of an attempt."""
+"""Finding every process of an attempt, and killing those that flee."""
 
+import itertools
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from stoker.executors import tree
+from e2e.box import alive, until
+from stoker.executors import cgroup, tree
+from stoker.wire import RLIMIT_LOCKS
 
-MARK = f"test{os.getpid()}.7.0"
+NUMBERS = itertools.count()
+CHAIN = """
+import os, sys, time
+file, end = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND), time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.write(file, b"%d\\n" % os.getpid())
+"""
+"""One process after the other, each in a session of its own and the parent of the next."""
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def family() -> Iterator[tuple[int, set[int]]]:
-    """A leader with a child, a grandchild, and a daemon that went its own way."""
-    script = (
-        "sleep 60 & (sleep 60 & echo $! ; exec sleep 60) & "
-        "setsid sh -c 'echo $$; exec sleep 60' & echo $$; wait"
-    )
-    leader = subprocess.Popen(
-        ["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], tree.TOKEN: MARK},
-    )  # fmt: skip
-    assert leader.stdout is not None
-    pids = {int(leader.stdout.readline()) for _ in range(3)}
-    time.sleep(0.1)
-    yield leader.pid, pids
-    tree.signal_all(tree.members(leader.pid, MARK), signal.SIGKILL)
-    leader.wait()
-    leader.stdout.close()
+def token() -> str:
+    """Zombies of other tests may not have been reaped yet: each test has a token of its own."""
+    return f"test{os.getpid()}.{next(NUMBERS)}.0"
 
 
-def test_members_are_the_session_its_descendants_and_all_bearers(
-    family: tuple[int, set[int]],
+@pytest.fixture
+def start(token: str) -> Iterator[Start]:
+    """Start a command as a supervisor does; whatever is left of it is killed in the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*argv: str, marked: bool = True) -> "subprocess.Popen[bytes]":
+        soft, hard = resource.getrlimit(RLIMIT_LOCKS)
+        if marked:
+            resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(token), hard))
+        try:
+            started.append(
+                subprocess.Popen(
+                    argv, start_new_session=True, stdout=subprocess.PIPE,
+                    env={"PATH": os.environ["PATH"], tree.TOKEN: token},
+                )
+            )  # fmt: skip
+        finally:
+            resource.setrlimit(RLIMIT_LOCKS, (soft, hard))
+        return started[-1]
+
+    yield run
+    tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
+    for process in started:
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def pids(process: "subprocess.Popen[bytes]", count: int) -> set[int]:
+    """What the processes of a tree say that their pids are."""
+    assert process.stdout is not None
+    return {int(process.stdout.readline()) for _ in range(count)}
+
+
+FAMILY = (
+    "sleep 60 & (sleep 60 & echo $! ; exec sleep 60) & "
+    "setsid sh -c 'echo $$; exec sleep 60' & echo $$; wait"
+)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_members_are_the_session_its_descendants_and_all_with_the_token(
+    start: Start, token: str, marked: bool
 ) -> None:
-    leader, pids = family
-    found = tree.members(leader, MARK)
-    assert pids <= set(found)
+    leader = start("sh", "-c", FAMILY, marked=marked)
+    known = pids(leader, 3)
+    found = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[4:] and all)
+    assert known <= set(found)
     assert len(found) == 5
+    assert tree.Snapshot().members(token) == found  # without the session, too
     assert os.getpid() not in found
-    assert tree.group_alive(leader)
+    assert tree.group_alive(leader.pid)
 
 
-def test_whoever_carries_the_token_is_found_by_it_alone(family: tuple[int, set[int]]) -> None:
-    _, pids = family
-    found = tree.bearers(f"test{os.getpid()}.")
-    assert pids <= set(found[MARK])
-    assert tree.bearers("nobody-has-this.") == {}
+def test_the_tokens_of_living_processes_are_known(start: Start, token: str) -> None:
+    pids(start("sh", "-c", "echo $$; exec sleep 60"), 1)
+    assert tree.Snapshot().tokens(f"test{os.getpid()}.") == {token}
+    assert tree.Snapshot().tokens("no-such.") == set()
 
 
-def test_the_dead_are_not_members(family: tuple[int, set[int]]) -> None:
-    leader, _ = family
-    tree.signal_all(tree.members(leader, MARK), signal.SIGKILL)
-    for _ in range(100):
-        if not tree.members(leader, MARK):
+def test_a_process_without_token_session_and_parents_is_a_member(start: Start, token: str) -> None:
+    away = "sh -c 'echo $$; exec sleep 60 </dev/null >/dev/null 2>&1 &'"
+    leader = start("sh", "-c", f"(env -i setsid {away}); exec sleep 60")
+    pids(leader, 1)
+    found = until(lambda: (all := tree.Snapshot().members(token, leader.pid)) and all[1:])
+    (fled,) = set(found) - {leader.pid}
+    assert os.getsid(fled) != leader.pid
+    assert tree.token_of(fled) is None
+    tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
+    until(lambda: not alive(fled) and not alive(leader.pid))
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_a_chain_of_processes_that_fork_and_exit_is_killed(
+    start: Start, token: str, tmp_path: Path, again: int
+) -> None:
+    trace = tmp_path / "trace"
+    start(sys.executable, "-c", CHAIN, str(trace))
+    until(lambda: trace.exists() and len(trace.read_bytes().splitlines()) > 50)
+    tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
+    seen = tree.Snapshot()
+    assert (seen.members(token), seen.complete) == ([], True)
+    links = trace.read_bytes()
+    time.sleep(0.2)
+    assert trace.read_bytes() == links
+
+
+def test_a_process_that_appears_while_others_are_read_is_not_missed(
+    start: Start, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forked after the directory was listed, by one that was gone when it was read."""
+    process = start("sh", "-c", "echo $$; exec sleep 60")
+    (pid,) = pids(process, 1)
+    real, before = tree._last_pid, iter([pid - 1])
+    monkeypatch.setattr(tree, "_pids", list)
+    monkeypatch.setattr(tree, "_last_pid", lambda: next(before, None) or max(real(), pid))
+    assert tree.Snapshot().members(token) == [pid]
+
+
+def test_a_scan_that_new_processes_outrun_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = iter(range(10_000_000, 20_000_000))
+    monkeypatch.setattr(tree, "_last_pid", lambda: next(last))
+    assert not tree.Snapshot().complete
+
+
+def test_a_later_session_under_the_same_pid_is_not_meant(start: Start) -> None:
+    other = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
+    pids(other, 1)
+    assert tree.Snapshot().members("another.1.0", other.pid) == [other.pid]
+    assert tree.Snapshot().members("another.1.0", other.pid, ticks=1) == []
+
+
+def test_the_supervisors_of_jobs_are_spared(start: Start, token: str) -> None:
+    process = start("sh", "-c", "echo $$; sleep 60; exit")
+    (pid,) = pids(process, 1)
+    assert pid not in tree.Snapshot(spare=[pid]).members(token, pid)
+
+
+def test_an_ended_process_is_no_member_and_is_found_until_it_is_reaped(
+    start: Start, token: str
+) -> None:
+    process = start("sh", "-c", "exit 3")
+    until(lambda: not alive(process.pid))
+    seen = tree.Snapshot()
+    assert seen.members(token, process.pid) == []
+    found = seen.leader(token)
+    assert found is not None
+    assert found[0] == process.pid
+    process.wait()
+    assert tree.Snapshot().leader(token) is None
+
+
+def test_everything_is_stopped_before_anything_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    scans = iter([[1, 2], [1, 2, 3], [1, 2, 3]])
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    tree.kill(lambda: next(scans))
+    stopped = [pid for pid, number in sent if number == signal.SIGSTOP]
+    killed = [pid for pid, number in sent if number == signal.SIGKILL]
+    assert (sorted(stopped), sorted(killed)) == ([1, 2, 3], [1, 2, 3])
+    assert [number for _, number in sent] == [signal.SIGSTOP] * 3 + [signal.SIGKILL] * 3
+    assert next(scans, None) is None
+
+
+@pytest.fixture
+def group() -> Iterator[str]:
+    """A real control group, where we may make one."""
+    for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+        path = f"{mount}/stoker-test-{os.getpid()}"
+        if os.path.exists(f"{mount}/cgroup.procs") and os.access(mount, os.W_OK):
             break
-        time.sleep(0.02)
-    assert tree.members(leader, MARK) == []
+    else:
+        pytest.skip("needs a control group of version 2 that may be written to")
+    os.mkdir(path)
+    yield path
+    until(lambda: not cgroup.pids(path))
+    cgroup.remove(path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("way", ["cgroup.kill", "cgroup.freeze"])
+def test_a_group_with_groups_below_it_is_killed(
+    start: Start, group: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkdir(f"{group}/below")
+    first = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
+    second = start("sh", "-c", "echo $$; exec sleep 60", marked=False)
+    for process, place in ((first, group), (second, f"{group}/below")):
+        pids(process, 1)
+        Path(place, "cgroup.procs").write_text(str(process.pid))
+    assert sorted(cgroup.pids(group)) == sorted([first.pid, second.pid])
+    if way == "cgroup.freeze":  # as before Linux 5.14
+        real = cgroup._write
+        monkeypatch.setattr(
+            cgroup, "_write", lambda path, text: "kill" not in path and real(path, text)
+        )
+    assert cgroup.kill(group)
+    until(lambda: not alive(first.pid) and not alive(second.pid))

@@ -86,6 +86,7 @@ def daemon_environment() -> dict[str, str]:
 
 
 def _spawn(command: list[str], log: str, *, keep: int) -> int:
+    import resource
     import signal
 
     actions: list[tuple[int, int] | tuple[int, int, int] | tuple[int, int, str, int, int]] = [
@@ -94,16 +95,27 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
     actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited(keep)]
-    return os.posix_spawn(
-        command[0],
-        command,
-        daemon_environment(),
-        file_actions=actions,
-        setsid=True,
-        # `nohup` and background shells ignore these, and every job would inherit that.
-        setsigdef=[signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE],
-        setsigmask=[],
-    )
+    soft, hard = resource.getrlimit(wire.RLIMIT_LOCKS)
+    resource.setrlimit(wire.RLIMIT_LOCKS, (hard, hard))  # like the token: that of a job, if any
+    try:
+        return os.posix_spawn(
+            command[0],
+            command,
+            daemon_environment(),
+            file_actions=actions,
+            setsid=True,
+            # `nohup` and background shells ignore these, and every job would inherit that.
+            setsigdef=[
+                signal.SIGHUP,
+                signal.SIGINT,
+                signal.SIGQUIT,
+                signal.SIGTERM,
+                signal.SIGPIPE,
+            ],
+            setsigmask=[],
+        )
+    finally:
+        resource.setrlimit(wire.RLIMIT_LOCKS, (soft, hard))
 
 
 def _inherited(keep: int) -> list[int]:

@@ -611,4 +611,6 @@ class Loop:
         self.fleet.close()
         self.sync.close(waiting)
         self.store.close()
-        self.executor.close(finished=not self.engine.state.running)
+        self.executor.close(
+            finished=not self.engine.state.running, recorded=not self.engine.has_unrecorded
+        )

@@ -233,6 +233,7 @@ def _take_over(
         if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
     ]
     loop.fleet.gangs.adopt(loop.engine.state)
+    _discard_old_mark(f"{run}/{KEPT}", boot)
     executor.adopt(here, same_boot)
     while executor.facts:
         found, executor.facts = executor.facts, []
@@ -240,10 +241,12 @@ def _take_over(
     loop.fleet.sync(loop.engine.state)
     loop.trainings.begin()
     loop.store.force()
-    executor.exits.drop({link.pid for link in executor.keepers})
-    executor.adoption.sweep(loop.engine.state.rest.next_id)
+    if not loop.engine.has_unrecorded:  # else what proves an end is all there is of it
+        unsettled = {f"{job}.{attempt}" for job, attempt in executor.attempts}
+        executor.exits.drop({link.pid for link in executor.keepers}, unsettled)
+        executor.adoption.sweep(loop.engine.state.rest.next_id)
     with contextlib.suppress(OSError):
-        os.close(os.open(f"{run}/{KEPT}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _mark(f"{run}/{KEPT}", boot)
     loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
     _sweep(loop, at)
     return unheeded
@@ -269,6 +272,19 @@ def _after_a_loss(loop: Loop, at: float) -> list[Event]:
                 "or cancel"
             )
     return events
+
+
+def _mark(path: str, boot: str) -> None:
+    """Note that the claims in a run directory are all that were made since this boot."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(boot)
+
+
+def _discard_old_mark(path: str, boot: str) -> None:
+    """Without power, claims of the last moment can be lost: they are complete for one boot only."""
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        if file.read() not in ("", boot):  # earlier versions wrote nothing
+            os.unlink(path)
 
 
 def _for_a_new_home(loop: Loop, at: float) -> list[Event]:

@@ -13,11 +13,18 @@ from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors import tree
-from stoker.executors.claims import Claim, claim_path, read_claim, take_claim
-from stoker.executors.keeper import BOOT, start_ticks
+from stoker.executors.claims import (
+    Claim,
+    claim_path,
+    read_claim,
+    state_of,
+    take_claim,
+    take_empty_claim,
+)
+from stoker.executors.keeper import BOOT
 
 if TYPE_CHECKING:
-    from stoker.executors.local import Attempt, LocalExecutor
+    from stoker.executors.local import Attempt, Key, LocalExecutor
 
 KEPT = ".kept"
 """Shows that the run directory is the one that attempts were started with."""
@@ -38,56 +45,51 @@ class Adoption:
         """Where a job's output goes."""
 
     def take_over(self, jobs: list[Job], same_boot: bool) -> None:
-        """Find out what became of every attempt that the journal says is under way."""
+        """Find out what became of every attempt that the journal says is under way.
+
+        Everywhere here: first whether a process lives, then what it wrote. A supervisor writes
+        an end down before it leaves, so a record that is missing after it has left never comes.
+        """
         executor = self.executor
-        recorded = executor.exits.read()
         kept = same_boot and os.path.exists(f"{executor.places.run}/{KEPT}")
         # A missing run directory is never a missing claim: look for living processes first.
-        bearers = {} if kept or not same_boot else tree.bearers(f"{executor.install}.")
+        seen = executor.snapshot() if same_boot and not kept else None
         for job in jobs:
             key = (job.id, job.attempt)
             path = claim_path(executor.places.run, *key)
             claim = read_claim(path) if same_boot else Claim()
-            ended = recorded.get(f"{job.id}.{job.attempt}")
-            if ended is not None:
-                claim = claim or Claim()
-                claim.status, claim.ended_at = ended
-            if claim is None:
-                claim = _from_bearers(bearers.get(executor.token(*key), []))
-            taken = claim is None and take_claim(path)
-            if (claim is not None and claim.taken) or (taken and kept and job.started_at is None):
-                # The claim stays where it is: a keeper that has the order may still be slow.
-                executor.facts.append(
-                    StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=START_NEVER)
-                )
-            elif taken:  # it ran, or nobody can say any more that it did not
-                self._lose(executor.adopted(key, None), NO_RECORD)
+            if claim is None and self._recorded(key) is None:
+                claim = _found_by(executor.token(*key), seen) if seen is not None else None
+                if claim is None and take_claim(path) and kept and job.started_at is None:
+                    claim = Claim(taken=True)
+            # Without a complete run directory, "taken" says that an earlier daemon knew no more
+            # than we do, and ended before its verdict was on record.
+            never = claim is not None and claim.taken and kept and job.started_at is None
+            if never or (claim is not None and claim.withdrawn):
+                self._call_off(key)
             else:
                 self._judge(job, claim or read_claim(path) or Claim(), same_boot)
 
     def _judge(self, job: Job, claim: Claim, same_boot: bool) -> None:
         executor, key = self.executor, (job.id, job.attempt)
-        attempt = executor.adopted(key, claim.pid)
+        attempt = executor.adopted(key, claim)
         attempt.out, attempt.err = self.logs(job)
+        attempt.began = job.started_at is not None
         if claim.pid is not None and claim.started is not None:
             boot, wall = claim.started
             executor.facts.append(
                 ProcessStarted(at=wall, job=key[0], attempt=key[1], pid=claim.pid, boot=boot)
             )
-        if claim.status is not None:
-            self._ended(attempt, claim)
-        elif not same_boot:
-            self._lose(attempt, REBOOTED)
-        elif claim.failed:
-            executor.gone(attempt)
-            why = claim.failed
-            executor.facts.append(StartFailed(at=time.time(), job=key[0], attempt=key[1], why=why))
+        if not same_boot:
+            self._end_or_lose(attempt, REBOOTED)
         elif claim.alive and claim.pid is not None:
-            self.watch(attempt, claim.pid)
+            self.watch(attempt)
             self._repeat(job)
         else:
             self.expect_record(attempt)
             self._repeat(job)
+            if key in executor.attempts:
+                self.look(attempt, time.clock_gettime(BOOT))
 
     def _repeat(self, job: Job) -> None:
         """What was decided before the daemon ended may not have been done: do it again."""
@@ -103,11 +105,17 @@ class Adoption:
         attempt.record_by = time.clock_gettime(BOOT) + PATIENCE
         self.executor.busy.add(attempt.key)
 
-    def watch(self, attempt: Attempt, pid: int) -> None:
+    def watch(self, attempt: Attempt) -> None:
         """Be told when a process that is not our child ends."""
+        assert attempt.pid is not None
         try:
-            attempt.pidfd = os.pidfd_open(pid)
+            attempt.pidfd = os.pidfd_open(attempt.pid)
         except ProcessLookupError:
+            self.expect_record(attempt)
+            return
+        if not state_of(attempt.pid, attempt.ticks):  # it ended, and its pid is another's now
+            os.close(attempt.pidfd)
+            attempt.pidfd = -1
             self.expect_record(attempt)
             return
         self.executor.poller.watch(attempt.pidfd, lambda: self._signalled(attempt))
@@ -122,56 +130,110 @@ class Adoption:
 
     def look(self, attempt: Attempt, boot: float) -> None:
         """Look for the record of an end; without one, for the processes themselves."""
-        executor = self.executor
-        claim = read_claim(claim_path(executor.places.run, *attempt.key)) or Claim()
-        if attempt.pid is None and claim.pid is not None:
-            attempt.pid = claim.pid
-            if claim.started is not None:
-                self.executor.started(attempt, claim.pid, *claim.started)
+        path = claim_path(self.executor.places.run, *attempt.key)
+        awaited = self._is_awaited(attempt, read_claim(path) or Claim(), boot)
+        # What was read before the question may be out of date by now.
+        found = read_claim(path)
+        claim = found or Claim()
+        if attempt.pid is None and claim.pid is not None and claim.started is not None:
+            self.executor.started(attempt, claim.pid, claim.ticks, *claim.started)
             if claim.alive:
                 self._calm(attempt)
-                self.watch(attempt, claim.pid)
+                self.watch(attempt)
                 return
-        if claim.status is None:
-            ended = executor.exits.read().get("{}.{}".format(*attempt.key)) or _waited(attempt.pid)
-            if ended is not None:
-                claim.status, claim.ended_at = ended
+        ended = self._end_of(attempt, claim)
+        if ended is not None:
+            self._calm(attempt)
+            self._ended(attempt, *ended)
+        elif claim.failed is not None:
+            self._fail(attempt, claim.failed)
+        elif claim.withdrawn:
+            self._call_off(attempt.key)
+            self.executor.gone(attempt)
+        elif not awaited:
+            self._calm(attempt)
+            self._last_look(attempt, found is not None and claim.empty)
+
+    def _is_awaited(self, attempt: Attempt, claim: Claim, boot: float) -> bool:
+        """Whether a supervisor lives that may still write down what became of an attempt."""
+        in_time = boot <= (attempt.record_by or 0.0)
+        if claim.keeper is None:
+            return in_time and self._older_keeper()
+        # A process that its supervisor has reaped is on record by now, or never will be.
+        return claim.keeper_alive and (in_time or claim.pid is None or claim.unreaped)
+
+    def _older_keeper(self) -> bool:
+        """Whether a supervisor of an earlier daemon lives."""
+        executor = self.executor
+        return not executor.exits.keepers() <= {link.pid for link in executor.keepers}
+
+    def _recorded(self, key: Key) -> tuple[int, float] | None:
+        return self.executor.exits.read().get("{}.{}".format(*key))
+
+    def _end_of(self, attempt: Attempt, claim: Claim) -> tuple[int, float] | None:
+        """The wait status of an attempt's process and when it ended, if that is known."""
         if claim.status is not None:
-            self._calm(attempt)
-            self._ended(attempt, claim)
-        elif not claim.keeper_alive(executor.exits) or (attempt.record_by or 0.0) < boot:
-            self._calm(attempt)
-            self._last_look(attempt)
+            return claim.status, claim.ended_at or time.time()
+        return self._recorded(attempt.key) or _waited(attempt.pid)
 
     def _calm(self, attempt: Attempt) -> None:
         attempt.record_by = None
         if attempt.ending_since is None:
             self.executor.busy.discard(attempt.key)
 
-    def _ended(self, attempt: Attempt, claim: Claim) -> None:
-        attempt.status, attempt.ended_at = claim.status, claim.ended_at or time.time()
-        if attempt.pid is None:
-            self.executor.finish(attempt)
-        else:
-            self.executor.process_gone(attempt)
+    def _ended(self, attempt: Attempt, status: int, at: float) -> None:
+        attempt.status, attempt.ended_at = status, at
+        self.executor.process_gone(attempt)
 
-    def _last_look(self, attempt: Attempt) -> None:
-        """Claimed, no record, nobody left to write one."""
-        living = tree.bearers(attempt.token).get(attempt.token, [])
-        if living:
-            leader = next((pid for pid in living if _session(pid) == pid), living[0])
-            if attempt.pid is None:
-                attempt.pid = leader
-                self.executor.started(attempt, leader, time.clock_gettime(BOOT), time.time())
-            self.watch(attempt, leader)
+    def _end_or_lose(self, attempt: Attempt, why: str) -> None:
+        """Nothing of it can run any more: there is a record, or there is none."""
+        ended = self._recorded(attempt.key)
+        if ended is None:
+            self._lose(attempt, why)
         else:
+            attempt.status, attempt.ended_at = ended
+            self.executor.finish(attempt)
+
+    def _last_look(self, attempt: Attempt, empty: bool) -> None:
+        """Claimed, no record, nobody left to write one; perhaps not even a line in its claim."""
+        executor = self.executor
+        seen = executor.snapshot()
+        first = seen.leader(attempt.token) if attempt.pid is None else None
+        if first is not None:
+            executor.started(attempt, *first, *_moment(first[1]))
+            self.watch(attempt)
+        elif seen.members(attempt.token, attempt.pid, attempt.ticks) or not seen.complete:
+            attempt.lost = True
+            executor.process_gone(attempt)
+        elif attempt.pid is None and attempt.keeper is not None and tree.can_mark():
+            # Had our own keeper started it, it would run, be on record, or be our zombie.
+            executor.call_off(attempt)
+        elif not empty or attempt.began:
             self._lose(attempt, NO_RECORD)
+        elif take_empty_claim(claim_path(executor.places.run, *attempt.key)):
+            self._call_off(attempt.key)
+            executor.gone(attempt)
+        else:
+            self.expect_record(attempt)
+
+    def _fail(self, attempt: Attempt, why: str) -> None:
+        """Its supervisor could not start it."""
+        job, number = attempt.key
+        self.executor.gone(attempt)
+        self.executor.facts.append(StartFailed(at=time.time(), job=job, attempt=number, why=why))
+
+    def _call_off(self, key: Key) -> None:
+        """It was never started. Its claim stays: a keeper that has the order may still be slow."""
+        self.executor.facts.append(
+            StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=START_NEVER)
+        )
 
     def _lose(self, attempt: Attempt, why: str) -> None:
         job, number = attempt.key
         executor = self.executor
         executor.gone(attempt)
-        executor.settled.append(claim_path(executor.places.run, job, number))
+        if not self._older_keeper():  # else one that has the order may still be slow
+            executor.settled.append(claim_path(executor.places.run, job, number))
         executor.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
 
     def strays(self, known: dict[int, int]) -> dict[int, int]:
@@ -190,7 +252,7 @@ class Adoption:
             if id in known and attempt >= known[id]:
                 found[id] = max(attempt, found.get(id, 0))
                 token = self.executor.token(id, attempt)
-                tree.signal_all(tree.bearers(token).get(token, []), 9)
+                tree.kill(lambda token=token: self.executor.snapshot().members(token))  # type: ignore[misc]
         return found
 
     def sweep(self, next_id: int) -> None:
@@ -199,7 +261,7 @@ class Adoption:
         Not while an older keeper lives: it may still hold an order, and the claim stops it.
         """
         executor = self.executor
-        if executor.exits.any_keeper(but={link.pid for link in executor.keepers}):
+        if self._older_keeper():
             return
         for name in os.listdir(executor.places.run):
             job, _, number = name.partition(".")
@@ -210,18 +272,16 @@ class Adoption:
                     os.unlink(f"{executor.places.run}/{name}")
 
 
-def _from_bearers(pids: list[int]) -> Claim | None:
-    leaders = [pid for pid in pids if _session(pid) == pid] or pids
-    if not leaders:
-        return None
-    boot, wall = time.clock_gettime(BOOT), time.time()
-    return Claim(pid=leaders[0], ticks=start_ticks(leaders[0]), started=(boot, wall))
+def _found_by(token: str, seen: tree.Snapshot) -> Claim | None:
+    """What a claim would say about a running attempt."""
+    first = seen.leader(token)
+    return Claim(pid=first[0], ticks=first[1], started=_moment(first[1])) if first else None
 
 
-def _session(pid: int) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.getsid(pid)
-    return None
+def _moment(ticks: int) -> tuple[float, float]:
+    """Boot and wall time of the start of a process."""
+    boot = ticks / os.sysconf("SC_CLK_TCK")
+    return boot, time.time() - (time.clock_gettime(BOOT) - boot)
 
 
 def _waited(pid: int | None) -> tuple[int, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 
 
 class Cgroups:
@@ -50,22 +51,40 @@ class Cgroups:
 
 
 def kill(path: str) -> bool:
-    """Kill everything in a group at once; False where the kernel cannot."""
+    """Kill everything in a group at once, as far as the kernel can; False when the group is gone.
+
+    Before Linux 5.14 a group can be frozen, so that nothing in it forks while each is killed.
+    """
+    if _write(f"{path}/cgroup.kill", "1"):
+        return True
+    frozen = _write(f"{path}/cgroup.freeze", "1")
+    for pid in pids(path):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return frozen
+
+
+def _write(path: str, text: str) -> bool:
     try:
-        with open(f"{path}/cgroup.kill", "w") as file:
-            file.write("1")
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never create it: it is the kernel's
     except OSError:
         return False
+    try:
+        os.write(fd, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
     return True
 
 
 def pids(path: str) -> list[int]:
-    """Who is in a group."""
-    try:
-        with open(f"{path}/cgroup.procs") as file:
-            return [int(line) for line in file]
-    except OSError:
-        return []
+    """The processes in a group and in the groups that a job has made below it."""
+    found: list[int] = []
+    for place, _, _ in os.walk(path):
+        with contextlib.suppress(OSError), open(f"{place}/cgroup.procs") as file:
+            found += [int(line) for line in file]
+    return found
 
 
 def killed_for_memory(path: str) -> bool:
@@ -79,6 +98,7 @@ def killed_for_memory(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Take an empty group away."""
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
+    """Take an empty group away, with those below it."""
+    for place, _, _ in os.walk(path, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(place)

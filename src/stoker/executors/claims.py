@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ class Claim(Struct):
     """What an attempt's claim file says."""
 
     keeper: tuple[int, int] | None = None
+    """Pid and start time of the supervisor that has it."""
     pid: int | None = None
     ticks: int = 0
     started: tuple[float, float] | None = None
@@ -23,24 +25,42 @@ class Claim(Struct):
     """Why it could not be started."""
     taken: bool = False
     """A later daemon took the claim, so that nobody can start this attempt any more."""
+    withdrawn: bool = False
+    """Its supervisor has it and did not start it, for want of memory, processes or disk."""
 
     @property
     def alive(self) -> bool:
-        """Whether the very process that was started is still there."""
-        return self.pid is not None and _is(self.pid, self.ticks)
+        """Whether the process that was started still runs."""
+        return self.pid is not None and state_of(self.pid, self.ticks) in RUNS
 
-    def keeper_alive(self, exits: Exits) -> bool:
-        """Whether somebody may still write the end down."""
-        return _is(*self.keeper) if self.keeper is not None else exits.any_keeper()
+    @property
+    def unreaped(self) -> bool:
+        """Whether the process that was started still exists, perhaps as a zombie."""
+        return self.pid is not None and state_of(self.pid, self.ticks) != ""
+
+    @property
+    def keeper_alive(self) -> bool:
+        """Whether the supervisor that has this attempt still runs."""
+        return self.keeper is not None and state_of(*self.keeper) in RUNS
+
+    @property
+    def empty(self) -> bool:
+        """Whether no supervisor has written to it yet."""
+        return self == Claim()
 
 
-def _is(pid: int, ticks: int) -> bool:
+RUNS = frozenset("RSDTtIWKP")
+"""States of processes that are neither zombies nor dead."""
+
+
+def state_of(pid: int, ticks: int) -> str:
+    """The state of a process (see proc(5)); empty when it does not exist (any more)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
-        return False
-    return fields[0] not in (b"Z", b"X") and int(fields[19]) == ticks
+        return ""
+    return fields[0].decode() if int(fields[19]) == ticks else ""
 
 
 def claim_path(run_dir: str, job: int, attempt: int) -> str:
@@ -64,6 +84,9 @@ def read_claim(path: str) -> Claim | None:
 
 def _read_line(claim: Claim, words: list[bytes]) -> None:
     match words[0]:
+        case b"keeper":
+            if not claim.taken:  # the first line decides
+                claim.keeper = (int(words[1]), int(words[2]))
         case b"pid":
             claim.pid, claim.ticks = int(words[1]), int(words[2])
             claim.started = (float(words[3]), float(words[4]))
@@ -74,7 +97,9 @@ def _read_line(claim: Claim, words: list[bytes]) -> None:
             why = b" ".join(words[1:]).decode("utf-8", "replace")
             claim.failed = why or "it could not be started"
         case b"taken":
-            claim.taken = True
+            claim.taken = claim.keeper is None  # the first line decides
+        case b"withdrawn":
+            claim.withdrawn = True
 
 
 def take_claim(path: str) -> bool:
@@ -93,41 +118,77 @@ def take_claim(path: str) -> bool:
     return True
 
 
+def take_empty_claim(path: str) -> bool:
+    """Claim an attempt whose claim file has no content; False if a supervisor wrote to it first.
+
+    The first line decides: a supervisor that was stopped between creating the file and writing
+    its line finds "taken" when it continues, and starts nothing.
+    """
+    with open(path, "ab") as file:
+        file.write(b"taken\n")
+    return (read_claim(path) or Claim()).taken
+
+
 class Exits:
     """The ends that keepers wrote to disk, one file per keeper."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
+        self._read: dict[str, tuple[tuple[int, int], dict[str, tuple[int, float]]]] = {}
+        """By file: its inode and size when it was last read, and the ends in it."""
+
+    def _names(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return os.listdir(self.directory)
+        return []
 
     def read(self) -> dict[str, tuple[int, float]]:
         """Wait status and wall time by attempt (`job.attempt`)."""
         found: dict[str, tuple[int, float]] = {}
-        for name in os.listdir(self.directory):
+        for name in self._names():
             with contextlib.suppress(OSError), open(f"{self.directory}/{name}", "rb") as file:
-                for line in file.read().splitlines():
-                    words = line.split()
-                    with contextlib.suppress(ValueError, IndexError):
-                        found[words[0].decode()] = (int(words[2]), float(words[4]))
+                stat = os.fstat(file.fileno())
+                version = stat.st_ino, stat.st_size
+                if self._read.get(name, (None, {}))[0] != version:
+                    self._read[name] = version, _ends(file.read(stat.st_size))
+                found |= self._read[name][1]
         return found
 
-    def any_keeper(self, but: frozenset[int] | set[int] = frozenset()) -> bool:
-        """Whether any keeper of this state is still there, besides these."""
-        return any(
-            name.isdigit() and int(name) not in but and _a_keeper(int(name))
-            for name in os.listdir(self.directory)
-        )
+    def keepers(self) -> set[int]:
+        """The keepers of this state that are still there."""
+        return {int(name) for name in self._names() if name.isdigit() and _a_keeper(int(name))}
 
-    def drop(self, mine: set[int]) -> None:
-        """Remove the files of keepers that are gone. Only after their ends are in the journal."""
-        for name in os.listdir(self.directory):
-            if name.isdigit() and int(name) not in mine and not _a_keeper(int(name)):
+    def drop(self, mine: set[int], unsettled: Collection[str] = ()) -> None:
+        """Remove the files of keepers that are gone. Only after their ends are in the journal.
+
+        A keeper may have written an end and left a moment ago: a file that has the end of an
+        unsettled attempt stays.
+        """
+        there = {*mine, *self.keepers()}
+        self.read()
+        for name in self._names():
+            if not name.isdigit() or int(name) in there:
+                continue
+            if self._read.get(name, (None, {}))[1].keys().isdisjoint(unsettled):
+                self._read.pop(name, None)
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.directory}/{name}")
 
 
+def _ends(text: bytes) -> dict[str, tuple[int, float]]:
+    """The ends in a file, without a line that was cut short."""
+    found: dict[str, tuple[int, float]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        with contextlib.suppress(ValueError, IndexError):
+            found[words[0].decode()] = (int(words[2]), float(words[4]))
+    return found
+
+
 def _a_keeper(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return file.read().startswith(b"stoker-keeper")
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            name, _, fields = file.read().rpartition(b")")
     except OSError:
         return False
+    return name.endswith(b"(stoker-keeper") and fields.split()[0] not in (b"Z", b"X")

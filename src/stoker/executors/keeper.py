@@ -15,6 +15,7 @@ import errno
 import faulthandler
 import marshal
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,6 +24,7 @@ import time
 from typing import Any
 
 from stoker.executors.lockfiles import lock_again
+from stoker.wire import RLIMIT_LOCKS
 
 BOOT = time.CLOCK_BOOTTIME
 UNHURRIED = 0.001
@@ -145,6 +147,7 @@ class Keeper:
         self.children_path = f"/proc/{me}/task/{me}/children"
         self.umask = 0o077
         os.umask(self.umask)
+        self.limits = resource.getrlimit(RLIMIT_LOCKS)
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _open_exits(self) -> None:
@@ -246,18 +249,17 @@ class Keeper:
         err: str | None,
         locks: list[str],
         cgroup: str | None,
+        mark: int,
     ) -> None:
         """Claim, then start: whoever creates the claim file is the only one who may."""
         try:
-            record = os.open(
-                claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
-            )
-        except FileExistsError:
-            self._tell("late", key)
-            return
+            record = self._claim(claim)
         except OSError as error:
             what = f"cannot write {claim}: {error.strerror}"
             self._tell("busy" if error.errno in PASSING else "failed", key, what)
+            return
+        if record is None:
+            self._tell("late", key)
             return
         opened: list[int] = []
         try:
@@ -270,6 +272,7 @@ class Keeper:
                 err,
                 locks,
                 opened,
+                mark,
             )
             if cgroup is not None:
                 with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.procs", "w") as procs:
@@ -277,7 +280,7 @@ class Keeper:
         except (OSError, ValueError, KeyError) as error:
             what = _explain(error, argv, directory)
             passing = isinstance(error, OSError) and error.errno in PASSING
-            line = "taken\n" if passing else f"failed {what}\n"
+            line = "withdrawn\n" if passing else f"failed {what}\n"
             with contextlib.suppress(OSError):
                 os.write(record, line.encode("utf-8", "replace"))
             os.close(record)
@@ -286,12 +289,30 @@ class Keeper:
         finally:
             for fd in opened:
                 os.close(fd)
-        boot, wall = time.clock_gettime(BOOT), time.time()
-        mark = (pid, start_ticks(pid), boot, wall, self.name)
+        ticks, boot, wall = start_ticks(pid), time.clock_gettime(BOOT), time.time()
         with contextlib.suppress(OSError):  # a full disk: its token still tells whose it is
-            os.write(record, b"pid %d %d %.3f %.3f %s\n" % mark)
+            os.write(record, b"pid %d %d %.3f %.3f %s\n" % (pid, ticks, boot, wall, self.name))
         self.children[pid] = (key, record)
-        self._tell("started", key, pid, boot, wall)
+        self._tell("started", key, pid, ticks, boot, wall)
+
+    def _claim(self, path: str) -> int | None:
+        """Create the claim and write the first line to it; None if another process has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            record = os.open(path, flags, 0o600)
+        except FileExistsError:
+            return None
+        try:
+            os.write(record, self.name + b"\n")
+            # We may have been stopped since we created it, and a new daemon been faster.
+            if os.pread(record, len(self.name), 0) == self.name:
+                return record
+        except OSError:
+            os.close(record)
+            os.unlink(path)
+            raise
+        os.close(record)
+        return None
 
     def _spawn(
         self,
@@ -303,6 +324,7 @@ class Keeper:
         err: str | None,
         locks: list[str],
         opened: list[int],
+        mark: int,
     ) -> int:
         for path in locks:  # each ends with the last process that has inherited it
             try:
@@ -332,6 +354,8 @@ class Keeper:
         how: dict[str, Any] = {
             "file_actions": actions, "setsid": True, "setsigmask": (), "setsigdef": _RESET,
         }  # fmt: skip
+        with contextlib.suppress(ValueError, OSError):  # a lower hard limit: its session must do
+            resource.setrlimit(RLIMIT_LOCKS, (mark, self.limits[1]))
         try:
             return start(argv[0], argv, environment, **how)
         except OSError as error:
@@ -339,19 +363,26 @@ class Keeper:
                 raise
             # A script without #!: a shell reads it, as every shell would have it.
             return os.posix_spawn("/bin/sh", ("sh", *argv), environment, **how)
+        finally:
+            resource.setrlimit(RLIMIT_LOCKS, self.limits)
 
     def _reap(self) -> None:
         while True:
+            # The zombie stays until its end is on record: were we killed in between, whoever
+            # looked for it then would find neither.
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
+            pid = ended.si_pid
             known = self.children.pop(pid, None)
             if known is None:
-                continue  # an orphan of some job, which fell to us
+                os.waitpid(pid, 0)  # an orphan of some job, which fell to us
+                continue
             key, record = known
+            status = _wait_status(ended)
             boot, wall = time.clock_gettime(BOOT), time.time()
             line = b"exit %d %.3f %.3f\n" % (status, boot, wall)
             if self.exits < 0:
@@ -360,6 +391,7 @@ class Keeper:
                 with contextlib.suppress(OSError):  # a full disk: the other copy has it
                     os.write(fd, data)
             os.close(record)
+            os.waitpid(pid, 0)
             self._tell("exited", key, status, boot, wall, self._has_orphans())
 
     def _has_orphans(self) -> bool:
@@ -375,6 +407,13 @@ class Keeper:
             return count > len(self.children)
         finally:
             os.close(fd)
+
+
+def _wait_status(ended: os.waitid_result) -> int:
+    """The status as waitpid would give it."""
+    if ended.si_code == os.CLD_EXITED:
+        return ended.si_status << 8
+    return ended.si_status | (0x80 if ended.si_code == os.CLD_DUMPED else 0)
 
 
 def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:

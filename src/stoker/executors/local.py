@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Struct
@@ -28,7 +28,14 @@ from stoker.core.job import Job
 from stoker.core.launch import Launch
 from stoker.executors import cgroup, container, symptoms, tree
 from stoker.executors.adoption import KEPT, Adoption
-from stoker.executors.claims import Exits, claim_path, read_claim, take_claim
+from stoker.executors.claims import (
+    Claim,
+    Exits,
+    claim_path,
+    read_claim,
+    take_claim,
+    take_empty_claim,
+)
 from stoker.executors.commands import Commands, NoContainer, Places
 from stoker.executors.holds import Holds
 from stoker.executors.keeper import BOOT, PASSING, spawn_keeper
@@ -67,6 +74,10 @@ class Attempt(Struct):
     key: Key
     token: str
     pid: int | None = None
+    ticks: int = 0
+    """The kernel's start time of that process."""
+    began: bool = False
+    """The journal says that its process was started."""
     keeper: int | None = None
     """The keeper that has it; None when an earlier daemon's had."""
     out: str | None = None
@@ -76,9 +87,13 @@ class Attempt(Struct):
     oom_before: int = 0
     status: int | None = None
     ended_at: float = 0.0
+    lost: bool = False
+    """Its process has ended, and there is no record of how."""
     record_by: float | None = None
     """Its process is gone; its end must be on record by then."""
     ending_since: float | None = None
+    terminate: bool | None = None
+    """That it should end is yet to be said to its processes; True: at once."""
     kill_at: float | None = None
     killed: bool = False
     left_behind: int = 0
@@ -166,6 +181,7 @@ class LocalExecutor(Executor):
             launch.err,
             self.holds.paths(key),
             attempt.group,
+            tree.mark_of(attempt.token),
         )
 
     def _not_started(self, attempt: Attempt, error: Exception) -> None:
@@ -205,7 +221,7 @@ class LocalExecutor(Executor):
         )
 
     def end(self, wish: EndAttempt) -> None:
-        """Begin to end a tree: TERM now, KILL after the grace."""
+        """Begin to end a tree: TERM with the next tick, KILL after the grace."""
         attempt = self.attempts.get((wish.job, wish.attempt))
         if attempt is None:
             return
@@ -217,19 +233,20 @@ class LocalExecutor(Executor):
             grace = container.LAST_WORD if self._is_contained(attempt) else 0.0
         attempt.kill_at = min(attempt.kill_at or now + grace, now + grace)
         self.busy.add(attempt.key)
-        if attempt.pid is not None and (grace or not wish.at_once):
-            self._terminate(attempt, attempt.pid, wish.at_once)
-        self.tick(now)
+        if grace or not wish.at_once:
+            attempt.terminate = wish.at_once
 
     @staticmethod
     def _is_contained(attempt: Attempt) -> bool:
         return attempt.pid is not None and container.looked_after_by(attempt.pid, attempt.token)
 
-    def _terminate(self, attempt: Attempt, pid: int, at_once: bool = False) -> None:
+    def _terminate(self, attempt: Attempt, seen: tree.Snapshot) -> None:
         """Ask a tree to end; of a container, only its looker-after, who knows how that is done."""
-        pids = self._members(attempt)
+        assert attempt.pid is not None
+        pids, at_once = self._members(attempt, seen), attempt.terminate
+        attempt.terminate = None
         if self._is_contained(attempt):
-            tree.signal_all([pid], container.AT_ONCE if at_once else signal.SIGTERM)
+            tree.signal_all([attempt.pid], container.AT_ONCE if at_once else signal.SIGTERM)
             tree.signal_all(pids, signal.SIGCONT)
         else:
             tree.end(pids, signal.SIGTERM)
@@ -268,9 +285,13 @@ class LocalExecutor(Executor):
         if attempt is not None and attempt.pid is not None:
             tree.signal_all(self._members(attempt), number)
 
-    def _members(self, attempt: Attempt) -> list[int]:
-        assert attempt.pid is not None
-        found = tree.members(attempt.pid, attempt.token)
+    def snapshot(self, stop: Iterable[str] = ()) -> tree.Snapshot:
+        """All processes of this moment; those that supervise jobs belong to none of them."""
+        return tree.Snapshot({*(link.pid for link in self.keepers), *self.exits.keepers()}, stop)
+
+    def _members(self, attempt: Attempt, seen: tree.Snapshot | None = None) -> list[int]:
+        """The living processes of an attempt."""
+        found = (seen or self.snapshot()).members(attempt.token, attempt.pid, attempt.ticks)
         if attempt.group is not None:
             found = sorted({*found, *cgroup.pids(attempt.group)})
         return found
@@ -314,14 +335,11 @@ class LocalExecutor(Executor):
                 why = "another daemon claimed it"
                 self.facts.append(AttemptLost(at=time.time(), job=key[0], attempt=key[1], why=why))
 
-    def started(self, attempt: Attempt, pid: int, boot: float, wall: float) -> None:
+    def started(self, attempt: Attempt, pid: int, ticks: int, boot: float, wall: float) -> None:
         """Its process exists."""
-        attempt.pid = pid
+        attempt.pid, attempt.ticks = pid, ticks
         job, number = attempt.key
         self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
-        if attempt.ending_since is not None and attempt.kill_at is not None:
-            # Cancelled between the order and the start.
-            self._terminate(attempt, pid)
 
     def _keeper_died(self, link: Link) -> None:
         """Somebody killed a keeper: get another, and watch its orphans ourselves.
@@ -347,32 +365,38 @@ class LocalExecutor(Executor):
     def _orphan(self, attempt: Attempt) -> None:
         job, number = attempt.key
         path = claim_path(self.places.run, job, number)
+        claim = read_claim(path)
         if attempt.pid is not None:
             if attempt.status is None and attempt.pidfd < 0 and attempt.record_by is None:
-                self.adoption.watch(attempt, attempt.pid)
-        elif read_claim(path) is None and take_claim(path):
-            self.gone(attempt)
-            self.settled.append(path)
-            why = "the process that starts jobs was killed"
-            self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+                self.adoption.watch(attempt)
+        elif take_claim(path) if claim is None else claim.empty and take_empty_claim(path):
+            self.call_off(attempt)
         else:
             self.adoption.expect_record(attempt)
+
+    def call_off(self, attempt: Attempt) -> None:
+        """The keeper that should have started it was killed before it did."""
+        job, number = attempt.key
+        self.gone(attempt)
+        self.settled.append(claim_path(self.places.run, job, number))
+        why = "the process that starts jobs was killed"
+        self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
 
     # -- ends ---------------------------------------------------------------------------
 
     def process_gone(self, attempt: Attempt, look_around: bool = True) -> None:
         """The main process has ended and we know how; the tree may not have."""
-        assert attempt.pid is not None
         alone = attempt.ending_since is None and not look_around
-        if alone and not tree.group_alive(attempt.pid):
+        if alone and attempt.pid is not None and not tree.group_alive(attempt.pid):
             self.finish(attempt)
             return
-        left = self._members(attempt)
-        if not left:
+        seen = self.snapshot()
+        left = self._members(attempt, seen)
+        if not left and seen.complete:
             self.finish(attempt)
             return
         attempt.left_behind = max(attempt.left_behind, len(left))
-        if attempt.ending_since is None:
+        if left and attempt.ending_since is None:
             now = time.clock_gettime(BOOT)
             attempt.ending_since, attempt.kill_at = now, now + self.grace
             tree.end(left, signal.SIGTERM)
@@ -432,25 +456,44 @@ class LocalExecutor(Executor):
 
     def tick(self, boot: float) -> float | None:
         """Look after trees that are being ended and ends that are being written down."""
-        for key in list(self.busy):
-            attempt = self.attempts[key]
+        for attempt in [self.attempts[key] for key in self.busy]:
             if attempt.record_by is not None and attempt.status is None:
                 self.adoption.look(attempt, boot)
-            elif attempt.pid is not None:
-                self._press(attempt, boot)
+        self._press([self.attempts[key] for key in self.busy], boot)
         return RESCAN if self.busy else None
 
-    def _press(self, attempt: Attempt, boot: float) -> None:
-        """One step of ending a tree."""
-        main_gone = attempt.status is not None
-        if attempt.kill_at is not None and boot >= attempt.kill_at:
+    def _press(self, attempts: list[Attempt], boot: float) -> None:
+        """One step of ending trees: all of them at once, since it takes a look at all processes."""
+        asked = [a for a in attempts if a.terminate is not None and a.pid is not None]
+        due = [a for a in attempts if a.kill_at is not None and boot >= a.kill_at]
+        over = [a for a in attempts if a.status is not None or a.lost]
+        if not (asked or due or over):
+            return
+        seen = self.snapshot()
+        for attempt in asked:
+            self._terminate(attempt, seen)
+        left = {a.key for a in (*due, *over) if self._members(a, seen)}
+        for attempt in over:
+            if attempt.key not in left and seen.complete:
+                self.finish(attempt)
+        self._kill([a for a in due if a.key in left])
+
+    def _kill(self, attempts: list[Attempt]) -> None:
+        """Kill trees, also those whose processes flee."""
+        for attempt in attempts:
             attempt.killed = True
             if attempt.group is not None:
                 cgroup.kill(attempt.group)
-            # The group may have been joined a moment too late to hold the first children.
-            tree.signal_all(self._members(attempt), signal.SIGKILL)
-        if main_gone and not self._members(attempt):
-            self.finish(attempt)
+        if attempts:
+            # A group may have been joined a moment too late to hold the first children.
+            tree.kill(self._living(attempts))
+
+    def _living(self, attempts: list[Attempt]) -> Callable[[], set[int]]:
+        def find() -> set[int]:
+            seen = self.snapshot(stop=[attempt.token for attempt in attempts])
+            return {pid for attempt in attempts for pid in self._members(attempt, seen)}
+
+        return find
 
     # -- adoption -----------------------------------------------------------------------
 
@@ -459,20 +502,26 @@ class LocalExecutor(Executor):
         if jobs:
             self.adoption.take_over(jobs, same_boot)
 
-    def adopted(self, key: Key, pid: int | None) -> Attempt:
+    def adopted(self, key: Key, claim: Claim) -> Attempt:
         """Begin to look after somebody else's attempt."""
-        attempt = Attempt(key, self.token(*key), pid=pid)
+        attempt = Attempt(key, self.token(*key), pid=claim.pid, ticks=claim.ticks)
         attempt.group = self.cgroups.existing(attempt.token)
         attempt.oom_before = self.oom.before()
         self.attempts[key] = attempt
         return attempt
 
-    def close(self, finished: bool) -> None:
-        """Let the keeper go; if every attempt in the journal is over, clear the run directory."""
-        self.settle()
+    def close(self, finished: bool, recorded: bool = True) -> None:
+        """Let the keeper go; if every attempt in the journal is over, clear the run directory.
+
+        `recorded` says whether all that was ever reported is in the journal: only then can the
+        claims go that prove it.
+        """
+        recorded = recorded and not self.facts
+        if recorded:
+            self.settle()
         for link in self.keepers:
             link.wire.sock.close()
-        if finished and not self.attempts:
+        if finished and recorded and not self.attempts:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.places.run}/{KEPT}")
                 os.rmdir(self.places.run)

@@ -4,10 +4,185 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
+from _blake2 import blake2b
+from collections.abc import Callable, Collection, Iterable
+
+from msgspec import Struct
+
+from stoker.wire import RLIMIT_LOCKS
 
 TOKEN = "STOKER_TOKEN"  # noqa: S105 - a mark, not a secret
 """Every process of an attempt carries this variable, so that none can slip away."""
+ROUNDS = 50
+"""Scans within which a tree must be stopped that is to be killed."""
+
+
+def mark_of(token: str) -> int:
+    """The soft RLIMIT_LOCKS of the processes of an attempt.
+
+    Linux has not enforced this limit since 2.4.25, and a process inherits it whatever it does
+    to its session, its parents and its environment. So it identifies a process that has fled.
+    """
+    return 1 << 60 | int.from_bytes(blake2b(token.encode(), digest_size=7).digest(), "big")
+
+
+def can_mark() -> bool:
+    """Whether processes can be given such a limit: it is below the hard limit, as usual."""
+    hard = resource.getrlimit(RLIMIT_LOCKS)[1]
+    return hard == resource.RLIM_INFINITY or hard >= 1 << 61
+
+
+class Process(Struct, frozen=True):
+    """What the kernel says about a process."""
+
+    parent: int
+    group: int
+    session: int
+    ticks: int
+    """Its start time, in clock ticks since boot."""
+    ended: bool
+    """A zombie: it has ended, and its parent has not waited for it."""
+    limit: bytes
+    """Its soft RLIMIT_LOCKS."""
+    token: str | None
+
+
+class Snapshot:
+    """All processes at one moment, and to which attempts they belong."""
+
+    def __init__(self, spare: Collection[int] = (), stop: Iterable[str] = ()) -> None:
+        """Look at all processes; those with the mark of one of these tokens are stopped at once.
+
+        `spare` are processes that belong to no attempt, whatever they look like.
+        """
+        others = {os.getpid(), *spare}
+        limits = {b"%d" % mark_of(token) for token in stop}
+
+        def read(pid: int) -> Process:
+            limit = _limit(pid)
+            if limit in limits and pid not in others:
+                signal_all([pid], signal.SIGSTOP)  # before it is gone, with a child in its place
+            return _process(pid, limit)
+
+        found, self.complete = _processes(read)
+        """Complete: nothing can have been missed."""
+        self.processes = {pid: process for pid, process in found.items() if pid not in others}
+        self._index: dict[tuple[str, int | bytes | str], set[int]] = {}
+        for pid, process in self.processes.items():
+            if process.ended:
+                continue
+            for key in (
+                ("parent", process.parent),
+                ("session", process.session),
+                ("session", process.group),
+                ("limit", process.limit),
+                ("token", process.token or ""),
+            ):
+                self._index.setdefault(key, set()).add(pid)
+
+    def members(self, token: str, session: int | None = None, ticks: int = 0) -> list[int]:
+        """Every living process of an attempt: its session, its marks, and their descendants.
+
+        `ticks` is the start time of the session's leader, where that is known.
+        """
+        first = self.processes.get(session or 0)
+        if first is not None and ticks and first.ticks != ticks:
+            session = None  # the pid means another process by now
+        new = self._of("limit", b"%d" % mark_of(token)) | self._of("token", token)
+        if session is not None:
+            new |= self._of("session", session)
+        found: set[int] = set()
+        while new:
+            found |= new
+            new = {child for pid in new for child in self._of("parent", pid)} - found
+        return sorted(found)
+
+    def leader(self, token: str) -> tuple[int, int] | None:
+        """Pid and start time of the first process of an attempt, be it a zombie; None if gone."""
+        limit = b"%d" % mark_of(token)
+        found = [
+            (process.session != pid, process.ticks, pid)
+            for pid, process in self.processes.items()
+            if process.limit == limit or process.token == token
+        ]
+        return (min(found)[2], min(found)[1]) if found else None
+
+    def tokens(self, prefix: str) -> set[str]:
+        """The tokens with this prefix that living processes carry."""
+        return {
+            str(value)
+            for kind, value in self._index
+            if kind == "token" and str(value).startswith(prefix)
+        }
+
+    def _of(self, kind: str, value: int | bytes | str) -> set[int]:
+        return self._index.get((kind, value), set())
+
+
+def _processes(read: Callable[[int], Process]) -> tuple[dict[int, Process], bool]:
+    """All processes, also those that were created while the others were read.
+
+    Otherwise a process that forks and exits faster than we read could be missed. False beside
+    them means that such processes kept coming.
+    """
+    found: dict[int, Process] = {}
+    last = _last_pid()
+    pids: Iterable[int] = _pids()
+    for _ in range(ROUNDS):
+        for pid in pids:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
+                found[pid] = read(pid)
+        before, last = last, _last_pid()
+        if last == before:
+            return found, True
+        pids = range(before + 1, last + 1) if last > before else _pids()
+    return found, False
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _limit(pid: int) -> bytes:
+    return _read(f"/proc/{pid}/limits").partition(b"Max file locks")[2].split(None, 1)[0]
+
+
+def _process(pid: int, limit: bytes) -> Process:
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    parent, group, session, ticks = (int(fields[at]) for at in (1, 2, 3, 19))
+    ended = fields[0] in (b"Z", b"X")
+    token = None if ended or parent == 2 else token_of(pid)  # 2: kernel threads
+    return Process(parent, group, session, ticks, ended, limit, token)
+
+
+def _last_pid() -> int:
+    """The pid that was given out last; always the same number where it cannot be had."""
+    for path in ("/proc/sys/kernel/ns_last_pid", "/proc/loadavg"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(_read(path).split()[-1])
+    return 0
+
+
+def token_of(pid: int) -> str | None:
+    """The token in the environment of a process, if it has one that we may read."""
+    mark = f"\0{TOKEN}=".encode()
+    with contextlib.suppress(OSError):
+        found = (b"\0" + _read(f"/proc/{pid}/environ")).partition(mark)[2]
+        return os.fsdecode(found.partition(b"\0")[0]) or None
+    return None
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 def group_alive(session: int) -> bool:
@@ -21,82 +196,34 @@ def group_alive(session: int) -> bool:
     return True
 
 
-def members(session: int, token: str) -> list[int]:
-    """Every living process of an attempt: its session, their descendants, its token."""
-    parents: dict[int, int] = {}
-    found: set[int] = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended while we were looking
-        if fields[0] in (b"Z", b"X"):
-            continue
-        parents[pid] = int(fields[1])
-        if int(fields[3]) == session or int(fields[2]) == session:
-            found.add(pid)
-    grown = True
-    while grown:
-        children = {pid for pid, parent in parents.items() if parent in found and pid not in found}
-        grown = bool(children)
-        found |= children
-    for pid in parents:
-        if pid not in found and carries(pid, token):
-            found.add(pid)
-    found.discard(os.getpid())
-    return sorted(found)
-
-
-def carries(pid: int, token: str) -> bool:
-    """Whether a process has this attempt's token in its environment."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            wanted = f"{TOKEN}={token}".encode()
-            return wanted in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for this signal."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        caught = _read(f"/proc/{pid}/status").partition(b"\nSigCgt:")[2].split(None, 1)[0]
+        return bool(int(caught, 16) >> (number - 1) & 1)
     return False
 
 
-def bearers(prefix: str) -> dict[str, list[int]]:
-    """All processes that carry a token with this prefix, by token."""
-    found: dict[str, list[int]] = {}
-    start = f"{TOKEN}={prefix}".encode()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                entries = file.read().split(b"\0")
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.startswith(start):
-                token = os.fsdecode(entry).partition("=")[2]
-                found.setdefault(token, []).append(int(name))
-    return found
-
-
-def signal_all(pids: list[int], number: int) -> None:
+def signal_all(pids: Iterable[int], number: int) -> None:
     """Send a signal to each; those that are gone do not matter."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def kill(find: Callable[[], Iterable[int]]) -> None:
+    """Kill all processes that `find` returns, and those that they create meanwhile.
+
+    A process that is stopped cannot fork: nothing is killed before everything is stopped.
+    """
+    stopped: set[int] = set()
+    for _ in range(ROUNDS):
+        running = set(find()) - stopped
+        if not running:
+            break
+        signal_all(running, signal.SIGSTOP)
+        stopped |= running
+    signal_all(stopped, signal.SIGKILL)
 
 
 def end(pids: list[int], number: int) -> None:

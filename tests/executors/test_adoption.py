@@ -1,0 +1,355 @@
+"""Recovery of attempts while their supervisor writes and leaves: every order of steps."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.events import (
+    AttemptLost,
+    Event,
+    ProcessExited,
+    ProcessStarted,
+    StartCalledOff,
+    StartFailed,
+)
+from stoker.core.job import Job
+from stoker.core.lifecycle import JobState
+from stoker.executors import adoption, claims, tree
+from stoker.executors.adoption import KEPT
+from stoker.executors.commands import Places
+from stoker.executors.keeper import BOOT
+from stoker.executors.local import Attempt, LocalExecutor
+from stoker.wire import RLIMIT_LOCKS
+
+JOB, KEEPER, TICKS = 2**22 + 1, 2**22 + 2, 777
+"""Pids that no real process can have, and the start time of both."""
+PID_LINE = f"pid {JOB} {TICKS} 12.5 1700000000.250 keeper {KEEPER} {TICKS}\n"
+EXIT_LINE = "exit 0 13.000 1700000001.000\n"
+MOMENTS = 8
+"""Each step happens before the first, the second, … or the last of so many observations."""
+
+
+class Watched:
+    """What the executor waits for."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[int, Callable[[], None]] = {}
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self.callbacks[fd] = callback
+
+    def unwatch(self, fd: int) -> None:
+        self.callbacks.pop(fd, None)
+
+
+class World:
+    """A job and its supervisor, which take one step before each chosen observation."""
+
+    def __init__(self, place: Path, steps: list[str], moments: tuple[int, ...]) -> None:
+        self.run, self.exits = place / "run", place / "exits"
+        for path in (self.run, self.exits):
+            path.mkdir(parents=True)
+        (self.exits / str(KEEPER)).touch()
+        self.script = list(zip(moments, steps, strict=True))
+        self.observed = 0
+        self.job, self.keeper = "S", "S"
+        self.poller = Watched()
+        places = Places(str(self.run), str(self.exits), str(place), str(place))
+        self.executor = LocalExecutor(
+            places, "install", [], self.poller, lambda _: None, lambda _: None
+        )
+
+    # -- what happens beside us ---------------------------------------------------------
+
+    def observe(self) -> None:
+        """Let happen what happens before the next observation."""
+        while self.script and self.script[0][0] <= self.observed:
+            self.step(self.script.pop(0)[1])
+        self.observed += 1
+
+    def step(self, what: str) -> None:
+        claim = self.run / "7.0"
+        match what:
+            case "write pid":
+                self._append(claim, PID_LINE)
+            case "end":
+                self.job = "Z"
+            case "write claim":
+                self._append(claim, EXIT_LINE)
+            case "write exits":
+                self._append(self.exits / str(KEEPER), f"7.0 {EXIT_LINE}")
+            case "reap":
+                self.job = ""
+            case "fail":
+                self.job = ""
+                self._append(claim, "failed python4: not found\n")
+            case "withdraw":
+                self.job = ""
+                self._append(claim, "withdrawn\n")
+            case "leave":
+                self.keeper = ""
+
+    @staticmethod
+    def _append(path: Path, text: str) -> None:
+        if path.exists():  # a run directory that was removed stays so
+            with path.open("a") as file:
+                file.write(text)
+
+    # -- what is observed ---------------------------------------------------------------
+
+    def open(self, path: str, mode: str = "r", **more: Any) -> Any:
+        self.observe()
+        for pid, name in ((JOB, "job"), (KEEPER, "stoker-keeper")):
+            state = self.job if pid == JOB else self.keeper
+            if path in (f"/proc/{pid}/stat", f"/proc/{pid}/comm"):
+                if not state:
+                    raise ProcessLookupError
+                fields = [state, "1", str(pid), str(pid), *["0"] * 15, str(TICKS)]
+                text = f"{name}\n" if path.endswith("comm") else f"{pid} ({name}) "
+                return io.BytesIO((text + " ".join(fields)).encode())
+        return open(path, mode, **more)
+
+    def pidfd_open(self, pid: int) -> int:
+        self.observe()
+        if not self.job:
+            raise ProcessLookupError
+        return os.eventfd(0, os.EFD_CLOEXEC)
+
+    def snapshot(self, *_: object) -> tree.Snapshot:
+        self.observe()
+        seen = tree.Snapshot.__new__(tree.Snapshot)
+        seen.processes, seen._index, seen.complete = {}, {}, True
+        if self.job:
+            limit = b"%d" % tree.mark_of("install.7.0")
+            process = tree.Process(1, JOB, JOB, TICKS, self.job == "Z", limit, None)
+            seen.processes[JOB] = process
+            if not process.ended:
+                seen._index["limit", limit] = {JOB}
+        return seen
+
+    # -- the new daemon -----------------------------------------------------------------
+
+    def recover(self, job: Job) -> list[Event]:
+        """Recover, then take turns until the attempt is over; return what came of it."""
+        self.executor.adopt([job], same_boot=True)
+        now = adoption.time.clock_gettime(BOOT)
+        for _ in range(MOMENTS * 4):
+            self.observe()
+            if not self.executor.attempts:
+                break
+            for callback in list(self.poller.callbacks.values()):
+                if self.job in ("Z", ""):
+                    callback()
+            now += 1  # seconds: patience ends, too
+            self.executor.tick(now)
+        ends = AttemptLost | ProcessExited | StartCalledOff | StartFailed
+        return [event for event in self.executor.facts if isinstance(event, ends)]
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    number = itertools.count()
+
+    def world(steps: list[str], moments: tuple[int, ...]) -> World:
+        made = World(tmp_path / str(next(number)), steps, moments)
+        monkeypatch.setattr(claims, "open", made.open, raising=False)
+        monkeypatch.setattr(os, "pidfd_open", made.pidfd_open)
+        monkeypatch.setattr(made.executor, "snapshot", made.snapshot, raising=False)
+        return made
+
+    return world
+
+
+def running(started: bool = True) -> Job:
+    """A job that the journal says is running."""
+    return Job(
+        id=7, spec="", name="", user="", submitted_at=0.0, started_at=1.0 if started else None,
+        state=JobState.RUNNING if started else JobState.CONFIGURING,
+    )  # fmt: skip
+
+
+def orders(steps: int) -> Iterator[tuple[int, ...]]:
+    """Every way in which steps can fall between observations, each after the one before it."""
+    return itertools.combinations_with_replacement(range(MOMENTS), steps)
+
+
+RECORD_FIRST = ["end", "write claim", "write exits", "reap", "leave"]
+REAP_FIRST = ["end", "reap", "write claim", "write exits", "leave"]
+"""As supervisors of earlier versions do it."""
+
+
+@pytest.mark.parametrize("steps", [RECORD_FIRST, REAP_FIRST])
+def test_an_attempt_that_ends_while_it_is_recovered_is_never_lost(
+    worlds: Callable[..., World], steps: list[str]
+) -> None:
+    for moments in orders(len(steps)):
+        world = worlds(steps, moments)
+        (world.run / KEPT).touch()
+        (world.run / "7.0").write_text(PID_LINE)
+        ends = world.recover(running())
+        assert [getattr(end, "code", end) for end in ends] == [0], moments
+
+
+def test_an_attempt_that_starts_and_ends_while_it_is_recovered_is_never_lost(
+    worlds: Callable[..., World],
+) -> None:
+    steps = ["write pid", *RECORD_FIRST]
+    for moments in orders(len(steps)):
+        world = worlds(steps, moments)
+        (world.run / KEPT).touch()
+        (world.run / "7.0").write_text(f"keeper {KEEPER} {TICKS}\n")
+        ends = world.recover(running(started=False))
+        assert [getattr(end, "code", end) for end in ends] == [0], moments
+
+
+def test_without_its_run_directory_an_attempt_that_ends_meanwhile_is_not_lost(
+    worlds: Callable[..., World],
+) -> None:
+    for moments in orders(len(RECORD_FIRST)):
+        ends = worlds(RECORD_FIRST, moments).recover(running())
+        assert [getattr(end, "code", end) for end in ends] == [0], moments
+
+
+@pytest.mark.parametrize(("step", "kind"), [("fail", StartFailed), ("withdraw", StartCalledOff)])
+def test_a_start_that_fails_while_it_is_recovered_is_called_what_it_is(
+    worlds: Callable[..., World], step: str, kind: type
+) -> None:
+    for moments in orders(2):
+        world = worlds([step, "leave"], moments)
+        (world.run / KEPT).touch()
+        (world.run / "7.0").write_text(f"keeper {KEEPER} {TICKS}\n")
+        assert [type(end) for end in world.recover(running(started=False))] == [kind], moments
+
+
+def test_a_supervisor_that_is_stopped_is_waited_for(worlds: Callable[..., World]) -> None:
+    world = worlds(["end", *RECORD_FIRST[1:]], (0, 500, 500, 500, 500))
+    (world.run / KEPT).touch()
+    (world.run / "7.0").write_text(PID_LINE)
+    assert world.recover(running()) == []  # half a minute later: a zombie, and it may be recorded
+    world.observed = 500
+    assert [getattr(end, "code", end) for end in world.recover(running())] == [0]
+
+
+def test_without_supervisor_and_record_an_attempt_is_lost(worlds: Callable[..., World]) -> None:
+    for moments in orders(3):
+        world = worlds(["leave", "end", "reap"], moments)
+        (world.run / KEPT).touch()
+        (world.run / "7.0").write_text(PID_LINE)
+        assert [type(end) for end in world.recover(running())] == [AttemptLost], moments
+
+
+def test_an_attempt_whose_claim_was_taken_without_a_verdict_is_not_started_again(
+    worlds: Callable[..., World],
+) -> None:
+    """An earlier daemon found no run directory, took the claim, and was killed too early."""
+    world = worlds(["leave", "reap"], (0, 0))
+    (world.run / "7.0").write_text("taken\n")
+    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+    world = worlds(["leave", "reap"], (0, 0))
+    (world.run / "7.0").write_text("taken\n")
+    assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
+
+
+def test_a_zombie_that_nobody_reaps_is_not_taken_for_a_start_that_never_was(
+    worlds: Callable[..., World],
+) -> None:
+    """Neither run directory nor supervisor are left, and the first process does not reap."""
+    world = worlds(["leave", "end"], (0, 0))
+    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+
+
+def test_an_empty_claim_of_an_attempt_that_had_started_is_no_start_that_never_was(
+    worlds: Callable[..., World],
+) -> None:
+    world = worlds(["leave", "reap"], (0, 0))
+    (world.run / KEPT).touch()
+    (world.run / "7.0").touch()  # the disk was full when its supervisor wrote to it
+    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+
+
+def test_an_attempt_without_a_claim_was_never_started(worlds: Callable[..., World]) -> None:
+    world = worlds(["reap"], (0,))
+    (world.run / KEPT).touch()
+    assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
+    # Its claim keeps a supervisor that is slow with the order from carrying it out.
+    assert (world.run / "7.0").read_text() == "taken\n"
+
+
+def test_an_empty_claim_that_the_daemon_writes_to_first_starts_nothing(
+    worlds: Callable[..., World],
+) -> None:
+    """Its supervisor was stopped after it had created the claim."""
+    world = worlds(["reap"], (0,))
+    (world.run / KEPT).touch()
+    (world.run / "7.0").touch()
+    assert [type(end) for end in world.recover(running(started=False))] == [StartCalledOff]
+    assert (world.run / "7.0").read_text() == "taken\n"
+
+
+def test_an_empty_claim_that_its_supervisor_writes_to_first_is_waited_for(
+    worlds: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds(RECORD_FIRST, (35, 35, 35, 35, 35))
+    world.job = ""
+    (world.run / KEPT).touch()
+    (world.run / "7.0").touch()
+
+    def late(path: str) -> bool:
+        Path(path).write_text(f"keeper {KEEPER} {TICKS}\n{PID_LINE}")
+        world.job = "S"
+        return claims.take_empty_claim(path)
+
+    monkeypatch.setattr(adoption, "take_empty_claim", late)
+    ends = world.recover(running(started=False))
+    assert [getattr(end, "code", end) for end in ends] == [0]
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> LocalExecutor:
+    """An executor whose only supervisor was killed."""
+    for name in ("run", "exits"):
+        (tmp_path / name).mkdir()
+    places = Places(str(tmp_path / "run"), str(tmp_path / "exits"), str(tmp_path), str(tmp_path))
+    return LocalExecutor(places, f"x{os.getpid()}", [], Watched(), lambda _: None, lambda _: None)
+
+
+def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
+    """What becomes of an attempt that a supervisor, killed since, was about to start."""
+    token = executor.token(7, 0)
+    attempt = executor.attempts[7, 0] = Attempt((7, 0), token, keeper=KEEPER)
+    Path(executor.places.run, "7.0").write_text(claim)
+    executor._orphan(attempt)
+    executor.tick(adoption.time.clock_gettime(BOOT))
+    for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
+        callback()
+    return executor.facts
+
+
+def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
+    executor: LocalExecutor,
+) -> None:
+    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    assert [type(fact) for fact in facts] == [StartCalledOff]
+    assert executor.attempts == {}
+
+
+def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
+    executor: LocalExecutor,
+) -> None:
+    soft, hard = resource.getrlimit(RLIMIT_LOCKS)
+    resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(7, 0)), hard))
+    child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3"], {}, setsid=True)
+    resource.setrlimit(RLIMIT_LOCKS, (soft, hard))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it fell to us when its parent was killed
+    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    assert [type(fact) for fact in facts] == [ProcessStarted, ProcessExited]
+    assert isinstance(facts[1], ProcessExited)
+    assert facts[1].code == 3
