@@ -71,6 +71,17 @@ def test_a_jobs_own_json_flag_is_not_ours(fake: FakeDaemon, capsys: Captured) ->
     assert json.loads(capsys.readouterr().out) == {"error": error}
 
 
+def test_a_submission_whose_daemons_all_die_may_be_queued(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
+    fake.answers["POST /v1/jobs"] = lambda _: None
+    assert main(["submit", "tool"]) == 4
+    assert capsys.readouterr().err == (
+        "stoker: The daemon went away in the middle of a reply. "
+        "It may be queued: look with `stoker queue` before you submit it again.\n"
+    )
+
+
 def test_interrupting_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt

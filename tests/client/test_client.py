@@ -1,11 +1,13 @@
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
+import stoker.api
 from client.fake_daemon import FakeDaemon, chunked, view
-from stoker.client import Client, DaemonUnreachable, StokerError
-from stoker.client.errors import ConnectionBroken
+from stoker.client import Client, DaemonUnreachable, StokerError, start
+from stoker.client.errors import ConnectionBroken, OutcomeUnknown
 from stoker.client.transport import query, quote
 
 
@@ -45,11 +47,80 @@ def test_a_submission_is_repeated_once_under_the_same_key(fake: FakeDaemon) -> N
     assert len(first["key"]) == 32
 
 
-def test_a_change_without_a_key_is_not_repeated(fake: FakeDaemon) -> None:
+def test_a_change_without_a_key_is_not_repeated_and_may_have_been_done(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/retry"] = lambda _: None
-    with pytest.raises(ConnectionBroken):
+    with pytest.raises(OutcomeUnknown, match="It may have been done: look with `stoker queue`"):
         Client().retry(["1"])
     assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sweeps"])
+def test_of_a_submission_that_is_never_answered_it_is_said_that_it_may_be_queued(
+    fake: FakeDaemon, path: str
+) -> None:
+    fake.answers[f"POST {path}"] = lambda _: None
+    submit = Client().submit if path == "/v1/jobs" else Client().sweep
+    with pytest.raises(OutcomeUnknown) as caught:
+        submit({"what": {"line": "x"}})
+    assert "It may be queued: look with `stoker queue`" in caught.value.message
+    assert "Try again" not in caught.value.message
+    assert caught.value.exit_code == 4
+    assert len({body["key"] for body in fake.bodies(path)}) == 1
+    assert len(fake.requests) == 3
+
+
+def test_a_daemon_that_cannot_be_started_again_leaves_a_submission_uncertain(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise StokerError("The daemon ended before it was ready.")
+
+    def die(_: object) -> None:
+        fake.path.unlink()
+
+    fake.answers["POST /v1/jobs"] = die
+    monkeypatch.setattr(start, "start_daemon", fail)
+    monkeypatch.setattr(start, "OTHERS_SECONDS", 0.0)
+    with pytest.raises(OutcomeUnknown) as caught:
+        Client(autostart=True).submit({"what": {"line": "x"}})
+    assert caught.value.message == (
+        "The daemon ended before it was ready. "
+        "It may be queued: look with `stoker queue` before you submit it again."
+    )
+
+
+def test_a_daemon_that_does_not_answer_is_not_asked_for_the_same_thing_again(
+    fake: FakeDaemon,
+) -> None:
+    late = threading.Event()
+    fake.answers["POST /v1/retry"] = lambda _: late.wait(10) and None
+    with pytest.raises(OutcomeUnknown, match="It may have been done"):
+        Client(autostart=True)._post("/retry", {"select": ["1"]}, timeout=0.05)
+    late.set()
+    assert len(fake.requests) == 1
+
+
+def test_a_refusal_after_a_broken_connection_is_certain(fake: FakeDaemon) -> None:
+    error = {"code": "full", "message": "The queue is full.", "exit": 1}
+    replies = iter([None, (409, {"error": error})])
+    fake.answers["POST /v1/jobs"] = lambda _: next(replies)
+    with pytest.raises(StokerError) as caught:
+        Client().submit({"what": {"line": "x"}})
+    assert caught.value.message == "The queue is full."
+
+
+def test_a_daemon_that_ends_before_it_takes_a_submission_is_certain_too(fake: FakeDaemon) -> None:
+    gone = {"code": "gone", "message": "The daemon has just ended. Try again.", "exit": 4}
+    fake.answers["POST /v1/jobs"] = (503, {"error": gone})
+    with pytest.raises(ConnectionBroken) as caught:
+        Client().submit({"what": {"line": "x"}})
+    assert caught.value.message == "The daemon has just ended. Try again."
+
+
+def test_a_question_that_is_never_answered_can_be_asked_again(fake: FakeDaemon) -> None:
+    fake.answers["GET /v1/jobs"] = lambda _: None
+    with pytest.raises(ConnectionBroken, match="Try again"):
+        Client().jobs()
 
 
 def test_a_log_streams_as_raw_bytes(fake: FakeDaemon) -> None:
@@ -94,3 +165,27 @@ def test_quoting() -> None:
     assert quote("a/b c?é") == "a%2Fb%20c%3F%C3%A9"
     assert query([("a", 1), ("b", None), ("c", "x&y")]) == "?a=1&c=x%26y"
     assert query([]) == ""
+
+
+# -- the Python API -----------------------------------------------------------------------
+
+
+def test_the_python_api_says_that_it_may_be_queued(fake: FakeDaemon) -> None:
+    fake.answers["POST /v1/jobs"] = lambda _: None
+    with pytest.raises(stoker.api.Unreachable, match="It may be queued: look with `stoker queue`"):
+        stoker.api.Client(fake.path).submit("x")
+
+
+def test_the_python_api_keeps_a_receipt_while_the_daemon_restarts(fake: FakeDaemon) -> None:
+    fake.answers["POST /v1/jobs"] = (200, {"first": 7, "last": 7, "count": 1, "label": "7"})
+    tries = iter([None] * 3 + [(200, {"jobs": [view(7)]})])
+    fake.answers["GET /v1/jobs"] = lambda _: next(tries)
+    assert stoker.api.Client(fake.path).submit("x").id == 7
+
+
+def test_the_python_api_knows_a_refusal_from_silence(fake: FakeDaemon) -> None:
+    error = {"code": "full", "message": "The queue is full.", "exit": 1}
+    replies = iter([None, (409, {"error": error})])
+    fake.answers["POST /v1/jobs"] = lambda _: next(replies)
+    with pytest.raises(stoker.api.Full, match="The queue is full"):
+        stoker.api.Client(fake.path).submit("x")

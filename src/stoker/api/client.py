@@ -88,8 +88,9 @@ class Client(Sweeps):
         return self.link.submit(body)
 
     def _found(self, reply: Mapping[str, Any]) -> list[Job]:
-        first, last = int(reply["first"]), int(reply["last"])
-        return self._jobs([f"{first}-{last}"])
+        """The jobs of a receipt: they are queued, so a daemon that restarts now is waited for."""
+        select = [f"{reply['first']}-{reply['last']}"]
+        return self.link.patiently(lambda: self._jobs(select))
 
     # -- look -----------------------------------------------------------------------------
 

@@ -125,14 +125,16 @@ def of_kind(error: StokerError) -> StokerError:
     """Return an error as the exception that is named after its code."""
     if type(error) is not StokerError:
         return error
+    found = error
     if error.code == "usage":
-        return UsageError(error.message)
-    if error.exit_code == wire.EXIT_UNREACHABLE:
-        away = DaemonUnreachable(error.message)
-        away.code = error.code
-        return away
-    kind = _KINDS.get(error.code)
-    return kind(error.message, error.exit_code, error.code) if kind is not None else error
+        found = UsageError(error.message)
+    elif error.exit_code == wire.EXIT_UNREACHABLE:
+        found = DaemonUnreachable(error.message)
+        found.code = error.code
+    elif (kind := _KINDS.get(error.code)) is not None:
+        found = kind(error.message, error.exit_code, error.code)
+    found.answered = error.answered
+    return found
 
 
 def never_starts(stuck: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> StokerError:

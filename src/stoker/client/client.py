@@ -6,7 +6,14 @@ import os
 
 from stoker import places, wire
 from stoker.client import jsonlight, transport
-from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError, UsageError
+from stoker.client.errors import (
+    ConnectionBroken,
+    DaemonUnreachable,
+    NoReply,
+    OutcomeUnknown,
+    StokerError,
+    UsageError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +24,12 @@ if TYPE_CHECKING:
 
 TIMEOUT = 120.0
 """Seconds without a word before a daemon counts as stuck; loading a long queue takes a few."""
+
+
+TRIES = 3
+"""How often a request is sent that may be asked more than once."""
+QUEUED = "It may be queued: look with `stoker queue` before you submit it again."
+DONE = "It may have been done: look with `stoker queue` before you repeat it."
 
 
 def connect(autostart: bool = True, path: str | None = None) -> Client:
@@ -50,7 +63,7 @@ class Client:
         """Queue one job, an array or many lines; all or nothing, and once per key."""
         if not submission.get("key"):
             submission = {**submission, "key": new_key()}
-        return self._post("/jobs", submission, retry=True)
+        return self._post("/jobs", submission, retry=True, effect=QUEUED)
 
     def jobs(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
         """List jobs: those selected, else all unfinished and the failures not yet seen."""
@@ -78,7 +91,7 @@ class Client:
     ) -> dict[str, Any]:
         """Return when the jobs have ended, or one of them with `any_of`, or time is up."""
         body = {"select": list(select), "any": any_of, "timeout": timeout}
-        return self._post("/wait", body, timeout=None, retry=True)
+        return self._post("/wait", body, timeout=None, retry=True, effect="")
 
     def cancel(self, select: Sequence[str]) -> dict[str, Any]:
         """End jobs: TERM, a grace time, KILL."""
@@ -135,7 +148,7 @@ class Client:
         """Begin a sweep, or go on with one that is known; once per key."""
         if not body.get("key"):
             body = {**body, "key": new_key()}
-        return self._post("/sweeps", body, retry=True)
+        return self._post("/sweeps", body, retry=True, effect=QUEUED)
 
     def sweeps(self, *, all: bool = False) -> dict[str, Any]:
         """List sweeps: those that go on, or all of them."""
@@ -201,7 +214,7 @@ class Client:
     def delete_queue(self, name: str) -> dict[str, Any]:
         """Forget a named queue; what runs in it goes on."""
         target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
-        return self._whole("DELETE", target, None, TIMEOUT, retry=False)
+        return self._whole("DELETE", target, None, TIMEOUT)
 
     def policies(self) -> dict[str, Any]:
         """List what each queue goes by, and all policies there are."""
@@ -228,7 +241,7 @@ class Client:
     def unlisten(self, address: str) -> dict[str, Any]:
         """Close a TCP port of the daemon."""
         target = f"{wire.PREFIX}/listen/{transport.quote(address)}"
-        return self._whole("DELETE", target, None, TIMEOUT, retry=False)
+        return self._whole("DELETE", target, None, TIMEOUT)
 
     def thresholds(self, **limits: object) -> dict[str, Any]:
         """Change from when on a GPU counts as used by others."""
@@ -249,7 +262,7 @@ class Client:
 
     def _get(self, path: str, pairs: list[tuple[str, object]]) -> dict[str, Any]:
         target = wire.PREFIX + path + transport.query(pairs)
-        return self._whole("GET", target, None, TIMEOUT, retry=True)
+        return self._whole("GET", target, None, TIMEOUT, retry=True, effect="")
 
     def _post(
         self,
@@ -258,23 +271,42 @@ class Client:
         timeout: float | None = TIMEOUT,
         *,
         retry: bool = False,
+        effect: str = DONE,
     ) -> dict[str, Any]:
         try:
             data = jsonlight.dumps(body).encode()
         except UnicodeEncodeError:
             raise UsageError("The command line holds bytes that are not UTF-8.") from None
-        return self._whole("POST", wire.PREFIX + path, data, timeout, retry=retry)
+        return self._whole("POST", wire.PREFIX + path, data, timeout, retry=retry, effect=effect)
 
     def _whole(
-        self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        timeout: float | None,
+        *,
+        retry: bool = False,
+        effect: str = DONE,
     ) -> dict[str, Any]:
-        try:
-            return self._parsed(self.open(method, target, body, timeout, retry=retry))
-        except ConnectionBroken:
-            # A request with a key, or one that changes nothing, may be asked twice.
-            if not retry:
+        """Return the whole reply; `effect` is what to say if none comes to a request that was sent.
+
+        A request with a key, or one that changes nothing, may be asked more than once.
+        """
+        tries = TRIES if retry else 1
+        sent = False
+        while True:
+            tries -= 1
+            try:
+                return self._parsed(self.open(method, target, body, timeout, retry=False))
+            except StokerError as error:
+                sent = sent or (isinstance(error, NoReply) and not error.answered)
+                if isinstance(error, ConnectionBroken) and tries:
+                    continue
+                if sent and effect and not error.answered:
+                    why = error.message.removesuffix(" Try again.")
+                    raise OutcomeUnknown(f"{why} {effect}") from None
                 raise
-            return self._parsed(self.open(method, target, body, timeout, retry=False))
 
     def open(
         self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
@@ -282,8 +314,8 @@ class Client:
         """Send a request, starting a daemon first where that is wanted; return the reply's head."""
         try:
             reply = transport.send(self.path, method, target, body, timeout)
-        except ConnectionBroken:
-            if not retry:
+        except NoReply as error:
+            if not (retry and isinstance(error, ConnectionBroken)):
                 raise
             return self.open(method, target, body, timeout, retry=False)
         except DaemonUnreachable:
@@ -340,10 +372,14 @@ def _error(reply: transport.Reply) -> StokerError:
     except (ValueError, KeyError, TypeError, ConnectionBroken):
         return StokerError(f"The daemon answered {reply.status} without saying why.")
     if code == "gone":
-        return ConnectionBroken(message)
+        ended = ConnectionBroken(message)
+        ended.answered = True
+        return ended
     if code == "not_found" and reply.headers.get(wire.HEADER_API.lower()) not in (
         None,
         wire.API_VERSION,
     ):
         message += " (The daemon is of another version; `stoker daemon restart` updates it.)"
-    return StokerError(message, exit_code, code)
+    refused = StokerError(message, exit_code, code)
+    refused.answered = True
+    return refused

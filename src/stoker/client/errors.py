@@ -8,6 +8,9 @@ from stoker import wire
 class StokerError(Exception):
     """The request failed."""
 
+    answered = False
+    """Whether a daemon has said so: then it is certain that nothing was done."""
+
     def __init__(
         self, message: str, exit_code: int = wire.EXIT_FAILED, code: str = "failed"
     ) -> None:
@@ -35,5 +38,13 @@ class DaemonUnreachable(StokerError):
         super().__init__(message, wire.EXIT_UNREACHABLE, "unavailable")
 
 
-class ConnectionBroken(DaemonUnreachable):
+class NoReply(DaemonUnreachable):
+    """The daemon was reached, and did not answer: what was asked of it may have been done."""
+
+
+class ConnectionBroken(NoReply):
     """The daemon went away in the middle of a reply."""
+
+
+class OutcomeUnknown(ConnectionBroken):
+    """A request was sent that changes something, and no reply says whether it was carried out."""

@@ -8,7 +8,7 @@ import sys
 import time
 
 from stoker import places, wire
-from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError
+from stoker.client.errors import DaemonUnreachable, NoReply, StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def after_start(send: Callable[[], Reply]) -> Reply:
     while True:
         try:
             return send()
-        except ConnectionBroken:
+        except NoReply:
             raise
         except DaemonUnreachable as error:
             if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
 
 from stoker import __version__, wire
-from stoker.client.errors import ConnectionBroken, DaemonUnreachable, StokerError
+from stoker.client.errors import ConnectionBroken, DaemonUnreachable, NoReply, StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ class Reply:
         try:
             piece = self._sock.recv(CHUNK)
         except TimeoutError:
-            raise DaemonUnreachable(
-                "The daemon does not answer. See its log: stoker daemon status"
-            ) from None
+            raise NoReply("The daemon does not answer. See: stoker daemon status.") from None
         except OSError as error:
             raise ConnectionBroken(f"The connection to the daemon broke ({error}).") from None
         if not piece:
@@ -166,7 +164,7 @@ def send(
         sock.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
     except TimeoutError:
         sock.close()
-        raise DaemonUnreachable("The daemon does not answer. See: stoker daemon status") from None
+        raise NoReply("The daemon does not answer. See: stoker daemon status.") from None
     except OSError:
         pass  # it may have refused early, with a reply that says why
     try:
