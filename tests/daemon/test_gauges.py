@@ -362,7 +362,11 @@ def test_a_look_can_be_had_at_once() -> None:
     )
     try:
         state = Story(gpus=0).state
-        watch.look()
+        done: list[int] = []
+        watch.look(lambda: done.append(1))
+        assert not done, "nothing has been read yet"
+        watch.facts(state)
+        assert done == [1]
         watch.when = time.monotonic() + 600  # no look is due for long
         watch.tick(state)
         assert watch.process.waiting_since is None

@@ -8,16 +8,13 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import __version__, places, wire
-from stoker.core.job import Job
-from stoker.core.launch import log_paths
-from stoker.core.lifecycle import JobState
+from stoker.core.state import State
 from stoker.daemon import (
     acts,
     addresses,
@@ -49,12 +46,11 @@ from stoker.daemon.http import (
 )
 from stoker.daemon.logs import follow, start_of_tail, start_since, whole
 from stoker.daemon.loop import Call, Loop
-from stoker.daemon.parts import machines
 from stoker.daemon.series import MOST_POINTS, POINTS, Shelf
 from stoker.daemon.stream import Batches, Reader
 from stoker.daemon.views import iso
 from stoker.daemon.waits import Wait
-from stoker.engine import Refusal
+from stoker.engine import Decision, Moment, Refusal
 from stoker.probes.readings import Reading
 from stoker.store import choose
 from stoker.store.port import Filter, StoreError
@@ -67,11 +63,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOTHING = "Nothing was running."
+PROBE_SECONDS = 1.0
+"""How long a reply about GPUs waits for a fresh look at them."""
 Sent = TypeVar("Sent", bound=requests.Submission)
 
 
 class Api:
-    """The handlers, with the loop they talk to."""
+    """The handlers, with the loop they talk to.
+
+    They run in a thread of their own, and never look at the state or at anything else that the
+    loop's thread changes: whatever they want to know, they ask the loop for.
+    """
 
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
@@ -128,26 +130,26 @@ class Api:
             tail=min(number(query.get("tail"), "tail"), 100),
             fold=query.get("fold") in ("1", "true"),
         )
-        found = await self.ask(looks.choose(self.desk, query.getlist("select"), wanted))
-        ids, faults, jobs = found.pop("ids"), found.pop("faults"), []
+        words = query.getlist("select")
+
+        def general() -> dict[str, Any]:
+            facts = self._general()
+            return {**facts, "warnings": [*facts["warnings"], *self.loop.faults.report(all=False)]}
+
+        found = await self.ask(looks.choose(self.desk, words, wanted, general))
+        ids, jobs = found.pop("ids"), []
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
             jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
-        return reply(
-            {
-                "jobs": jobs,
-                **found,
-                "seq": self.loop.engine.seq,
-                "warnings": [*self._warnings(), *faults],
-            }
-        )
+        return reply({"jobs": jobs, **found})
 
-    def _warnings(self) -> list[str]:
-        """What a person should know about this daemon."""
+    def _general(self) -> dict[str, Any]:
+        """What is said about the daemon itself; only for the loop's own thread."""
         loop = self.loop
         notes = (loop.engine.trouble, loop.sync.error, loop.watch.note)
         more = [text for text in notes if text]
-        return [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
+        warnings = [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
+        return {"seq": loop.engine.seq, "warnings": warnings}
 
     async def sweep(self, request: Request) -> Response:
         """A sweep, new or again."""
@@ -180,31 +182,28 @@ class Api:
 
         query = request.query_params
         limit = min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST)
-        wanted = await self.ask(lambda state, now: answered(self.loop.outlooks.look(state, now)))
-        outlooks = self.loop.outlooks
-        first = outlooks.latest is None
-        for _ in range(20 * (outlook.FIRST if first else outlook.NEXT)):
-            if outlooks.over >= wanted:
-                break
-            await asyncio.sleep(0.05)
-        if outlooks.latest is None:
-            text = outlooks.trouble or "it takes a while; ask again in a moment"
-            code = "failed" if outlooks.trouble else "unavailable"
-            raise Refusal(f"Nothing is foreseen yet: {text}.", code)
+        over, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            return answered(self.loop.outlooks.look(state, now, lambda: done(None, None)))
+
+        patience = outlook.NEXT if await self.ask(look) else outlook.FIRST
+        await asyncio.wait([over], timeout=patience)
         words = query.getlist("select")
-        return reply(await self.ask(outlook.told(outlooks, self.desk, words, limit)))
+
+        def tell(state: State, now: Moment) -> Decision:
+            return outlook.told(self.loop.outlooks, self.desk, words, limit)(state, now)
+
+        return reply(await self.ask(tell))
 
     async def log(self, request: Request) -> Response:
         """A job's output, raw."""
         query = request.query_params
-        found = await self.ask(looks.log_of(self.desk, request.path_params["selector"]))
-        _, job, spec = found[0]
-        asked = query.get("attempt")
-        attempt = number(asked, "attempt") if asked else _latest(job)
-        part = number(query["part"], "part") if query.get("part") else 0
-        node = _machine_of(job, part) or self.desk.node
-        out, err = log_paths(replace(job, attempt=attempt), spec, node, self.desk.logs, part)
-        path = err if query.get("stream") == "err" and err else out
+        word, asked = request.path_params["selector"], query.get("attempt")
+        attempt = number(asked, "attempt") if asked else None
+        part = number(query.get("part"), "part")
+        found = await self.ask(looks.log_of(self.desk, word, attempt, part))
+        path = found.err if query.get("stream") == "err" and found.err else found.out
         start = 0
         if query.get("tail"):
             start = start_of_tail(path, number(query["tail"], "tail"))
@@ -214,31 +213,19 @@ class Api:
             start = start_since(path, number(query["since"], "since"))
         body = whole(path, start)
         if query.get("follow") in ("1", "true"):
-            body = follow(path, start, lambda: self._attempt_over(job.id, attempt))
+            over = looks.attempt_over(found.job, found.attempt, self.loop.fleet)
+            body = follow(path, start, lambda: self.ask(over))
         return Stream(body, headers=HEADERS, media_type="application/octet-stream")
 
     async def metrics(self, request: Request) -> Response:
         """The figures that a job has reported, as curves."""
         query = request.query_params
         word = request.path_params["selector"]
-        found = await self.ask(looks.log_of(self.desk, word))
-        if len(found) > 1:
-            some = f"such as {found[0][1].label}"
-            text = f"'{word}' means {len(found)} jobs; name one of them, {some}."
-            raise Refusal(text, "usage")
-        _, job, _ = found[0]
+        job, label, attempt = await self.ask(looks.metrics_of(self.desk, word))
         names = [name for name in (query.get("names") or "").split(",") if name]
         points = min(max(number(query.get("points"), "points") or POINTS, 8), MOST_POINTS)
-        view = await asyncio.to_thread(self.series.read, job.id, job.attempt, names, points)
-        return reply({"job": job.id, "label": job.label, **view})
-
-    def _attempt_over(self, id: int, attempt: int) -> bool:
-        """Whether an attempt can write no more. Looks at the state, and only looks."""
-        job = self.loop.engine.state.jobs.get(id)
-        if job is None or job.finished or job.attempt > attempt:
-            return True
-        self.loop.follow(id)
-        return False
+        view = await asyncio.to_thread(self.series.read, job, attempt, names, points)
+        return reply({"job": job, "label": label, **view})
 
     async def wait(self, request: Request) -> Response:
         """Answer when jobs have finished."""
@@ -261,13 +248,14 @@ class Api:
     async def gpus(self, request: Request) -> Response:
         """Every GPU with its use."""
         watch, fleet = self.loop.watch, self.loop.fleet
-        watch.look()
-        await self.ask(nodes.glance(fleet))  # wakes the loop, which asks the probe
-        if watch.stale() or not watch.latest:
-            for _ in range(20):
-                if not watch.enabled or (watch.latest and not watch.stale()):
-                    break
-                await asyncio.sleep(0.05)
+        fresh, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            watch.look(lambda: done(None, None))
+            return nodes.glance(fleet)(state, now)
+
+        await self.ask(look)
+        await asyncio.wait([fresh], timeout=PROBE_SECONDS)
 
         def figures(node: str) -> dict[str, dict[str, Any]]:
             return watch.latest if node == self.desk.node else nodes.figures(fleet, node)
@@ -322,43 +310,38 @@ class Api:
 
     async def status(self, request: Request) -> Response:
         """Who is answering."""
-        loop = self.loop
-        found = await self.ask(lambda state, now: answered(looks.counts(state)))
-        machines = await self.ask(nodes.roll(loop.fleet))
-        goes_by = await self.ask(lambda state, now: answered(policies.summary(state)))
-        faults = await self.ask(lambda state, now: answered(loop.faults.report()))
-        gpus = sum(
-            len(node.types.get("gpu", ())) for node in loop.engine.state.cluster.nodes.values()
-        )
-        return reply(
-            {
-                "pid": os.getpid(),
-                "version": __version__,
-                "api": wire.API_VERSION,
-                "since": iso(loop.since),
-                "socket": self.loop_socket(),
-                "state_dir": os.path.dirname(self.desk.logs),
-                "log": places.daemon_log(),
-                "mode": self.mode,
-                "draining": loop.draining,
-                "counts": found,
-                "policy": goes_by,
-                "gpus": gpus,
-                "node": self.desk.node,
-                **machines,
-                "seq": loop.engine.seq,
-                "store": self.desk.place,
-                "listeners": self.ports.views(),
-                "thresholds": loop.watch.limits(),
-                "warnings": self._warnings(),
-                "faults": faults,
-            }
-        )
+        return reply(await self.ask(self._status(self.ports.views())))
 
-    @staticmethod
-    def loop_socket() -> str:
-        """Where we listen."""
-        return places.socket_path()
+    def _status(self, listeners: list[dict[str, Any]]) -> Decide:
+        def decide(state: State, now: Moment) -> Decision:
+            loop = self.loop
+            return answered(
+                {
+                    "pid": os.getpid(),
+                    "version": __version__,
+                    "api": wire.API_VERSION,
+                    "since": iso(loop.since),
+                    "socket": places.socket_path(),
+                    "state_dir": os.path.dirname(self.desk.logs),
+                    "log": places.daemon_log(),
+                    "mode": self.mode,
+                    "draining": loop.draining,
+                    "counts": looks.counts(state),
+                    "policy": policies.summary(state),
+                    "gpus": sum(
+                        len(node.types.get("gpu", ())) for node in state.cluster.nodes.values()
+                    ),
+                    "node": self.desk.node,
+                    **nodes.roll(loop.fleet, state),
+                    "store": self.desk.place,
+                    "listeners": listeners,
+                    "thresholds": loop.watch.limits(),
+                    **self._general(),
+                    "faults": loop.faults.report(),
+                }
+            )
+
+        return decide
 
     async def stop(self, request: Request) -> Response:
         """End, in one of three ways."""
@@ -373,8 +356,7 @@ class Api:
         running = await self.ask(lambda state, now: answered(sorted(state.running)))
         logger.info("%s requested (mode %s)", "restart" if body.check else "stop", body.mode)
         if body.mode == "cancel":
-            self.loop.starting = False  # what waits must not take the place of what is cancelled
-            live = await self.ask(lambda state, now: answered([str(id) for id in state.running]))
+            live = await self.ask(self._start_no_more)
             if live:
                 await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
             text = f"{_counted(running)} being cancelled." if running else NOTHING
@@ -389,12 +371,20 @@ class Api:
         asyncio.get_running_loop().call_later(0.05, self._end, body.mode)
         return reply({"running": running, "text": text})
 
+    def _start_no_more(self, state: State, now: Moment) -> Decision:
+        """Start nothing in place of what is about to be cancelled; return what runs."""
+        self.loop.starting = False
+        return answered([str(id) for id in state.running])
+
     def _end(self, mode: str) -> None:
-        if mode == "leave":
-            self.loop.stop()
-        else:
-            self.loop.drain()
-        self.loop.ask(Call(lambda state, now: answered(None), lambda *_: None))
+        def decide(state: State, now: Moment) -> Decision:
+            if mode == "leave":
+                self.loop.stop()
+            else:
+                self.loop.drain()
+            return answered(None)
+
+        self.loop.ask(Call(decide, lambda *_: None))
 
     async def listen(self, request: Request) -> Response:
         """Open a TCP port."""
@@ -474,21 +464,6 @@ def _check_store(said: str, configured: str | None) -> None:
 
 def _counted(running: list[int]) -> str:
     return "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
-
-
-def _machine_of(job: Job, part: int) -> str | None:
-    """Where a part of it runs, or ran."""
-    names = machines(job)
-    if part and part >= len(names):
-        has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
-        raise Refusal(f"Job {job.label} has {has}.", "not_found")
-    return names[part] if names else None
-
-
-def _latest(job: Job) -> int:
-    """The attempt whose log is worth reading: the last that began, unless none has."""
-    waits = job.state is JobState.PENDING and bool(job.past)
-    return job.past[-1].attempt if waits else job.attempt
 
 
 def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitable[Response]]:

@@ -263,10 +263,10 @@ class Fleet:
         for executor in self._with((job, attempt)):
             executor.resume(job, attempt)
 
-    def follow(self, job: int) -> bool:
-        """Somebody reads this job's log as it grows; whether that is news to its machine."""
-        news = [machine.executor.follow(job) for machine in list(self.machines.values())]
-        return any(news)
+    def follow(self, job: int) -> None:
+        """Copy this job's output here quickly for a while: a client reads it as it grows."""
+        for machine in self.machines.values():
+            machine.executor.follow(job)
 
     def look_now(self, names: list[str]) -> None:
         """Somebody wants to know how these are: look at them, or try to reach them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 CHUNK = 1 << 16
 PAUSE = 0.05
@@ -47,11 +47,13 @@ async def whole(path: str, start: int) -> AsyncIterator[bytes]:
         yield data
 
 
-async def follow(path: str, start: int, over: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def follow(
+    path: str, start: int, is_over: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[bytes]:
     """A log as it grows, until nothing more can come."""
     at, pause = start, PAUSE
+    ended = await is_over()
     while True:
-        ended = over()  # asked before reading, so that the last bytes are not missed
         data = _read(path, at)
         if data:
             at += len(data)
@@ -62,6 +64,7 @@ async def follow(path: str, start: int, over: Callable[[], bool]) -> AsyncIterat
         else:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
+            ended = await is_over()  # asked before reading, so that the last bytes are not missed
 
 
 def _read(path: str, at: int) -> bytes:

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from stoker.core.explain import how_it_ended, why
 from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
+from stoker.core.launch import log_paths
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
+from stoker.daemon.fleet import Fleet
+from stoker.daemon.parts import machines
 from stoker.daemon.sweep_view import sweep_view
 from stoker.daemon.views import gpu_view, iso, job_view, queue_view
 from stoker.engine import PLANNING, Decision, Moment, Refusal
@@ -50,8 +54,10 @@ def known_states(states: list[str]) -> list[str]:
     return states
 
 
-def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
-    """The ids that a listing shows, and how many there are besides."""
+def choose(
+    desk: Desk, words: list[str], wanted: Wanted, general: Callable[[], dict[str, Any]]
+) -> Decide:
+    """The ids that a listing shows, how many there are besides, and `general` facts."""
 
     def decide(state: State, now: Moment) -> Decision:
         narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
@@ -73,7 +79,7 @@ def choose(desk: Desk, words: list[str], wanted: Wanted) -> Decide:
                   if fold and state.sweeps[id].open]  # fmt: skip
         return answered(
             {"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at),
-             "sweeps": sweeps, "faults": desk.faults.report(all=False) if desk.faults else []}
+             "sweeps": sweeps, **general()}
         )  # fmt: skip
 
     return decide
@@ -227,16 +233,66 @@ def explain(desk: Desk, word: str) -> Decide:
     return decide
 
 
-def log_of(desk: Desk, word: str) -> Decide:
-    """The jobs behind a selector, with what is needed to read their logs."""
+class LogFiles(Struct, frozen=True):
+    """Where the output of one attempt is."""
+
+    job: int
+    attempt: int
+    out: str
+    err: str | None
+
+
+def log_of(desk: Desk, word: str, attempt: int | None, part: int) -> Decide:
+    """Return the files of the first job that a selector means, of its last attempt unless said."""
 
     def decide(state: State, now: Moment) -> Decision:
-        found = []
-        desk.one(word, state)
-        for id in desk.ids([word], state):
-            job, spec = desk.either(id, state)
-            found.append((job_view(job, spec, state, now, desk.logs), job, spec))
-        return answered(found)
+        job, spec = desk.either(desk.one(word, state), state)
+        number = _last_begun(job) if attempt is None else attempt
+        node = _node_of(job, part) or desk.node
+        out, err = log_paths(replace(job, attempt=number), spec, node, desk.logs, part)
+        return answered(LogFiles(job.id, number, out, err))
+
+    return decide
+
+
+def _node_of(job: Job, part: int) -> str | None:
+    """Return where a part of a job runs, or ran."""
+    names = machines(job)
+    if part and part >= len(names):
+        has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
+        raise Refusal(f"Job {job.label} has {has}.", "not_found")
+    return names[part] if names else None
+
+
+def _last_begun(job: Job) -> int:
+    """Return the attempt whose log is worth reading: the last that began, unless none has."""
+    waits = job.state is JobState.PENDING and bool(job.past)
+    return job.past[-1].attempt if waits else job.attempt
+
+
+def attempt_over(id: int, attempt: int, fleet: Fleet) -> Decide:
+    """Whether an attempt can write no more; if it can, let its output be copied here quickly."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        job = state.jobs.get(id)
+        over = job is None or job.finished or job.attempt > attempt
+        if not over:
+            fleet.follow(id)
+        return answered(over)
+
+    return decide
+
+
+def metrics_of(desk: Desk, word: str) -> Decide:
+    """Return id, label and attempt of the one job that a selector means."""
+
+    def decide(state: State, now: Moment) -> Decision:
+        job, _ = desk.either(desk.one(word, state), state)
+        count = len(desk.ids([word], state))
+        if count > 1:
+            text = f"'{word}' means {count} jobs; name one of them, such as {job.label}."
+            raise Refusal(text, "usage")
+        return answered((job.id, job.label, job.attempt))
 
     return decide
 

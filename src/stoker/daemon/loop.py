@@ -234,11 +234,6 @@ class Loop:
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
 
-    def follow(self, job: int) -> None:
-        """Somebody reads a job's log as it grows: if it comes from afar, let it come quickly."""
-        if self.fleet.follow(job):
-            os.eventfd_write(self._bell, 1)
-
     def wake(self) -> None:
         """Have the loop look around."""
         os.eventfd_write(self._bell, 1)

@@ -233,20 +233,13 @@ def gpu_notes(fleet: Fleet, here: str | None) -> list[str]:
     return [here, *there] if here else there
 
 
-def roll(fleet: Fleet) -> Decide:
-    """The machines over SSH by name, those that answer and those that do not."""
-
-    def decide(state: State, now: Moment) -> Decision:
-        states = {
-            name: _state(fleet.machines.get(name), name in state.rest.away, drained=False)
-            for name in state.rest.remotes
-        }
-        by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
-        for name, how in states.items():
-            by_state["machines" if how == "up" else how].append(name)
-        return answered(by_state)
-
-    return decide
+def roll(fleet: Fleet, state: State) -> dict[str, list[str]]:
+    """Return the names of the nodes over SSH, by whether they answer."""
+    by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
+    for name in state.rest.remotes:
+        how = _state(fleet.machines.get(name), name in state.rest.away, drained=False)
+        by_state["machines" if how == "up" else how].append(name)
+    return by_state
 
 
 def listed(fleet: Fleet, since: float) -> Decide:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from stoker.core.state import State
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.helper_process import HelperProcess
 from stoker.daemon.views import iso
-from stoker.engine import Decision, Moment
+from stoker.engine import Decision, Moment, Refusal
 from stoker.executors.ssh.link import Poller
 
 logger = logging.getLogger(__name__)
@@ -57,8 +57,6 @@ class Outlooks:
         self.jobs: dict[int, Foreseen] = {}
         self.changed = True
         """Whether something has happened since the moment that it was played on from."""
-        self.begun = self.over = 0
-        """How many questions were asked, and how many of them are settled."""
         self.trouble: str | None = None
         """Why the last one has no answer."""
         self.failed = 0
@@ -66,12 +64,26 @@ class Outlooks:
         self.process: HelperProcess | None = None
         self.leaving: list[HelperProcess] = []
         self.since = self.took = self.ended = 0.0
+        self.waiting: list[Callable[[], None]] = []
+        """Called when the process has answered or failed."""
 
-    def look(self, state: State, now: Moment) -> int:
-        """Have it worked out, unless what there is will do; the number of the answer."""
+    def look(self, state: State, now: Moment, done: Callable[[], None] | None = None) -> bool:
+        """Have it worked out, unless what there is will do; return whether there is an answer.
+
+        `done` is called when the newest answer is there, which may be at once.
+        """
         if self.process is None and not self._will_do(now):
             self._start(state, now)
-        return self.begun
+        if done is not None:
+            self.waiting.append(done)
+        if self.process is None:
+            self._notify()
+        return self.latest is not None
+
+    def _notify(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done()
 
     def _will_do(self, now: Moment) -> bool:
         if self.latest is None or self.failed == 1:
@@ -102,7 +114,6 @@ class Outlooks:
     # -- the process --------------------------------------------------------------------
 
     def _start(self, state: State, now: Moment) -> None:
-        self.begun += 1
         self.changed, self.since = False, time.monotonic()
         try:
             self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
@@ -143,13 +154,13 @@ class Outlooks:
 
     def _let_go(self) -> None:
         process, self.process = self.process, None
-        self.over = self.begun
         self.ended = time.monotonic()
         self.took = self.ended - self.since
         if process is not None:
             process.close()
             if not process.reap():
                 self.leaving.append(process)
+        self._notify()
 
     # -- what is told -------------------------------------------------------------------
 
@@ -177,7 +188,11 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
     """What was foreseen, of all jobs or of some: who runs before who waits, the first first."""
 
     def decide(state: State, now: Moment) -> Decision:
-        trouble = outlooks.trouble
+        trouble, latest = outlooks.trouble, outlooks.latest
+        if latest is None:
+            text = trouble or "it takes a while; ask again in a moment"
+            code = "failed" if trouble else "unavailable"
+            raise Refusal(f"Nothing is foreseen yet: {text}.", code)
         if outlooks.failed == 1:
             outlooks.look(state, now)
         if words:
@@ -187,17 +202,15 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
         shown = [_view(outlooks, desk, id, state, now) for id in ids]
         if not words:
             shown.sort(key=_place)
-        latest = outlooks.latest
-        horizon = latest.horizon if latest is not None else None
         more = max((len(ids) if words else state.live) - limit, 0)
         return answered(
             {
                 "jobs": shown[:limit],
                 "more": more if words else max(more, state.live - len(shown)),
-                "at": iso(latest.at) if latest is not None else None,
-                "age": round(max(now.at - latest.at, 0.0), 3) if latest is not None else None,
-                "futures": latest.plays if latest is not None else 0,
-                "horizon": iso(horizon),
+                "at": iso(latest.at),
+                "age": round(max(now.at - latest.at, 0.0), 3),
+                "futures": latest.plays,
+                "horizon": iso(latest.horizon),
                 "newer": outlooks.process is not None,
                 "trouble": trouble,
             }

@@ -54,10 +54,16 @@ class GpuWatch:
         self.wanted_until = 0.0
         self.at_once = False
         self.pending: Reading | None = first if self.enabled else None
+        self.waiting: list[Callable[[], None]] = []
+        """Called after the next reading."""
 
-    def look(self) -> None:
-        """Somebody wants current figures for a while."""
+    def look(self, done: Callable[[], None]) -> None:
+        """Keep the figures current for a while; `done` is called when they are."""
         self.wanted_until = time.monotonic() + INTEREST
+        if self.stale() or (self.enabled and not self.latest):
+            self.waiting.append(done)
+        else:
+            done()
 
     def look_now(self) -> None:
         """Something has happened on the GPUs: do not wait for the next look to be due."""
@@ -149,7 +155,11 @@ class GpuWatch:
         self.when = time.monotonic()
         self._set_note(reading.error)
         whose = self.owners.whose(sessions_on(state, self.judge.node))
-        return self.judge.facts(state, reading, whose)
+        facts = self.judge.facts(state, reading, whose)
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done()
+        return facts
 
     def close(self) -> None:
         """Let the probe process go."""

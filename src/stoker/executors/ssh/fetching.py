@@ -107,14 +107,10 @@ class Fetching:
 
     # -- while they run -----------------------------------------------------------------
 
-    def follow(self, job: int) -> bool:
-        """Somebody reads this job's log as it grows; whether that is news. From any thread."""
-        if not any(key[0] == job for key in list(self.attempts)):
-            return False
-        now = time.monotonic()
-        news = self.followed.get(job, 0.0) < now
-        self.followed[job] = now + FOLLOWED
-        return news
+    def follow(self, job: int) -> None:
+        """Copy this job's output quickly for a while: a client reads it as it grows."""
+        if any(key[0] == job for key in self.attempts):
+            self.followed[job] = time.monotonic() + FOLLOWED
 
     def tick(self) -> float | None:
         """Copy logs when it is time; seconds until the next time."""

@@ -649,9 +649,9 @@ class RemoteExecutor:
         else:
             then()
 
-    def follow(self, job: int) -> bool:
-        """Somebody reads this job's log as it grows; whether that is news. From any thread."""
-        return self.fetching.follow(job)
+    def follow(self, job: int) -> None:
+        """Copy this job's output quickly for a while."""
+        self.fetching.follow(job)
 
     def _look_at_machine(self) -> float | None:
         if self.measure_at is None:

@@ -1,0 +1,51 @@
+"""A daemon that writes down whenever a thread of the API touches what the loop's thread changes.
+
+`python guarded_daemon.py REPORT [OPTIONS OF THE DAEMON]`; each line of REPORT is one violation.
+"""
+
+import sys
+import threading
+import traceback
+from typing import Any
+
+from stoker.core.cluster import Cluster, Node
+from stoker.core.job import Job
+from stoker.core.state import State
+from stoker.daemon.__main__ import main
+from stoker.daemon.fleet import Fleet
+from stoker.daemon.gangs import Gangs
+from stoker.daemon.outlook import Outlooks
+from stoker.daemon.sweeps import Sweeps
+from stoker.daemon.training import Trainings
+from stoker.daemon.watch import GpuWatch
+from stoker.engine import Engine
+from stoker.executors.holds import Holds
+from stoker.executors.local import LocalExecutor
+from stoker.faults import FaultTracker
+from stoker.store.sqlite import SqliteStore
+
+GUARDED = (
+    State, Cluster, Node, Job, Engine, FaultTracker, Fleet, Gangs, GpuWatch, Holds, LocalExecutor,
+    Outlooks, Sweeps, Trainings, SqliteStore,
+)  # fmt: skip
+
+
+def guard(kind: Any, report: str) -> None:
+    """Check the thread of every access to an attribute of this class."""
+    plain = kind.__getattribute__
+
+    def checked(self: Any, name: str) -> Any:
+        thread = threading.current_thread().name
+        if thread == "api" or thread.startswith("asyncio_"):
+            caller = traceback.extract_stack(limit=2)[0]
+            with open(report, "a") as file:
+                file.write(f"{caller.filename}:{caller.lineno} reads {kind.__name__}.{name}\n")
+        return plain(self, name)
+
+    kind.__getattribute__ = checked
+
+
+if __name__ == "__main__":
+    for kind in GUARDED:
+        guard(kind, sys.argv[1])
+    sys.exit(main(["run", *sys.argv[2:]]))
