@@ -270,6 +270,26 @@ def test_without_a_journal_a_damaged_one_is_repaired_again_and_that_is_reported(
     assert damaged.exists()
 
 
+@pytest.mark.parametrize("copy", [".damaged-20210101T000000", replacement.EMERGENCY])
+def test_a_journal_with_unreadable_events_is_not_replaced_by_an_older_one(path: Path, copy: str):
+    path.with_name(path.name + copy).write_bytes(path.read_bytes())
+    with closing(SqliteStore(str(path))) as store:
+        store.claim()
+        store.commit(batch(job(JOBS + 1), rest=rest(next_id=JOBS + 2)), force=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with open(path, "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with closing(SqliteStore(str(path))) as store:
+        assert store.past(Filter(ids=[JOBS + 1], limit=1)) or any(
+            each.id == JOBS + 1 for each in store.load().jobs
+        )
+        assert next_id(store) > JOBS + 1
+
+
 def test_jobs_of_a_damaged_file_that_was_not_the_last_journal_are_held(path: Path):
     store = SqliteStore(str(path))
     store.claim()

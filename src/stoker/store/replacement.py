@@ -108,6 +108,11 @@ def last_event(path: str) -> int | None:
         return None
 
 
+def is_empty(path: str) -> bool:
+    """Whether a journal is missing or has no events; an unreadable one is damaged, not empty."""
+    return not has_content(path) or last_event(path) == 0
+
+
 def has_content(path: str) -> bool:
     """Whether there is a file with anything in it."""
     try:

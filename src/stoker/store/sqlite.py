@@ -89,7 +89,7 @@ class SqliteStore:
         self._use_emergency_copy(path)
         if not replacement.has_content(path) and replacement.has_content(path + "-wal"):
             self._repair(path, StoreError("of its files only the log is there"))
-        elif replacement.beside(path, replacement.KEPT) and not replacement.last_event(path):
+        elif replacement.beside(path, replacement.KEPT) and replacement.is_empty(path):
             from stoker.store.salvage import rebuild
 
             self._repaired = rebuild(path, self._watermark.seq) is not None
@@ -100,8 +100,9 @@ class SqliteStore:
         if not copies:
             return
         newest = max(copies, key=lambda copy: replacement.last_event(copy) or 0)
-        if (replacement.last_event(newest) or 0) <= (replacement.last_event(path) or 0):
-            return
+        last = 0 if replacement.is_empty(path) else replacement.last_event(path)
+        if last is None or (replacement.last_event(newest) or 0) <= last:
+            return  # a journal that cannot be read may still be newer than the copy
         part = path + ".repair"
         replacement.discard(part)
         shutil.copyfile(newest, part)
