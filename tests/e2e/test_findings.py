@@ -68,3 +68,17 @@ def test_a_line_that_no_shell_could_be_given_is_refused_at_once(box: Box) -> Non
     told = box.stoker("submit", "--each-line", "-", input="echo " + "x" * (128 << 10) + "\n")
     assert told.returncode == 2
     assert "put it into a script" in told.stderr
+
+
+def test_a_limit_holds_for_failures_too_and_the_newest_come_first(box: Box) -> None:
+    label = box.submit("--array", "0-11%1", "exit 1")
+    assert box.client.wait([label], timeout=60)["finished"]
+    reply = box.client.jobs(limit=5)
+    assert (len(reply["jobs"]), reply["more"]) == (5, 7)
+    ends = [job["ended_at"] for job in reply["jobs"]]
+    assert ends == sorted(ends, reverse=True)
+    assert [job["label"] for job in reply["jobs"]] == [f"{label}_{n}" for n in (11, 10, 9, 8, 7)]
+    done = box.stoker("queue", "--limit", "5")
+    assert "7 more jobs" in done.stderr
+    box.stoker("queue", "--limit", "5", "--seen", check=True)
+    assert box.client.jobs()["jobs"] == [], "all are marked, not only those listed"

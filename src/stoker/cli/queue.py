@@ -60,14 +60,15 @@ def main(argv: list[str]) -> int:
             print("\n".join(lines))
         else:
             output.say("stoker: the queue is empty")
-        if reply.get("more") and not output.is_terminal(1):
+        if reply.get("more") and _rest(reply) not in lines[-3:]:
             output.say(_rest(reply))
         for warning in reply.get("warnings") or ():
             output.say(f"stoker: warning: {output.clean(warning)}")
     if args.flag("seen"):
         from stoker.cli.follow import mark_seen
 
-        mark_seen(client, [str(view["label"]) for view in reply["jobs"] if _is_failure(view)])
+        views = reply["jobs"] if not reply.get("more") else _failures(client, args, EVERYTHING)
+        mark_seen(client, [str(view["label"]) for view in views if _is_failure(view)])
     return 0
 
 
@@ -83,27 +84,46 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
     limit = args.count("limit")
     if limit is None:
         limit = EVERYTHING if args.flag("all") else 100 if output.is_terminal(1) else 1000
+    state = states(args.text("state"))
+    if args.flag("eta"):
+        client.eta(limit=1)  # what it finds is in the list
+    reply = client.jobs(args.words, state=state, limit=limit, **_asked(args))
+    user = args.text("user")
+    if user is not None and reply.get("sweeps"):
+        reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
+    cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
+    for_people = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
+    if (
+        cut
+        and for_people
+        and state is None
+        and not args.words
+        and _UNHAPPY & set(reply.get("counts") or {})
+    ):
+        # A long queue must not push the failures off the list.
+        failed = _failures(client, args, FAILURES)
+        reply["jobs"] += failed
+        reply["more"] -= len(failed)
+    return reply
+
+
+def _asked(args: Args) -> dict[str, Any]:
     plain = args.text("format") is None and not args.flag("json_lines")
-    asked = {
+    return {
         "user": args.text("user"),
         "queue": args.text("queue"),
         "tail": TAIL if plain else None,
         "fold": "1" if plain and _folds(args) else None,
     }
-    state = states(args.text("state"))
-    if args.flag("eta"):
-        client.eta(limit=1)  # what it finds is in the list
-    reply = client.jobs(args.words, state=state, limit=limit, **asked)
-    user = args.text("user")
-    if user is not None and reply.get("sweeps"):
-        reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
-    cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
-    if cut and state is None and not args.words and _UNHAPPY & set(reply.get("counts") or {}):
-        # A long queue must not push the failures off the list.
-        failed = client.jobs([], state=",".join(sorted(_UNHAPPY)), limit=FAILURES, **asked)["jobs"]
-        reply["jobs"] += failed
-        reply["more"] -= len(failed)
-    return reply
+
+
+def _failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
+    """Return the newest failures among the jobs that the options mean."""
+    state = states(args.text("state")) or ",".join(sorted(_UNHAPPY))
+    jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_asked(args))[
+        "jobs"
+    ]
+    return jobs
 
 
 def _folds(args: Args) -> bool:

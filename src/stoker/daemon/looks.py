@@ -72,8 +72,6 @@ def choose(
             hidden = _folded(state) if fold else 0
             total = state.live + len(state.unseen) - hidden
         ids = chosen[: wanted.limit]
-        if not words:
-            ids += [id for id in chosen[wanted.limit :] if id in state.unseen]
         more = max(total - len(ids), 0)
         sweeps = [sweep_view(desk, state, state.sweeps[id], now) for id in state.boards
                   if fold and state.sweeps[id].open]  # fmt: skip
@@ -124,7 +122,9 @@ def _folded(state: State) -> int:
 
 
 def _current(state: State, limit: int, fold: bool = False) -> list[int]:
-    """Running first, then waiting in the order they would start, then unseen failures."""
+    """Running first, then waiting in the order they would start, then unseen failures, newest
+    first.
+    """
     if fold and state.sweeps:
         hidden = state.sweeps
         running = sorted(id for id, job in state.running.items() if job.params is None)
@@ -141,7 +141,8 @@ def _current(state: State, limit: int, fold: bool = False) -> list[int]:
                 waiting.append(id)
                 if len(waiting) >= limit:
                     break
-    return [*running, *ready, *waiting, *unseen]
+    failed = sorted((state.jobs[id].ended_at or 0.0, id) for id in unseen)
+    return [*running, *ready, *waiting, *(id for _, id in reversed(failed))]
 
 
 def counts(state: State) -> dict[str, int]:
