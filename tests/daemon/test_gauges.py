@@ -272,7 +272,7 @@ def test_memory_is_measured_on_a_machine_over_ssh() -> None:
     story.started(job, pid=70)
     attempt = story.job(job).attempt
     look = parse(
-        b"gpu 0, GPU-far-0, A100, 80000, 4100, 0, 40, 50\napps\n"
+        b"home /home/me\ngpu 0, GPU-far-0, A100, 80000, 4100, 0, 40, 50\napps\n"
         b"app GPU-far-0, 77, 4000\napp GPU-far-0, 78, 50\napp GPU-far-0, 79, 9\n"
         b"owner 77 70 me - python x\n"
         b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
