@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from core.story import Afar, Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
@@ -11,6 +13,7 @@ from stoker.core.launch import launch
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import Request
 from stoker.core.restore import restore
+from stoker.daemon.views import queue_view
 
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
 
@@ -213,3 +216,96 @@ def test_the_devices_of_a_queue_move_to_the_next_machine_when_the_first_is_remov
     job = story.submit(Request(named=(("hdd", 20_000),)), queue="own")
     assert story.plan() == [job]
     assert story.where(job) == ["renamed"]
+
+
+def counted(number: int) -> tuple[tuple[str, str, int], ...]:
+    """A queue's `{gpu:NUMBER}`."""
+    return tuple(("gpu", str(name), 1000) for name in range(number))
+
+
+def without_gpus(story: Story) -> None:
+    """The head of the lab has no GPU at all."""
+    facts = story.state.rest.nodes["box"]
+    types = {type: devices for type, devices in facts.types.items() if type != "gpu"}
+    story.tell(e.NodeJoined(at=story.now, facts=NodeFacts("box", types)))
+
+
+def places(story: Afar, *jobs: int) -> list[tuple[str, list[str]]]:
+    return [(story.placed(job).node, story.on(job)) for job in jobs]
+
+
+def test_a_queue_of_four_gpus_has_two_on_each_of_two_nodes():
+    story = Afar()
+    without_gpus(story)
+    story.add("a")
+    story.add("b")
+    define(story, resources=counted(4))
+    jobs = [story.submit(gpus(1), queue="q") for _ in range(5)]
+    assert story.plan() == jobs[:4]
+    assert places(story, *jobs[:4]) == [("a", ["0"]), ("a", ["1"]), ("b", ["0"]), ("b", ["1"])]
+    assert "gpu" not in story.state.cluster.nodes["box"].types
+    lone = story.state.effective(story.job(jobs[4]), story.state.spec(story.job(jobs[4])))
+    many = replace(lone, gpus=replace(lone.gpus, amount=3000))
+    assert could_ever(story.state.cluster.nodes["a"], many) == "has 2 GPUs among those named, not 3"
+
+
+def test_a_queue_of_two_gpus_uses_no_third_one_of_the_same_name():
+    story = Afar()
+    without_gpus(story)
+    story.add("a")
+    story.add("b")
+    define(story, resources=counted(2))
+    jobs = [story.submit(gpus(1), queue="q") for _ in range(3)]
+    assert story.plan() == jobs[:2]
+    assert places(story, *jobs[:2]) == [("a", ["0"]), ("a", ["1"])]
+    pair = story.submit(gpus(2), queue="q")
+    story.exited(jobs[0])
+    story.exited(jobs[1])
+    story.plan()
+    story.exited(jobs[2])
+    assert story.plan() == [pair]
+    assert places(story, pair) == [("a", ["0", "1"])]
+
+
+def test_the_gpus_that_a_queue_declared_give_way_to_those_of_a_node_that_comes():
+    story = Afar()
+    without_gpus(story)
+    define(story, resources=counted(2))
+    first = story.submit(gpus(1), queue="q")
+    story.run(first)
+    waits = story.submit(gpus(2), queue="q")
+    assert story.plan() == []
+    story.add("a")
+    assert story.plan() == [waits]
+    assert places(story, waits) == [("a", ["0", "1"])]
+    story.exited(first)
+    assert story.state.cluster.nodes["box"].types.get("gpu", []) == []
+    story.exited(waits)
+    story.tell(e.NodeRemoved(at=story.now, name="a"))
+    assert story.free() == {"0": 1000, "1": 1000}
+
+
+def test_gpus_of_the_first_node_come_first_and_others_fill_up():
+    story = Afar(gpus=1)
+    define(story, resources=counted(2))
+    story.add("a")
+    jobs = [story.submit(gpus(1), queue="q") for _ in range(3)]
+    assert story.plan() == jobs[:2]
+    assert places(story, *jobs[:2]) == [("box", ["0"]), ("a", ["0"])]
+    shown = queue_view(story.state.rest.queues["q"], story.state)["resources"]
+    assert [(each["device"], each["free"]) for each in shown] == [("0", "0"), ("a/0", "0")]
+
+
+def test_a_queue_takes_devices_in_the_words_of_other_commands():
+    story = Afar()
+    story.add("a")
+    for words, expected in (
+        (("a/0",), [("a", ["0"])]),
+        (("a/gpu:1",), [("a", ["1"])]),
+        (("a/all",), [("a", ["0"])]),
+    ):
+        define(story, devices=words)
+        job = story.submit(gpus(1), queue="q")
+        assert story.plan() == [job]
+        assert places(story, job) == expected
+        story.exited(job)

@@ -17,6 +17,7 @@ import pytest
 
 from e2e.box import alive, until
 from frontdoors.auto_lab import EXAMPLES, UNFINISHED, UNTIL_GO, Lab, lab
+from stoker.cli import times
 from stoker.client.client import Client
 from stoker.frontdoors.auto.lookup import known
 
@@ -140,7 +141,8 @@ def test_aut_07_what_happens_is_appended_to_the_log_file(small: Lab) -> None:
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| task \d+ ended with return code 7", lines[0]
     )
-    assert f"task {id} started on GPU 0,1: exit 7" in log.read_text()
+    node = small.client.daemon()["node"]
+    assert f"task {id} started on GPU 0,1 of {node}: exit 7" in log.read_text()
     assert f"task {id} ended" in small.out.read_text()
 
 
@@ -477,10 +479,15 @@ def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: Lab) -> Non
     assert wide.ids("-n", 0) == []
     lines = wide.ok("history", "--fail").splitlines()
     assert lines[0] == "Failed Tasks:"
+    heading = "ID NUM GPUS GPUS NODE PRIORITY ENDED TIME CODE COMMAND"
+    assert " ".join(lines[1].split()) == heading
+    node, ended = wide.client.daemon()["node"], wide.client.history([str(bad)])["jobs"][0]
+    shown = [str(bad), "2", "0,1", node, "10", *times.absolute(ended["ended_at"]).split()]
+    assert lines[2].split()[:7] == shown
     assert max(map(len, lines)) <= 80
     (task,) = json.loads(wide.ok("history", "-f", "--json"))
     assert (task["id"], task["cmd"], task["num_gpus"], task["return_code"]) == (bad, "exit 4", 2, 4)
-    assert (task["GPUs"], task["priority"]) == ("0,1", 10)
+    assert (task["GPUs"], task["node"], task["priority"]) == ("0,1", node, 10)
     for name in ("submit_time", "start_time", "end_time"):
         time.strptime(task[name], "%Y-%m-%d-%H:%M:%S")
 
@@ -532,7 +539,7 @@ def test_aut_42_status_is_an_aligned_table(wide: Lab) -> None:
     wide.task("echo one")
     lines = wide.ok("status").splitlines()
     heading = lines[2]
-    assert " ".join(heading.split()) == "ID NUM GPUS GPUS PRIORITY STARTED TIME COMMAND"
+    assert " ".join(heading.split()) == "ID NUM GPUS GPUS NODE PRIORITY STARTED TIME COMMAND"
     at = heading.index("COMMAND")
     assert [line[at:] for line in lines[3:5]] == ["sleep 60", "sleep 6000"]
     shown = json.loads(wide.ok("--json", "status"))
@@ -615,7 +622,7 @@ def test_the_lines_of_the_guide_work_as_written(idle: Lab) -> None:
     said = done.stdout
     # Server and clients share one stdout, so that lines may meet: no ends of lines here.
     for text in ("Task id: 1", "Task id: 3", "Canceled Tasks:", "Killed Tasks:",
-                 "Succeed Tasks:", "Failed Tasks:", "task 1 started on GPU 0:"):  # fmt: skip
+                 "Succeed Tasks:", "Failed Tasks:", "task 1 started on GPU 0 of "):  # fmt: skip
         assert text in said, said
     failed = said.partition("Failed Tasks:\n")[2].splitlines()
     assert failed[1].split()[0] == "2"

@@ -220,10 +220,11 @@ def test_grs_08_a_person_sees_a_table(shared: Lab, gate: Gate):
     shared.done("enqueue", name, "--json", "{gpu:1}", "--", "echo", "a b")
     text = shared.done("show", name, "--table").splitlines()
     assert text[:2] == [f"{name} (backfill)", "  gpu: 0.5 of 2 free (x08: 0, y08: 0.5)"]
-    assert text[2].split() == ["ID", "STATUS", "TIME", "NEEDS", "HAS", "COMMAND"]
+    assert text[2].split() == ["ID", "STATUS", "TIME", "NEEDS", "HAS", "NODE", "COMMAND"]
     assert text[3].split()[:2] == [run, "Running"]
-    assert "gpu:1.5  gpu:x08,y08" in text[3]
-    assert text[4].split()[1:] == ["Created", "-", "gpu:1", "-", "echo", "'a", "b'"]
+    node = shared.jobs(name)[int(run)]["node"]
+    assert f"gpu:1.5  gpu:x08,y08  {node}  " in text[3]
+    assert text[4].split()[1:] == ["Created", "-", "gpu:1", "-", "-", "echo", "'a", "b'"]
     shared.done("enqueue", name, "--json", "{gpu:1}", "--", "true")
     assert "and 1 waiting job more" in shared.done("show", name, "--table", "--limit", "1")
 

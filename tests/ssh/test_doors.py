@@ -1,9 +1,11 @@
 """With a machine added, jobs of every door go there when this one has no room."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from e2e.box import until
 from frontdoors import auto_lab, grass_lab
 from ssh.lab import Lab
 
@@ -21,24 +23,33 @@ def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         lab.heal()
 
 
-def test_grs_31_a_job_of_a_queue_runs_on_another_machine(reach: Lab) -> None:
-    there = reach.machine("rich", gpus=2)
+def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: Lab) -> None:
+    rich, twin = reach.machine("rich", gpus=2), reach.machine("twin", gpus=2)
     with grass_lab.lab() as home:
-        assert home.grass("start").returncode == 0
-        home.done("create-queue", "q", "--json", "{gpu:1}")
-        added = home.stoker("nodes", "add", "rich", there.url, "--key", there.key)
-        assert added.returncode == 0, added.stderr
-        gate = grass_lab.Gate(home.user, "here")
-        first = int(home.done("enqueue", "q", "--json", "{gpu:1}", *gate.command))
-        assert home.allocation("q", first) == {"gpu": ["0"]}
-        second = home.done("enqueue", "q", "--json", "{gpu:1}", "--", "sh", "-c", "hostname; pwd")
-        home.end(second)
-        assert home.jobs("q")[int(second)]["status"] == "Finished"
-        log = home.jobs("q")[int(second)]["log"]
-        with open(log) as file:
-            assert file.readline() == "rich\n"
-        gate.open()
-        home.end(first)
+        for name, machine in (("rich", rich), ("twin", twin)):
+            added = home.stoker("nodes", "add", name, machine.url, "--key", machine.key)
+            assert added.returncode == 0, added.stderr
+        assert "have 4 GPUs" in home.refused("create-queue", "q", "--json", "{gpu:5}")
+        home.done("create-queue", "q", "--json", "{gpu:4}")
+        assert list(home.show("q")["resources"]["gpu"]) == ["rich/0", "rich/1", "twin/0", "twin/1"]
+        for gpus in ("2", "3"):
+            home.done("create-queue", f"q{gpus}", "--json", f"{{gpu:{gpus}}}")
+        print_place = ("--json", "{gpu:2}", "--", "sh", "-c", f"hostname; echo {{gpu}}; {FOREVER}")
+        jobs = [int(home.done("enqueue", "q", *print_place)) for _ in range(2)]
+        until(lambda: all(home.jobs("q")[id]["status"] == "Running" for id in jobs))
+        assert [home.jobs("q")[id]["node"] for id in jobs] == ["rich", "twin"]
+        # Two GPUs are those of rich only, although twin has two of the same names.
+        third = int(home.done("enqueue", "q2", "--json", "{gpu:1}", "--", "hostname"))
+        assert home.jobs("q2")[third]["status"] == "Created"
+        assert "3" in home.refused("enqueue", "q3", "--json", "{gpu:3}", "--", "true")
+        for machine in (rich, twin):
+            reach.ssh(machine, "touch go")
+        for id in (*jobs, third):
+            home.end(id)
+        logs = [Path(home.jobs("q")[id]["log"]).read_text() for id in jobs]
+        assert logs == ["rich\n0,1\n", "twin\n0,1\n"]
+        assert Path(home.jobs("q2")[third]["log"]).read_text() == "rich\n"
+        assert [home.jobs("q2")[third]["node"]] == ["rich"]
 
 
 def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: Lab) -> None:
@@ -58,3 +69,17 @@ def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: Lab) -> Non
         # A server finds its own GPUs, whatever the other machines have.
         home.stop()
         home.serve("--gpus", "0", "1", "--port", "0")
+
+
+def test_aut_44_a_server_declares_no_gpus_where_nodes_have_them(reach: Lab) -> None:
+    there = reach.machine("rich", gpus=2)
+    stoker = (auto_lab.sys.executable, "-m", "stoker")
+    with auto_lab.lab() as home:
+        added = home.run(*stoker, "nodes", "add", "rich", there.url, "--key", there.key)
+        assert added.returncode == 0, added.stderr
+        assert home.run(*stoker, "daemon", "stop").returncode == 0
+        home.serve("--gpus", "0", "1", "--port", "0")
+        assert home.result("hostname", "-n", "2") == "rich\n"
+        heading, line = home.ok("history").splitlines()[1:3]
+        assert line.split()[heading.split().index("NODE") - 1] == "rich"
+        assert "started on GPU 0,1 of rich: hostname" in home.out.read_text()

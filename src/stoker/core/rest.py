@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.estimate import Families
 from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.request import GPU
+from stoker.core.units import THOUSAND
 from stoker.core.usage import Had
 
 Among = tuple[tuple[str, tuple[str, ...]], ...]
-"""Names of devices by type."""
+"""Names of devices by type; `node/name` is that device of that node, `name` one of any node."""
 
 
 class Away(Struct, frozen=True, omit_defaults=True):
@@ -62,20 +64,46 @@ class Rest(Struct, omit_defaults=True):
     """Queues of which some job has reported epochs."""
 
 
-def among(queue: QueueDefined) -> Among:
+def among(queue: QueueDefined, nodes: Mapping[str, NodeFacts]) -> Among:
     """The devices that a queue has, by type."""
-    types = dict.fromkeys(type for type, _, _ in queue.resources)
+    sizes: dict[str, dict[str, int]] = {}
+    for type, name, capacity in queue.resources:
+        sizes.setdefault(type, {})[name] = capacity
     return tuple(
-        (each, tuple(name for type, name, _ in queue.resources if type == each)) for each in types
+        (type, (counted_gpus(each, nodes) if type == GPU else ()) or tuple(each))
+        for type, each in sizes.items()
     )
 
 
-def brought(queues: Iterable[QueueDefined], facts: NodeFacts) -> dict[str, tuple[DeviceFacts, ...]]:
-    """Devices of types that the machine itself knows nothing of. Equal names are one device."""
+def counted_gpus(sizes: Mapping[str, int], nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """The GPUs of a queue that has a number of them (`0` to `3` of capacity 1) over several nodes.
+
+    Those of the first node come first. Empty: the names count, or no node has a GPU.
+    """
+    names = map(str, range(len(sizes)))
+    if len(nodes) < 2 or list(sizes) != list(names) or set(sizes.values()) != {THOUSAND}:
+        return ()
+    found = [
+        f"{facts.name}/{device.name}"
+        for facts in nodes.values()
+        for device in facts.types.get(GPU, ())
+        if device.capacity == THOUSAND
+    ]
+    return tuple(found[: len(sizes)])
+
+
+def brought(
+    queues: Iterable[QueueDefined], facts: NodeFacts, nodes: Mapping[str, NodeFacts]
+) -> dict[str, tuple[DeviceFacts, ...]]:
+    """Devices of types that the node itself does not have. Equal names are one device.
+
+    GPUs only if no node has any: a queue's jobs run where the GPUs are.
+    """
+    has_gpus = any(each.types.get(GPU) for each in nodes.values())
     found: dict[str, dict[str, int]] = {}
     for queue in queues:
         for type, name, capacity in queue.resources:
-            if type not in facts.types:
+            if type not in facts.types and not (type == GPU and (has_gpus or "/" in name)):
                 found.setdefault(type, {}).setdefault(name, capacity)
     return {
         type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())

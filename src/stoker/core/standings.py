@@ -56,6 +56,12 @@ def readmit(state: State, queue: str | None, at: float) -> None:
             look_whether_stoppable(state, job, at)
 
 
+def readmit_for_gpus(state: State, at: float) -> None:
+    """Readmit pending jobs of queues with GPUs: they may have them on other nodes now."""
+    for queue in state.gpus_moved():
+        readmit(state, queue, at)
+
+
 def look_whether_stoppable(state: State, job: Job, at: float) -> None:
     """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
     if job.started_at is not None and can_stop(job, state.specs[job.spec]):

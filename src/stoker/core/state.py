@@ -28,6 +28,7 @@ from stoker.core.policy.victims import Victims
 from stoker.core.request import CPU, GPU, MEMORY, Request
 from stoker.core.rest import Among, Rest, among, brought
 from stoker.core.sweep import Board, Sweep
+from stoker.core.units import THOUSAND
 from stoker.core.usage import Usage
 
 KEEP_FINISHED = 256
@@ -207,8 +208,17 @@ class State:
         """The devices that a queue has: worked out once, and shared by all who ask in it."""
         known = self._devices_of.get(queue.name)
         if known is None or known[0] is not queue:
-            known = self._devices_of[queue.name] = (queue, among(queue))
+            known = self._devices_of[queue.name] = (queue, among(queue, self.rest.nodes))
         return known[1]
+
+    def own_devices(self, queue: QueueDefined) -> list[tuple[str, str, int]]:
+        """The devices that a queue has on the present nodes: type, name and capacity."""
+        sizes = {(type, name): capacity for type, name, capacity in queue.resources}
+        return [
+            (type, name, sizes.get((type, name), THOUSAND))
+            for type, names in self._among(queue)
+            for name in names
+        ]
 
     def limit_reached(self, found: JobClass) -> str | None:
         """The limit that keeps a whole class from starting, in words, or None."""
@@ -359,6 +369,22 @@ class State:
         self.join(facts, held_on(self.running.values(), facts.name))
         self.mark_devices(facts.name)
 
+    def gpus_moved(self) -> list[str]:
+        """Find the devices of queues again, after nodes came, went or changed their GPUs.
+
+        Returns the queues whose pending jobs may use other GPUs than before.
+        """
+        queues = [
+            queue.name
+            for queue in self.rest.queues.values()
+            if any(type == GPU for type, _, _ in queue.resources)
+        ]
+        for name in queues:
+            self._devices_of.pop(name, None)
+        if queues:
+            self.rejoin_first()
+        return queues
+
     def rejoin_first(self) -> None:
         """Give the first machine the devices that queues bring along now."""
         for facts in list(self.rest.nodes.values())[:1]:
@@ -366,7 +392,9 @@ class State:
 
     def join(self, facts: NodeFacts, held: list[Placement]) -> None:
         """A machine has these devices, and the first one also what queues brought along."""
-        more = brought(self.rest.queues.values(), facts) if self._is_first(facts) else {}
+        more = {}
+        if self._is_first(facts):
+            more = brought(self.rest.queues.values(), facts, self.rest.nodes)
         types = {**facts.types, **more}
         self.cluster.join(NodeFacts(facts.name, types) if more else facts, held)
 

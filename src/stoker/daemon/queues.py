@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
-from stoker.core.request import CPU, MEMORY
+from stoker.core.request import CPU, GPU, MEMORY
+from stoker.core.rest import counted_gpus
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount, parse_amount
 from stoker.daemon import requests as r
@@ -49,25 +50,34 @@ def _resources(state: State, body: r.Queue) -> tuple[tuple[str, str, int], ...]:
     for each in body.resources or ():
         if each.type in (CPU, MEMORY):
             raise BadValue(f"{each.type} is a pool of the machine, without devices to name.")
-        capacity = parse_amount(each.capacity, each.type)
-        known = _known_capacity(state, body.name, each.type, each.device)
+        found[each.type, each.device] = parse_amount(each.capacity, each.type)
+    sizes = {name: capacity for (type, name), capacity in found.items() if type == GPU}
+    counted = len(counted_gpus(sizes, state.rest.nodes))
+    if counted and counted < len(sizes):
+        raise BadValue(
+            f"There is no gpu '{counted}': all nodes together have {counted} GPUs, the queue asks"
+            f" for {len(sizes)}; see stoker nodes."
+        )
+    for (type, device), capacity in found.items():
+        if type == GPU and counted:
+            continue
+        known = _known_capacity(state, body.name, type, device)
         if known is None:
-            raise BadValue(f"This machine has no {each.type} '{each.device}'; see stoker nodes.")
+            raise BadValue(f"There is no {type} '{device}'; see stoker nodes.")
         if known not in (capacity, ANY):
             raise BadValue(
-                f"{each.type} '{each.device}' has a capacity of {format_amount(known)}, not"
+                f"{type} '{device}' has a capacity of {format_amount(known)}, not"
                 f" {format_amount(capacity)}: write the same for every queue."
             )
-        found[each.type, each.device] = capacity
     return tuple((type, device, capacity) for (type, device), capacity in found.items())
 
 
 def _known_capacity(state: State, queue: str, type: str, device: str) -> int | None:
     """How much a device can give; ANY when this queue is the first to say, None if not there."""
-    machines = [facts.types[type] for facts in state.rest.nodes.values() if type in facts.types]
-    for devices in machines:
-        for facts in devices:
-            if facts.name == device:
+    machines = [facts for facts in state.rest.nodes.values() if type in facts.types]
+    for node in machines:
+        for facts in node.types[type]:
+            if device in (facts.name, f"{node.name}/{facts.name}"):
                 return facts.capacity
     if machines:
         return None

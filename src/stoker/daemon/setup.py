@@ -128,6 +128,7 @@ def build(
         desk.logs,
     )
     loop = Loop(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder, faults)
+    extra = _not_elsewhere(loop.engine.state, facts.name, extra)
     if remembers:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
@@ -177,6 +178,17 @@ def _open_store(
     return store, choice.shown, [left] if left else []
 
 
+def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
+    """Leave out the GPUs that other nodes have: those serve instead of declared ones here."""
+    others = {
+        device.name
+        for other, facts in state.rest.nodes.items()
+        if other != node
+        for device in facts.types.get(GPU, ())
+    }
+    return [name for name in names if name not in others]
+
+
 def _remembered(state: State, node: str) -> list[str]:
     """Devices that were only ever named, while unfinished jobs ask for GPUs or a queue has them."""
     wanted = any(
@@ -184,7 +196,9 @@ def _remembered(state: State, node: str) -> list[str]:
     )
     before = state.rest.nodes.get(node)
     declared = before.types.get(GPU, ()) if before else ()
-    owned = {name for queue in state.rest.queues.values() for name in queue.devices}
+    owned = _not_elsewhere(
+        state, node, {name for queue in state.rest.queues.values() for name in queue.devices}
+    )
     return [
         device.name
         for device in declared

@@ -320,6 +320,7 @@ def _held(device: Device) -> int:
 def queue_view(queue: QueueDefined, state: State) -> dict[str, Any]:
     """A named queue, its limits, and what is free of the devices it has."""
     amount = format_amount
+    first = f"{next(iter(state.rest.nodes), '')}/"  # devices of this node go without its name
     return {
         "name": queue.name,
         "max_running": queue.max_running,
@@ -333,16 +334,19 @@ def queue_view(queue: QueueDefined, state: State) -> dict[str, Any]:
         "resources": [
             {
                 "type": type,
-                "device": name,
+                "device": name.removeprefix(first),
                 "capacity": amount(capacity),
                 "free": amount(max(_free(state, type, name), 0)),
             }
-            for type, name, capacity in queue.resources
+            for type, name, capacity in state.own_devices(queue)
         ],
     }
 
 
 def _free(state: State, type: str, name: str) -> int:
-    """What is left of a device on the machine where most of it is."""
-    found = [node.by_name.get((type, name)) for node in state.cluster.nodes.values()]
+    """What is left of a device, on the node where most of it is unless the name says which."""
+    found = [
+        node.by_name.get((type, name.removeprefix(f"{node.name}/")))
+        for node in state.cluster.nodes.values()
+    ]
     return max((device.free for device in found if device is not None), default=0)

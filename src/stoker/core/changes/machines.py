@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.core import events as e
 from stoker.core.changes import remotes
 from stoker.core.instructions import Instruction
-from stoker.core.standings import other_policies, readmit
+from stoker.core.request import GPU
+from stoker.core.standings import other_policies, readmit, readmit_for_gpus
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -28,8 +29,11 @@ def on_daemon_started(state: State, event: e.DaemonStarted) -> Wishes:
 def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     """A machine says what it has; running attempts keep what they hold."""
     state.line.stirred = True
+    before = state.rest.nodes.get(event.facts.name)
     state.rest.nodes[event.facts.name] = event.facts
     state.rejoin(event.facts)
+    if before is None or before.types.get(GPU) != event.facts.types.get(GPU):
+        readmit_for_gpus(state, event.at)
     state.rest_changed = True
     return []
 

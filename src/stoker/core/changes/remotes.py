@@ -10,6 +10,7 @@ from stoker.core.job import Job, PartEnd
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.core.retry import Verdict
+from stoker.core.standings import readmit_for_gpus
 from stoker.core.state import State, held_on
 
 Wishes = list[Instruction]
@@ -75,6 +76,7 @@ def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
     state.cluster.leave(event.name, held_on(state.running.values(), event.name))
     if event.name == first:
         state.rejoin_first()
+    readmit_for_gpus(state, event.at)
     _changed(state)
     return []
 

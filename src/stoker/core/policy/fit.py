@@ -11,6 +11,8 @@ from stoker.core.units import THOUSAND, format_amount
 
 GPUS = Request(gpus=GpuAsk(0))
 """The shape of requests for GPUs and nothing else."""
+ALL = "all"
+"""The word for every device of a node."""
 MOST_CHOICES = 1000
 """So many choices of devices, and kinds of requests, are remembered for one machine."""
 
@@ -133,6 +135,14 @@ def suits(device: Device, ask: GpuAsk) -> bool:
     return not (ask.avoid and any(map(device.answers_to, ask.avoid)))
 
 
+def on_node(ask: GpuAsk, node: str) -> GpuAsk:
+    """The ask in the words of one node: `node/0` and `node/gpu:0` are its `0`."""
+    if not any("/" in word or ":" in word or word == ALL for word in ask.within):
+        return ask
+    words = [word.removeprefix(f"{node}/").removeprefix(f"{GPU}:") for word in ask.within]
+    return replace(ask, within=() if ALL in words else tuple(words))
+
+
 def choose_gpus(node: Node, ask: GpuAsk, gap: int = 0) -> list[Take] | None:
     """GPUs for an ask: whole ones in order, a fraction where it wastes the least."""
     able = _able(node, ask)
@@ -147,8 +157,9 @@ def _able(node: Node, ask: GpuAsk) -> list[Device]:
     """The GPUs that may serve now, in the order in which they are wanted."""
     suiting = node.choices.get(ask)
     if suiting is None:
-        suiting = [device for device in node.types.get(GPU, ()) if suits(device, ask)]
-        first = ask.prefer or ask.only or ask.within
+        here = on_node(ask, node.name)
+        suiting = [device for device in node.types.get(GPU, ()) if suits(device, here)]
+        first = here.prefer or here.only or here.within
         if first:
             suiting.sort(key=lambda device: _position(device, first))
         _kept(node, ask, suiting)
@@ -290,7 +301,8 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     devices = [device for device in node.types.get(GPU, ()) if not device.gone]
     if not devices:
         return "has no GPU"
-    fitting = [device for device in devices if suits(device, ask)]
+    here = on_node(ask, node.name)
+    fitting = [device for device in devices if suits(device, here)]
     needed = len(ask.only) if ask.share is not None else -(-ask.amount // THOUSAND)
     if all(device.facts.capacity == THOUSAND for device in fitting):
         if len(fitting) >= needed:

@@ -8,6 +8,7 @@ import time
 from stoker.cli.output import clean
 from stoker.frontdoors.auto.lookup import known
 from stoker.frontdoors.auto.options import DOOR
+from stoker.frontdoors.auto.tasks import nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def _line(kind: str, event: dict[str, Any], view: dict[str, Any]) -> str | None:
     name = f"task {view['id']}"
     if kind == "ProcessStarted":
         gpus = (view.get("devices") or {}).get("gpu") or []
-        where = f" on GPU {','.join(gpus)}" if gpus else ""
-        return f"{name} started{where}: {clean(view['command'])}"
+        devices = f"GPU {','.join(gpus)} of " if gpus else ""
+        return f"{name} started on {devices}{nodes(view)}: {clean(view['command'])}"
     if kind == "JobCancelled":
         # What ran is told when it has ended.
         return f"{name} cancelled" if view["started_at"] is None else None

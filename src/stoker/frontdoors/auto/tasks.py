@@ -17,19 +17,21 @@ UNFINISHED = f"PENDING,{HOLDING}"
 ID = Column("ID", right=True)
 NUMBER = Column("NUM GPUS", right=True)
 GPUS = Column("GPUS")
+NODE = Column("NODE")
 PRIORITY = Column("PRIORITY", right=True)
 SUBMITTED = Column("SUBMITTED")
 STARTED = Column("STARTED")
+ENDED = Column("ENDED")
 TIME = Column("TIME", right=True)
 CODE = Column("CODE", right=True)
 WAITS = Column("WAITS FOR", cut=True)
 COMMAND = Column("COMMAND", cut=True)
 LOG = Column("LOG")
 
-RUNNING = (ID, NUMBER, GPUS, PRIORITY, STARTED, TIME, COMMAND)
+RUNNING = (ID, NUMBER, GPUS, NODE, PRIORITY, STARTED, TIME, COMMAND)
 PENDING = (ID, NUMBER, PRIORITY, SUBMITTED, WAITS, COMMAND)
-SUCCEEDED = (ID, GPUS, PRIORITY, STARTED, TIME, COMMAND)
-FAILED = (ID, GPUS, PRIORITY, STARTED, TIME, CODE, COMMAND)
+SUCCEEDED = (ID, NUMBER, GPUS, NODE, PRIORITY, ENDED, TIME, COMMAND)
+FAILED = (ID, NUMBER, GPUS, NODE, PRIORITY, ENDED, TIME, CODE, COMMAND)
 
 
 def task(view: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def task(view: dict[str, Any]) -> dict[str, Any]:
         "num_gpus": number(view),
         "priority": USUAL_PRIORITY - int(view["priority"]),
         "GPUs": ",".join(gpus),
+        "node": nodes(view) or None,
         "state": view["state"],
         "submit_time": _seed_time(view.get("submitted_at")),
         "start_time": _seed_time(view.get("started_at")),
@@ -54,6 +57,11 @@ def task(view: dict[str, Any]) -> dict[str, Any]:
 def number(view: dict[str, Any]) -> int:
     """Return how many GPUs a task asked for."""
     return int(float((view.get("request") or {}).get("gpus") or 0))
+
+
+def nodes(view: dict[str, Any]) -> str:
+    """Return the node that a task ran on, or all of them; empty before it has one."""
+    return ",".join(view.get("nodes") or ())
 
 
 def return_code(view: dict[str, Any]) -> int | None:
@@ -73,7 +81,8 @@ def write(
     if not views:
         print("none")
         return
-    shown = (*columns, LOG) if verbose else columns
+    more = (LOG,) if STARTED in columns else (STARTED, LOG)
+    shown = (*columns, *more) if verbose else columns
     table.write(shown, [[_cell(view, column) for column in shown] for view in views])
 
 
@@ -89,9 +98,11 @@ CELLS: dict[str, Callable[[dict[str, Any]], object]] = {
     ID.title: lambda view: view["id"],
     NUMBER.title: number,
     GPUS.title: lambda view: ",".join((view.get("devices") or {}).get("gpu") or []) or "-",
+    NODE.title: lambda view: nodes(view) or "-",
     PRIORITY.title: lambda view: USUAL_PRIORITY - int(view["priority"]),
     SUBMITTED.title: lambda view: times.absolute(view.get("submitted_at")),
     STARTED.title: lambda view: times.absolute(view.get("started_at")) or "-",
+    ENDED.title: lambda view: times.absolute(view.get("ended_at")) or "-",
     TIME.title: lambda view: times.duration(view.get("elapsed") or 0),
     CODE.title: return_code,
     WAITS.title: lambda view: view.get("reason_text") or "-",

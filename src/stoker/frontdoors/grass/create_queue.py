@@ -26,7 +26,8 @@ these capacities, {gpu:{'2':1,'4':1}} two devices with these names.
                  usually jobs start in the order in which they came
 
 Devices of equal names in two queues are one device, and never given out twice: their capacities
-have to agree. GPUs are this machine's own, where it has any.
+have to agree. GPUs are those of this node and of the nodes added to it, where there are any:
+{gpu:4} is the first four, {gpu:{'box1/0':1}} is GPU 0 of node box1.
 """
 OPTIONS = {"--json": "JSON5", "--file": "FILE", "--backfill": None}
 

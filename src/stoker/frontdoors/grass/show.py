@@ -103,6 +103,7 @@ def job(view: dict[str, Any]) -> dict[str, Any]:
         "require": require,
         "status": status(view),
         "allocation": {kind: devices[kind] for kind in require if kind in devices},
+        "node": ",".join(view["nodes"]) or None,
         "exit_code": view["exit_code"],
         "log": view["log"],
         "elapsed": view["elapsed"],

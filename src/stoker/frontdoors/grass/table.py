@@ -19,6 +19,7 @@ COLUMNS = (
     Column("TIME", right=True),
     Column("NEEDS"),
     Column("HAS"),
+    Column("NODE"),
     Column("COMMAND", cut=True),
 )
 COLOURS = {"Running": "green", "Failed": "red", "Created": "yellow"}
@@ -80,5 +81,6 @@ def _row(job: dict[str, Any]) -> list[str]:
         duration(job["elapsed"]) or "-",
         " ".join(f"{kind}:{_number(amount)}" for kind, amount in job["require"].items()) or "-",
         " ".join(f"{kind}:{','.join(names)}" for kind, names in job["allocation"].items()) or "-",
+        job["node"] or "-",
         join(job["cmd"]) if len(job["cmd"]) > 1 else job["cmd"][0],
     ]
