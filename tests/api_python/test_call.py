@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -58,7 +57,7 @@ class Bench:
         assert isinstance(argv, list)
         return subprocess.Popen(
             argv,
-            env={**os.environ, **more},
+            env={**os.environ, **self.batch.variables, **more},
             cwd=self.base,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -83,7 +82,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
     return Bench(tmp_path)
 
 
@@ -91,8 +91,11 @@ def test_it_needs_nothing_but_the_standard_library(bench: Bench) -> None:
     bench.write(max, 3, 4)
     argv = bench.batch.what["argv"]
     assert isinstance(argv, list)
-    bare = [argv[0], "-S", "-c", _WITHOUT_STOKER, *argv[1:]]
-    done = subprocess.run(bare, capture_output=True, text=True, check=False, timeout=30)
+    bare = [argv[0], "-S", "-c", _WITHOUT_STOKER, *argv[3:]]
+    environment = {**os.environ, **bench.batch.variables}
+    done = subprocess.run(
+        bare, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[]\n"
 
@@ -300,10 +303,10 @@ def test_processes_that_the_function_forked_do_not_save(bench: Bench) -> None:
     assert bench.outcome() == Outcome(3)
 
 
-def test_another_python_is_told_what_to_do(bench: Bench) -> None:
+def test_another_python_is_told_what_to_do(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (2, 7, 0, "final", 0))
     bench.write(max, 3, 4)
-    path = Path(bench.batch.folder, "settings")
-    path.write_bytes(pickle.dumps({**pickle.loads(path.read_bytes()), "python": [2, 7]}))
+    monkeypatch.undo()
     assert bench.run()[0] == 1
     found = bench.outcome()
     assert found is not None

@@ -1,5 +1,6 @@
 """The configuration file: what is read, and what is said about what cannot be."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,35 @@ def test_every_key_of_the_documentation_is_read(home: Path) -> None:
 )
 def test_gpus_are_written_in_several_ways(home: Path, text: str, gpus: str) -> None:
     assert read(home, text).gpus == gpus
+
+
+ME = os.getuid()
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "group", "refusal"),
+    [
+        (0o644, ME, 7, None),
+        (0o664, ME, ME, None),  # a group of the user's own
+        (0o644, 0, 0, None),
+        (0o664, ME, ME + 1, "chmod go-w"),
+        (0o646, ME, ME, "chmod go-w"),
+        (0o666, 0, 0, "chmod go-w"),
+        (0o600, ME + 1, ME, "belongs to user"),
+    ],
+)
+def test_a_file_that_others_can_change_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, group: int,
+    refusal: str | None,
+) -> None:  # fmt: skip
+    (home / "config.toml").write_text("on_end = 'true'")
+    found = os.stat_result((0o100000 | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
+    monkeypatch.setattr("stoker.daemon.settings.os.fstat", lambda _: found)
+    if refusal is None:
+        assert load().on_end == "true"
+    else:
+        with pytest.raises(BadValue, match=refusal):
+            load()
 
 
 QUEUE = "[queues.fast]\n"

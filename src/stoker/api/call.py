@@ -2,6 +2,10 @@
 
 A copy of this file lies beside the calls and is run by their own interpreter. Nothing of stoker
 need be installed there: standard library only.
+
+Other users may be able to write to the folder that holds the calls, and what is unpickled is
+executed. So every file that is unpickled here ends with a seal, made with a key that comes in the
+environment of the job.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pickle import dumps, load, loads
-    from types import FrameType
+    from pickle import dumps, loads
+    from types import FrameType, ModuleType
     from typing import Any
 else:
     try:
-        from _pickle import dumps, load, loads  # what `pickle` is made of, in half the time
+        from _pickle import dumps, loads  # what `pickle` is made of, in half the time
     except ImportError:
-        from pickle import dumps, load, loads
+        from pickle import dumps, loads
 
 GO_ON_LATER = 75
 """The exit code that means: I saved my work, run me again."""
@@ -29,20 +33,26 @@ UNWINDS = 10.0
 """Seconds that a function has at most to clean up after its work was saved."""
 SLACK = 2.0
 """Seconds by which the warning before a time limit may be late."""
+KEY = "STOKER_CALL_KEY"
+"""The variable with the key, in hexadecimal digits."""
+SEAL_BYTES = 32
 
 
 def main() -> int:
     """Do the call that the words and the environment name; return the exit code of the job."""
-    folder = sys.argv[1]
-    with open(os.path.join(folder, "settings"), "rb") as file:
-        settings = load(file)  # noqa: S301 - written by the submitter
+    folder = Folder(sys.argv[1], bytes.fromhex(os.environ.pop(KEY, "")))
+    try:
+        settings = loads(folder.read_sealed("settings"))  # noqa: S301 - sealed by the submitter
+    except (OSError, Changed) as error:
+        _say(str(error))
+        return 1
     call = Call(folder, os.environ.get("STOKER_ARRAY_INDEX", "0"))
     already = call.was_over()
     if already is not None:
         return already
     stop = Stop(call, settings)
     try:
-        _find_modules(settings)
+        _find_modules(settings, folder)
         function, args, kwargs = call.load()
         stop.may_save(function, args, kwargs)
         value = function(*args, **kwargs)
@@ -53,49 +63,120 @@ def main() -> int:
     return stop.code if stop.code is not None else call.returned(value)
 
 
+class Changed(Exception):
+    """A file of the call is not what the submitter wrote."""
+
+
+class Folder:
+    """The directory of a call, which stays the same one even if its path leads elsewhere."""
+
+    def __init__(self, path: str, key: bytes) -> None:
+        self.path, self.key = path, key
+        self.identity: tuple[int, int] | None = None
+
+    def _open(self) -> int:
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        found = os.fstat(fd)
+        identity = (found.st_dev, found.st_ino)
+        if self.identity not in (None, identity):
+            os.close(fd)
+            raise Changed(f"{self.path} was replaced while the call ran; nothing is written to it")
+        self.identity = identity
+        return fd
+
+    def read(self, name: str) -> bytes:
+        """Return what a file holds."""
+        directory = self._open()
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            with open(os.open(name, flags, dir_fd=directory), "rb") as file:
+                return file.read()
+        finally:
+            os.close(directory)
+
+    def read_sealed(self, name: str) -> bytes:
+        """Return what a file holds if the submitter wrote it, or an earlier attempt."""
+        data = self.read(name)
+        body, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
+        if not self.key or seal != self.seal(name, body):
+            raise Changed(f"{self.path}/{name} was changed by another program; it is not run")
+        return body
+
+    def seal(self, name: str, body: bytes) -> bytes:
+        """Return what proves that a file of this name and folder was written with our key."""
+        try:
+            from _blake2 import blake2b
+        except ImportError:
+            from hashlib import blake2b
+        place = f"{os.path.basename(self.path)}/{name}".encode("utf-8", "surrogateescape")
+        return blake2b(place + b"\0" + body, key=self.key, digest_size=SEAL_BYTES).digest()
+
+    def write(self, name: str, data: bytes, sealed: bool = False) -> None:
+        """Have a file be there whole, or not at all."""
+        temporary = f"{name}.{os.getpid()}.new"
+        directory = self._open()
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with open(os.open(temporary, flags, 0o666, dir_fd=directory), "wb") as file:
+                file.write(data)
+                if sealed:
+                    file.write(self.seal(name, data))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            _remove(temporary, directory)
+            raise
+        finally:
+            os.close(directory)
+
+    def remove(self, name: str) -> None:
+        """Have no file of this name."""
+        directory = self._open()
+        _remove(name, directory)
+        os.close(directory)
+
+
 class Call:
     """The files of one call: what to call, and what came of it."""
 
-    def __init__(self, folder: str, index: str) -> None:
+    def __init__(self, folder: Folder, index: str) -> None:
         self.folder = folder
-        self.task = os.path.join(folder, index + ".task")
-        self.result = os.path.join(folder, index + ".result")
-        self.late = os.path.join(folder, index + ".over")
-        self.timeouts = os.path.join(folder, index + ".timeouts")
+        self.task = index + ".task"
+        self.result = index + ".result"
+        self.late = index + ".over"
+        self.timeouts = index + ".timeouts"
 
     def was_over(self) -> int | None:
         """Return the code of an attempt that was asked to stop when it was done already."""
         try:
-            with open(self.late, encoding="ascii") as file:
-                code = int(file.read())
-            os.unlink(self.late)
+            code = int(self.folder.read(self.late))
+            self.folder.remove(self.late)
         except (OSError, ValueError):
-            _remove(self.result)
+            self.folder.remove(self.result)
             return None
-        return code if os.path.exists(self.result) else None
+        return code if os.path.exists(os.path.join(self.folder.path, self.result)) else None
 
     def load(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Return the function and its arguments."""
-        with open(self.task, "rb") as file:
-            function, args, kwargs = load(file)  # noqa: S301 - written by the submitter
+        function, args, kwargs = loads(self.folder.read_sealed(self.task))  # noqa: S301
         if function is None:  # all calls of this folder share it
-            with open(os.path.join(self.folder, "function"), "rb") as file:
-                function = load(file)  # noqa: S301
+            function = loads(self.folder.read_sealed("function"))  # noqa: S301
         return function, args, kwargs
 
     def save(self, task: tuple[Any, ...]) -> None:
         """Have the next attempt do this instead."""
-        _write(self.task, b"", task)
+        self.folder.write(self.task, _packed(task), sealed=True)
 
     def returned(self, value: object) -> int:
         """Leave what the function returned."""
         try:
-            _write(self.result, _head("value"), value)
+            self.folder.write(self.result, _head("value") + _packed(value))
         except Exception:  # noqa: BLE001 - objects raise what they like while they are pickled
             import traceback
 
             what = f"What it returned ({_name(type(value))}) cannot be pickled."
-            _write(self.result, _head("unpicklable", what, traceback.format_exc()))
+            self.folder.write(self.result, _head("unpicklable", what, traceback.format_exc()))
             traceback.print_exc()
             return 1
         return 0
@@ -111,23 +192,23 @@ class Call:
         parts = (type(error), error.args, error.__dict__)
         for kind, value in (("error", error), ("parts", parts)):
             try:
-                loads(_packed(value))  # noqa: S301 - many exceptions can be written, not read
-                _write(self.result, _head(kind, "", text), value)
+                packed = _packed(value)
+                loads(packed)  # noqa: S301 - many exceptions can be written, not read
+                self.folder.write(self.result, _head(kind, "", text) + packed)
             except Exception:  # noqa: BLE001, S112 - the parts may do, or nothing does
                 continue
             return 1
         what = f"It raised an exception that cannot be pickled. {_name(type(error))}: {error}"
-        _write(self.result, _head("unpicklable", what, text))
+        self.folder.write(self.result, _head("unpicklable", what, text))
         return 1
 
     def one_more_timeout(self) -> int:
         """Count how often the time of this call was up."""
         try:
-            with open(self.timeouts, encoding="ascii") as file:
-                count = int(file.read()) + 1
+            count = int(self.folder.read(self.timeouts)) + 1
         except (OSError, ValueError):
             count = 1
-        _write(self.timeouts, str(count).encode())
+        self.folder.write(self.timeouts, str(count).encode())
         return count
 
 
@@ -163,7 +244,7 @@ class Stop:
         heard = time.time()
         if self.ended is not None:
             # A job that ends well after this signal is run again: it must not begin anew.
-            _write(self.call.late, str(self.ended).encode())
+            self.call.folder.write(self.call.late, str(self.ended).encode())
             return
         timed_out = self._time_is_up()
         if self.task is not None and not hasattr(self.task[0], "checkpoint"):
@@ -235,13 +316,13 @@ def _leave(pause: float, code: int) -> None:
         os._exit(code)
 
 
-def _find_modules(settings: dict[str, Any]) -> None:
+def _find_modules(settings: dict[str, Any], folder: Folder) -> None:
     """Look for modules where the submitter did, or say that this is another Python."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    ours = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    ours = [entry for entry in sys.path if os.path.abspath(entry or ".") != _own_directory()]
     theirs = [os.path.abspath(entry) for entry in settings["path"]]
-    last = [os.path.join(here, "library")] if settings.get("library") else []
-    sys.path[:] = list(dict.fromkeys([*theirs, *ours, *last]))
+    sys.path[:] = list(dict.fromkeys([*theirs, *ours]))
+    if settings["library"]:
+        sys.meta_path.append(Library(folder, settings["library"]))
     if list(sys.version_info[:2]) != settings["python"]:
         raise RuntimeError(
             "The call was made by Python {}.{}, and this is {}.{} ({}), which cannot read it. "
@@ -251,28 +332,55 @@ def _find_modules(settings: dict[str, Any]) -> None:
         )
 
 
+def _own_directory() -> str:
+    """Return where this file is, which Python searches first if it runs it by its name."""
+    path: str = globals().get("__file__", "/")
+    return os.path.dirname(os.path.abspath(path))
+
+
+class Library:
+    """Finds cloudpickle in the folder of the call, where this Python has none of its own.
+
+    It is not imported from a path, at which there may be another file by then.
+    """
+
+    def __init__(self, folder: Folder, digest: str) -> None:
+        self.folder, self.digest = folder, digest
+        self.sources: dict[str, str] = {}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """Find a module of it."""
+        if name.partition(".")[0] != "cloudpickle":
+            return None
+        import importlib.util
+
+        self.sources = self.sources or self._read()
+        if name not in self.sources:
+            return None
+        is_package = any(other.startswith(name + ".") for other in self.sources)
+        return importlib.util.spec_from_loader(name, self, is_package=is_package)  # type: ignore[arg-type]
+
+    def _read(self) -> dict[str, str]:
+        import hashlib
+
+        data = self.folder.read("library")
+        if hashlib.sha256(data).hexdigest() != self.digest:
+            raise Changed(f"{self.folder.path}/library was changed by another program")
+        sources: dict[str, str] = loads(data)  # noqa: S301 - its digest is sealed
+        return sources
+
+    def create_module(self, spec: object) -> None:
+        """Have Python make the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill it."""
+        code = compile(self.sources[module.__name__], f"<{module.__name__}>", "exec")
+        exec(code, module.__dict__)  # noqa: S102 - our own copy, as it was submitted
+
+
 def _head(kind: str, what: str = "", text: str = "") -> bytes:
     """Return the first part of an outcome, which can be read even if the rest cannot."""
     return dumps({"kind": kind, "what": what, "traceback": text}, 4)
-
-
-_NOTHING = object()
-
-
-def _write(path: str, head: bytes, value: object = _NOTHING) -> None:
-    """Have a file be there whole, or not at all."""
-    temporary = f"{path}.{os.getpid()}.new"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(head)
-            if value is not _NOTHING:
-                file.write(_packed(value))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 def _packed(value: object) -> bytes:
@@ -294,9 +402,9 @@ def _cloudpickle() -> Any:
     return cloudpickle
 
 
-def _remove(path: str) -> None:
+def _remove(name: str, directory: int) -> None:
     try:  # noqa: SIM105 - contextlib would cost more than all the rest
-        os.unlink(path)
+        os.unlink(name, dir_fd=directory)
     except OSError:
         pass
 

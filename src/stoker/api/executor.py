@@ -152,6 +152,8 @@ class Executor(concurrent.futures.Executor):
             limit = f"%{settings.at_once}" if settings.at_once else ""
             options["array"] = f"0-{len(calls) - 1}{limit}"
         batch = folders.write(base, directory, new_key(), calls, settings)
+        own = cast("list[str]", options.get("env") or [])
+        options["env"] = [*own, *(f"{name}={value}" for name, value in batch.variables.items())]
         try:
             if not settings.one_log:
                 options.setdefault("error", os.path.join(batch.folder, "%j.err"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import os
 import pickle
 import shlex
@@ -10,12 +13,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import msgspec
 
-from stoker import places
+from stoker import places, wire
 from stoker.api import call as runner
 from stoker.api.errors import NotFound, NotPicklable, PermissionDenied, UsageError
 from stoker.api.parameters import Settings
@@ -49,6 +52,8 @@ class Batch(msgspec.Struct, frozen=True):
     what: dict[str, object]
     travels: bool
     """Whether it goes along when its job runs on another machine."""
+    variables: dict[str, str] = {}
+    """What the job needs in its environment to read the calls."""
 
 
 def default_base() -> str:
@@ -69,16 +74,19 @@ def _first_difference(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: Settings) -> Batch:
-    """Write calls down in a folder of their own below `base`."""
+    """Write calls down in a folder of their own below `base`, which others may write to as well."""
     folder = os.path.join(base, key)
     travels = _inside(base, directory)
     try:
-        script = _prepared(base)
+        secret = _secret()
+        if base != default_base():
+            os.makedirs(base, mode=0o700, exist_ok=True)
         os.mkdir(folder, 0o700)
-        if travels:
-            _lend_cloudpickle(base)
-        _write_tasks(folder, calls)
-        _write_settings(folder, directory if travels else None, settings)
+        ours = Sealed(folder, bytes.fromhex(secret))
+        script, checked = _provide_runner(base, ours)
+        library = _lend_cloudpickle(ours) if travels else ""
+        _write_tasks(ours, calls)
+        _write_settings(ours, directory if travels else None, library, settings)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
@@ -87,10 +95,12 @@ def write(base: str, directory: str, key: str, calls: Sequence[Call], settings: 
                 f"Calls cannot be written to {base}: {why}. Name another folder."
             ) from error
         raise
+    variables = {runner.KEY: secret}
     if not travels:
-        return Batch(folder, {"argv": [settings.python or sys.executable, script, folder]}, False)
-    words = [os.path.relpath(path, directory) for path in (script, folder)]
-    return Batch(folder, {"line": _anywhere(settings.python, words)}, True)
+        argv = [settings.python or sys.executable, *checked, script, folder]
+        return Batch(folder, {"argv": argv}, False, variables)
+    words = [*checked, *(os.path.relpath(path, directory) for path in (script, folder))]
+    return Batch(folder, {"line": _anywhere(settings.python, words)}, True, variables)
 
 
 def remove(batch: Batch) -> None:
@@ -98,20 +108,91 @@ def remove(batch: Batch) -> None:
     shutil.rmtree(batch.folder, ignore_errors=True)
 
 
-def _prepared(base: str) -> str:
-    """Have the folder, and the runner in it; return the runner's path."""
-    os.makedirs(base, mode=0o700, exist_ok=True)
-    if base == default_base():
+class Sealed(runner.Folder):
+    """The folder of a call while it is written."""
+
+    def __init__(self, path: str, key: bytes) -> None:
+        super().__init__(path, key)
+        directory = _open_own(path)
+        found = os.fstat(directory)
+        os.close(directory)
+        self.identity = (found.st_dev, found.st_ino)
+
+    def add(self, name: str, data: bytes, sealed: bool = True) -> None:
+        """Write a file. A crash before the submission loses nothing, so it is not synced."""
+        directory = self._open()
         try:
-            places.secure_dir(base)
-        except places.UnsafeDirectory as error:
-            raise PermissionDenied(str(error), error.exit_code, error.code) from None
-    text = _runner_text()
-    # Jobs that wait keep the runner that they were submitted with, whatever is installed later.
-    path = os.path.join(base, f"{RUNNER}{places.digest(text)}.py")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(name, flags, 0o600, dir_fd=directory), "wb") as file:
+                file.write(data)
+                if sealed:
+                    file.write(self.seal(name, data))
+        finally:
+            os.close(directory)
+
+
+def _open_own(path: str) -> int:
+    """Open a folder that only this user can write to; raise PermissionDenied for any other."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (NotADirectoryError, PermissionError):
+        raise _denied(f"{path} is not used: it was replaced by another user.") from None
+    found = os.fstat(directory)
+    if found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return directory
+    os.close(directory)
+    if found.st_uid != os.getuid():
+        raise _denied(f"{path} is not used: it belongs to user {found.st_uid}.")
+    raise _denied(f"{path} is not used: other users can write to it. Run: chmod 700 {path}")
+
+
+def _denied(text: str) -> PermissionDenied:
+    return PermissionDenied(text, wire.EXIT_PERMISSION, "permission")
+
+
+def _secret() -> str:
+    """Return the key of all calls of this user on this machine; it is made once."""
+    try:
+        base = places.secure_dir(default_base())
+    except places.UnsafeDirectory as error:
+        raise _denied(str(error)) from None
+    path = os.path.join(base, "key")
     if not os.path.exists(path):
-        _whole(path, text.encode())
-    return path
+        new = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(os.urandom(32).hex())
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(new, path)
+        os.unlink(new)
+    secret = Path(path).read_text(encoding="ascii")
+    if len(secret) != 64:
+        raise UsageError(f"{path} is damaged. Remove it, and a new one is made.")
+    return secret
+
+
+_CHECKED = (
+    "import sys;''in sys.path[:1]and sys.path.pop(0);from hashlib import sha256;"
+    "p=sys.argv.pop(1);t=open(p,'rb').read();"
+    "sha256(t).hexdigest()=='{digest}'or sys.exit('stoker: '+p+' was changed; it is not run');"
+    "exec(compile(t,p,'exec'))"
+)
+"""Runs a file if it is what was submitted; without `__file__`, no process reads it once more."""
+
+
+def _provide_runner(base: str, folder: Sealed) -> tuple[str, list[str]]:
+    """Have a runner; return its path, and what to put before it where others may change it."""
+    text = _runner_text().encode()
+    # Jobs that wait keep the runner that they were submitted with, whatever is installed later.
+    name = f"{RUNNER}{places.digest(text.decode())}.py"
+    if base == default_base():
+        path = os.path.join(base, name)
+        if not os.path.exists(path):
+            _whole(path, text)
+        return path, []
+    folder.add(name, text, sealed=False)
+    code = _CHECKED.format(digest=hashlib.sha256(text).hexdigest())
+    return os.path.join(folder.path, name), ["-c", code]
 
 
 @cache
@@ -124,19 +205,23 @@ def _inside(base: str, directory: str) -> bool:
     return real != around and os.path.commonpath([real, around]) == around
 
 
-def _lend_cloudpickle(base: str) -> None:
+def _lend_cloudpickle(folder: Sealed) -> str:
     """Another machine may have no cloudpickle, without which no function can be read there."""
-    target = os.path.join(base, "library", "cloudpickle")
-    if os.path.isdir(target):
-        return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    temporary = f"{target}.{os.getpid()}.new"
-    source = os.path.dirname(cloudpickle.__file__)
-    shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("__pycache__"))
-    try:
-        os.rename(temporary, target)
-    except OSError:  # somebody else was faster
-        shutil.rmtree(temporary, ignore_errors=True)
+    data = _cloudpickle_sources()
+    folder.add("library", data, sealed=False)
+    return hashlib.sha256(data).hexdigest()
+
+
+@cache
+def _cloudpickle_sources() -> bytes:
+    """Return the sources by module: the same bytes each time, so that they travel once."""
+    top = Path(cloudpickle.__file__).parent
+    sources = {}
+    for path in sorted(top.rglob("*.py")):
+        name = ".".join(("cloudpickle", *path.relative_to(top).with_suffix("").parts))
+        sources[name] = path.read_text("utf-8")
+    sources["cloudpickle"] = sources.pop("cloudpickle.__init__")
+    return pickle.dumps(sources, 4)
 
 
 def _anywhere(python: str | None, words: Sequence[str]) -> str:
@@ -147,13 +232,13 @@ def _anywhere(python: str | None, words: Sequence[str]) -> str:
     return f'p={shlex.quote(sys.executable)}; [ -x "$p" ] || p=python3; exec "$p" {rest}'
 
 
-def _write_tasks(folder: str, calls: Sequence[Call]) -> None:
+def _write_tasks(folder: Sealed, calls: Sequence[Call]) -> None:
     shared = len(calls) > 1 and all(call.function is calls[0].function for call in calls)
     if shared:
-        _whole(os.path.join(folder, "function"), pickled(calls[0].function))
+        folder.add("function", pickled(calls[0].function))
     for index, call in enumerate(calls):
         task = (None if shared else call.function, call.args, call.kwargs)
-        _whole(os.path.join(folder, f"{index}.task"), pickled(task))
+        folder.add(f"{index}.task", pickled(task))
 
 
 def pickled(value: object) -> bytes:
@@ -167,16 +252,18 @@ def pickled(value: object) -> bytes:
         ) from error
 
 
-def _write_settings(folder: str, relative_to: str | None, settings: Settings) -> None:
+def _write_settings(
+    folder: Sealed, relative_to: str | None, library: str, settings: Settings
+) -> None:
     content = {
         "python": list(sys.version_info[:2]),
         "path": _search_path(relative_to),
-        "library": relative_to is not None,
+        "library": library,
         "signal": settings.signal,
         "signal_delay": settings.signal_delay,
         "timeouts": settings.timeouts,
     }
-    _whole(os.path.join(folder, "settings"), pickle.dumps(content, 4))
+    folder.add("settings", pickle.dumps(content, 4))
 
 
 def _search_path(relative_to: str | None) -> list[str]:
@@ -238,9 +325,11 @@ class RemoteTraceback(Exception):
 def outcome(path: Path, label: str) -> Outcome | None:
     """Read what a call has left; None when it has left nothing."""
     try:
-        file = path.open("rb")
+        file = _opened_result(path)
     except FileNotFoundError:
         return None
+    except PermissionDenied as error:
+        return Outcome(error=error)
     with file:
         head = pickle.load(file)  # noqa: S301 - left by our own job, in a folder of ours
         kind, what, text = head["kind"], head["what"], head["traceback"]
@@ -257,6 +346,20 @@ def outcome(path: Path, label: str) -> Outcome | None:
         return Outcome(value)
     value.__cause__ = RemoteTraceback(text)
     return Outcome(error=value)
+
+
+def _opened_result(path: Path) -> BinaryIO:
+    """Open a result where only this user can have put it: what is unpickled is executed."""
+    directory = _open_own(str(path.parent))
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return open(os.open(path.name, flags, dir_fd=directory), "rb")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _denied(f"{path} is not used: it is a link.") from None
+        raise
+    finally:
+        os.close(directory)
 
 
 def _from_parts(

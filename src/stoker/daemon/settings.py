@@ -166,6 +166,7 @@ def load() -> Settings:
 
             try:
                 with open(path, "rb") as file:
+                    _check_owner(path, os.fstat(file.fileno()))
                     merged.update(tomllib.load(file))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise BadValue(f"{path} cannot be read: {error}; {DOCUMENTATION}.") from None
@@ -176,6 +177,15 @@ def load() -> Settings:
         except BadValue as error:
             raise BadValue(f"config.toml: nodes: {error}") from None
     return settings
+
+
+def _check_owner(path: str, found: os.stat_result) -> None:
+    """Refuse a file that others can write: the commands in it run as this user."""
+    if found.st_uid not in (0, os.getuid()):
+        raise BadValue(f"{path} belongs to user {found.st_uid}, not to you. Remove or replace it.")
+    private = found.st_gid == found.st_uid  # a group of one's own, as many systems make it
+    if found.st_mode & (0o002 if private else 0o022):
+        raise BadValue(f"{path} can be changed by other users. Run: chmod go-w {path}")
 
 
 def _decode(kind: Any, value: Any, path: str) -> Any:

@@ -64,7 +64,8 @@ def numbered(root: str, prefix: str, suffix: str = "") -> list[tuple[int, str]]:
     for entry in _entries(root):
         name = entry.name
         number = name[len(prefix) : len(name) - len(suffix)]
-        if name.startswith(prefix) and name.endswith(suffix) and number.isdigit():
+        fits = name.startswith(prefix) and name.endswith(suffix) and number.isdigit()
+        if fits and _trusted(entry.path):
             found.append((int(number), entry.path))
     return sorted(found)
 
@@ -102,9 +103,23 @@ def _newest(paths: Iterator[str]) -> str | None:
             found = (looks, os.stat(path).st_mtime_ns, path)
         except OSError:
             continue
-        if os.path.isfile(path) and (best is None or found > best):
+        if os.path.isfile(path) and (best is None or found > best) and _trusted(path):
             best = found
     return best[2] if best is not None else None
+
+
+def _trusted(path: str) -> bool:
+    """Return False for what another user has put there: to load a checkpoint is to execute it."""
+    if not hasattr(os, "geteuid"):
+        return True
+    try:
+        owner, me = os.lstat(path).st_uid, os.geteuid()
+        if owner in (me, 0):
+            return True
+        # On a network file system, files that root made may belong to another user.
+        return me == 0 and not os.stat(os.path.dirname(path)).st_mode & 0o022
+    except OSError:
+        return False
 
 
 def _entries(root: str) -> list[os.DirEntry[str]]:
