@@ -14,6 +14,7 @@ import pytest
 
 from stoker.executors.claims import Exits, read_claim, take_empty_claim
 from stoker.executors.keeper import Keeper, Wire, frame, spawn_keeper, start_ticks
+from stoker.executors.keepers import Link
 from stoker.executors.tree import mark_of
 
 
@@ -29,15 +30,16 @@ class Kept:
         self.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
         self.reports: list[tuple[Any, ...]] = []
 
-    def start(self, key: str, *argv: str, **more: Any) -> None:
-        self.wire.send(
-            (
-                "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
-                0o022, more.get("environment", "e"), more.get("extra", {}),
-                str(self.place / "logs" / key), None, more.get("locks", []), None,
-                mark_of(f"test.{key}"),
-            )
+    def order(self, key: str, *argv: str, **more: Any) -> tuple[Any, ...]:
+        return (
+            "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
+            0o022, more.get("environment", "e"), more.get("extra", {}),
+            str(self.place / "logs" / key), None, more.get("locks", []), None,
+            mark_of(f"test.{key}"),
         )  # fmt: skip
+
+    def start(self, key: str, *argv: str, **more: Any) -> None:
+        self.wire.send(self.order(key, *argv, **more))
 
     def hears(self, what: str, count: int = 1) -> list[tuple[Any, ...]]:
         """Wait for so many reports of a kind."""
@@ -303,3 +305,31 @@ def test_an_exception_in_it_is_written_to_the_daemons_log(kept: Kept) -> None:
     with pytest.raises(AssertionError, match="gone"):
         kept.hears("started")
     assert "TypeError" in (kept.place / "daemon.log").read_text()
+
+
+def test_a_keeper_that_was_stopped_is_not_waited_for_and_gets_everything_later(kept: Kept) -> None:
+    link = Link(kept.pid, kept.wire)
+    kept.wire.sock.settimeout(None)  # as the daemon has it
+    os.kill(kept.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    for number in range(50):
+        link.send("environment", f"e{number}", {"LONG": "x" * 20_000})
+    link.send(*kept.order("1.0", "sh", "-c", "exit ${#LONG}", environment="e49"))
+    assert time.monotonic() - began < 5
+    assert link.flush(), "more than a socket holds"
+    os.kill(kept.pid, signal.SIGCONT)
+    for _ in range(1000):
+        if not link.flush():
+            break
+        time.sleep(0.01)
+    ((_, _, status, *_),) = kept.hears("exited")
+    assert os.waitstatus_to_exitcode(status) == 20_000 % 256
+
+
+def test_a_keeper_that_is_gone_is_sent_nothing_more(kept: Kept) -> None:
+    link = Link(kept.pid, kept.wire)
+    os.kill(kept.pid, signal.SIGKILL)
+    os.waitpid(kept.pid, 0)
+    for _ in range(3):
+        link.send("forget", "e")
+    assert not link.flush()

@@ -39,6 +39,9 @@ class Orders:
     def provide(self, hash: str, environment: Callable[[str], dict[str, str]]) -> None:
         environment(hash)
 
+    def flush(self) -> bool:
+        return False
+
     def fileno(self) -> int:
         return -1
 

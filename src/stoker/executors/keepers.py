@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
-from stoker.executors.keeper import Wire, spawn_keeper
+from stoker.executors.keeper import Wire, frame, spawn_keeper
 
 KEEPERS = 2
 ENVIRONMENTS = 32
@@ -28,11 +29,23 @@ class Link:
         self.starting = 0
         """Orders that it has not reported on yet."""
         self.known: dict[str, None] = {}
+        self.unsent = bytearray()
 
     def send(self, *message: object) -> None:
-        """Tell it. If it has died, the next look at its socket will show."""
-        with contextlib.suppress(OSError):
-            self.wire.send(message)
+        """Tell it, without waiting: it may have been stopped."""
+        self.unsent += frame(message)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what there is room for; return whether something is left."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.wire.sock.send(self.unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has died, as the next look at its socket will show
+            self.unsent.clear()
+        return bool(self.unsent)
 
     def receive(self) -> list[tuple[Any, ...]] | None:
         """Its reports; None when it is gone."""

@@ -460,7 +460,8 @@ class LocalExecutor(Executor):
             if attempt.record_by is not None and attempt.status is None:
                 self.adoption.look(attempt, boot)
         self._press([self.attempts[key] for key in self.busy], boot)
-        return RESCAN if self.busy else None
+        unsent = [link.flush() for link in self.keepers]
+        return RESCAN if self.busy or any(unsent) else None
 
     def _press(self, attempts: list[Attempt], boot: float) -> None:
         """One step of ending trees: all of them at once, since it takes a look at all processes."""
