@@ -147,7 +147,8 @@ def audit(
             found.add("over-commits", job, text)
     found.attempts = sum(map(len, attempts.values()))
     lines = _lines(found, submissions)
-    _check_ids(found, attempts, lines, jobs)
+    arrays = {each.lines[0] for each in submissions if each.is_array}
+    _check_ids(found, attempts, lines, set(jobs), arrays)
     for job in sorted({*jobs, *lines}):
         view = jobs.get(job)
         if view is None:
@@ -173,10 +174,10 @@ def _check_ids(
     found: Findings,
     attempts: dict[int, dict[int, Attempt]],
     lines: dict[int, int],
-    jobs: dict[int, dict[str, Any]],
+    jobs: set[int],
+    arrays: set[int],
 ) -> None:
     ids: dict[int, set[int]] = defaultdict(set)
-    arrays = {id for id, view in jobs.items() if view.get("array") is not None}
     for job, each in attempts.items():
         seen = {attempt.line for attempt in each.values() if attempt.line is not None}
         if job in lines:
@@ -188,7 +189,7 @@ def _check_ids(
         if job not in jobs and job not in lines:
             found.add("lost", job, "it ran, and no such job is known")
     for line, several in ids.items():
-        if len(several) > 1 and not several <= arrays:
+        if len(several) > 1 and line not in arrays:
             found.add("run twice", min(several), f"line {line} became jobs {sorted(several)}")
 
 

@@ -56,7 +56,7 @@ class Clients:
         """Start one submission of a kind."""
         kinds: dict[str, Callable[[], tuple[list[str], int, list[str]]]] = {
             "one": lambda: (self._gpus(), 1, []),
-            "bulk": lambda: (self._gpus(), self.dice.randrange(2, 40), []),
+            "bulk": lambda: (self._gpus(), self.dice.randrange(2, 60), []),
             "array": self._array,
             "retry": lambda: (
                 ["--retries", "5", "--retry-on", f"exit:{RETRIED}"], self.dice.randrange(1, 4),

@@ -51,6 +51,9 @@ class Episode:
     def run(self, faults: int, seconds: float) -> Findings:
         """Do everything; return what the audit found."""
         self.prepare()
+        for site in self.sites:
+            if "bulk" in self.scenario.submissions:
+                site.clients.submit("bulk", *self.scenario.options)
         deadline = time.monotonic() + seconds
         while sum(self.timeline.counts.values()) < faults and time.monotonic() < deadline:
             self.act(self.dice.choice(self.sites))
@@ -62,7 +65,8 @@ class Episode:
 
     def prepare(self) -> None:
         """Start the daemon."""
-        self.start(self.add_site(Installation(self.directory)), "--resources", DEVICES)
+        devices = f"{{gpu:4,cpu:{self.dice.choice([2, 4, 8])}}}"
+        self.start(self.add_site(Installation(self.directory)), "--resources", devices)
 
     @staticmethod
     def start(site: Site, *options: str) -> None:
@@ -96,7 +100,13 @@ class Episode:
     def settle(self, site: Site) -> Findings:
         """Wait until all jobs are over, and audit."""
         hanging = site.clients.finish()
-        site.installation.up()
+        unreachable = ""
+        try:
+            site.installation.up(30.0)
+        except TimeoutError as error:
+            unreachable = str(error)
+            site.injector.kill_daemon()
+            site.installation.up()
         jobs = self.calm(site)
         found = audit(
             self.record_places(site), jobs, site.clients.submissions, site.clients.cancelled,
@@ -104,6 +114,8 @@ class Episode:
         )  # fmt: skip
         for text in hanging:
             found.add("lost", None, f"the command hangs: {text}")
+        if unreachable:
+            found.add("lost", None, f"the daemon cannot be reached: {unreachable}")
         for each in found.violations:
             each.proof = self._proof(site, each.job)
         self._orphans(site, found, jobs)

@@ -10,7 +10,7 @@ SUPERVISOR = {"supervisor": 6, "client": 2, "pause daemon": 1, "pause supervisor
 """Faults after which no exit may be unknown: the daemon lives."""
 PROCESSES = {**DAEMON, "supervisor": 4, "daemon and supervisor": 1, "pause supervisor": 1}
 """All of them; where daemon and supervisor of an attempt are killed, its exit may be unknown."""
-USUAL = {"one": 4, "bulk": 3, "array": 2, "retry": 3, "requeue": 2, "leaves": 1}
+USUAL = {"one": 4, "bulk": 3, "array": 2, "retry": 3, "requeue": 2, "leaves": 1, "flees": 1}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.audit import read_records
 from benchmarks.faults.clients import HERE, Clients, Submission
 from benchmarks.faults.episode import DEVICES, Episode, Site
 from benchmarks.faults.installation import Installation, boot_time
@@ -127,6 +128,7 @@ class Damage(Episode):
         """Have a journal that takes a while to repair."""
         super().prepare()
         (site,) = self.sites
+        self.table = self.dice.choice(["jobs", "events", "jobs_resident"])
         text = b"true\n" * self.HELD
         process = site.installation.popen("submit", "--hold", "--each-line", "-", stdin=text)
         if process.wait(60):
@@ -139,8 +141,11 @@ class Damage(Episode):
     def damage(self, site: Site) -> None:
         """Spoil a page of one table, then kill daemons that repair it."""
         site.injector.kill_daemon()
-        table, page = self._spoil(site.installation.journal)
-        self.timeline.note("damage", table=table, page=page)
+        try:
+            page = self._spoil(site.installation.journal)
+        except sqlite3.DatabaseError:
+            return  # the last damage is not repaired yet
+        self.timeline.note("damage", table=self.table, page=page)
         for _ in range(self.dice.randrange(1, 4)):
             before = set(os.listdir(site.installation.state))
 
@@ -150,18 +155,20 @@ class Damage(Episode):
             wait = is_repairing if self.dice.random() < 0.7 else None
             site.injector.kill_starting_daemon("daemon in repair", wait)
 
-    def _spoil(self, journal: Path) -> tuple[str, int]:
-        """Overwrite a page or a byte of a table that can be told from another table."""
+    def _spoil(self, journal: Path) -> int:
+        """Overwrite a page or a byte of one table, whose content other tables still tell.
+
+        It is the same table in all of an episode: damage to one and later to the other may well
+        lose what only they had.
+        """
         with contextlib.closing(sqlite3.connect(journal)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             (size,) = db.execute("PRAGMA page_size").fetchone()
             pages = db.execute(
-                "SELECT name, pageno FROM dbstat WHERE pageno > 1 AND pagetype = 'leaf'"
-                " AND name IN (?, ?, ?)",
-                ("jobs", "events", "jobs_resident"),
+                "SELECT pageno FROM dbstat WHERE pageno > 1 AND pagetype = 'leaf' AND name = ?",
+                (self.table,),
             ).fetchall()
-        table = self.dice.choice(sorted({name for name, _ in pages}))
-        page = int(self.dice.choice([number for name, number in pages if name == table]))
+        page = int(self.dice.choice(pages)[0])
         with journal.open("r+b") as file:
             if self.dice.random() < 0.5:
                 file.seek((page - 1) * size)
@@ -169,16 +176,17 @@ class Damage(Episode):
             else:
                 file.seek(page * size - self.dice.randrange(1, size // 2))
                 file.write(b"\xff")
-        return table, page
+        return page
 
     def calm(self, site: Site) -> dict[int, dict[str, Any]]:
-        """See that the held jobs are all there, and let the others end."""
-        held = [
-            str(id) for id, job in site.installation.jobs().items() if job["state"] == "PENDING"
-        ]
-        del held
-        site.installation.stoker("cancel", f"1-{self.HELD}")
-        site.clients.cancelled |= set(range(1, self.HELD + 1))
+        """Cancel the held jobs; decide about those that a repair holds as a user would."""
+        jobs, ran = site.installation.jobs(), read_records(site.installation.records)
+        held = [id for id, job in jobs.items() if str(job["reason"]).startswith("JobHeld")]
+        unwanted = {id for id in held if id <= self.HELD or id in ran}
+        site.clients.cancelled |= unwanted
+        for verb, ids in (("cancel", sorted(unwanted)), ("release", set(held) - unwanted)):
+            if ids:
+                site.installation.stoker(verb, *map(str, ids))
         return super().calm(site)
 
 
