@@ -4,7 +4,14 @@ import pytest
 
 from core.story import Story, gpus
 from stoker.core import events as e
-from stoker.core.instructions import AnnounceEmpty, AnnounceEnd, EndAttempt, StartProcess
+from stoker.core.cluster import Placement, Take
+from stoker.core.instructions import (
+    AnnounceEmpty,
+    AnnounceEnd,
+    EndAttempt,
+    Instruction,
+    StartProcess,
+)
 from stoker.core.job import Retry
 from stoker.simulate.portrait import portrait
 
@@ -148,3 +155,58 @@ def test_a_number_that_a_lost_attempt_used_is_not_used_again():
         assert story.fact(e.AttemptsFound, job, attempt=3) == []
     assert [story.job(job).attempt for job in (waits, over, runs)] == [4, 4, 0]
     assert story.fact(e.AttemptsFound, 99, attempt=3) == []
+
+
+def recovered(story: Story, job: int, attempt: int, *gpus: str) -> list[Instruction]:
+    """An attempt came to light that the journal did not know."""
+    placement = Placement("box", tuple(Take("gpu", name, 1000) for name in gpus))
+    return story.fact(e.AttemptRecovered, job, attempt=attempt, placement=placement, boot=5.0)
+
+
+def test_an_attempt_that_the_journal_did_not_know_holds_its_devices_and_is_not_started():
+    story = Story()
+    job = story.submit(held=True)
+    assert recovered(story, job, 2, "1") == []
+    assert (story.is_(job), story.job(job).attempt) == ("CONFIGURING", 2)
+    assert story.free() == {"0": 1000, "1": 0}
+    story.started(job)
+    story.exited(job, 3)
+    assert (story.is_(job), story.job(job).code) == ("FAILED", 3)
+    assert story.free() == {"0": 1000, "1": 1000}
+
+
+def test_a_later_attempt_than_the_known_one_takes_its_place():
+    story = Story()
+    runs, over = story.submit(), story.submit()
+    story.run(runs, over)
+    story.exited(over)
+    assert story.free()[story.on(runs)[0]] == 0
+    recovered(story, runs, 1, "0")
+    recovered(story, over, 1, "1")
+    assert [story.is_(job) for job in (runs, over)] == ["CONFIGURING", "CONFIGURING"]
+    assert (story.on(runs), story.on(over)) == (["0"], ["1"])
+    assert story.free() == {"0": 0, "1": 0}
+    assert story.exited(runs) == [AnnounceEnd(runs)]
+
+
+def test_an_attempt_that_the_journal_knows_is_not_recovered():
+    story = Story()
+    waits, runs, over = story.submit(held=True), story.submit(), story.submit()
+    story.run(runs, over)
+    story.exited(over)
+    story.fact(e.AttemptsFound, waits, attempt=3)
+    before = portrait(story.state)
+    for job, attempt in ((waits, 3), (runs, 0), (over, 0), (99, 0)):
+        assert recovered(story, job, attempt, "0") == []
+    assert portrait(story.state) == before
+
+
+def test_a_job_that_was_found_running_does_not_bring_old_ids_back():
+    story = Story()
+    story.tell(e.IdsReserved(at=0, next_id=90))
+    spec = story.state.spec(story.job(story.submit()))
+    next_id = story.state.rest.next_id
+    story.tell(e.SpecRecorded(at=0, hash="found", spec=spec))
+    story.tell(e.JobsSubmitted(at=0, first=40, count=1, spec="found", argv=("true",)))
+    assert story.is_(40) == "PENDING"
+    assert story.state.rest.next_id == next_id

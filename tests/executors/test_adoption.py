@@ -25,7 +25,7 @@ from stoker.core.lifecycle import JobState
 from stoker.executors import adoption, claims, tree
 from stoker.executors.adoption import KEPT
 from stoker.executors.commands import Places
-from stoker.executors.keeper import BOOT
+from stoker.executors.keeper import BOOT, start_ticks
 from stoker.executors.local import Attempt, LocalExecutor
 from stoker.wire import RLIMIT_LOCKS
 
@@ -353,3 +353,31 @@ def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
     assert [type(fact) for fact in facts] == [ProcessStarted, ProcessExited]
     assert isinstance(facts[1], ProcessExited)
     assert facts[1].code == 3
+
+
+def late(executor: LocalExecutor, claim: str) -> list[Event]:
+    """What becomes of an attempt whose claim was there when a supervisor came to start it."""
+    attempt = executor.attempts[7, 0] = Attempt((7, 0), executor.token(7, 0), keeper=KEEPER)
+    Path(executor.places.run, "7.0").write_text(claim)
+    executor._late(attempt)
+    executor.tick(adoption.time.clock_gettime(BOOT))
+    return executor.facts
+
+
+def test_a_start_whose_number_was_given_up_before_is_made_with_the_next_one(
+    executor: LocalExecutor,
+) -> None:
+    assert [type(fact) for fact in late(executor, "taken\n")] == [StartCalledOff]
+
+
+def test_a_start_that_an_earlier_daemons_supervisor_has_made_is_taken_over(
+    executor: LocalExecutor,
+) -> None:
+    me, ticks = os.getpid(), start_ticks(os.getpid())
+    mine = f"pid {me} {ticks} 12.5 1700000000.250 keeper {me} {ticks}\n"
+    facts = late(executor, f"keeper {me} {ticks}\n{mine}")
+    assert [type(fact) for fact in facts] == [ProcessStarted]
+    attempt = executor.attempts[7, 0]
+    assert attempt.pid == me
+    assert attempt.pidfd >= 0
+    executor.gone(attempt)

@@ -35,7 +35,7 @@ class Kept:
             "start", key, str(self.place / "run" / key), argv, more.get("directory", "/"),
             0o022, more.get("environment", "e"), more.get("extra", {}),
             str(self.place / "logs" / key), None, more.get("locks", []), None,
-            mark_of(f"test.{key}"),
+            mark_of(f"test.{key}"), b'["vm",[]]',
         )  # fmt: skip
 
     def start(self, key: str, *argv: str, **more: Any) -> None:
@@ -107,7 +107,8 @@ def test_the_first_line_of_a_claim_is_its_supervisors(kept: Kept) -> None:
     kept.start("1.0", "true")
     kept.hears("exited")
     first = (kept.place / "run" / "1.0").read_text().splitlines()[0]
-    assert first == f"keeper {kept.pid} {start_ticks(kept.pid)}"
+    assert first == f'keeper {kept.pid} {start_ticks(kept.pid)} ["vm",[]]'
+    assert kept.claim("1.0").note == b'["vm",[]]'
 
 
 def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
@@ -124,7 +125,7 @@ def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
     monkeypatch.setattr(os, "write", stopped)
     keeper._start(
         "1.0", str(claim), ("touch", str(ran)), "/", 0o022, "e", {}, "/dev/null", None, [],
-        None, 1,
+        None, 1, b"",
     )  # fmt: skip
     assert keeper.reports == [("late", "1.0")]
     assert not ran.exists()
@@ -138,7 +139,7 @@ def test_an_end_is_on_record_before_the_process_is_reaped(
 ) -> None:
     """Killed at any moment, a supervisor leaves a zombie or a record, if not both."""
     claim, log = str(tmp_path / "5.0"), str(tmp_path / "log")
-    keeper._start("5.0", claim, ("false",), "/", 0o022, "e", {}, log, None, [], None, 1)
+    keeper._start("5.0", claim, ("false",), "/", 0o022, "e", {}, log, None, [], None, 1, b"")
     (pid,) = keeper.children
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     writes: list[str] = []

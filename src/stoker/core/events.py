@@ -324,6 +324,15 @@ class AttemptsFound(Event, frozen=True, kw_only=True):
     attempt: int
 
 
+class AttemptRecovered(Event, frozen=True, kw_only=True):
+    """An attempt runs, or has run, that the journal did not know: it was restored or damaged."""
+
+    job: int
+    attempt: int
+    placement: Placement
+    boot: float
+
+
 class JobCancelled(Event, frozen=True, kw_only=True):
     """The owner gave a job up."""
 
@@ -499,7 +508,8 @@ AnyEvent = (
     DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
     | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved
     | AttemptPlanned | ProcessStarted | ProcessExited | AttemptLost | StartFailed
-    | StartCalledOff | AttemptsFound | JobCancelled | JobHeld | JobReleased | JobPaused
+    | StartCalledOff | AttemptsFound | AttemptRecovered
+    | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached
     | TimeLimitNear | WaitOver | DeadlinePassed | DevicesDrained | DevicesUndrained
     | TrainingBegan | EpochsCounted | KindMeasured | MemoryMeasured

@@ -67,6 +67,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.StartFailed: attempts.on_start_failed,
     e.StartCalledOff: attempts.on_start_called_off,
     e.AttemptsFound: attempts.on_attempts_found,
+    e.AttemptRecovered: attempts.on_attempt_recovered,
     e.JobCancelled: owners.on_job_cancelled,
     e.JobHeld: owners.on_job_held,
     e.JobReleased: owners.on_job_released,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -12,8 +13,8 @@ from stoker.core import contract
 from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import Placement
+from stoker.core.job import Job
 from stoker.core.launch import Launch, several
-from stoker.core.state import State
 from stoker.daemon.muster import Key, Muster, Orders
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.remote import RemoteExecutor
@@ -56,9 +57,9 @@ class Gangs:
         self.musters: dict[Key, Muster] = {}
         self.events: list[e.Event] = []
 
-    def adopt(self, state: State) -> None:
+    def adopt(self, jobs: Iterable[Job]) -> None:
         """Attempts that an earlier driver began: how far did it get?"""
-        for job in state.running.values():
+        for job in jobs:
             if job.placement is not None and job.placement.more:
                 muster = self._gather(i.StartProcess(job.id, job.attempt, job.placement))
                 for end in job.ends:

@@ -14,7 +14,6 @@ from msgspec.structs import asdict
 from stoker import __version__, places
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import (
-    AttemptsFound,
     DaemonStarted,
     Event,
     IdsReserved,
@@ -24,12 +23,12 @@ from stoker.core.events import (
     PolicyChosen,
     QueueDefined,
 )
+from stoker.core.job import Job
 from stoker.core.launch import log_paths
-from stoker.core.lifecycle import JobState
 from stoker.core.policy.rules import AUTO
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.daemon import daemon_log, leftovers, nodes
+from stoker.daemon import daemon_log, leftovers, nodes, recovered
 from stoker.daemon import settings as configuration
 from stoker.daemon.desk import Desk, clock
 from stoker.daemon.fleet import Fleet
@@ -232,26 +231,26 @@ def _take_over(
     ]  # fmt: skip
     loop.engine.planning = False
     executor = loop.executor
-    waiting = {job.id: job.attempt for job in state.jobs.values() if job.state is JobState.PENDING}
-    for job, attempt in executor.adoption.strays(waiting).items():
-        events.append(AttemptsFound(at=at, job=job, attempt=attempt))
     events += _after_a_loss(loop, at)
     loop.engine.cycle(events)
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
     )
-    afar = loop.engine.state.rest.remotes
-    here = [
-        job
-        for job in loop.engine.state.running.values()
-        if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
-    ]
-    loop.fleet.gangs.adopt(loop.engine.state)
     _discard_old_mark(f"{run}/{KEPT}", boot)
-    executor.adopt(here, same_boot)
-    while executor.facts:
-        found, executor.facts = executor.facts, []
-        loop.engine.cycle(loop.trainings.heed(loop.fleet.of_this_machine(found)))
+    unknown = recovered.unknown_attempts(loop.engine.state, loop.desk, executor.adoption)
+    _adopt(
+        loop,
+        [job for job in loop.engine.state.running.values() if job.id not in unknown],
+        same_boot,
+    )
+    if unknown:
+        executor.adoption.decide()
+        _record(loop)
+        jobs, alerts = recovered.recover(
+            unknown, lambda: loop.engine.state, loop.desk, executor.adoption, loop.engine.cycle
+        )
+        loop.store.warnings().extend(alerts)
+        _adopt(loop, jobs, same_boot=True)
     loop.fleet.sync(loop.engine.state)
     loop.trainings.begin()
     loop.store.force()
@@ -264,6 +263,26 @@ def _take_over(
     loop.store.purge(at - config.secrets_days * 86400, _needed(loop))
     _sweep(loop, at)
     return unheeded
+
+
+def _adopt(loop: Loop, jobs: list[Job], same_boot: bool) -> None:
+    """Find out what became of the attempts of these jobs on this machine."""
+    afar = loop.engine.state.rest.remotes
+    here = [
+        job
+        for job in jobs
+        if job.placement is not None and any(part.node not in afar for part in job.placement.parts)
+    ]
+    loop.fleet.gangs.adopt(jobs)
+    loop.executor.adopt(here, same_boot)
+    _record(loop)
+
+
+def _record(loop: Loop) -> None:
+    """Put what the executor has found out into the journal."""
+    while loop.executor.facts:
+        found, loop.executor.facts = loop.executor.facts, []
+        loop.engine.cycle(loop.trainings.heed(loop.fleet.of_this_machine(found)))
 
 
 def _after_a_loss(loop: Loop, at: float) -> list[Event]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from stoker.core.events import AttemptLost, ProcessStarted, StartCalledOff, StartFailed
@@ -236,24 +237,36 @@ class Adoption:
             executor.settled.append(claim_path(executor.places.run, job, number))
         executor.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
 
-    def strays(self, known: dict[int, int]) -> dict[int, int]:
-        """Attempts in the run directory that the journal does not know, by job.
+    def claimed(self) -> list[Key]:
+        """The attempts with a claim, and those that run without one."""
+        executor = self.executor
+        keys = self._claims()
+        if not os.path.exists(f"{executor.places.run}/{KEPT}"):
+            prefix = f"{executor.install}."
+            tokens = executor.snapshot().tokens(prefix)
+            keys += [key for token in tokens if (key := _key(token.removeprefix(prefix)))]
+        return keys
 
-        `known` is the number of each job's next or current attempt. This happens only when
-        the journal lost its tail: the numbers must not be given out again, and what still
-        runs under them is ended before the job gets another chance.
-        """
-        found: dict[int, int] = {}
-        for name in os.listdir(self.executor.places.run):
-            job, _, number = name.partition(".")
-            if not (job.isdigit() and number.isdigit()):
-                continue
-            id, attempt = int(job), int(number)
-            if id in known and attempt >= known[id]:
-                found[id] = max(attempt, found.get(id, 0))
-                token = self.executor.token(id, attempt)
-                tree.kill(lambda token=token: self.executor.snapshot().members(token))  # type: ignore[misc]
-        return found
+    def _claims(self) -> list[Key]:
+        """The attempts with a claim in the run directory."""
+        return [key for name in os.listdir(self.executor.places.run) if (key := _key(name))]
+
+    def ended(self) -> list[Key]:
+        """The attempts of whose ends there is a record."""
+        return [key for name in self.executor.exits.read() if (key := _key(name))]
+
+    def claim(self, key: Key) -> Claim:
+        """What is known of an attempt, by its claim or else by its processes."""
+        claim = read_claim(claim_path(self.executor.places.run, *key))
+        if claim is not None and not claim.empty:
+            return claim
+        return _found_by(self.executor.token(*key), self.executor.snapshot()) or Claim()
+
+    def decide(self) -> None:
+        """Decide about attempts that wait for a record, without patience: others have devices."""
+        for attempt in list(self.executor.attempts.values()):
+            if attempt.record_by is not None:
+                self.look(attempt, inf)
 
     def sweep(self, next_id: int) -> None:
         """Remove the claims of attempts that are over.
@@ -263,13 +276,16 @@ class Adoption:
         executor = self.executor
         if self._older_keeper():
             return
-        for name in os.listdir(executor.places.run):
-            job, _, number = name.partition(".")
-            if not (job.isdigit() and number.isdigit()) or int(job) >= next_id:
-                continue
-            if (int(job), int(number)) not in executor.attempts:
+        for key in self._claims():
+            if key[0] < next_id and key not in executor.attempts:
                 with contextlib.suppress(OSError):
-                    os.unlink(f"{executor.places.run}/{name}")
+                    os.unlink(claim_path(executor.places.run, *key))
+
+
+def _key(name: str) -> Key | None:
+    """The attempt that `job.attempt` means."""
+    job, _, number = name.partition(".")
+    return (int(job), int(number)) if job.isdigit() and number.isdigit() else None
 
 
 def _found_by(token: str, seen: tree.Snapshot) -> Claim | None:

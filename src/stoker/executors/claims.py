@@ -14,6 +14,8 @@ class Claim(Struct):
 
     keeper: tuple[int, int] | None = None
     """Pid and start time of the supervisor that has it."""
+    note: bytes = b""
+    """What its daemon had noted down with it: its placement, as JSON."""
     pid: int | None = None
     ticks: int = 0
     started: tuple[float, float] | None = None
@@ -78,15 +80,16 @@ def read_claim(path: str) -> Claim | None:
     claim = Claim()
     for line in lines:
         with contextlib.suppress(ValueError, IndexError):  # a line cut short by a full disk
-            _read_line(claim, line.split())
+            _read_line(claim, line.split(), line)
     return claim
 
 
-def _read_line(claim: Claim, words: list[bytes]) -> None:
+def _read_line(claim: Claim, words: list[bytes], line: bytes) -> None:
     match words[0]:
         case b"keeper":
             if not claim.taken:  # the first line decides
                 claim.keeper = (int(words[1]), int(words[2]))
+                claim.note = b"".join(line.split(None, 3)[3:])
         case b"pid":
             claim.pid, claim.ticks = int(words[1]), int(words[2])
             claim.started = (float(words[3]), float(words[4]))

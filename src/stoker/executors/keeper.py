@@ -250,10 +250,11 @@ class Keeper:
         locks: list[str],
         cgroup: str | None,
         mark: int,
+        note: bytes,
     ) -> None:
         """Claim, then start: whoever creates the claim file is the only one who may."""
         try:
-            record = self._claim(claim)
+            record = self._claim(claim, note)
         except OSError as error:
             what = f"cannot write {claim}: {error.strerror}"
             self._tell("busy" if error.errno in PASSING else "failed", key, what)
@@ -295,7 +296,7 @@ class Keeper:
         self.children[pid] = (key, record)
         self._tell("started", key, pid, ticks, boot, wall)
 
-    def _claim(self, path: str) -> int | None:
+    def _claim(self, path: str, note: bytes) -> int | None:
         """Create the claim and write the first line to it; None if another process has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         try:
@@ -303,7 +304,7 @@ class Keeper:
         except FileExistsError:
             return None
         try:
-            os.write(record, self.name + b"\n")
+            os.write(record, b"%s %s\n" % (self.name, note))
             # We may have been stopped since we created it, and a new daemon been faster.
             if os.pread(record, len(self.name), 0) == self.name:
                 return record

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from stoker.core.events import (
@@ -182,6 +183,7 @@ class LocalExecutor(Executor):
             self.holds.paths(key),
             attempt.group,
             tree.mark_of(attempt.token),
+            msgspec.json.encode(wish.placement),
         )
 
     def _not_started(self, attempt: Attempt, error: Exception) -> None:
@@ -331,9 +333,18 @@ class LocalExecutor(Executor):
                     )
                 )
             elif what == "late":
-                self.gone(attempt)
-                why = "another daemon claimed it"
-                self.facts.append(AttemptLost(at=time.time(), job=key[0], attempt=key[1], why=why))
+                self._late(attempt)
+
+    def _late(self, attempt: Attempt) -> None:
+        """Its claim was there before: it was given up, or an earlier daemon's keeper starts it."""
+        (job, number), why = attempt.key, "this attempt was claimed before"
+        claim = read_claim(claim_path(self.places.run, job, number))
+        if claim is None or claim.taken or claim.withdrawn:
+            self.gone(attempt)
+            self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
+        else:
+            attempt.keeper = None
+            self.adoption.expect_record(attempt)
 
     def started(self, attempt: Attempt, pid: int, ticks: int, boot: float, wall: float) -> None:
         """Its process exists."""

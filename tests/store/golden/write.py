@@ -14,6 +14,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from core.story import Story, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
+from stoker.core.cluster import Placement, Take  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.estimate import Pace  # noqa: E402
 from stoker.core.job import (  # noqa: E402
@@ -105,7 +106,22 @@ def life() -> Story:
     machines(story)
     trainings(story)
     sweeps(story)
+    restored(story)
     return story
+
+
+def restored(story: Story) -> None:
+    """Attempts that a restored journal did not know."""
+    ended, runs = story.submit(held=True), story.submit(held=True)
+    for job, attempt in ((ended, 1), (runs, 2)):
+        placement = Placement("box", (Take("cpu", "cpu", 1000),))
+        story.tell(
+            e.AttemptRecovered(
+                at=story.now, job=job, attempt=attempt, placement=placement, boot=story.now
+            )
+        )
+        story.started(job)
+    story.exited(ended, 0)
 
 
 def machines(story: Story) -> None:

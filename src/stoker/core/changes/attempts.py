@@ -10,6 +10,7 @@ from stoker.core import events as e
 from stoker.core.admission import admit, as_seen, dependency_standing
 from stoker.core.changes import lessons
 from stoker.core.changes.step import move
+from stoker.core.cluster import Placement
 from stoker.core.dependency import Standing
 from stoker.core.instructions import (
     AnnounceEmpty,
@@ -36,17 +37,37 @@ KEEP_PAST = 20
 def on_attempt_planned(state: State, event: e.AttemptPlanned) -> Wishes:
     """The planner's decision: devices are held from here on."""
     job = state.jobs[event.job]
+    _begin(state, job, event.placement, event.boot)
+    return [StartProcess(job.id, event.attempt, event.placement)]
+
+
+def _begin(state: State, job: Job, placement: Placement, boot: float) -> None:
+    """Hold devices for the current attempt of a job."""
     state.line.remove(job)
-    state.hold_devices(job, event.placement)
+    state.hold_devices(job, placement)
     move(state, job, JobState.CONFIGURING)
     job.pid = None
-    job.started_at, job.started_boot = None, event.boot
+    job.started_at, job.started_boot = None, boot
     job.code = job.signal = job.cause = job.note = job.ended_at = None
     job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
-    if any(take.shares for take in event.placement.takes):
+    if any(take.shares for take in placement.takes):
         lessons.moved_in(state, job)
-    return [StartProcess(job.id, event.attempt, event.placement)]
+
+
+def on_attempt_recovered(state: State, event: e.AttemptRecovered) -> Wishes:
+    """What the journal knew of this job is out of date: it is at this attempt."""
+    job = state.jobs.get(event.job)
+    if job is None or event.attempt < job.attempt + (job.holding or job.finished):
+        return []
+    if job.holding:  # that attempt must be over, or there would be no later one
+        laid_down(state, job, event.at)
+        _give_back(state, job)
+    if job.state is not JobState.PENDING:
+        move(state, job, JobState.PENDING)
+    job.attempt, job.seen = event.attempt, False
+    _begin(state, job, event.placement, event.boot)
+    return []
 
 
 def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:

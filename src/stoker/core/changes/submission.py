@@ -55,8 +55,9 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
         set_deadline(state, job)
         admit(state, job, event.at)
     rest = state.rest
-    rest.next_id = event.first + event.count
-    rest.last_first, rest.last_count = event.first, event.count
+    if event.first + event.count > rest.next_id:  # else it was found running: see `recovered.py`
+        rest.next_id = event.first + event.count
+        rest.last_first, rest.last_count = event.first, event.count
     state.rest_changed = True
     return []
 
