@@ -18,7 +18,6 @@ from stoker import places
 from stoker.client.errors import UsageError
 from stoker.core.job import Container, Mount
 from stoker.core.options import Context, read
-from stoker.frontdoors import run_scheduler
 from stoker.frontdoors.run_scheduler import table, typed
 from stoker.frontdoors.run_scheduler.jobs import unique
 from stoker.main import main
@@ -94,13 +93,13 @@ def options(sent: FakeDaemon, *words: object) -> dict[str, Any]:
     """The options of a submission."""
     assert main(["door", "run-scheduler", *map(str, words)]) == 0
     found: dict[str, Any] = [body for body in sent.bodies("/v1/jobs") if body][-1]
-    return {**found["options"], "argv": found["what"]["argv"]}
+    return {**found["options"], **found["what"], "directory": found["directory"]}
 
 
 def container(sent: FakeDaemon, *words: object) -> Container:
     """The container that a submission asks for, as the daemon understands it."""
     found = options(sent, *words)
-    found.pop("argv")
+    del found["argv"], found["directory"]
     fields = read(found, Context(0.0, lambda _: [], lambda _: [])).fields
     assert isinstance(fields["container"], Container)
     return fields["container"]
@@ -180,7 +179,7 @@ def test_kub_02_the_image_is_shown(small: Lab) -> None:
 def test_kub_03_the_script_is_run_by_python(sent: FakeDaemon, dumped: Dumped, large: Lab) -> None:
     found = options(sent, "--image_name", "i", "--script_path", "/home/works/x.py", "j")
     assert found["argv"] == ["python", "/home/works/x.py"]
-    assert dumped.argv == [f"{large.user}/dump.py"]
+    assert dumped.argv == ["dump.py"]
     assert "no such file" in large.no("--script_path", "missing.py", "j")
     assert "--custom_dir" in large.no("--script_path", "/custom/x.py", "j")
 
@@ -556,8 +555,46 @@ def test_a_command_imports_nothing_heavy(sent: FakeDaemon) -> None:
         assert not set(done.stderr.split()) & heavy
 
 
-def test_without_python_it_is_python3(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(home))
-    assert run_scheduler._interpreter() == "python3"
-    (home / "python").touch(0o755)
-    assert run_scheduler._interpreter() == "python"
+def test_the_interpreter_is_looked_for_where_the_script_runs(
+    sent: FakeDaemon, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.py").touch()
+    line = options(sent, "--script_path", "a b.py", "j")["line"]
+    for name in ("python3", "python"):
+        (home / name).write_text(f"#!/bin/sh\necho {name} $1\n")
+        (home / name).chmod(0o755)
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], env={"PATH": str(home)}, capture_output=True, check=True
+        )
+        assert done.stdout == f"{name} a b.py\n".encode()
+
+
+def test_kub_04_the_directory_that_goes_along_to_other_nodes(
+    sent: FakeDaemon, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "project" / "code"
+    code.mkdir(parents=True)
+    (code / "x.py").touch()
+    custom = ("--custom_dir", code, "--script_path", "/custom/x.py", "j")
+    monkeypatch.chdir(home)
+    found = options(sent, *custom)
+    assert (found["directory"], found["line"][-5:]) == (str(code), " x.py")
+    assert options(sent, "--image_name", "i", *custom)["directory"] == str(code)
+    monkeypatch.chdir(code.parent)
+    found = options(sent, *custom)
+    assert (found["directory"], found["line"][-10:]) == (str(code.parent), " code/x.py")
+    # Nothing of this directory is in the container.
+    found = options(sent, "--image_name", "i", "--script_path", "/x.py", "j")
+    assert (found["no_send"], found["no_bring"]) == (True, True)
+
+
+def test_several_nodes_are_asked_for(sent: FakeDaemon) -> None:
+    words = ("--image_name", "i", "--script_path", "/x.py", "--nodes", "2")
+    for more, gpus in (((), 1000), (("--gpus_per_node", "4"), 4000)):
+        found = options(sent, *words, *more, "--max_epochs", "3", "j")
+        del found["argv"], found["directory"]
+        asked = read(found, Context(0.0, lambda _: [], lambda _: [])).request
+        assert (asked.machines, asked.gpus and asked.gpus.amount) == (2, gpus)
+    found = options(sent, *words, "--estimated_memory", "0", "j")
+    assert (found["nodes"], found["gpus"]) == ("2", "0")

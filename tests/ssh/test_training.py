@@ -246,7 +246,6 @@ def submit_parts(box: Box, line: str) -> int:
     """A job on both machines that is told of the others in every way."""
     options = {
         "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "cpus": "0", "epochs": "9",
-        "distributed": True,
     }  # fmt: skip
     submission = {
         "what": {"line": line}, "options": options, "directory": str(box.user),
@@ -321,3 +320,47 @@ def test_a_container_over_there_has_that_machine_s_paths(field: tuple[Box, Lab])
         assert f"source={source},target={target}" in told
     assert f"--workdir={work}\n" in told
     assert checkpoints(box, job) == {"model": "checkpoint\n"}
+
+
+DOOR = ("door", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
+PLACES = """
+import json, os, sys
+from kubernetesdlprofile import kubeprofiler
+
+kp = kubeprofiler.KubeProfiler()
+from beside import NAME
+with open(f"written-{kp.RANK}", "w") as file:
+    file.write(os.uname().nodename)
+print(NAME, os.path.basename(sys.executable), json.dumps(json.loads(os.environ["TF_CONFIG"])))
+"""
+
+
+def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_config(
+    field: tuple[Box, Lab], tmp_path: Path
+) -> None:
+    box, lab = field
+    g, h = machines(lab)
+    add(box, g, h)
+    code = tmp_path / "elsewhere"
+    code.mkdir()
+    (code / "train.py").write_text(PLACES)
+    (code / "beside.py").write_text("NAME = 'sent'\n")
+    words = (*DOOR, code, "--estimated_memory", "1000")
+    one = box.stoker(*words, "one")
+    assert one.returncode == 0, one.stderr
+    job = int(one.stdout.rpartition("-")[2])
+    end = box.end_of(job)
+    assert (end["result"], end["nodes"]) == (0, ["g"]), box.output(job)
+    name, python, config = box.output(job).split(maxsplit=2)
+    assert (name, python[:7]) == ("sent", "python3")
+    assert json.loads(config)["task"] == {"type": "worker", "index": 0}
+    assert (code / "written-0").read_text() == "g"
+    both = box.stoker(*words, "--nodes", "2", "both")
+    job = int(both.stdout.rpartition("-")[2])
+    assert box.end_of(job)["result"] == 0, box.output(job)
+    workers = [f"{g.address}:29500", f"{h.address}:29500"]
+    for rank in (0, 1):
+        [line] = part(box, job, rank)
+        told = json.loads(line.split(maxsplit=2)[2])
+        assert told == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    assert (code / "written-1").read_text() == "h"

@@ -360,11 +360,10 @@ class Fleet:
         """Its checkpoints could not be carried: tie the job to the machine that has them."""
         self._tied[key[0]] = machine.name
 
-    def distributed(self, job: int) -> bool:
-        """Whether its parts are told about each other as TensorFlow wants it."""
+    def trains(self, job: int) -> bool:
+        """Whether it is a training job: its parts get TF_CONFIG."""
         state = self.state()
-        training = state.spec(state.jobs[job]).training
-        return training is not None and training.distributed
+        return state.spec(state.jobs[job]).training is not None
 
     def strays(self, name: str) -> list[Key]:
         """What was restarted elsewhere while the machine was silent."""

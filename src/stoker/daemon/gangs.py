@@ -40,8 +40,8 @@ class Machines(Protocol):
     def our_address(self, seen_from: list[str]) -> str:
         """Where those machines find this one."""
 
-    def distributed(self, job: int) -> bool:
-        """Whether its parts are told about each other as TensorFlow wants it."""
+    def trains(self, job: int) -> bool:
+        """Whether it is a training job: its parts get TF_CONFIG."""
 
     def order(self, wish: i.StartProcess, part: Placement) -> Launch:
         """What exactly is to be started on a part's machine."""
@@ -187,7 +187,7 @@ class Gangs:
     def _meeting_point(self, muster: Muster, addresses: list[str], rank: int) -> dict[str, str]:
         """Where the parts find the first one, or all others."""
         found = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(muster.ports[0])}
-        if self.machines.distributed(muster.wish.job):
+        if self.machines.trains(muster.wish.job):
             ends = zip(addresses, muster.ports, strict=True)
             workers = [f"{address}:{port}" for address, port in ends]
             found["TF_CONFIG"] = contract.tf_config(workers, rank)

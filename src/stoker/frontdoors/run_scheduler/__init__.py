@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 NAME = "run-scheduler"
 """What jobs that came through here carry."""
+PYTHON = "command -v python || command -v python3 || echo python3"
+"""Finds the interpreter on the node that a script without an image runs on."""
 HELP = """\
   run-scheduler --image_name IMAGE --script_path /custom/train.py --custom_dir ~/code \\
                 --max_epochs 10 --batch_size 64 --training_set_size 50000 my_experiment
@@ -22,7 +24,7 @@ Queues a training script and prints its id. It runs as `python SCRIPT_PATH`, on 
 suit it, shares them with other such jobs, may be stopped at the end of an epoch to make room,
 and goes on later from its snapshot.
 
-  --image_name IMAGE           run in a container of this image; without it, right here
+  --image_name IMAGE           run in a container of this image; without it, directly
   --script_path PATH           the script, as the container sees it (needed)
   --custom_dir DIR             your directory that is /custom there
   --snapshots_dir DIR          your directory that is /snapshots there
@@ -33,11 +35,14 @@ and goes on later from its snapshot.
   --disable_gpu_sharing BOOL   alone on its GPUs (false)
   --estimated_memory MIB       GPU memory that all of it uses; 0: it uses no GPU
   --port_mapping LIST          ports of the machine and of the container: 31346:6006,...
+  --nodes N                    run it on N nodes at once, with MASTER_ADDR and TF_CONFIG (1)
+  --gpus_per_node N            GPUs on each of them (1)
   --est_nhours HOURS           how long you think it takes, more than 1
   --json                       print one JSON value
   -h, --help                   this text
 
-~/datasets is /data in the container. See also scheduler-state, scheduler-get-logs and
+~/datasets of the node is /data in the container. Over SSH, DIR of --custom_dir goes along, and
+what the script writes there comes back. See also scheduler-state, scheduler-get-logs and
 scheduler-cancel-job."""
 
 
@@ -74,8 +79,9 @@ def _submission(typed: Typed) -> dict[str, Any]:
     from stoker.client.surroundings import current_directory, shell, umask
 
     return {
-        "what": {"argv": _command(typed)},
+        "what": _command(typed),
         "options": {
+            **_files(typed),
             "name": typed.name,
             "door": NAME,
             # What was typed, for scheduler-state --extended.
@@ -89,18 +95,24 @@ def _submission(typed: Typed) -> dict[str, Any]:
             **_gpus(typed),
             **_container(typed),
         },
-        "directory": current_directory(),
+        "directory": _directory(typed, current_directory()),
         "environment": environment(os.environ),
-        "shell": shell(),
+        "shell": shell() if typed.image is not None else "/bin/sh",
         "umask": umask(),
     }
 
 
 def _gpus(typed: Typed) -> dict[str, Any]:
     """Which GPUs: one or as many as there are, shared or not, and how much of their memory."""
+    found: dict[str, Any] = {}
+    if typed.nodes > 1:
+        found["nodes"] = str(typed.nodes)
     if typed.memory == 0:
-        return {"gpus": "0"}
-    found: dict[str, Any] = {"single_gpu": True} if typed.single else {"gpus": "1.."}
+        return {**found, "gpus": "0"}
+    if typed.nodes > 1 or typed.gpus_per_node is not None:
+        found["gpus_per_node"] = str(typed.gpus_per_node or 1)
+    else:
+        found |= {"single_gpu": True} if typed.single else {"gpus": "1.."}
     if typed.alone:
         found["exclusive_gpu"] = True
     if typed.memory is not None:
@@ -122,10 +134,34 @@ def _container(typed: Typed) -> dict[str, Any]:
     return found
 
 
-def _command(typed: Typed) -> list[str]:
+def _command(typed: Typed) -> dict[str, Any]:
+    """Return what runs: without an image, the Python of the node that it runs on."""
     if typed.image is not None:
-        return ["python", typed.script]
-    return [_interpreter(), _here(typed)]
+        return {"argv": ["python", typed.script]}
+    from shlex import quote
+
+    from stoker.client.surroundings import current_directory
+
+    path, directory = os.path.abspath(_here(typed)), _directory(typed, current_directory())
+    # A path below the job's directory is relative, so that it is right on every node.
+    if path.startswith(f"{directory.rstrip('/')}/"):
+        path = os.path.relpath(path, directory)
+    return {"line": f'exec "$({PYTHON})" {quote(path)}'}
+
+
+def _directory(typed: Typed, here: str) -> str:
+    """Return the job's directory, which goes along to other nodes: with --custom_dir in it."""
+    custom = typed.custom
+    if custom is None or (typed.image is None and f"{custom}/".startswith(f"{here.rstrip('/')}/")):
+        return here
+    return custom
+
+
+def _files(typed: Typed) -> dict[str, Any]:
+    """Send nothing where the container sees nothing of the job's directory."""
+    if typed.image is not None and typed.custom is None:
+        return {"no_send": True, "no_bring": True}
+    return {}
 
 
 def _misplaced(typed: Typed) -> str | None:
@@ -137,14 +173,6 @@ def _misplaced(typed: Typed) -> str | None:
     if os.path.normpath(typed.script) == inside or not os.path.isfile(path):
         return None
     return f"In the container, {path} is {inside}. If you mean that file, give that name."
-
-
-def _interpreter() -> str:
-    """Return `python`, or `python3` where there is no other."""
-    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        if os.access(os.path.join(directory or ".", "python"), os.X_OK):
-            return "python"
-    return "python3"
 
 
 def _here(typed: Typed) -> str:

@@ -13,7 +13,7 @@ PROGRAM = "run-scheduler"
 VALUES = (
     "--image_name", "--script_path", "--custom_dir", "--snapshots_dir", "--batch_size",
     "--training_set_size", "--max_epochs", "--is_single_gpu", "--disable_gpu_sharing",
-    "--estimated_memory", "--port_mapping", "--est_nhours",
+    "--estimated_memory", "--port_mapping", "--est_nhours", "--nodes", "--gpus_per_node",
 )  # fmt: skip
 KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH, "--help": SWITCH, "-h": SWITCH}
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
@@ -41,6 +41,8 @@ class Typed:
         self.single = _truth(given, "--is_single_gpu", usually=True)
         self.alone = _truth(given, "--disable_gpu_sharing", usually=False)
         self.memory = _number(given, "--estimated_memory", least=0)
+        self.nodes = _number(given, "--nodes") or 1
+        self.gpus_per_node = _number(given, "--gpus_per_node")
         self.ports = _ports(given)
         self.seconds = _hours(given)
         if self.ports and self.image is None:
