@@ -58,7 +58,10 @@ def test_a_lock_that_cannot_be_made_is_a_start_that_waits(
     time.sleep(3)  # in which it is looked at the GPUs again
     assert (box.pid, {box.job(job)["state"] for job in jobs}) == (pid, {"PENDING"})
     assert sum("a GPU lock" in warning for warning in box.client.daemon()["warnings"]) == 1
-    assert box.log.count("a GPU lock") == 1
+    said = [line for line in box.log.splitlines() if "a GPU lock" in line]
+    assert sum("WARNING" in line for line in said) == 1
+    assert sum("start of job" in line for line in said) <= 2, "once for each GPU"
+    assert "used by" not in str(said)
     assert "a GPU lock" in box.stoker("daemon", "status").stdout
     inside(pid, "sh", "-c", f"rm -f {PLACE}/filler; mount -o remount,nr_inodes=100 {PLACE}")
     for job in jobs:

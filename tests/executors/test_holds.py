@@ -385,26 +385,28 @@ def test_a_shortage_is_a_reason_to_wait_told_once_with_longer_and_longer_pauses(
     now = 100.0
     monkeypatch.setattr("stoker.executors.holds.time.monotonic", lambda: now)
     over = failing(monkeypatch, code)
-    tried = []
+    tried, before = [], None
+    assert mine.take(KEY, (A,)) is not None
     for _ in range(1000):
-        before = mine._pauses.get(A)
-        reason = mine.take(KEY, (A,))
+        reason = mine.holder(A)
         assert reason is not None
         assert reason.startswith("unavailable: ")
         assert os.strerror(code) in reason
-        assert mine.holder(A) == reason
+        assert mine.take(KEY, (A,)) == reason
         if mine._pauses[A] != before:
             tried.append(now)
+        before = mine._pauses[A]
         now += 1.0
     assert tried[:4] == [100.0, 110.0, 130.0, 170.0]
     assert len(tried) < 10
     assert len(said) == 1
     over()
+    assert mine.take(KEY, (A,)) is not None, "it is not tried before the pause is over"
     now += holds.LONGEST_PAUSE_SECONDS
     assert mine.holder(A) is None
-    assert mine.take(KEY, (A,)) is None
     assert mine.problems == {}
     assert mine._pauses == {}
+    assert mine.take(KEY, (A,)) is None
 
 
 def test_a_read_only_disk_does_not_keep_jobs_from_gpus(

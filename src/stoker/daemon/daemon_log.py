@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stoker.core import events as e
+from stoker.core.foreign import in_words
 
 MAX_BYTES = 4 << 20
 BACKUPS = 3
@@ -187,7 +188,7 @@ def _node_closed(event: e.NodeClosed) -> str:
 
 
 def _foreign_use(event: e.ForeignUseChanged) -> str:
-    use = f"is used by {event.stranger}" if event.stranger else "is free of foreign processes"
+    use = in_words(event.stranger) if event.stranger else "is free of foreign processes"
     return f"GPU {event.node}/{event.device} {use}"
 
 

@@ -84,18 +84,16 @@ class Holds:
         if reason is not None:
             _close(held.values())
             return reason
-        for uuid in uuids:
-            self._pauses.pop(uuid, None)
-        if not self._pauses:
-            self._solved("locks")
+        self._end_pause(uuids)
         self._held[key] = held
         return None
 
     def holder(self, uuid: str) -> str | None:
         """Return what keeps this user from a GPU now: another user's lock, or a lock error."""
-        until, _, why = self._pauses.get(uuid, (0.0, 0.0, ""))
-        if until > time.monotonic():
-            return why
+        if uuid in self._pauses and self._pauses[uuid][0] <= time.monotonic():
+            self._try_again(uuid)
+        if uuid in self._pauses:
+            return self._pauses[uuid][2]
         try:
             with self._opened() as directory:
                 if time.monotonic() - self._looked[0] > LOOK_SECONDS:
@@ -104,6 +102,18 @@ class Holds:
         except (OSError, UntrustedError):
             return None  # a start would report it
         return f"the stoker of {owner}" if owner else None
+
+    def _try_again(self, uuid: str) -> None:
+        """End a pause if a lock can be taken: no start has to fail to find out that it cannot."""
+        held: dict[str, int] = {}
+        try:
+            self._lock_all([uuid], held)
+        except OSError as error:
+            self._pause([uuid], error)
+        else:
+            self._end_pause([uuid])
+        finally:
+            _close(held.values())
 
     def drop(self, key: tuple[int, int]) -> None:
         """Let go of an attempt's locks; its processes may still have theirs."""
@@ -263,6 +273,12 @@ class Holds:
             self._pauses[uuid] = (time.monotonic() + pause, pause, why)
         self._problem("locks", f"{problem}; jobs on GPUs start as soon as it can be")
         return why
+
+    def _end_pause(self, uuids: Iterable[str]) -> None:
+        for uuid in uuids:
+            self._pauses.pop(uuid, None)
+        if not self._pauses:
+            self._solved("locks")
 
     def _problem(self, what: str, sentence: str) -> None:
         if what not in self.problems:
