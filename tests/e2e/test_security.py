@@ -15,6 +15,7 @@ from e2e.box import Box, until
 from e2e.people import another_user, as_user, stoker_as
 from stoker import places, wire
 from stoker.client import transport
+from stoker.store.layouts import SCHEMA
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 SECRET = "correct-horse-battery-staple"
@@ -214,7 +215,7 @@ def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
 def test_a_journal_of_a_newer_version_is_refused_politely(box: Box) -> None:
     box.stoker("daemon", "stop", check=True)
     db = sqlite3.connect(box.state / "journal.db")
-    db.execute("PRAGMA user_version = 999")
+    db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     done = box.stoker("submit", "true")
     assert done.returncode == 1
