@@ -51,6 +51,13 @@ class Decision(Struct):
     durable: bool = True
     """Whether a submission must be on disk before it is answered: somebody relies on it."""
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether it is a submission whose answer promises that it is on disk."""
+        return self.durable and any(
+            type(event) is JobsSubmitted or type(event) is SweepDefined for event in self.events
+        )
+
 
 class Moment(Struct, frozen=True):
     """Now, by the wall clock (for people) and the boot clock (for durations)."""
@@ -310,6 +317,10 @@ class Engine:
             if decision.key is not None and decision.key[0] in turn.keys:
                 turn.later.append(ask)  # a repeated request: it will find the first on record
                 continue
+            lost = self.store.lost() if decision.is_acknowledged else None
+            if lost is not None:
+                turn.answers.append((ask, Refusal(lost, "unavailable"), None))
+                continue
             turn.take(decision)
             turn.answers.append((ask, None, decision))
         if PLANNING in stages:
@@ -392,9 +403,8 @@ class _Turn:
         """A granted request: its facts, and what is stored beside them."""
         for event in decision.events:
             self.apply(event)
-            # Acknowledged work is on disk before the answer goes out.
-            acknowledged = type(event) is JobsSubmitted or type(event) is SweepDefined
-            self.force = self.force or (decision.durable and acknowledged)
+        # Acknowledged work is on disk before the answer goes out.
+        self.force = self.force or decision.is_acknowledged
         self.blobs.update(decision.blobs)
         self.secrets.update(decision.secrets)
         if decision.key is not None:

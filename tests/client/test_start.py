@@ -1,8 +1,10 @@
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
+from stoker import places
 from stoker.client import start
 from stoker.client.errors import DaemonUnreachable, StokerError
 
@@ -61,3 +63,14 @@ def test_started_from_a_job_it_carries_nothing_of_that_job(
     found = start.daemon_environment()
     assert found["STOKER_HOME"] == str(home)
     assert not {"STOKER_JOB_ID", "STOKER_TOKEN", "CUDA_VISIBLE_DEVICES"} & set(found)
+
+
+def test_who_has_the_state_is_known_though_it_does_not_answer(home: Path) -> None:
+    assert start.lock_holder() is None
+    state = Path(places.secure_dir(places.state_dir()))
+    (state / "lock").write_text("4711\n")
+    assert start.lock_holder() is None  # left by a daemon that crashed
+    with (state / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert start.lock_holder() == 4711
+    assert start.lock_holder() is None

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import time
@@ -287,13 +288,14 @@ def test_a_keeper_without_room_for_its_log_of_ends_still_starts_jobs(tmp_path: P
     kept = Kept(tmp_path)
     kept.wire.sock.close()
     os.waitpid(kept.pid, 0)
+    (tmp_path / "exits" / "later").write_text("in the way")
     kept.pid, kept.wire = spawn_keeper(str(tmp_path / "exits" / "later"))
     kept.wire.sock.settimeout(20)
     kept.wire.send(("environment", "e", {"PATH": os.environ["PATH"]}))
     kept.start("1.0", "sh", "-c", "exit 3")
     kept.hears("exited")
     assert os.waitstatus_to_exitcode(kept.claim("1.0").status) == 3
-    (tmp_path / "exits" / "later").mkdir()
+    (tmp_path / "exits" / "later").unlink()
     kept.start("2.0", "sh", "-c", "exit 4")
     kept.hears("exited", 2)
     assert "2.0" in Exits(str(tmp_path / "exits" / "later")).read()
@@ -359,3 +361,21 @@ def test_a_keeper_is_known_before_it_has_run(tmp_path: Path, monkeypatch: pytest
         wire.sock.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_a_log_of_exits_that_is_deleted_is_begun_again(kept: Kept) -> None:
+    shutil.rmtree(kept.place / "exits")
+    kept.start("1.0", "sh", "-c", "exit 3")
+    kept.hears("exited")
+    assert Exits(str(kept.place / "exits")).read()["1.0"][0] == 3 << 8
+
+
+def test_a_start_without_a_run_directory_is_put_off(kept: Kept) -> None:
+    shutil.rmtree(kept.place / "run")
+    kept.start("1.0", "true")
+    [(_, key, why)] = kept.hears("busy")
+    assert key == "1.0"
+    assert "No such file or directory" in why
+    (kept.place / "run").mkdir()
+    kept.start("1.1", "true")
+    kept.hears("exited")

@@ -15,6 +15,7 @@ from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.client.start import lock_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,11 +88,53 @@ def stop(args: Args) -> int:
     mode = "drain" if args.flag("drain") else "cancel" if args.flag("cancel") else "leave"
     running = _running()
     if running is None:
+        silent = lock_holder()
+        if silent is not None:
+            text = _stop_silent(silent, mode)
+            return _told({"running": [], "pid": silent, "text": text}, args, text)
         return _told({"running": [], "text": "no daemon is running"}, args, "no daemon is running")
     pid = int(running["pid"])
     reply = _stop_and_wait(pid, mode, quiet=args.flag("json"))
     count = len(reply.get("running") or ())
     return _told({**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_left(mode, count)}")
+
+
+def _stop_silent(pid: int, mode: str = "leave") -> str:
+    """End a daemon that does not answer, by a signal; what it runs goes on."""
+    import signal
+
+    if mode != "leave" or not _is_daemon(pid):
+        raise DaemonUnreachable(_silent(pid))
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return "no daemon is running"
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        _wait_for_end(fd, pid, STOP_SECONDS)
+    finally:
+        os.close(fd)
+    return f"stopped the daemon (pid {pid}), which did not answer; the next one takes its jobs over"
+
+
+def _silent(pid: int) -> str:
+    """Say what is wrong with a daemon that has the state and does not answer, and what to do."""
+    path = places.socket_path()
+    missing = "" if os.path.exists(path) else f" at {path}, which is missing"
+    what = "stoker daemon stop" if _is_daemon(pid) else f"kill {pid}"
+    return (
+        f"A daemon runs (pid {pid}) but does not answer{missing}. Wait a moment; if it stays so, "
+        f"end it with `{what}`: its jobs keep running, and the next daemon takes them over."
+    )
+
+
+def _is_daemon(pid: int) -> bool:
+    """Whether it is a daemon of its own; `stoker feed` has the state too while it runs."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"stoker.daemon" in file.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def _left(mode: str, count: int) -> str:
@@ -119,6 +162,8 @@ def restart(args: Args) -> int:
         if args.text("db") is not None:
             check["db"] = _named_store(args)
         _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
+    elif (silent := lock_holder()) is not None:
+        _stop_silent(silent)
     return start(args)
 
 
@@ -126,6 +171,9 @@ def status(args: Args) -> int:
     """Describe the daemon; exit code 4 when none runs."""
     running = _running()
     if running is None:
+        silent = lock_holder()
+        if silent is not None:
+            raise DaemonUnreachable(_silent(silent))
         raise DaemonUnreachable("No daemon is running. It starts by itself when it is needed.")
     if args.flag("json"):
         output.emit(running)
@@ -248,8 +296,6 @@ def _told(reply: dict[str, Any], args: Args, text: str) -> int:
 
 def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict[str, Any]:
     """Ask the daemon to end, and return when its process is gone."""
-    import select
-
     try:
         fd = os.pidfd_open(pid)  # from here on, the pid cannot come to mean another process
     except ProcessLookupError:
@@ -259,10 +305,16 @@ def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict
         count = len(reply.get("running") or ())
         if mode == "drain" and count and not quiet:
             output.say(f"stoker: waiting for {output.counted(count, 'running job')} to end")
-        if not select.select([fd], [], [], None if mode == "drain" else STOP_SECONDS)[0]:
-            raise StokerError(
-                f"The daemon (pid {pid}) has not ended yet. Its log: {places.daemon_log()}"
-            )
+        _wait_for_end(fd, pid, None if mode == "drain" else STOP_SECONDS)
     finally:
         os.close(fd)
     return reply
+
+
+def _wait_for_end(fd: int, pid: int, seconds: float | None) -> None:
+    import select
+
+    if not select.select([fd], [], [], seconds)[0]:
+        raise StokerError(
+            f"The daemon (pid {pid}) has not ended yet. Its log: {places.daemon_log()}"
+        )

@@ -63,6 +63,24 @@ def after_start(send: Callable[[], Reply]) -> Reply:
             time.sleep(0.02)
 
 
+def lock_holder() -> int | None:
+    """Return the pid of the process that has this state, whether or not it answers."""
+    import fcntl
+
+    try:
+        fd = os.open(os.path.join(places.state_dir(), "lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        words = os.pread(fd, 32, 0).split()
+        return int(words[0]) if words and words[0].isdigit() else None
+    finally:
+        os.close(fd)
+    return None
+
+
 def daemon_command(*args: str) -> list[str]:
     """Return the command line of `stoker.daemon run` under this interpreter."""
     # -P: never import from the directory that the user happens to be in.

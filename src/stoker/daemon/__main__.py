@@ -55,8 +55,8 @@ def _run(options: dict[str, str], ready: int) -> int:
         try:
             lock = StateLock(state)
             break
-        except Locked:
-            other = _the_other(places.socket_path(), patience)
+        except Locked as holder:
+            other = _the_other(places.socket_path(), patience, holder)
             if other is not None:
                 _say(ready, other)
                 return 0
@@ -68,6 +68,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     db = os.environ.pop(wire.STORE_SAID, None) if options.get("db") == "-" else options.get("db")
     loop = build(kept, options.get("gpus"), options.get("resources"), also, db=db)
     from stoker.daemon.serve import Server
+    from stoker.daemon.state_files import watch_state
 
     if options.get("idle-exit"):
         loop.exit_when_idle = float(options["idle-exit"])
@@ -77,6 +78,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     except BaseException:
         loop.close()
         raise
+    watch_state(loop, kept, lock, server)
     _say(ready, f"ready {os.getpid()}")
     become_subreaper()
     try:
@@ -88,7 +90,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     return 0
 
 
-def _the_other(path: str, patience: int) -> str | None:
+def _the_other(path: str, patience: int, holder: Exception) -> str | None:
     """Another daemon is first: say who it is; None while it starts, or is about to end."""
     import socket
     import time
@@ -101,7 +103,10 @@ def _the_other(path: str, patience: int) -> str | None:
     if patience:
         time.sleep(0.025)
         return None
-    return "error 1 Another daemon holds the state but does not answer. See: stoker daemon status"
+    return (
+        f"error 1 Another daemon (pid {holder}) has this state but does not answer at {path}. End "
+        "it with `stoker daemon stop`: its jobs keep running, and the next daemon takes them over."
+    )
 
 
 def _say(fd: int, line: str) -> None:

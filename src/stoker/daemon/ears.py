@@ -68,8 +68,11 @@ class Ears:
             if change.over:
                 # Of a file, each change ends its watch; and one that was renewed in the very
                 # moment in which the kernel ended it has ended as well. So look, and renew it.
-                ended = self.jobs.pop(change.watch, ROOT)
-                if ended != ROOT:
+                ended = self.jobs.pop(change.watch, None)
+                if ended == ROOT:  # the directory of all reports was deleted
+                    self.close()
+                    return
+                if ended is not None:
                     self.listener.grew(ended)
                 continue
             job, name = self.jobs.get(change.watch), change.name.partition(".")[0]

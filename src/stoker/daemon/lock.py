@@ -15,24 +15,48 @@ class StateLock:
 
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/lock"
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self.fd, 32, 0).split(b"\n")[0].decode() or "?"
-            os.close(self.fd)
-            raise Locked(holder) from None
-        os.ftruncate(self.fd, 0)
-        try:
-            os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
-        except OSError as error:
-            os.close(self.fd)
-            raise OSError(error.errno, error.strerror, self.path) from None
+        self.fd = self._take()
+
+    def _take(self) -> int:
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(fd, self.path):  # else it was deleted before it was locked
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+                    return fd
+            except BlockingIOError:
+                holder = os.pread(fd, 32, 0).split(b"\n")[0].decode() or "?"
+                os.close(fd)
+                raise Locked(holder) from None
+            except OSError as error:
+                os.close(fd)
+                raise OSError(error.errno, error.strerror, self.path) from None
+            os.close(fd)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the locked file is the one that another daemon would lock."""
+        return _is_at(self.fd, self.path)
+
+    def renew(self) -> None:
+        """Lock the file of this name again after it was deleted; Locked if another daemon has."""
+        fd = self._take()
+        os.close(self.fd)
+        self.fd = fd
 
     def release(self) -> None:
         """Let somebody else have it."""
         os.ftruncate(self.fd, 0)
         os.close(self.fd)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def on_shared_file_system(path: str) -> bool:

@@ -41,6 +41,7 @@ from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
     from stoker.daemon.outlook import Outlooks
+    from stoker.daemon.state_files import StateFiles
     from stoker.daemon.sweeps import Sweeps
 
 LONGEST_SLEEP = 60.0
@@ -222,6 +223,7 @@ class Loop:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         poller.watch(self._bell, self._ring)
         self.sync = JournalSync(store, self.wake)
+        self.files: StateFiles | None = None
         self._last: Sequence[Event] = ()
 
     # -- from other threads -------------------------------------------------------------
@@ -265,10 +267,16 @@ class Loop:
         self.finished = True
         logger.info("stopping; jobs that continue to run: %d", len(self.engine.state.running))
 
+    def watch_files(self, files: StateFiles) -> None:
+        """Have files and directories made again that are deleted while the loop runs."""
+        self.files = files
+
     def turn(self) -> None:
         """One turn: what happened, what it means, what follows."""
         boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         contain = self.faults.contain
+        if self.files is not None:
+            contain("state files", None, self.files.check_if_due)
         contain("timers of the local executor", None, self.executor.tick, boot)
         contain("timers of the fleet", None, self.fleet.tick, boot)
         asks = self.feeder.asks()
@@ -376,6 +384,7 @@ class Loop:
             self.feeder.timeout(),
             1.0 if self.engine.owed else None,
             self.sync.seconds_left(),
+            self.files.seconds_left() if self.files is not None else None,
             PROBE_PATIENCE / 2 if self.probe_asked is not None else None,
             self._idle_left(state),
         ):
@@ -442,6 +451,8 @@ class Loop:
 
     def _start(self, wish: i.StartProcess) -> None:
         if not self.fleet.afar(wish.placement):
+            if self.files is not None:
+                self.faults.contain("state directories", None, self.files.ensure_directories)
             self.executor.start(wish, self.compose(wish, wish.placement))
         elif self.engine.unforced:
             # Nothing is done on another machine that we might forget: first to disk with it.
@@ -596,6 +607,8 @@ class Loop:
     def close(self) -> None:
         """Leave everything in order for the next daemon."""
         self.watch.close()
+        if self.files is not None:
+            self.files.close()
         waiting = self._take_waiting() if self.finished else AfterSync()
         self.executor.settled = []
         self.trainings.close()

@@ -27,6 +27,18 @@ class Server:
         self.loop, self.mode = loop, mode
         self.ports: Any = None
         self.path = places.socket_path()
+        self._bind()
+        self.thread: threading.Thread | None = None
+        self.uvicorn: Any = None
+        if listen:
+            self._listen(listen)
+        if mode == "feed":
+            loop.poller.watch(self.socket.fileno(), self.start)
+        else:
+            self.start()  # whoever started a daemon is about to talk to it
+
+    def _bind(self) -> None:
+        """Listen on a new socket file."""
         places.secure_dir(os.path.dirname(self.path))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with contextlib.suppress(FileNotFoundError):
@@ -37,14 +49,30 @@ class Server:
         finally:
             os.umask(old)
         self.socket.listen(BACKLOG)
-        self.thread: threading.Thread | None = None
-        self.uvicorn: Any = None
-        if listen:
-            self._listen(listen)
-        if mode == "feed":
-            loop.poller.watch(self.socket.fileno(), self.start)
-        else:
-            self.start()  # whoever started a daemon is about to talk to it
+        self._file = os.stat(self.path)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether clients that go by the path of the socket find this server."""
+        try:
+            return os.path.samestat(self._file, os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def listen_again(self) -> bool:
+        """Make the socket file again after it was deleted; False while HTTP is being loaded."""
+        old = self.socket
+        if self.thread is None:
+            self.loop.poller.unwatch(old.fileno())
+            self._bind()
+            self.loop.poller.watch(self.socket.fileno(), self.start)
+            old.close()
+            return True
+        if self.uvicorn is None or self.uvicorn.here is None:
+            return False
+        self._bind()
+        self.uvicorn.listen_on(self.socket)
+        return True
 
     def _listen(self, addresses: Sequence[str]) -> None:
         """Open TCP ports before anything else, so that a port in use is said at once."""
@@ -99,8 +127,9 @@ class Server:
     def close(self) -> None:
         """Answer what is under way, then be gone from the file system."""
         self.loop.leave()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        if self.is_in_place:  # not the socket of a daemon that has taken over
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
         if self.thread is None:
             self.socket.close()
             return
@@ -132,6 +161,17 @@ def quiet_server(config: Any, begin: Callable[[], None], end: Callable[[], None]
                 begin()
                 await self.over.wait()
             end()
+
+        def listen_on(self, sock: socket.socket) -> None:
+            """Take connections from another socket instead; called from another thread."""
+            assert self.here is not None
+            asyncio.run_coroutine_threadsafe(self._replace_listener(sock), self.here)
+
+        async def _replace_listener(self, sock: socket.socket) -> None:
+            old = self.servers
+            await self.startup(sockets=[sock])
+            for server in old:
+                server.close()
 
         def end(self) -> None:
             self.should_exit = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
@@ -160,6 +160,13 @@ class Exits:
     def keepers(self) -> set[int]:
         """The keepers of this state that are still there."""
         return {int(name) for name in self._names() if name.isdigit() and _a_keeper(int(name))}
+
+    def restore(self, keepers: Iterable[int]) -> None:
+        """Make the files of living keepers again, by which a later daemon knows of them."""
+        for pid in keepers:
+            if _a_keeper(pid):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                os.close(os.open(f"{self.directory}/{pid}", flags, 0o600))
 
     def drop(self, mine: set[int], unsettled: Collection[str] = ()) -> None:
         """Remove the files of keepers that are gone. Only after their ends are in the journal.

@@ -167,9 +167,11 @@ class Keeper:
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _open_exits(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        if self.exits >= 0:
+            os.close(self.exits)
+            self.exits = -1
         with contextlib.suppress(OSError):  # a full disk: until there is room, the claims have it
-            self.exits = os.open(self.exits_path, flags, 0o600)
+            self.exits = open_log(self.exits_path, 0o600)
 
     def run(self) -> None:
         """Serve until the daemon is gone and the last job has ended."""
@@ -273,7 +275,9 @@ class Keeper:
             record = self._claim(claim, note)
         except OSError as error:
             what = f"cannot write {claim}: {error.strerror}"
-            self._tell("busy" if error.errno in PASSING else "failed", key, what)
+            # A run directory that was deleted is soon made again by the daemon.
+            passing = error.errno in PASSING or error.errno == errno.ENOENT
+            self._tell("busy" if passing else "failed", key, what)
             return
         if record is None:
             self._tell("late", key)
@@ -402,7 +406,7 @@ class Keeper:
             status = _wait_status(ended)
             boot, wall = time.clock_gettime(BOOT), time.time()
             line = b"exit %d %.3f %.3f\n" % (status, boot, wall)
-            if self.exits < 0:
+            if self.exits < 0 or not os.fstat(self.exits).st_nlink:  # it was deleted
                 self._open_exits()
             for fd, data in ((record, line), (self.exits, key.encode() + b" " + line)):
                 with contextlib.suppress(OSError):  # a full disk: the other copy has it

@@ -52,10 +52,12 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
     kept = Keep()
     from stoker.daemon.serve import Server
     from stoker.daemon.setup import build
+    from stoker.daemon.state_files import watch_state
 
     feeder = LineFeeder(work, place)
     loop = build(kept, None, resources, extra=work.named, feeder=feeder)
     server = Server(loop, "feed")
+    watch_state(loop, kept, lock, server)
     become_subreaper()
     feeder.begin(loop)
     try:

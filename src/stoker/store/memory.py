@@ -145,6 +145,10 @@ class MemoryStore:
         """Never any."""
         return []
 
+    def lost(self) -> str | None:
+        """It is nowhere else anyway."""
+        return None
+
     def id_floor(self) -> int:
         """What is on record is all there is."""
         return 1

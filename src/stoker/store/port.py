@@ -128,6 +128,9 @@ class Store(Protocol):
     def warnings(self) -> list[str]:
         """What was found wrong and mended when the store was opened."""
 
+    def lost(self) -> str | None:
+        """Why what is committed now would be gone with this process; None while it would stay."""
+
     def id_floor(self) -> int:
         """No id below this one may be given out: it was, whether or not that is on record."""
 

@@ -147,6 +147,10 @@ class PostgresStore:
             )
         self._seq = max(self._seq, synced)  # numbers once given out are not given out again
 
+    def lost(self) -> str | None:
+        """Not while the server answers; otherwise commits fail."""
+        return None
+
     def id_floor(self) -> int:
         """The lowest id that may be new; see the port."""
         return self._watermark.next_id if self._watermark is not None else 1

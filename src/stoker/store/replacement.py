@@ -103,6 +103,8 @@ def last_event(path: str) -> int | None:
     """The number of the last event in a journal; None when that cannot be read."""
     try:
         with reading(path) as db:
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return 0  # all that was ever written was in a log that is gone
             return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
     except sqlite3.Error:
         return None
@@ -111,6 +113,20 @@ def last_event(path: str) -> int | None:
 def is_empty(path: str) -> bool:
     """Whether a journal is missing or has no events; an unreadable one is damaged, not empty."""
     return not has_content(path) or last_event(path) == 0
+
+
+def continues(copy: str, path: str) -> bool:
+    """Whether a copy begins with the events of a journal, as far as that can be told."""
+    last = last_event(path)
+    if not last:
+        return True
+    query = "SELECT at, kind, data FROM events WHERE seq = ?"
+    try:
+        with reading(copy) as one, reading(path) as other:
+            rows = [db.execute(query, (last,)).fetchone() for db in (one, other)]
+    except sqlite3.Error:
+        return False
+    return bool(rows[0] == rows[1])
 
 
 def has_content(path: str) -> bool:

@@ -69,6 +69,9 @@ class SqliteStore:
         self._repaired = False
         """Whether this opening has replaced a damaged file; then what is uncertain is held."""
         self._emergency_paths = (path + replacement.EMERGENCY, places.emergency_path(path))
+        self._emergency_copy: tuple[str, int] | None = None
+        """Where a copy was written because the journal was deleted, and its last event."""
+        self._db_lock = threading.RLock()
         self._wal_lock = threading.Lock()
         self._log_is_unsure = False
         """Whether a sync of the log has failed."""
@@ -77,7 +80,7 @@ class SqliteStore:
         with _ours_alone(path):
             self._find_journal(path)
             self._db = self._open(path)
-        self._open_log()
+        self._identify()
         self._check_tail()
         self.set_ballast()
 
@@ -103,6 +106,12 @@ class SqliteStore:
         last = 0 if replacement.is_empty(path) else replacement.last_event(path)
         if last is None or (replacement.last_event(newest) or 0) <= last:
             return  # a journal that cannot be read may still be newer than the copy
+        if not replacement.continues(newest, path):
+            self._warnings.append(
+                f"{newest} is a copy of a journal that was deleted, and another one has been begun "
+                "since: see docs/recovery.md for how to go on from the copy"
+            )
+            return
         part = path + ".repair"
         replacement.discard(part)
         shutil.copyfile(newest, part)
@@ -113,8 +122,9 @@ class SqliteStore:
             "the journal was deleted while a daemon ran; its emergency copy has taken its place"
         )
 
-    def _open_log(self) -> None:
-        """Get a descriptor of our own on SQLite's log; see `force`."""
+    def _identify(self) -> None:
+        """Remember which files are open; get a descriptor of our own on the log for `force`."""
+        self._file = os.stat(self.path)
         if not self._shared:
             self._wal = os.open(self.path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -178,7 +188,7 @@ class SqliteStore:
         with _ours_alone(self.path):
             self._repair(self.path, cause)
             self._db = self._open(self.path, mend=False)
-        self._open_log()
+        self._identify()
         self._damage = None
         if self._term:  # found while a daemon runs: it goes on
             with self._transaction():
@@ -201,6 +211,52 @@ class SqliteStore:
                 "the last events before a crash are missing"
             )
         self._seq = max(last, synced)  # numbers once given out are not given out again
+
+    def lost(self) -> str | None:
+        """Why the journal would be gone with this process: its files were deleted or moved."""
+        if self._is_in_place():
+            return None
+        copy = (self._emergency_copy or self._emergency_paths)[0]
+        return (
+            f"{self.path} was deleted or moved while the daemon runs, so no job can be queued; "
+            f"what is on record is kept in {copy}. To go on from there: stoker daemon restart"
+        )
+
+    def _is_in_place(self) -> bool:
+        try:
+            if not os.path.samestat(self._file, os.stat(self.path)):
+                return False
+            log = self._wal < 0 or os.path.samestat(
+                os.fstat(self._wal), os.stat(self.path + "-wal")
+            )
+        except OSError:
+            return False
+        return log
+
+    def _write_emergency_copy(self) -> None:
+        """Write what is on record to another file, since the journal itself is deleted."""
+        if self._emergency_copy is not None:
+            path, seq = self._emergency_copy
+            if seq == self._seq and os.path.exists(path):
+                return
+        errors = []
+        for path in self._emergency_paths:
+            try:
+                directory = places.secure_dir(os.path.dirname(path))
+                replacement.discard(part := path + ".part")
+                with self._db_lock:
+                    seq = self._seq
+                    self.backup(part)
+                replacement.sync(part)
+                os.rename(part, path)
+                replacement.sync(directory)
+            except (OSError, StoreError, places.UnsafeDirectory) as error:
+                errors.append(str(error))
+            else:
+                logger.warning("the journal was deleted; its content is in %s", path)
+                self._emergency_copy = path, seq
+                return
+        raise StoreError(f"{self.path} was deleted and no copy can be written: {errors[0]}")
 
     def id_floor(self) -> int:
         """The lowest id that may be new; see the port."""
@@ -354,6 +410,7 @@ class SqliteStore:
     def _transaction(self, force: bool = False) -> Iterator[None]:
         db = self._db
         try:
+            self._db_lock.acquire()  # a copy made in another thread shall not see a part of it
             try:
                 if force:
                     db.execute("PRAGMA synchronous = FULL")
@@ -365,6 +422,7 @@ class SqliteStore:
                     db.execute("ROLLBACK")
                 raise
             finally:
+                self._db_lock.release()
                 if force and not self._shared:
                     db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
@@ -378,11 +436,13 @@ class SqliteStore:
         SQLite's commit in NORMAL mode has already written it there; closing this descriptor
         drops no lock, since SQLite locks the database and its index, never the log.
         """
-        if self._wal < 0:
-            return
         with self._wal_lock:
             reached, next_id = self._seq, self._next_id
-            if self._log_is_unsure:
+            if not self._is_in_place():
+                self._write_emergency_copy()
+            elif self._wal < 0:
+                return
+            elif self._log_is_unsure:
                 self._restart_log()
             else:
                 try:
@@ -491,7 +551,8 @@ class SqliteStore:
         os.close(fd)
         copy = sqlite3.connect(path)
         try:
-            self._db.backup(copy)
+            with self._db_lock:
+                self._db.backup(copy)
         except sqlite3.Error as error:
             raise _translated(error, path) from error
         finally:
@@ -511,7 +572,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """Force, fold the log into the database, and let go."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             self.force()
         self._close_log()
         self._watermark.close()

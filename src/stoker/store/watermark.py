@@ -27,14 +27,21 @@ class Watermark:
         line = f"{self.identity} {self.seq} {self.next_id}\n".lstrip()
         # The commit that it is about has succeeded: a failure here must not undo that.
         with contextlib.suppress(OSError):
-            if self._fd >= 0 and not os.fstat(self._fd).st_nlink:
-                self.close()  # deleted while it was open
+            if self._fd >= 0 and not self._is_in_place():
+                self.close()
             if self._fd < 0:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.pwrite(self._fd, line.encode(), 0)
             if self.earlier is not None:
                 os.unlink(self.earlier)
                 self.earlier = None
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is still the one of this name, neither deleted nor moved."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def sync(self) -> None:
         """Put the ids on disk if there are new ones; the rest is written whenever it is."""
