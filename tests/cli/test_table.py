@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from stoker.cli import colour, output
 from stoker.cli.table import Cell, Column, render, shorten, wide
 from stoker.cli.watch import screen
+from stoker.terminal import COLOURS
 
 COLUMNS = (Column("ID", right=True), Column("NAME", cut=True), Column("ST"))
 
@@ -31,7 +32,7 @@ def test_colour_does_not_change_the_layout() -> None:
     plain = render(COLUMNS, rows)
     painted = render(COLUMNS, rows, coloured=True)
     assert "\x1b[32mR\x1b[0m" in painted[1]
-    for code in colour.CODES.values():
+    for code in COLOURS.values():
         painted = [line.replace(f"\x1b[{code}m", "").replace("\x1b[0m", "") for line in painted]
     assert painted == plain
 

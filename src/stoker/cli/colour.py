@@ -5,17 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
-
-CODES = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-}
+from stoker.terminal import COLOURS
 
 STATE_COLOURS = {
     "R": "green",
@@ -48,5 +38,5 @@ def wanted(fd: int = 1) -> bool:
 
 def paint(text: str, *names: str) -> str:
     """Wrap text in the codes of these colours; no names, no codes."""
-    codes = ";".join(CODES[name] for name in names if name)
+    codes = ";".join(COLOURS[name] for name in names if name)
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text

@@ -6,14 +6,39 @@ import os
 import sys
 
 from stoker import wire
+from stoker.terminal import FilteredStream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def guarded(run: Callable[[], int], program: str, asked_for_json: bool = False) -> int:
-    """Run one command and return its exit code; only our own bugs get a traceback."""
+    """Run one command and return its exit code; only our own bugs get a traceback.
+
+    All that it prints goes through a filter, so that no name or message steers the terminal.
+    """
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _filtered(sys.stdout, _coloured), _filtered(sys.stderr)
+    try:
+        return _guarded(run, program, asked_for_json)
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _filtered(stream: Any, coloured: Callable[[], bool] = lambda: False) -> Any:
+    """Return the stream behind the filter, None for one that is closed."""
+    return None if stream is None else FilteredStream(stream, coloured)
+
+
+def _coloured() -> bool:
+    from stoker.cli.colour import wanted
+
+    return wanted()
+
+
+def _guarded(run: Callable[[], int], program: str, asked_for_json: bool) -> int:
     try:
         code = run()
         if sys.stdout is not None:  # closed by whoever started us

@@ -6,6 +6,9 @@ import os
 import sys
 
 from stoker.client import jsonlight
+from stoker.terminal import clean, write_raw
+
+__all__ = ["clean", "counted", "emit", "is_terminal", "progress", "say"]
 
 wants_json = False
 """Set by the option parser when it meets --json, so that errors are JSON as well."""
@@ -24,8 +27,7 @@ def say(text: str) -> None:
 
 def progress(text: str) -> None:
     """Replace the line of progress on stderr; only for terminals."""
-    sys.stderr.write(f"\r\x1b[K{text}")
-    sys.stderr.flush()
+    write_raw(sys.stderr, f"\r\x1b[K{clean(text)}")
 
 
 def emit(value: object) -> None:
@@ -40,14 +42,6 @@ def is_terminal(fd: int) -> bool:
         return os.isatty(fd)
     except OSError:
         return False
-
-
-def clean(text: object) -> str:
-    """Return text without control characters: a job's name must not steer the terminal."""
-    text = str(text)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def counted(count: int, noun: str) -> str:

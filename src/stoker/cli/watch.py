@@ -6,10 +6,11 @@ import os
 import sys
 import time
 
-from stoker.cli import output
+from stoker.cli import colour, output
 from stoker.cli.options import Args
 from stoker.cli.table import shorten, wide
 from stoker.client.errors import UsageError
+from stoker.terminal import filtered, write_raw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,23 +38,22 @@ def watch(every: float, draw: Callable[[], list[str]]) -> int:
         while True:
             print("\n".join(draw()), flush=True)
             time.sleep(every)
-    sys.stdout.write(ENTER)
+    write_raw(sys.stdout, ENTER)
     try:
         while True:
             size = os.get_terminal_size(1)
             text = screen(draw(), size.lines or 24, size.columns or 80)
-            sys.stdout.write(f"\x1b[H{text}\x1b[J")
-            sys.stdout.flush()
+            write_raw(sys.stdout, f"\x1b[H{text}\x1b[J")
             time.sleep(every)
     except KeyboardInterrupt:
         return 0
     finally:
-        sys.stdout.write(LEAVE)
-        sys.stdout.flush()
+        write_raw(sys.stdout, LEAVE)
 
 
 def screen(lines: list[str], height: int, width: int) -> str:
     """Fit lines into a screen; the last one says what did not fit."""
+    lines = [filtered(line, coloured=colour.wanted()) for line in lines]
     if len(lines) > height - 1:
         hidden = len(lines) - (height - 2)
         lines = [*lines[: height - 2], f"... {hidden} more lines"]

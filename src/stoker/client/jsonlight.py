@@ -43,17 +43,28 @@ def loads(text: str | bytes) -> Any:
 def dumps(value: object) -> str:
     """Write one JSON value on one line, keeping letters of any language as they are."""
     make = _encoder({}, _refuse, _quoted, None, ": ", ", ", False, False, True)
-    return "".join(make(value, 0))
+    return _escaped("".join(make(value, 0)))
 
 
 def pretty(value: object) -> str:
     """Write one JSON value for a person to read."""
     import json
 
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return _escaped(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """Escape what could steer a terminal: JSON itself demands that of characters below 32 only."""
+    if text.isprintable():
+        return text
+    odd = (char for char in set(text) if not char.isprintable() and char != "\n")
+    # Half a surrogate pair stands for a byte of a file name that is no UTF-8.
+    codes = {ord(char): _ascii(char)[1:-1] for char in odd if not "\ud800" <= char <= "\udfff"}
+    return text.translate(codes)
 
 
 _quoted = _json.encode_basestring  # type: ignore[attr-defined, unused-ignore]
+_ascii = _json.encode_basestring_ascii
 
 
 def _refuse(value: object) -> object:

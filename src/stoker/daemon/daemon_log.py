@@ -29,8 +29,8 @@ class LineFormatter(logging.Formatter):
 
     default_msec_format = "%s.%03d"
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    def __init__(self, form: str = "%(asctime)s %(levelname)s %(name)s: %(message)s") -> None:
+        super().__init__(form)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of one record."""
@@ -137,7 +137,7 @@ def configure(path: str, stderr_level: int = logging.NOTSET) -> None:
     if not handler.is_stderr:
         shown = StderrHandler()
         shown.setLevel(stderr_level)
-        shown.setFormatter(logging.Formatter("stoker: %(message)s"))
+        shown.setFormatter(LineFormatter("stoker: %(message)s"))
         root.addHandler(shown)
     set_level("info")
     threading.excepthook = lambda args: _uncaught(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 
-from stoker.cli.output import clean
+from stoker.terminal import clean, filtered, write_raw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Say something above the moving line."""
         self._clear()
-        self._write(text + "\n")
+        self._write(filtered(text, coloured=False) + "\n")
 
     def finish(self, logs: str) -> None:
         """The last word."""
@@ -188,11 +189,8 @@ class Progress:
 
     @staticmethod
     def _write(text: str) -> None:
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, AttributeError):
-            pass  # the terminal is gone; the work is not
+        with contextlib.suppress(OSError, AttributeError):  # the terminal is gone; the work is not
+            write_raw(sys.stderr, text)
 
 
 def _short(seconds: float) -> str:

@@ -23,11 +23,22 @@ from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import STDIN
 from stoker.simulate.typed import Asked, asked
 from stoker.simulate.workload import Workload
+from stoker.terminal import FilteredStream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the verbs and return its exit code; what is wrong is said in one sentence."""
     verb, *args = sys.argv[1:] if argv is None else argv
+    streams: Any = sys.stdout, sys.stderr
+    filtered: Any = [each and FilteredStream(each) for each in streams]
+    sys.stdout, sys.stderr = filtered
+    try:
+        return _run(verb, args)
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _run(verb: str, args: list[str]) -> int:
     try:
         code = VERBS[verb](args)
         sys.stdout.flush()

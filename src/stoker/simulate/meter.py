@@ -6,6 +6,8 @@ import os
 import sys
 from time import monotonic
 
+from stoker.terminal import clean, write_raw
+
 OFTEN = 0.2
 """Seconds between two lines."""
 
@@ -24,8 +26,7 @@ class Meter:
     def about(self, text: str) -> None:
         """Something that takes its time before the first run: what it is."""
         if self.shown:
-            sys.stderr.write(f"\r\x1b[K{text[: _width() - 1]}")
-            sys.stderr.flush()
+            write_raw(sys.stderr, f"\r\x1b[K{clean(text[: _width() - 1])}")
 
     def start(self, title: str) -> None:
         """A run begins."""
@@ -47,8 +48,7 @@ class Meter:
     def clear(self) -> None:
         """Leave the line empty."""
         if self.shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            write_raw(sys.stderr, "\r\x1b[K")
 
     def _draw(self, done: int) -> None:
         if not self.shown:

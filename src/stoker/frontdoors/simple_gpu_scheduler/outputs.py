@@ -13,6 +13,8 @@ import select
 import signal
 import time
 
+from stoker.terminal import filtered
+
 CHUNK = 1 << 16
 AT_ONCE = select.PIPE_BUF
 """Bytes that a pipe takes without blocking when it says that it is writable."""
@@ -219,4 +221,4 @@ def _has_content(path: str) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    return f"{text}\n".encode("utf-8", "surrogateescape")
+    return f"{filtered(text, coloured=False)}\n".encode()
