@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 MOST_LISTENERS = 16
 MOST_CONNECTIONS = 256
 """At all ports together; then the oldest one without the token makes room for a new one."""
-BACKLOG = 128
+BACKLOG = 512
+AT_ONCE = 32
+"""Connections that are accepted before those that came before them are read: a request with the
+token is to be read before so many new ones have come that its connection is the oldest."""
 HANDSHAKE_SECONDS = 10.0
 STRANGER_SECONDS = 10.0
 """How long a connection may stay that has not shown the token."""
@@ -94,15 +97,22 @@ class Listener:
         here.add_reader(self.socket.fileno(), self._accept, here, protocol)
 
     def _accept(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
+        """Accept several at once: a full backlog would keep out those with the token."""
+        for _ in range(AT_ONCE):
+            try:
+                sock, _ = self.socket.accept()
+            except OSError as error:  # none is left, or it is gone again
+                if error.errno in _SHORTAGES and not self.connections.evict():
+                    here.remove_reader(self.socket.fileno())
+                    here.call_later(SHORTAGE_SECONDS, self._accept_again, here, protocol)
+                return
+            self._take(here, sock, protocol)
+
+    def _take(
+        self, here: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
+    ) -> None:
         from stoker.daemon.auth import Entrance
 
-        try:
-            sock, _ = self.socket.accept()
-        except OSError as error:  # it may be gone again: the next one will tell
-            if error.errno in _SHORTAGES and not self.connections.evict():
-                here.remove_reader(self.socket.fileno())
-                here.call_later(SHORTAGE_SECONDS, self._accept_again, here, protocol)
-            return
         if not self.connections.has_room():
             sock.close()
             return
@@ -111,7 +121,13 @@ class Listener:
         task = here.create_task(self._serve(here, sock, protocol, entrance))
         self.connections.unauthenticated[entrance] = task.cancel
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self.tasks.discard(task)
+            if task.cancelled():  # perhaps before it began
+                sock.close()
+
+        task.add_done_callback(done)
 
     def _accept_again(self, here: asyncio.AbstractEventLoop, protocol: Protocol) -> None:
         if self.socket.fileno() >= 0:
