@@ -185,8 +185,8 @@ def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
     assert (job["state"], job["exit_code"]) == ("FAILED", 125)
     last = ship.output(job["id"]).splitlines()[-1]
     assert last == (
-        "stoker: the image nothing:1 is not on this machine and could not be fetched; "
-        "build it here, or name one that is"
+        "stoker: cannot run here: the image nothing:1 is not on this machine and could not be "
+        "fetched; build it here, or name one that is"
     )
 
 

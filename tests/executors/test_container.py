@@ -64,7 +64,7 @@ def mounts(launch: Launch) -> dict[str, str]:
         if word == "+needs":
             found[words[n + 2]] = words[n + 3]
         elif word == "+perhaps":
-            found[words[n + 1]] = f"perhaps {words[n + 2]}"
+            found[words[n + 1]] = f"perhaps {words[n + 3]}"
     return found
 
 
@@ -247,13 +247,17 @@ def test_an_image_that_cannot_be_fetched_is_said(run: Running) -> None:
     fetching, why, sentence = done.stderr.splitlines()
     assert fetching == "stoker: fetching the image img:1 with docker"
     assert why == "no route to the registry"
-    assert sentence.startswith("stoker: the image img:1 is not on this machine and could not be")
+    assert sentence.startswith(
+        "stoker: cannot run here: the image img:1 is not on this machine and could not be"
+    )
 
 
 def test_engines_that_do_not_answer_are_said(run: Running) -> None:
     done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman docker")
     assert done.returncode == 125
-    assert done.stderr.startswith("stoker: no podman or docker answers on this machine; leave")
+    assert done.stderr.startswith(
+        "stoker: cannot run here: no podman or docker answers on this machine; leave"
+    )
 
 
 def test_the_words_of_run(run: Running, tmp_path: Path) -> None:
@@ -278,7 +282,18 @@ def test_a_directory_that_is_needed_and_not_there(run: Running) -> None:
     launch = replace(LAUNCH, container=Container("img:1", (Mount("/gone", "/custom"),)))
     done = run(launch, "podman")
     assert done.returncode == 125
-    assert done.stderr == "stoker: /gone, which /custom in the container is to be, is not there\n"
+    assert done.stderr == (
+        "stoker: cannot run here: /gone, which /custom in the container is to be, is not there\n"
+    )
+
+
+def test_a_directory_that_is_expected_and_not_there_is_said(run: Running) -> None:
+    mount = Mount("/gone", "/data", optional=True)
+    launch = replace(LAUNCH, container=Container("img:1", (mount,)))
+    assert run(launch, "podman").stderr == ""
+    launch = replace(LAUNCH, container=Container("img:1", (replace(mount, expected=True),)))
+    sentence = "/gone is not on this machine, so there is no /data in the container"
+    assert run(launch, "podman").stderr == f"stoker: {sentence}\n"
 
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")

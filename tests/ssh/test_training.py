@@ -322,6 +322,46 @@ def test_a_container_over_there_has_that_machine_s_paths(field: tuple[Box, Lab])
     assert checkpoints(box, job) == {"model": "checkpoint\n"}
 
 
+PULLS_NOTHING = """#!/bin/sh
+case $1 in
+    --version) echo podman version 5.0.0 ;;
+    image | pull) exit 1 ;;
+esac
+"""
+
+
+def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_is_said(
+    field: tuple[Box, Lab], tmp_path: Path
+) -> None:
+    box, lab = field
+    g, h = machines(lab)
+    g.tool("podman", PULLS_NOTHING)
+    h.tool("podman", ENGINE)
+    add(box, g, h)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "made").write_text("sent\n")
+    (box.user / "datasets").mkdir()
+    words = (
+        "door", "run-scheduler", "--image_name", "py", "--script_path", "/custom/x.py",
+        "--custom_dir", code, "--estimated_memory", "1000",
+    )  # fmt: skip
+    for past in (["g"], []):  # the next job does not even try g
+        done = box.stoker(*words, "j", env={"HOME": str(box.user)})
+        assert done.returncode == 0, done.stderr
+        job = int(done.stdout.rpartition("-")[2])
+        end = box.end_of(job)
+        assert (end["result"], end["nodes"]) == (0, ["h"]), box.output(job)
+        assert [each["cause"].partition(":")[0] for each in end["past"][:-1]] == past
+        assert "so there is no /data in the container" in box.output(job)
+    told = (h.home / "told").read_text()
+    assert ",target=/custom\n" in told
+    assert f"source={h.home_there}/.stoker/work/" in told
+    (h.home / "datasets").mkdir()
+    box.end_of(int(box.stoker(*words, "j").stdout.rpartition("-")[2]))
+    assert f"source={h.home_there}/datasets,target=/data\n" in (h.home / "told").read_text()
+
+
 DOOR = ("door", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
 PLACES = """
 import json, os, sys

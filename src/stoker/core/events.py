@@ -201,6 +201,8 @@ class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
     """It ended at a safe point because it was asked to, whatever its code."""
     uncaught: bool = False
     """The signal by which it was asked to make room was caught by none of its processes."""
+    lacks: str | None = None
+    """What its node lacks, so that its container could not be run there."""
 
 
 class TrainingBegan(Event, frozen=True, kw_only=True):

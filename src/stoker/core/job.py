@@ -74,6 +74,8 @@ class Mount(Struct, frozen=True, array_like=True, omit_defaults=True):
     read_only: bool = False
     optional: bool = False
     """Left out where there is no such directory."""
+    expected: bool = False
+    """Whether it is there on the submit host, so that its absence elsewhere is said."""
 
 
 class Container(Struct, frozen=True, omit_defaults=True):
@@ -184,7 +186,7 @@ class PartEnd(Struct, frozen=True, omit_defaults=True, array_like=True):
     lost: str | None = None
     """Why nobody knows how it ended."""
     failed: str | None = None
-    """Why it could not be started."""
+    """Why it could not be started; with a code, why its container could not be run there."""
     away: bool = False
     """It may still run, on a machine that does not answer."""
     note: str | None = None

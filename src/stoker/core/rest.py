@@ -60,6 +60,8 @@ class Rest(Struct, omit_defaults=True):
     """When that was last chosen for each, or given up for what all others go by."""
     usage: dict[str, Had] = {}
     """What users have had, where that counts."""
+    lacking: dict[str, dict[str, float]] = {}
+    """By image: nodes on which its container could not be run, and when that was found."""
     reporting: dict[str, None] = {}
     """Queues of which some job has reported epochs."""
 

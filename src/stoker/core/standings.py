@@ -56,9 +56,10 @@ def readmit(state: State, queue: str | None, at: float) -> None:
             look_whether_stoppable(state, job, at)
 
 
-def readmit_for_gpus(state: State, at: float) -> None:
-    """Readmit pending jobs of queues with GPUs: they may have them on other nodes now."""
-    for queue in state.gpus_moved():
+def readmit_for_nodes(state: State, at: float) -> None:
+    """Readmit pending jobs that may run on other nodes, after nodes came, went or changed."""
+    queues: list[str | None] = list(state.gpus_moved())
+    for queue in [None] if state.rest.lacking else queues:
         readmit(state, queue, at)
 
 

@@ -17,6 +17,7 @@ from stoker.core.moments import Moments
 from stoker.core.policy.backfill import latest_end
 from stoker.core.policy.bars import Bars
 from stoker.core.policy.ends import Ends
+from stoker.core.policy.fit import could_ever
 from stoker.core.policy.ground import note
 from stoker.core.policy.in_force import InForce
 from stoker.core.policy.later import Later, can_be_asked
@@ -186,7 +187,16 @@ class State:
         return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
 
     def effective(self, job: Job, spec: Spec) -> Request:
-        """The request as narrowed by the queue's devices and by `retry --same-gpus`."""
+        """The request as narrowed by its queue, `retry --same-gpus` and what nodes lack."""
+        request = self._narrowed(job, spec)
+        if spec.container is None or spec.container.image not in self.rest.lacking:
+            return request
+        lacking = (*request.not_nodes, *self.rest.lacking[spec.container.image])
+        elsewhere = replace(request, not_nodes=tuple(dict.fromkeys(lacking)))
+        able = sum(could_ever(node, elsewhere) is None for node in self.cluster.nodes.values())
+        return elsewhere if able >= request.machines else request
+
+    def _narrowed(self, job: Job, spec: Spec) -> Request:
         request = spec.request
         if request.gpus is not None and request.gpus.beside:
             ask = reserved(request.gpus, job.progress, known(self.rest.families, job, spec))

@@ -25,6 +25,8 @@ MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
 """Variables of a job on several machines that are known only when all parts are ready."""
 ENGINES_TOO = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR")
 """Variables that mean something to the engine itself: a job's own are for the inside only."""
+CANNOT_RUN_HERE = b"stoker: cannot run here: "
+"""Begins the last line of a container that lacks something on its node: engine, image, mount."""
 LAST_WORD = 2
 """Seconds that the engine has to kill a container before all its processes are killed."""
 AT_ONCE = signal.SIGPWR
@@ -140,7 +142,7 @@ def _places(
             )
         )  # fmt: skip
         if mount.optional:
-            yield from ("+perhaps", mount.source, option)
+            yield from ("+perhaps", mount.source, mount.target if mount.expected else "", option)
         else:
             yield from ("+needs", mount.source, mount.target, option)
 

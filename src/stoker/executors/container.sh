@@ -11,7 +11,8 @@
 #   +make DIRECTORY              makes one that whomever the image runs as can write to
 #   +keep DIRECTORY              makes one that others can write to if they can beside it
 #   +needs PATH TARGET OPTION    is the option; the job fails if the path is not there
-#   +perhaps PATH OPTION         is the option only if the path is there
+#   +perhaps PATH TARGET OPTION  is the option only if the path is there; with a target, its
+#                                absence is said
 #
 # TERM ends the container, PWR does so at once; other signals are passed on to what runs in it.
 # What the job's variables hold comes in by our environment, never by words that others can read.
@@ -28,6 +29,9 @@ fail() {
     exit 125 # as engines do when it is not the command that failed
 }
 
+# Another node may have what this one lacks: the daemon looks for these words.
+lack() { fail "cannot run here: $*"; }
+
 # A server that does not answer must not keep a job for ever.
 quickly() { timeout 60 "$@" </dev/null 2>/dev/null; }
 
@@ -36,8 +40,8 @@ quickly() { timeout 60 "$@" </dev/null 2>/dev/null; }
 find_engine() {
     _directly="leave --image out to run the command directly"
     if [ -n "$_engine" ]; then
-        command -v "$_engine" >/dev/null || fail "$_engine is not on this machine; $_directly"
-        quickly "$_engine" version >/dev/null || fail "$_engine does not answer; try '$_engine version'"
+        command -v "$_engine" >/dev/null || lack "$_engine is not on this machine; $_directly"
+        quickly "$_engine" version >/dev/null || lack "$_engine does not answer; try '$_engine version'"
         return
     fi
     _answers=
@@ -47,7 +51,7 @@ find_engine() {
         [ -z "$_answers" ] && quickly $_engine version >/dev/null && _answers=$_engine
     done
     _engine=$_answers
-    [ -n "$_engine" ] || fail "no podman or docker answers on this machine; $_directly"
+    [ -n "$_engine" ] || lack "no podman or docker answers on this machine; $_directly"
 }
 
 # An image that is not there is fetched, as by `run` itself, but here its absence gets a sentence.
@@ -61,7 +65,7 @@ find_image() {
         kill $_fetching
         exit 143
     fi
-    fail "the image $_image is not on this machine and could not be fetched; build it here, or name one that is"
+    lack "the image $_image is not on this machine and could not be fetched; build it here, or name one that is"
 }
 
 set_python_path() {
@@ -248,17 +252,21 @@ while [ $_left -gt 0 ]; do # one turn of all words, those with a plus replaced b
             _left=$((_left - 1))
             ;;
         +needs)
-            [ -e "$1" ] || fail "$1, which $2 in the container is to be, is not there"
+            [ -e "$1" ] || lack "$1, which $2 in the container is to be, is not there"
             _option=$3
             shift 3
             set -- "$@" "$_option"
             _left=$((_left - 3))
             ;;
         +perhaps)
-            _there=$1 _option=$2
-            shift 2
-            [ ! -e "$_there" ] || set -- "$@" "$_option"
-            _left=$((_left - 2))
+            _there=$1 _target=$2 _option=$3
+            shift 3
+            if [ -e "$_there" ]; then
+                set -- "$@" "$_option"
+            elif [ -n "$_target" ]; then
+                say "$_there is not on this machine, so there is no $_target in the container"
+            fi
+            _left=$((_left - 3))
             ;;
         *)
             set -- "$@" "$_word"

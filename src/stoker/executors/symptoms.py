@@ -24,6 +24,15 @@ def cuda_out_of_memory(*logs: str | None) -> bool:
     return any(sign in end for end in ends for sign in CUDA_SIGNS)
 
 
+def last_line(sign: bytes, *logs: str | None) -> str | None:
+    """What stands behind `sign` in the last line of a log that begins with it; None: nowhere."""
+    for path in logs:
+        lines = tail(path).splitlines() if path is not None else []
+        if lines and lines[-1].startswith(sign):
+            return lines[-1].removeprefix(sign).decode(errors="replace")
+    return None
+
+
 def tail(path: str, size: int = TAIL) -> bytes:
     """The last bytes of a file; nothing when it cannot be read."""
     try:

@@ -23,13 +23,21 @@ from stoker.core.job import Job, PartEnd, Past
 from stoker.core.lifecycle import HOLDING, JobState
 from stoker.core.policy.share import after_shortage
 from stoker.core.retry import REQUEUE_ME, Verdict, after_exit, after_loss, stopped, stopped_early
-from stoker.core.standings import laid_down, look_whether_stoppable, look_who_may_displace, took_up
+from stoker.core.standings import (
+    laid_down,
+    look_whether_stoppable,
+    look_who_may_displace,
+    readmit,
+    took_up,
+)
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
 from stoker.core.trials import look_whether_best, sweep_of
 
 Wishes = list[Instruction]
 
+LACKING_SECONDS = 300.0
+"""When a container is tried again that no node could run, and each of them for a new job."""
 KEEP_PAST = 20
 """Attempts that a job remembers."""
 
@@ -100,7 +108,7 @@ def on_process_exited(state: State, event: e.ProcessExited) -> Wishes:
     if event.part is not None:
         end = PartEnd(
             event.part, event.code, event.signal, event.memory, note=event.note,
-            stopped=event.stopped,
+            stopped=event.stopped, failed=event.lacks,
         )  # fmt: skip
         return part_over(state, job, end, event.at)
     return _exited(state, job, event)
@@ -111,7 +119,11 @@ def _exited(state: State, job: Job, event: e.ProcessExited) -> Wishes:
     verdict = after_exit(job, state.spec(job), event, ran)
     if verdict.state is JobState.OUT_OF_MEMORY and event.memory == "cuda":
         verdict = _more_memory(state, job, event.at) or verdict
-    job.code, job.signal, job.note = event.code, event.signal, event.note
+    if verdict.state is JobState.FAILED and event.lacks is not None and job.placement is not None:
+        verdict = _elsewhere(state, job, event.lacks, job.placement.node, event.at) or verdict
+    job.code, job.signal = event.code, event.signal
+    # What its node lacks is said while it waits for its next try.
+    job.note = verdict.cause if verdict.again and event.lacks is not None else event.note
     return conclude(state, job, verdict, event.at)
 
 
@@ -125,6 +137,24 @@ def _more_memory(state: State, job: Job, at: float) -> Verdict | None:
     if shortage.learned is not None:
         lessons.learned_need(state, job, shortage.learned, at)
     return Verdict(JobState.OUT_OF_MEMORY, shortage.words, again=True, preempted=True)
+
+
+def _elsewhere(state: State, job: Job, lacks: str, node: str, at: float) -> Verdict | None:
+    """Try a container on another node than one that cannot run it; on none, again later.
+
+    None where there is only one node: then it fails.
+    """
+    container = state.spec(job).container
+    if container is None or len(state.rest.nodes) < 2:
+        return None
+    state.rest.lacking.setdefault(container.image, {})[node] = at
+    state.rest_changed = True
+    delay = 0.0
+    if node not in state.effective(job, state.spec(job)).not_nodes:
+        del state.rest.lacking[container.image]  # all of them: look at every one again
+        delay = LACKING_SECONDS
+    readmit(state, None, at)
+    return Verdict(JobState.FAILED, f"{node}: {lacks}", again=True, delay=delay, preempted=True)
 
 
 def on_attempt_lost(state: State, event: e.AttemptLost) -> Wishes:
@@ -162,6 +192,8 @@ def part_over(state: State, job: Job, end: PartEnd, at: float) -> Wishes:
         return conclude(state, job, after_loss(job, state.spec(job), why), at)
     if decisive.failed is not None:
         verdict = ended_on_purpose(job) or Verdict(JobState.FAILED, f"{decisive.failed} ({node})")
+        if verdict.state is JobState.FAILED and decisive.code is not None:
+            verdict = _elsewhere(state, job, decisive.failed, node, at) or verdict
         return conclude(state, job, verdict, at)
     notes = [] if decisive.well else [f"its part {decisive.part} on {node} ended first"]
     parts = job.placement.parts

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from stoker.core import events as e
 from stoker.core.changes import remotes
+from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import Instruction
 from stoker.core.request import GPU
-from stoker.core.standings import other_policies, readmit, readmit_for_gpus
+from stoker.core.standings import other_policies, readmit, readmit_for_nodes
 from stoker.core.state import State
 
 Wishes = list[Instruction]
@@ -32,10 +33,14 @@ def on_node_joined(state: State, event: e.NodeJoined) -> Wishes:
     before = state.rest.nodes.get(event.facts.name)
     state.rest.nodes[event.facts.name] = event.facts
     state.rejoin(event.facts)
-    if before is None or before.types.get(GPU) != event.facts.types.get(GPU):
-        readmit_for_gpus(state, event.at)
+    if state.rest.lacking or before is None or _gpus(before) != _gpus(event.facts):
+        readmit_for_nodes(state, event.at)
     state.rest_changed = True
     return []
+
+
+def _gpus(facts: NodeFacts) -> tuple[DeviceFacts, ...]:
+    return facts.types.get(GPU, ())
 
 
 def on_devices_drained(state: State, event: e.DevicesDrained) -> Wishes:
@@ -104,7 +109,7 @@ def _changed(
     brings = event.resources if isinstance(event, e.QueueDefined) else ()
     if brings or (before is not None and before.resources):
         state.rejoin_first()
-    readmit(state, event.name, event.at)
+    readmit(state, None if state.rest.lacking else event.name, event.at)
 
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> Wishes:

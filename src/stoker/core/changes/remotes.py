@@ -10,7 +10,7 @@ from stoker.core.job import Job, PartEnd
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.core.retry import Verdict
-from stoker.core.standings import readmit_for_gpus
+from stoker.core.standings import readmit, readmit_for_nodes
 from stoker.core.state import State, held_on
 
 Wishes = list[Instruction]
@@ -73,17 +73,31 @@ def on_node_removed(state: State, event: e.NodeRemoved) -> Wishes:
     for marks in (rest.drained, rest.strangers):
         for key in [key for key in marks if key.startswith(f"{event.name}/")]:
             del marks[key]
+    _forget_lacking(state, event.name)
     state.cluster.leave(event.name, held_on(state.running.values(), event.name))
     if event.name == first:
         state.rejoin_first()
-    readmit_for_gpus(state, event.at)
+    readmit_for_nodes(state, event.at)
     _changed(state)
     return []
+
+
+def _forget_lacking(state: State, node: str) -> bool:
+    """Look at a node again for images that it lacked; True if there were any."""
+    known = [
+        image for image, nodes in state.rest.lacking.items() if nodes.pop(node, None) is not None
+    ]
+    for image in known:
+        if not state.rest.lacking[image]:
+            del state.rest.lacking[image]
+    return bool(known)
 
 
 def on_node_reached(state: State, event: e.NodeReached) -> Wishes:
     """It takes jobs again."""
     state.rest.away.pop(event.node, None)
+    if _forget_lacking(state, event.node):
+        readmit(state, None, event.at)
     left = [key for key in state.rest.strays.get(event.node, ()) if key not in event.ended]
     state.rest.strays.pop(event.node, None)
     if left:

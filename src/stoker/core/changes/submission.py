@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from stoker.core import events as e
 from stoker.core.admission import admit
-from stoker.core.changes.attempts import look_whether_over, set_deadline
+from stoker.core.changes.attempts import LACKING_SECONDS, look_whether_over, set_deadline
 from stoker.core.instructions import Instruction
-from stoker.core.job import Job
+from stoker.core.job import Job, Spec
 from stoker.core.naming import name_of
+from stoker.core.standings import readmit
 from stoker.core.state import State
 from stoker.core.sweep import WAITING
 from stoker.core.trials import note_trial
@@ -29,9 +30,19 @@ def on_ids_reserved(state: State, event: e.IdsReserved) -> Wishes:
     return []
 
 
+def _look_again(state: State, spec: Spec, at: float) -> None:
+    """Forget after a while that nodes could not run an image: a new job is tried there again."""
+    known = state.rest.lacking.get(spec.container.image) if spec.container is not None else None
+    if known and spec.container is not None and min(known.values()) < at - LACKING_SECONDS:
+        del state.rest.lacking[spec.container.image]
+        state.rest_changed = True
+        readmit(state, None, at)
+
+
 def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> Wishes:
     """New jobs, with the next ids."""
     spec = state.specs[event.spec]
+    _look_again(state, spec, event.at)
     lines, indexes = event.lines, event.indexes
     array = event.first if indexes is not None else None
     if event.sweep is not None:

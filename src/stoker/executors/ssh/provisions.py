@@ -115,7 +115,7 @@ class Provisions:
             extra["STOKER_LIBRARY"] = f"{way.root}/library/{shelf}"
         there = replace(launch, extra=extra, reports=reports, checkpoints=checkpoints)
         if not self.shared:
-            there = _moved(there, work)
+            there = _moved(there, work, way.root.removesuffix(f"/{self.connection.root}"))
         return replace(there, own_checkpoints=self.travels(launch))
 
     def contained(self, launch: Launch, way: Way, shelf: str | None, grace: float) -> Launch:
@@ -126,16 +126,20 @@ class Provisions:
         return replace(launch, argv=argv, extra=launch.extra | extra, script=None, line=False)
 
 
-def _moved(launch: Launch, work: str) -> Launch:
-    """Its directory is another one there, and so is what it mounts of it."""
+def _moved(launch: Launch, work: str, home: str) -> Launch:
+    """Its directory is another one there, and so is what it mounts of it, or of the home."""
     box, before = launch.container, launch.directory.rstrip("/")
     if box is not None:
-        mounts = tuple(_mount(each, before, work) for each in box.mounts)
+        mounts = tuple(_mount(each, before, work, home) for each in box.mounts)
         box = replace(box, mounts=mounts)
     return replace(launch, container=box, directory=work)
 
 
-def _mount(mount: Mount, before: str, work: str) -> Mount:
+def _mount(mount: Mount, before: str, work: str, home: str) -> Mount:
+    own = os.path.expanduser("~")
+    if mount.optional and mount.source.startswith(f"{own}/"):
+        there = home + mount.source[len(own) :]
+        return replace(mount, source=there, expected=os.path.exists(mount.source))
     if mount.source == before or mount.source.startswith(f"{before}/"):
         return replace(mount, source=work + mount.source[len(before) :])
     return mount
