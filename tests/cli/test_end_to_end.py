@@ -193,11 +193,13 @@ def test_cancel_and_kill(four: Run) -> None:
     assert shown(four, "3")["state"] == "CANCELLED"
 
 
-def test_pause_and_resume(four: Run) -> None:
-    four("submit", "sleep", "0.5")
+def test_pause_and_resume(four: Run, home: Path) -> None:
+    go = home.parent / "user" / "go"
+    four("submit", f"until [ -e {go} ]; do sleep 0.05; done")
     until(lambda: shown(four, 1)["state"] == "RUNNING")
     assert four("pause", "1").returncode == 0
     assert shown(four, 1)["state"] == "SUSPENDED"
+    go.touch()
     assert four("wait", "--timeout", "1", "1").returncode == 101
     assert four("resume", "1").returncode == 0
     assert four("wait", "--timeout", "20", "1").returncode == 0

@@ -14,8 +14,6 @@ from msgspec.structs import replace
 
 from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
-from stoker.core.units import BadValue
-from stoker.daemon import settings
 from stoker.executors import container, library
 
 LAUNCH = Launch(
@@ -353,14 +351,6 @@ def test_gpus_of_amd(run: Running) -> None:
     assert found["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert found["environment"]["CUDA_VISIBLE_DEVICES"] == ""
     assert "--env=ROCR_VISIBLE_DEVICES" in found["words"]
-
-
-def test_the_configuration_may_name_the_engine() -> None:
-    assert settings._settings({"containers": {"engine": "docker"}}).engine == "docker"
-    assert settings._settings({}).engine == ""
-    for wrong in ({"engine": 1}, {"engin": "docker"}, "docker"):
-        with pytest.raises(BadValue, match=r"\[containers\] takes engine"):
-            settings._settings({"containers": wrong})
 
 
 # ---------------------------------------------------------------------------------- the library
