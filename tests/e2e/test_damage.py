@@ -65,8 +65,8 @@ def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: Box) -> None
     assert "was once on disk" in box.log
 
 
-def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: Box) -> None:
-    note = box.user / "note"
+def restored_after_a_run(box: Box, note: Path) -> str:
+    """Restore a backup in which a job is pending that has run since; return its id."""
     blocker = box.submit("--gpus", "4", "sleep 600")
     box.becomes(blocker, "RUNNING")
     job = box.submit("--gpus", "1", f"echo ran >> {note}")
@@ -75,16 +75,23 @@ def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: Box
     box.client.cancel([blocker])
     assert box.end_of(job)["state"] == "COMPLETED"
     last = box.result("true")["id"]
+    assert box.stoker("daemon", "restart").returncode == 0  # the journal has all ends
     assert box.stoker("daemon", "stop").returncode == 0
     for name in ("-wal", "-shm", ".forced"):  # as was once advised
         Path(f"{journal}{name}").unlink(missing_ok=True)
     journal.write_bytes(backup.read_bytes())
     box.up()
     assert int(box.submit("true")) == last + 1
+    return job
+
+
+def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: Box) -> None:
+    note = box.user / "note"
+    job = restored_after_a_run(box, note)
     assert box.job(job)["state"] == "PENDING"
     assert "held" in box.job(job)["reason_text"]
     assert note.read_text() == "ran\n"
     done = box.stoker("daemon", "status")
-    assert "2 unfinished jobs are held" in done.stdout
+    assert "1 pending job is held" in done.stdout
     box.client.release([job])
     assert box.end_of(job)["state"] == "COMPLETED"

@@ -25,6 +25,7 @@ from stoker.core.events import (
 )
 from stoker.core.job import Job
 from stoker.core.launch import log_paths
+from stoker.core.lifecycle import JobState
 from stoker.core.policy.rules import AUTO
 from stoker.core.request import GPU
 from stoker.core.state import State
@@ -231,8 +232,8 @@ def _take_over(
     ]  # fmt: skip
     loop.engine.planning = False
     executor = loop.executor
-    events += _after_a_loss(loop, at)
-    loop.engine.cycle(events)
+    lost = _after_a_loss(loop, at)
+    loop.engine.cycle([*events, *lost])
     executor.adoption.logs = lambda job: log_paths(
         job, loop.engine.state.spec(job), facts.name, loop.desk.logs
     )
@@ -251,6 +252,7 @@ def _take_over(
         )
         loop.store.warnings().extend(alerts)
         _adopt(loop, jobs, same_boot=True)
+    _say_what_is_held(loop, [event.job for event in lost if isinstance(event, JobHeld)])
     loop.fleet.sync(loop.engine.state)
     loop.trainings.begin()
     loop.store.force()
@@ -297,14 +299,18 @@ def _after_a_loss(loop: Loop, at: float) -> list[Event]:
     if store.lost_events():
         unfinished = [job.id for job in state.jobs.values() if not job.finished and not job.held]
         events += [JobHeld(at=at, job=id) for id in unfinished]
-        if unfinished:
-            one = len(unfinished) == 1
-            store.warnings().append(
-                f"{'1 unfinished job is' if one else f'{len(unfinished)} unfinished jobs are'} held"
-                ", because more may have run than is on record: look at the queue, then release "
-                "or cancel"
-            )
     return events
+
+
+def _say_what_is_held(loop: Loop, ids: list[int]) -> None:
+    """Of these jobs, some have turned out to run or to be over."""
+    jobs = loop.engine.state.jobs
+    count = sum(id in jobs and jobs[id].state is JobState.PENDING for id in ids)
+    if count:
+        loop.store.warnings().append(
+            f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
+            "more may have run than is on record: look at the queue, then release or cancel"
+        )
 
 
 def _mark(path: str, boot: str) -> None:
