@@ -27,6 +27,7 @@ from stoker.daemon.muster import Key
 from stoker.daemon.ties import tie
 from stoker.executors.local import LocalExecutor
 from stoker.executors.ssh.address import parse_address
+from stoker.executors.ssh.framing import Allowance, ProtocolError
 from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.remote import SHORTAGE, RemoteExecutor
 from stoker.executors.ssh.travel import Surveys
@@ -38,6 +39,9 @@ SHORT = 15.0
 """Seconds for which a machine that had no room for a job gets no other."""
 ATTENTIVE, IDLE = 3.0, 10.0
 """Seconds between looks at a machine, while somebody cares and otherwise."""
+CHANGES_BURST, CHANGES_RATE, JOIN_COST = 2000, 2, 200
+"""Events that a node's measurements may cause at once and per second, and what new devices cost
+of that: a node that reports something else every time does not fill the journal."""
 
 Compose = Callable[[i.StartProcess, Placement], Launch]
 Heard = Callable[[Key, int | None, bytes, int], None]
@@ -50,10 +54,13 @@ class Machine(Struct):
     executor: RemoteExecutor
     added: e.NodeAdded
     judge: Judge
+    changes: Allowance
     look: Look | None = None
     seen: float = 0.0
     fresh: bool = False
     """A look that has not been judged yet."""
+    joined: Look | None = None
+    """The look whose devices were reported last."""
     reached: bool = False
     told: bool = False
     """Whether the core knows that it is reached."""
@@ -138,7 +145,7 @@ class Fleet:
             machine.executor.close()
             return None
         machine.added, machine.judge = added, Judge(added.name, self.rules, self.gauges)
-        machine.told, machine.fresh = False, machine.look is not None
+        machine.told, machine.fresh, machine.joined = False, machine.look is not None, None
         return machine
 
     def _machine(self, added: e.NodeAdded) -> Machine:
@@ -157,7 +164,8 @@ class Fleet:
             self.local.blob,
             self.local.grace,
         )
-        return Machine(executor, added, Judge(added.name, self.rules, self.gauges))
+        changes = Allowance(CHANGES_BURST, CHANGES_RATE, time.monotonic())
+        return Machine(executor, added, Judge(added.name, self.rules, self.gauges), changes)
 
     def _adopt_all(self, state: State, name: str) -> None:
         for job in state.running.values():
@@ -381,6 +389,10 @@ class Fleet:
             return False
         return job.finished or key[1] < job.attempt
 
+    def next_id(self) -> int:
+        """Return the id of the next job: the journal knows of none from it on."""
+        return self.state().rest.next_id
+
     # -- facts --------------------------------------------------------------------------
 
     def facts(self, state: State) -> list[e.Event]:
@@ -433,18 +445,37 @@ class Fleet:
         facts = node_facts(name, look)
         now = time.time()
         if state.rest.nodes.get(name) != facts:
-            machine.fresh = True
-            return [e.NodeJoined(at=now, facts=facts)]
+            # Once for each look: while the journal cannot be written, it would not end.
+            machine.fresh = machine.joined is not look and self._may_change(machine, JOIN_COST)
+            machine.joined = look
+            return [e.NodeJoined(at=now, facts=facts)] if machine.fresh else []
         if not machine.fresh:
             return []
         machine.fresh = False
         ours = look.ours(self.local.install, sessions_on(state, name))
-        told = machine.judge.facts(state, look.reading, ours, look.identify)
+        running = {(job.id, job.attempt) for job in state.running.values()}
+
+        def whose(pid: int) -> Key | None:
+            # An attempt that the journal does not know uses its GPU like anything else.
+            return key if (key := ours(pid)) in running else None
+
+        told = machine.judge.facts(state, look.reading, whose, look.identify)
+        if not self._may_change(machine, len(told)):
+            told = []
         if not machine.told:
             machine.told, machine.why, machine.since = True, "", now
             ended = machine.executor.ended_strays()
             told.append(e.NodeReached(at=now, node=name, ended=ended))
         return told
+
+    @staticmethod
+    def _may_change(machine: Machine, cost: int) -> bool:
+        """Whether what a node reports is recorded, or it has changed too often."""
+        try:
+            machine.changes.spend(cost, time.monotonic())
+        except ProtocolError:
+            return False
+        return True
 
     @property
     def pending(self) -> bool:

@@ -38,10 +38,12 @@ class Allowance:
 
     def spend(self, amount: int, now: float) -> None:
         """Take some of it; raises ProtocolError when there is not enough."""
-        self._left = min(self._left + (now - self._at) * self._rate, self._burst) - amount
+        left = min(self._left + (now - self._at) * self._rate, self._burst)
         self._at = now
-        if self._left < 0:
+        self._left = left
+        if amount > left:
             raise ProtocolError("far more data than was asked for")
+        self._left -= amount
 
 
 class Lines:

@@ -355,4 +355,6 @@ def complaint(said: str, address: Address, code: int | None) -> str:
         return f"it refused {refused} ({told}; {hint}); {by_hand}"
     if lines:
         return lines[-1]
+    if code is None:
+        return f"it closed its output without a word; {by_hand}"
     return f"ssh ended with code {code} and no word; {by_hand}"

@@ -90,6 +90,9 @@ class Watcher(Protocol):
     def superseded(self, key: Key) -> bool:
         """Whether the core has given this attempt up."""
 
+    def next_id(self) -> int:
+        """Return the id of the next job: the journal knows of none from it on."""
+
 
 class RemoteExecutor:
     """Runs attempts on one machine over SSH."""
@@ -378,8 +381,10 @@ class RemoteExecutor:
         def tell(fact: Event) -> None:
             self.facts.append(fact)
 
-        superseded = self.watcher.superseded
-        return Reunion(self.connection, self.worker, known, superseded, tell, self._look_at_all)
+        return Reunion(
+            self.connection, self.worker, known, self.watcher.superseded, self.watcher.next_id,
+            tell, self._look_at_all,
+        )  # fmt: skip
 
     def _look_at_all(self) -> None:
         self._look([each for each in self.attempts.values() if each.ordered], self._accounted)
@@ -475,8 +480,8 @@ class RemoteExecutor:
                 self._call_off(attempt, "it was not started", keep=True)
             case "free":
                 self._never_came(attempt)
-            case "late":
-                self._lose(attempt, "another daemon claimed it")
+            case "late":  # what is there is not ours
+                self._lose(attempt, "another daemon claimed it", keep=True)
             case "rebooted":
                 self.fetching.salvage(attempt, f"{self.name} restarted")
             case "gone":
@@ -550,14 +555,20 @@ class RemoteExecutor:
         self._gone(attempt)
         if attempt.ordered and not keep:
             self.settled.append(attempt.key)
+        else:
+            attempt.mirror.forget()
         job, number = attempt.key
         self.facts.append(
             StartCalledOff(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
         )
 
-    def _lose(self, attempt: Attempt, why: str) -> None:
+    def _lose(self, attempt: Attempt, why: str, keep: bool = False) -> None:
+        """It ended, and how is not known; `keep` what the machine has on record of it."""
         self._gone(attempt)
-        self.settled.append(attempt.key)
+        if not keep:
+            self.settled.append(attempt.key)
+        else:
+            attempt.mirror.forget()
         job, number = attempt.key
         self.facts.append(
             AttemptLost(

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from stoker.core.events import AttemptsFound, Event
+from stoker.core.events import AttemptsFound, Event, IdsReserved
 from stoker.executors.ssh.attempts import Key, key_of, word_of
 from stoker.executors.ssh.connection import Connection
 from stoker.executors.ssh.worker import Worker
@@ -21,8 +21,9 @@ IGNORED = ("free", "void", "ready", "undecided")
 """Answers about an attempt that needs nothing done: it has not begun."""
 MAX_KEYS = 100_000
 """Attempts that a node may list."""
-MAX_ATTEMPTS = 100_000
-"""No job has that many attempts: a higher number is not believed."""
+MAX_ATTEMPTS, MAX_GAP = 100_000, 1_000_000
+"""No job has that many attempts, and no journal has lost that many jobs: a node that says so is
+not believed."""
 
 
 class Reunion:
@@ -34,14 +35,15 @@ class Reunion:
         worker: Worker,
         known: Callable[[Key], bool],
         superseded: Callable[[Key], bool],
+        next_id: Callable[[], int],
         tell: Callable[[Event], None],
         then: Callable[[], None],
     ) -> None:
         """`known` tells whether the core waits for an attempt's end, `superseded` whether it has
-        given it up; `then` is called at last.
+        given it up, `next_id` which job the journal does not know of yet; `then` is called at last.
         """
         self.connection, self.worker = connection, worker
-        self.known, self.superseded = known, superseded
+        self.known, self.superseded, self.next_id = known, superseded, next_id
         self.tell, self.then = tell, then
         self.ended: tuple[Key, ...] = ()
         """What was killed on return."""
@@ -109,7 +111,12 @@ class Reunion:
             key = key_of(words[1]) if len(words) > 1 else None
             if key is None or key not in asked or words[0] in IGNORED:
                 return
+            unknown = key[0] - self.next_id() in range(MAX_GAP)
+            if unknown:
+                self.tell(IdsReserved(at=time.time(), next_id=key[0] + 1))
             if words[0] not in ("running", "busy"):
+                if unknown:  # the only place where anything of it is left
+                    self.connection.ask(None, "keep", word_of(key))
                 self.connection.ask(None, "forget", word_of(key))
             elif self.superseded(key):
                 late.append(key)  # the machine was removed meanwhile, and what it ran given up
