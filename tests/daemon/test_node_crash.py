@@ -1,0 +1,168 @@
+"""A daemon that is killed at any step of a job on a node: the job runs once and nothing is lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.fake_node import NAME, build_loop, first_events, submission
+from stoker.core import events as e
+from stoker.core.lifecycle import JobState
+from stoker.core.request import Request
+from stoker.daemon.journal_sync import AfterSync
+from stoker.daemon.loop import Loop
+from stoker.executors.ssh.address import Address
+from stoker.executors.ssh.fetching import Fetching
+from stoker.executors.ssh.link import Link
+from stoker.executors.ssh.remote import RemoteExecutor
+from stoker.executors.ssh.travel import Travel
+from stoker.executors.ssh.way import Way
+from stoker.simulate.requests import spec_of
+from stoker.store.memory import MemoryStore
+
+LINE = 'echo "$STOKER_JOB_ID" >>"$HOME/ran"; echo begin; cat input; echo result >result; echo end'
+
+
+class Killed(BaseException):
+    """The daemon dies here; nothing may catch it."""
+
+
+class Steps:
+    """Kills the daemon at a step of what passes between it and its node, and then once more."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, fatal: str) -> None:
+        self.fatal, self.kills = fatal, 0
+        self._patch = patch
+        self._count(Link, "_send", lambda _, verb, *__: [f"{verb} request"])
+        self._count(Link, "_heard", lambda words: [f"{words[1]} message"])
+        self._count(MemoryStore, "commit", lambda batch, **_: [
+            f"commit of {type(event).__name__}" for event in batch.events
+        ])  # fmt: skip
+        for kind, name in ((Travel, "_looked"), (Travel, "_sent"), (Fetching, "_collected"),
+                           (Fetching, "_brought"), (RemoteExecutor, "_ended"),
+                           (RemoteExecutor, "settle")):  # fmt: skip
+            self._count(kind, name, lambda *_, name=name: [name])  # type: ignore[misc]
+
+    def _count(self, kind: type, name: str, labels: Callable[..., list[str]]) -> None:
+        method = getattr(kind, name)
+
+        def counted(owner: object, *args: Any, **more: Any) -> Any:
+            names = labels(*args, **more)
+            self._step("before", names)
+            result = method(owner, *args, **more)
+            self._step("after", names)
+            return result
+
+        self._patch.setattr(kind, name, counted)
+
+    def _step(self, when: str, names: list[str]) -> None:
+        if self.kills < 2 and self.fatal in [f"{when} {name}" for name in names]:
+            self.kills += 1
+            raise Killed
+
+
+@contextmanager
+def daemon(place: Path, store: MemoryStore) -> Iterator[Loop]:
+    """A daemon, from its start to its end, whether that is a good one or not."""
+    loop = build_loop(place, store)
+    try:
+        yield loop
+    finally:
+        for machine in loop.fleet.machines.values():
+            link = machine.executor.connection.link
+            if link is not None:  # its ssh ends with the daemon, and so does the agent
+                link.process.kill()
+                link.process.wait()
+                for stream in (link.process.stdin, link.process.stdout, link.process.stderr):
+                    assert stream is not None
+                    stream.close()
+            machine.executor.worker.close()
+        loop.sync.close(AfterSync())
+        loop.trainings.close()
+        loop.poller.epoll.close()
+
+
+def take_over(loop: Loop) -> None:
+    """As the daemon does at its start."""
+    term = loop.store.rows.term  # type: ignore[attr-defined]
+    started = e.DaemonStarted(
+        at=time.time(), term=term, boot="b", pid=1, version="0", clock=time.monotonic()
+    )
+    loop.engine.cycle([started])
+    loop.fleet.gangs.adopt(loop.engine.state.running.values())
+    loop.fleet.sync(loop.engine.state)
+    loop.trainings.begin()
+
+
+def serve(loop: Loop, until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline, loop.engine.state.jobs
+        loop.turn()
+        loop.poller.wait(min(loop.timeout() or 0.05, 0.05))
+
+
+def over(loop: Loop, place: Path) -> bool:
+    """The job has ended, and so has everything that follows from that."""
+    job = loop.engine.state.jobs.get(1)
+    if job is None or not job.finished:
+        return False
+    claims = (place / "home/.stoker/run").glob("*/1.*.claim")
+    with suppress(FileNotFoundError):  # it is just being removed
+        return {path.read_text() for path in claims} <= {"taken\n"}  # those stay for a day
+    return False
+
+
+def run(place: Path) -> Any:
+    """One job, with as many daemons as it takes; return the job."""
+    store, begun = MemoryStore(), False
+    spec = spec_of(Request(nodes=(NAME,)), directory=str(place / "user"), environment="")
+    while True:
+        try:
+            with daemon(place, store) as loop:
+                if not begun:
+                    loop.engine.cycle([*first_events(shared=False), *submission(spec, 1, LINE)])
+                    begun = True
+                take_over(loop)
+                serve(loop, lambda: over(loop, place))
+                assert loop.faults.report() == []
+                return loop.engine.state.jobs[1]
+        except Killed:
+            store = store.another()
+
+
+POINTS = [
+    f"{when} {what}"
+    for when in ("before", "after")
+    for what in (
+        "hello message", "keys request", "facts message", "commit of AttemptPlanned", "_looked",
+        "have request", "_sent", "start request", "started message", "commit of ProcessStarted",
+        "exited message", "collect request", "_collected", "_brought", "_ended",
+        "commit of ProcessExited", "settle", "forget request",
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_daemon_killed_anywhere_loses_nothing_and_runs_nothing_twice(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("home", "user"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "user/input").write_text("input\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Address, "command", lambda *_: ["sh", "-c"])  # the node is this machine
+    monkeypatch.setattr(Way, "by_rsync", property(lambda _: False))
+    steps = Steps(monkeypatch, point)
+    job = run(tmp_path)
+    assert steps.kills > 0
+    assert (job.state, job.code, job.requeues) == (JobState.COMPLETED, 0, 0)
+    assert (tmp_path / "home/ran").read_text() == "1\n"
+    logs = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob("1*.out")))
+    assert logs == "begin\ninput\nend\n"
+    assert (tmp_path / "user/result").read_text() == "result\n"
+    assert {path.name for path in (tmp_path / "user").iterdir()} == {"input", "result"}
+    assert list((tmp_path / "notes").iterdir()) == []
