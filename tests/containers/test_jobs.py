@@ -190,16 +190,13 @@ def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
     )
 
 
-def test_without_an_engine_the_job_fails_at_once(ship: Box, tmp_path: Path) -> None:
+def test_without_an_engine_a_job_is_refused_at_submit(ship: Box, tmp_path: Path) -> None:
     ship.stoker("daemon", "stop", check=True)
     (tmp_path / "python3").symlink_to(sys.executable)
     ship.start(env={"STOKER_CONTAINER_ENGINE": ""})
-    job = ship.submit("--retries", "3", "--image", IMAGE, "true", env={"PATH": str(tmp_path)})
-    end = ship.end_of(job)
-    assert end["state"] == "FAILED"
-    assert end["attempt"] == 0
-    expected = "no podman or docker on this machine; leave --image out to run the command directly"
-    assert expected in json.dumps(end)
+    refused = ship.stoker("submit", "--image", IMAGE, "true", env={"PATH": str(tmp_path)})
+    assert refused.returncode == 2
+    assert "no podman or docker on this machine; leave --image out" in refused.stderr
 
 
 def test_no_value_of_a_variable_is_on_a_command_line(ship: Box) -> None:
