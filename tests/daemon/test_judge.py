@@ -35,7 +35,7 @@ class Far:
 
 
 def look(text: str) -> Look:
-    return parse(f"cores 4\nMemTotal: 8000000 kB\n{text}".encode())
+    return parse(f"cores 4\nhome /home/me\nMemTotal: 8000000 kB\n{text}".encode())
 
 
 def test_a_stranger_far_away_is_named_once_and_leaves_once() -> None:
