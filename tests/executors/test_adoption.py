@@ -258,6 +258,17 @@ def test_an_attempt_whose_claim_was_taken_without_a_verdict_is_not_started_again
     assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_claim_of_a_lost_attempt_stays_while_an_older_supervisor_may_be_slow_with_it(
+    worlds: Callable[..., World], leaves: bool
+) -> None:
+    """Neither run directory nor process: an order may wait in a supervisor that is stopped."""
+    world = worlds(["reap", "leave"], (0, 0 if leaves else 500))
+    assert [type(end) for end in world.recover(running())] == [AttemptLost]
+    assert (world.run / "7.0").read_text() == "taken\n"
+    assert bool(world.executor.settled) is leaves
+
+
 def test_a_zombie_that_nobody_reaps_is_not_taken_for_a_start_that_never_was(
     worlds: Callable[..., World],
 ) -> None:
@@ -381,3 +392,23 @@ def test_a_start_that_an_earlier_daemons_supervisor_has_made_is_taken_over(
     assert attempt.pid == me
     assert attempt.pidfd >= 0
     executor.gone(attempt)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_claims_stay_until_what_they_prove_is_on_record(
+    executor: LocalExecutor, recorded: bool
+) -> None:
+    claim = Path(executor.places.run, "7.0")
+    claim.write_text(PID_LINE + EXIT_LINE)
+    executor.settled.append(str(claim))
+    executor.close(finished=True, recorded=recorded)
+    assert claim.exists() is not recorded
+
+
+def test_the_claim_of_an_end_that_the_loop_has_not_taken_yet_stays(executor: LocalExecutor) -> None:
+    claim = Path(executor.places.run, "7.0")
+    claim.write_text(PID_LINE + EXIT_LINE)
+    executor.settled.append(str(claim))
+    executor.facts.append(ProcessExited(at=1.0, job=7, attempt=0, code=0))
+    executor.close(finished=True)
+    assert claim.exists()

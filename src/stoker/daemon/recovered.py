@@ -134,7 +134,7 @@ def _submission(
 ) -> list[e.Event]:
     """A job as far as it can be known from its process."""
     environment = _environment(claim.pid)
-    argv = tuple(_read(claim.pid, "cmdline").rstrip("\0").split("\0")) or ("unknown",)
+    argv = tuple((_read(claim.pid, "cmdline").rstrip("\0") or "unknown").split("\0"))
     try:
         directory = os.readlink(f"/proc/{claim.pid}/cwd")
     except OSError:

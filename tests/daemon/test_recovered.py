@@ -1,0 +1,90 @@
+"""What can be known of attempts that the journal does not know."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from core.story import Story, gpus, node
+from stoker.core import events as e
+from stoker.core.cluster import Placement, Take
+from stoker.daemon import recovered, setup
+from stoker.executors.claims import Claim
+
+
+@pytest.mark.parametrize(("text", "stays"), [("this boot", True), ("", True), ("another", False)])
+def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays: bool) -> None:
+    mark = tmp_path / ".kept"
+    setup._discard_old_mark(str(mark), "this boot")
+    mark.write_text(text)
+    setup._discard_old_mark(str(mark), "this boot")
+    assert mark.exists() is stays
+
+
+def test_a_claim_says_which_devices_an_attempt_has() -> None:
+    claim = Claim(note=b'["box",[["gpu","1",500,0],["cpu","cpu",2000]]]')
+    takes = (Take("gpu", "1", 500), Take("cpu", "cpu", 2000))
+    assert recovered._placement(claim, "other") == Placement("box", takes)
+
+
+@pytest.mark.parametrize(
+    ("variables", "takes"),
+    [
+        ({"STOKER_GPUS": "0,2", "STOKER_GPU_COUNT": "2"}, (("0", 1000), ("2", 1000))),
+        ({"STOKER_GPUS": "1", "STOKER_GPU_COUNT": "0.5"}, (("1", 500),)),
+        ({"STOKER_GPUS": "1", "STOKER_GPU_COUNT": "many"}, (("1", 1000),)),
+        ({"STOKER_GPUS": ""}, ()),
+    ],
+)
+def test_without_a_claim_the_environment_says_which_gpus_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    takes: tuple[tuple[str, int], ...],
+) -> None:
+    monkeypatch.setattr(recovered, "_environment", lambda pid: variables)
+    expected = Placement("box", tuple(Take("gpu", name, amount) for name, amount in takes))
+    assert recovered._placement(Claim(pid=1), "box") == expected
+
+
+def test_only_devices_that_exist_and_are_free_are_entered() -> None:
+    story = Story(gpus=2)
+    job = story.submit(request=gpus(1))
+    story.run(job)
+    (held,) = story.on(job)
+    free = "1" if held == "0" else "0"
+    wanted = Placement("box", tuple(Take("gpu", name, 1000) for name in ("0", "1", "7")))
+    assert recovered._available(story.state, 99, wanted, "box").names("gpu") == [free]
+    # What an earlier attempt of the same job has in the ledger is its own.
+    assert recovered._available(story.state, job, wanted, "box").names("gpu") == ["0", "1"]
+
+
+def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
+    story = Story(gpus=1)
+    story.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
+    placed = recovered._available(
+        story.state, 99, Placement("old", (Take("gpu", "0", 1000),)), "new"
+    )
+    assert placed == Placement("new", (Take("gpu", "0", 1000),))
+
+
+def test_a_job_is_entered_as_its_process_shows_it() -> None:
+    story = Story()
+    placement = Placement("box", (Take("gpu", "0", 500), Take("cpu", "cpu", 3000)))
+    claim = Claim(pid=os.getpid())
+    events = recovered._submission(story.state, 40, claim, placement, "ada", 5.0)
+    for event in events:
+        story.tell(event)
+    job = story.job(40)
+    spec = story.state.spec(job)
+    assert (job.user, spec.directory, spec.request.cpus) == ("ada", os.getcwd(), 3000)
+    assert spec.request.gpu_amount == 500
+    assert isinstance(job.command, tuple)
+    assert job.command[0]
+
+
+def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
+    story = Story()
+    for event in recovered._submission(story.state, 40, Claim(), Placement("box", ()), "ada", 5.0):
+        story.tell(event)
+    assert story.job(40).command == ("unknown",)
+    assert story.state.spec(story.job(40)).directory == "/"
