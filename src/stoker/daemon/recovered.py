@@ -19,11 +19,6 @@ from stoker.daemon.desk import Desk, clock
 from stoker.executors.adoption import Adoption
 from stoker.executors.claims import Claim
 
-ALERT = (
-    "{jobs} found running but not in the journal, which may be an old copy: {they} now under "
-    "{their} old id, with {their} devices, but without {their} options, so {they_are} not retried"
-)
-
 
 def unknown_attempts(state: State, desk: Desk, adoption: Adoption) -> dict[int, int]:
     """The attempts that have left a trace here and are later than what the journal knows, by job.
@@ -87,9 +82,12 @@ def recover(
 def _alert(ids: list[int]) -> str:
     one = len(ids) == 1
     named = f"job {ids[0]} was" if one else f"jobs {', '.join(map(str, ids))} were"
-    they, their = ("it runs", "its") if one else ("they run", "their")
+    kept = "it keeps its id and devices" if one else "they keep their ids and devices"
     are = "it is" if one else "they are"
-    return ALERT.format(jobs=named, they=they, their=their, they_are=are)
+    return (
+        f"{named} found running and not in the journal, which may be an old copy: {kept}; "
+        f"other options are unknown, so {are} not retried"
+    )
 
 
 def _placement(claim: Claim, node: str) -> Placement:
