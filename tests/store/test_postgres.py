@@ -432,15 +432,41 @@ def test_a_journal_shorter_than_what_was_on_disk_is_reported(
     choice, aside = postgres.choice(), str(tmp_path / "aside")
     store = opened(choice, aside=aside)
     for n in range(1, 6):
-        store.commit(batch(job(n)), force=True)
+        store.commit(batch(job(n), rest=rest(next_id=n + 1)), force=True)
     store.close()
     assert stat.S_IMODE(os.stat(aside).st_mode) == 0o600
     schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 3")
     again = opened(choice, aside=aside)
     assert "ends at event 3, but event 5 was once on disk" in again.warnings()[0]
+    assert (again.id_floor(), again.lost_events()) == (6, 2)  # nor are ids, and jobs are held
     assert again.commit(batch(job(9)), force=True) == 6  # numbers are not given out again
     other = opened(postgres.choice(), aside=aside)  # another journal knows nothing of that
     assert other.warnings() == []
+    assert (other.id_floor(), other.lost_events()) == (0, 0)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_sync_that_fails_forgets_nothing_that_was_to_be_on_disk(
+    postgres: Server, opened: Open, monkeypatch: pytest.MonkeyPatch, times: int
+):
+    store = opened(postgres.choice())
+    store.commit(ended(1), force=False)
+    flush, failures = store._flush_aside, [sessions.Unreachable("no")] * times
+
+    def fail_first() -> int:
+        if failures:
+            raise failures.pop()
+        return flush()
+
+    monkeypatch.setattr(store, "_flush_aside", fail_first)
+    for _ in range(times):
+        with pytest.raises(sessions.Unreachable):
+            store.force()
+        assert store._durable == 0
+        assert [each.last for each in store._unforced] == [1]
+    store.commit(ended(2), force=False)
+    store.force()
+    assert (store._durable, store._unforced) == (2, [])
 
 
 def test_a_server_that_forgot_what_was_on_disk_stops_the_daemon(postgres: Server, opened: Open):
