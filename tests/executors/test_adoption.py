@@ -412,3 +412,28 @@ def test_the_claim_of_an_end_that_the_loop_has_not_taken_yet_stays(executor: Loc
     executor.facts.append(ProcessExited(at=1.0, job=7, attempt=0, code=0))
     executor.close(finished=True)
     assert claim.exists()
+
+
+def test_a_claim_that_blocks_a_start_stays_until_the_machine_restarts(
+    worlds: Callable[..., World],
+) -> None:
+    """A supervisor that was stopped before it made its file may still have the order."""
+    world = worlds(["leave"], (0,))
+    blocks, over, earlier = (world.run / name for name in ("5.0", "6.0", "7.0"))
+    blocks.write_text("taken\n")
+    over.write_text(PID_LINE + EXIT_LINE)
+    earlier.write_text("taken\n")
+    os.utime(earlier, (1.0, 1.0))  # before this boot
+    world.executor.adoption.sweep(8)
+    assert (blocks.exists(), over.exists(), earlier.exists()) == (True, False, False)
+
+
+def test_a_claim_that_blocks_a_start_stays_also_when_its_attempt_is_lost(
+    worlds: Callable[..., World],
+) -> None:
+    world = worlds(["leave", "reap"], (0, 0))
+    claim = world.run / "7.0"
+    claim.write_text("taken\n")
+    assert [type(end) for end in world.recover(running(started=False))] == [AttemptLost]
+    world.executor.settle()
+    assert claim.exists()

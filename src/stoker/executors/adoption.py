@@ -233,8 +233,9 @@ class Adoption:
         job, number = attempt.key
         executor = self.executor
         executor.gone(attempt)
-        if not self._older_keeper():  # else one that has the order may still be slow
-            executor.settled.append(claim_path(executor.places.run, job, number))
+        path = claim_path(executor.places.run, job, number)
+        if not self._older_keeper() and (attempt.began or not _blocks_start(path)):
+            executor.settled.append(path)
         executor.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
 
     def claimed(self) -> list[Key]:
@@ -277,9 +278,24 @@ class Adoption:
         if self._older_keeper():
             return
         for key in self._claims():
-            if key[0] < next_id and key not in executor.attempts:
+            path = claim_path(executor.places.run, *key)
+            if key[0] < next_id and key not in executor.attempts and not _blocks_start(path):
                 with contextlib.suppress(OSError):
-                    os.unlink(claim_path(executor.places.run, *key))
+                    os.unlink(path)
+
+
+def _blocks_start(path: str) -> bool:
+    """Return True if a supervisor may exist that would start the attempt without this claim.
+
+    A supervisor that was stopped at its very beginning has an order, but no file that shows that
+    it exists. No such process outlives a restart of the machine.
+    """
+    claim = read_claim(path)
+    if claim is None or not claim.taken:
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(path).st_mtime >= time.time() - time.clock_gettime(BOOT)
+    return False
 
 
 def _key(name: str) -> Key | None:
