@@ -417,6 +417,9 @@ class Cluster:
     def join(self, facts: NodeFacts, held: Iterable[Placement]) -> None:
         """A machine says what it has; attempts that run there keep what they hold."""
         before = self.nodes.get(facts.name)
+        if before is not None and before.removed:
+            del self.nodes[facts.name]  # it joins as the last one, as after a restart
+            before = None
         node = Node(facts.name, before.number if before is not None else self._joined)
         self._joined += before is None
         for type, devices in facts.types.items():
