@@ -15,7 +15,7 @@ TRAINING: dict[str, Any] = {
     "uuid": "0123abcd-7", "epochs_done": 3, "epochs": 10, "batch_size": 32,
     "training_set_size": None, "snapshots": None, "checkpoints": "/c/0123abcd-7",
     "listening": True, "preemptions": 1, "stopping": {"why": "job 8 is more urgent", "by": "8"},
-    "demoted": True, "epoch_seconds": 130.0, "step_seconds": 0.2, "expected_seconds": 7200,
+    "overran": True, "epoch_seconds": 130.0, "step_seconds": 0.2, "expected_seconds": 7200,
     "estimate_seconds": 36000.0, "remaining_seconds": 900.0, "ran_seconds": 400.0,
     "memory_reserved": 3300,
     "memory_peak": 3000, "memory_now": 2900, "shortages": 1, "elastic": [1, 4], "gpus_wanted": 2,
@@ -90,24 +90,28 @@ def test_show_has_metrics_that_are_no_numbers(fake: FakeDaemon, capsys: Captured
     assert facts(capsys.readouterr().out)["metrics"] == "loss nan, acc 0.125"
 
 
-def test_show_says_why_its_priority_was_lowered(fake: FakeDaemon, capsys: Captured) -> None:
+def test_show_says_that_a_job_takes_far_longer_than_was_said(
+    fake: FakeDaemon, capsys: Captured
+) -> None:
     answer(fake, trains())
     assert main(["show", "7"]) == 0
     late = facts(capsys.readouterr().out)["late"]
     assert late == (
-        "it takes far longer than was said (2 h said, about 10 h measured), so its priority is "
-        "lower now"
+        "it takes far longer than was said (2 h said, about 10 h measured); what is left is "
+        "estimated from that"
     )
     answer(fake, trains(expected_seconds=None))
     assert main(["show", "7"]) == 0
     late = facts(capsys.readouterr().out)["late"]
-    assert late == "it takes far longer than its epochs let expect, so its priority is lower now"
+    assert late == (
+        "it takes far longer than its epochs let expect; what is left is estimated from that"
+    )
 
 
 def test_show_leaves_out_what_nobody_knows(fake: FakeDaemon, capsys: Captured) -> None:
     unknown = {key: None for key in TRAINING if key not in {"uuid", "checkpoints", "epochs_done"}}
     changes = {**unknown, "epochs_done": 0, "preemptions": 0, "shortages": 0, "speedups": [],
-               "metrics": {}, "demoted": False}  # fmt: skip
+               "metrics": {}, "overran": False}  # fmt: skip
     plain = trains(**changes)
     plain["request"] = view(7)["request"]
     answer(fake, plain)

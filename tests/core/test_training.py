@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.story import Afar, gpus
@@ -10,8 +11,9 @@ from stoker.core import instructions as i
 from stoker.core.cluster import SLIVER
 from stoker.core.contract import variables
 from stoker.core.estimate import epochs_of, remaining
-from stoker.core.job import EarlySignal, Progress, Retry, Training
+from stoker.core.job import EarlySignal, Job, Progress, Retry, Training
 from stoker.core.request import Request
+from stoker.core.restore import restore
 
 MIB = 1024
 
@@ -762,7 +764,7 @@ def test_a_known_kind_starts_with_what_is_best_for_it() -> None:
 # -- estimates ----------------------------------------------------------------------------
 
 
-def test_a_job_far_over_what_it_said_loses_priority() -> None:
+def test_a_job_far_over_what_it_said_is_marked_and_keeps_its_priority() -> None:
     story = Afar(gpus=1)
     a = training(story, training=Training(epochs=10, expected=3600))
     listens(story, a)
@@ -770,9 +772,23 @@ def test_a_job_far_over_what_it_said_loses_priority() -> None:
     assert story.plan() == []
     assert story.wait(7199) == []
     assert [type(fact) for fact in story.wait(2)] == [e.EstimateExceeded]
-    assert story.plan() == [a]
+    assert progress(story, a).overran
+    assert story.plan() == []
     story.exited(a, 75, stopped=True)
-    assert story.plan() == [b]
+    assert story.state.key(story.job(a))[1] == story.state.key(story.job(b))[1] == 0
+    assert story.plan() == [a]
+
+
+def test_a_job_that_an_older_version_has_put_back_has_its_priority_again() -> None:
+    story = Afar(gpus=1)
+    a = training(story, held=True, training=Training(epochs=10, expected=3600))
+    row = msgspec.json.encode(msgspec.structs.replace(story.job(a), progress=Progress(ran=8000.0)))
+    row = row.replace(b'"ran":8000.0', b'"demoted":true,"ran":8000.0')
+    old = msgspec.json.decode(row, type=Job)
+    assert old.progress is not None
+    assert old.progress.overran
+    state = restore(story.state.rest, story.state.specs, [msgspec.structs.replace(old, held=False)])
+    assert [found.priority for found in state.line.classes.values()] == [0]
 
 
 def test_what_earlier_attempts_ran_counts_too() -> None:

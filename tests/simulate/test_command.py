@@ -201,6 +201,8 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --epochs-known 200%", "200% is not a share between 0 % and 100 %; write for"),
         ("SWF --epochs-known 200%%", "200%% is not a share between 0 % and 100 %; write for"),
         ("SWF --load nan", "--load nan is not a share between 0 % and 1000 %; write for"),
+        ("SWF --estimates 0.5", "--estimates takes a factor from 1 to 1000, not '0.5'"),
+        ("SWF --estimates 2 --limits exact", "--estimates and --limits say what is known"),
         ("SWF --checkpoint soon", "--checkpoint 'soon' is not a duration"),
         ("SWF --first 0", "--first takes a whole number from 1 on"),
         ("SWF --seed x", "--seed takes a whole number from 0 on"),

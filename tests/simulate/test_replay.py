@@ -422,3 +422,38 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
         engine.cycle(facts)
     decided = [each for each in published if isinstance(each, DECISIONS)]
     assert decided == recorded.decided
+
+
+# -- estimates that are wrong ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["planner", "srsf", "srtf"])
+@pytest.mark.parametrize("seed", range(3))
+def test_estimates_that_are_off_by_two_cost_little(name: str, seed: int) -> None:
+    jobs = drawn(seed, 300, 30_000)
+    exact = mean(played(jobs, "1x4", name, Assumed(estimates=1.0)))
+    wrong = mean(played(jobs, "1x4", name, Assumed(estimates=2.0, seed=seed)))
+    assert wrong < 1.5 * exact
+
+
+@pytest.mark.parametrize("name", ["planner", "sjf"])
+def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--expect 1h` on a job of 2.5 h, among others of half an hour that keep coming."""
+    late = Load(at=0.0, gpus=1, seconds=9000.0)
+    others = [Load(at=450.0 * n, gpus=1, seconds=1800.0) for n in range(1, 600)]
+    said = {9000.0: 3600.0, 1800.0: 1800.0}
+    monkeypatch.setattr(simulator, "_estimated", lambda load, _: said[load.seconds])
+    run = played([late, *others], "1x4", name, Assumed(estimates=2.0))
+    assert run.unfinished == 0
+    took = {each.job: each.took for each in run.results}
+    assert took[0] < 2 * 9000
+
+
+def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> None:
+    load = Load(at=5.0, gpus=1, seconds=1000.0)
+    drawn_twice = {simulator._estimated(load, Assumed(estimates=2.0, seed=7)) for _ in range(2)}
+    assert len(drawn_twice) == 1
+    assert simulator._estimated(load, Assumed(estimates=2.0, seed=8)) not in drawn_twice
+    assert simulator._estimated(load, Assumed(estimates=1.0)) == 1000.0

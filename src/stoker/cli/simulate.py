@@ -28,11 +28,12 @@ OPTIONS = (
     Option("--by-queue", None, "each queue, or virtual cluster, by itself on its own machines"),
     Option("--first", "N", "only the first N jobs"),
     Option("--epochs-known", "5%", "a job's epochs are measured after this share of its work"),
+    Option("--estimates", "2", "no epochs: owners say how long jobs take, off by this factor"),
     Option("--checkpoint", "10m", "a job saves its state at least so often"),
     Option("--restart", "60s", "what stopping and going on costs a job"),
     Option("--no-preempt", None, "no job can be stopped and go on later"),
     Option("--limits", "KIND", "plan by time limits alone (recorded, exact or guessed); or none"),
-    Option("--seed", "N", "for guessed limits; the same number repeats exactly (0)"),
+    Option("--seed", "N", "for estimates and guessed limits; the same number repeats exactly (0)"),
     Option("--format", "NAME", "what TRACE is, where it cannot be told: see docs/traces.md"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip

@@ -28,8 +28,8 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     if training["shortages"]:
         found.append(("ran short", f"of GPU memory, {counted(training['shortages'], 'time')}"))
     found += [("may have", _elastic(training)), ("speed", _speeds(training))]
-    if training["demoted"] and view.get("result") is None:
-        found.append(("late", _demoted(training)))
+    if training["overran"] and view.get("result") is None:
+        found.append(("late", _overrun(training)))
     if training["metrics"]:
         pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
         found.append(("metrics", ", ".join(pairs)))
@@ -125,10 +125,10 @@ def _speeds(training: dict[str, Any]) -> str:
     )
 
 
-def _demoted(training: dict[str, Any]) -> str:
+def _overrun(training: dict[str, Any]) -> str:
     expected, estimate = training["expected_seconds"], training["estimate_seconds"]
     figures = ""
     if expected and estimate:
         figures = f" ({rough(expected)} said, about {rough(estimate)} measured)"
     than = "was said" if expected else "its epochs let expect"
-    return f"it takes far longer than {than}{figures}, so its priority is lower now"
+    return f"it takes far longer than {than}{figures}; what is left is estimated from that"

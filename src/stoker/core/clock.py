@@ -21,7 +21,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 
 FAR_OVER = 2.0
-"""A job that takes so many times as long as it said loses priority."""
+"""Of a job that takes so many times as long as it said, its owner is told."""
 UNMEASURED = 600.0
 """Seconds that a job has to come to its next checkpoint when nobody knows its epochs."""
 RUNNING = JobState.RUNNING
@@ -64,10 +64,11 @@ def due(state: State, at: float, boot: float) -> list[Event]:
     return facts
 
 
-def watch(state: State, job: Job) -> None:
+def watch(state: State, job: Job, boot: float = -inf) -> None:
     """Note when the clock has something to say about a running job that has changed."""
-    state.ending.put(job.id, state.latest_end(job))
-    moment = _next_moment(state, job)
+    end = state.latest_end(job, boot)
+    state.ending.put(job.id, end)
+    moment = _next_moment(state, job, end)
     if moment is not None and moment < state.watches.of(job.id):
         state.watches.put(job.id, moment)
 
@@ -79,23 +80,27 @@ def _to_look_at(state: State, boot: float) -> list[Job]:
     """
     found = [state.running[id] for id in state.watches.due(boot)]
     for job in found:
-        watch(state, job)
+        if state.latest_end(job) <= boot:  # those behind a reservation may fit before a later one
+            state.line.stirred |= state.policies.ends_matter(state.line.queues)
+        watch(state, job, boot)
     return list(state.running.values()) if state.rest.away else found
 
 
-def _first_moment(state: State) -> float | None:
+def _first_moment(state: State, boot: float) -> float | None:
     """When the clock next has something to say about somebody who runs."""
     while (first := state.watches.first()) is not None:
         moment, id = first
-        if _next_moment(state, state.running[id]) == moment:
+        job = state.running[id]
+        if _next_moment(state, job, state.latest_end(job, boot)) == moment:
             return moment
         state.watches.drop(id)  # what was noted has been put off since
-        watch(state, state.running[id])
+        watch(state, job, boot)
     return None
 
 
-def _next_moment(state: State, job: Job) -> float | None:
-    moments = [*_limits(state, job), _too_long(state, job)]
+def _next_moment(state: State, job: Job, end: float) -> float | None:
+    """When the clock has something to say about a job that is over at the latest at that time."""
+    moments = [*_limits(state, job), _too_long(state, job), _likely_end(state, job, end)]
     if state.rest.away:
         moments += [moment for _, moment in _given_up(state, job)]
     if job.id in state.stoppable:
@@ -111,9 +116,10 @@ def seconds_until_due(state: State, at: float, boot: float) -> float | None:
     if state.deadlines:
         waits.append(state.deadlines[0][0] - at)
     if state.rest.away:
-        found = (_next_moment(state, job) for job in state.running.values())
+        running = state.running.values()
+        found = (_next_moment(state, job, state.latest_end(job, boot)) for job in running)
         waits += [moment - boot for moment in found if moment is not None]
-    elif (moment := _first_moment(state)) is not None:
+    elif (moment := _first_moment(state, boot)) is not None:
         waits.append(moment - boot)
     if len(state.line) and (drift := state.drift.first()) is not None:
         waits.append(drift[0] - at)
@@ -126,7 +132,7 @@ def _too_long(state: State, job: Job) -> float | None:
     """When a job has taken far longer than it said, or than its epochs let expect."""
     spec, begun, progress = state.specs[job.spec], job.started_boot, job.progress or NO_PROGRESS
     training = spec.training
-    if training is None or begun is None or job.state is not RUNNING or progress.demoted:
+    if training is None or begun is None or job.state is not RUNNING or progress.overran:
         return None
     said: float | None = training.expected
     if said is None and progress.epochs and training.epochs is not None:
@@ -138,6 +144,13 @@ def _too_long(state: State, job: Job) -> float | None:
     if said is None:
         return None
     return begun + job.slack + max(FAR_OVER * said - progress.ran, 0.0)
+
+
+def _likely_end(state: State, job: Job, end: float) -> float | None:
+    """When a job without a limit should be over, by its epochs: if it is not, that is later."""
+    limited = state.specs[job.spec].limit is not None
+    stopping = job.progress is not None and job.progress.stop is not None
+    return None if limited or stopping or end == inf else end
 
 
 def _patience(state: State, job: Job) -> float | None:

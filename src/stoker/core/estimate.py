@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import floor, inf, log, log2
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,21 @@ MARGIN, LEAST_MARGIN = 0.10, 128
 RESTART = 30.0
 """Seconds that a restart is taken to cost until one was measured."""
 NO_GPU = "cpu"
+OVERRUN = 0.5
+"""A job that has run longer than expected is expected to run on for half the overrun. With more,
+jobs whose owners all say too little take turns on GPUs and end late; with less, one that is far
+over holds up others for longer (`stoker simulate --estimates`)."""
+TOLERATED = 1 / 16
+"""Below this share of what was expected, an overrun is not told from the cost of restarts."""
+OVERRUN_STEP = 0.5
+"""What is left of a job after an overrun becomes more in steps of half a doubling."""
+
+
+class TimeLeft(Struct, frozen=True):
+    """How long a job needs from now on, and when that becomes more although nothing is heard."""
+
+    seconds: float
+    grows_in: float = inf
 
 
 class Pace(Struct, frozen=True, array_like=True):
@@ -75,6 +90,8 @@ class Estimate(Struct, frozen=True):
     remaining_seconds: float | None = None
     total_seconds: float | None = None
     """The whole job, as its owner said or, once it is measured, as it turns out to be."""
+    grows_in: float = inf
+    """Seconds after which more remains of a running job if nothing is heard of it."""
     memory: int | None = None
     """MiB on each GPU, with the margin."""
     speedups: tuple[tuple[int, float], ...] = ()
@@ -192,6 +209,20 @@ def epochs_of(job: Job, spec: Spec) -> int | None:
     return job.progress.total if job.progress is not None else None
 
 
+def time_left(expected: float, had: float) -> TimeLeft:
+    """Return what is left of something that was expected to take so long and has had that much.
+
+    Less with every second, until the expected time is over; from then on more, as the overrun.
+    """
+    unit = max(expected * TOLERATED, 1.0)
+    more = OVERRUN * (had - expected)
+    if more < unit:
+        return TimeLeft(max(expected - had, 0.0), (unit - more) / OVERRUN)
+    step = floor(log2(more / unit) / OVERRUN_STEP + 1e-9)
+    following = unit * 2 ** ((step + 1) * OVERRUN_STEP)
+    return TimeLeft(unit * 2 ** (step * OVERRUN_STEP), (following - more) / OVERRUN)
+
+
 def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: float) -> Estimate:
     """What is to be expected of a job now."""
     name = family_of(job, spec)
@@ -203,15 +234,17 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
     training = spec.training
     epochs = epochs_of(job, spec)
     expected = training.expected if training is not None else None
-    remaining = total = None
+    remaining, total, grows_in = None, None, inf
     if epoch is not None and epochs is not None:
-        left = max(epochs - progress.epochs, 0) * epoch
+        remaining = max(epochs - progress.epochs, 0) * epoch
         since = progress.counted_at
-        if job.placement is not None and since is not None:
-            left -= min(max(at - since, 0.0), epoch if left else 0.0)
-        remaining, total = left, epochs * epoch
+        if job.placement is not None and since is not None and remaining:
+            current = time_left(epoch, max(at - since, 0.0))
+            remaining, grows_in = remaining - epoch + current.seconds, current.grows_in
+        total = epochs * epoch
     elif expected is not None:
-        remaining = max(expected - attained(job, at), 0.0)
+        left = time_left(expected, attained(job, at))
+        remaining, grows_in = left.seconds, left.grows_in if job.placement is not None else inf
     return Estimate(
         family=name,
         epoch_seconds=epoch,
@@ -219,6 +252,7 @@ def estimate(families: Families, cluster: Cluster, job: Job, spec: Spec, at: flo
         measured=measured,
         remaining_seconds=remaining,
         total_seconds=total if total is not None else expected,
+        grows_in=grows_in,
         memory=with_margin(family.peak) if family.peak is not None else None,
         speedups=tuple(
             sorted([(each.gpus, each.epoch) for each in family.paces if each.model == model])
@@ -237,16 +271,28 @@ def remaining(
     families: Families, cluster: Cluster, job: Job, spec: Spec, at: float
 ) -> float | None:
     """Seconds that a job needs from now on: as it was measured itself, or its like were."""
+    found = time_to_go(families, cluster, job, spec, at)
+    return found.seconds if found is not None else None
+
+
+def time_to_go(
+    families: Families, cluster: Cluster, job: Job, spec: Spec, at: float
+) -> TimeLeft | None:
+    """The same, and when an overrun makes it more."""
     progress, training, epochs = job.progress, spec.training, epochs_of(job, spec)
     if progress is None or progress.pace is None or epochs is None:
         if not known(families, job, spec).paces and (training is None or training.expected is None):
             return None
-        return estimate(families, cluster, job, spec, at).remaining_seconds
+        found = estimate(families, cluster, job, spec, at)
+        seconds = found.remaining_seconds
+        return TimeLeft(seconds, found.grows_in) if seconds is not None else None
     epoch = _own_epoch(families, cluster, job, spec, progress.pace)
     left = max(epochs - progress.epochs, 0) * epoch
-    if job.placement is not None and progress.counted_at is not None:
-        left -= min(max(at - progress.counted_at, 0.0), max(left - epoch, 0.0))
-    return left
+    if job.placement is None or progress.counted_at is None:
+        return TimeLeft(left)
+    # What has passed since the last report counts as work, as long as the job may still be going.
+    going = time_left(left, max(at - progress.counted_at, 0.0))
+    return TimeLeft(max(going.seconds, min(epoch, left)), going.grows_in)
 
 
 def _own_epoch(

@@ -6,12 +6,12 @@ from math import inf
 
 from msgspec import Struct
 
-from stoker.core.estimate import attained, epochs_of, estimate
+from stoker.core.estimate import OVERRUN, TOLERATED, attained, epochs_of, estimate
 from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of, waited
 from stoker.core.policy.rules import Knows, Order
 
 UNKNOWN, UNSAID = "not measured yet", "its owner has not said how long it takes"
-LIMITED = "by its time limit"
+LIMITED, SAID = "by its time limit", "as its owner said"
 WORTH_A_WORD = 1.2
 """What a job gains by waiting is told from so many times on."""
 
@@ -46,6 +46,8 @@ def figure(known: Known, at: float) -> Figure:
         if allowed < left:  # very short limits are not told apart
             text = f"{_service(allowed, each)} to go, {basis}: counted as {span(left)}"
             left = allowed
+    elif basis == SAID and (said := _overrun(known, had)) is not None:
+        text = f"{what} to go: it has run {span(had)}, longer than the {span(said)} its owner said"
     elif basis == UNSAID:
         text = f"{basis}: counted as nothing"
     elif basis == UNKNOWN:
@@ -60,7 +62,7 @@ def _basis(known: Known, at: float) -> str:
     training, knows = known.spec.training, known.rules.knows
     if knows is Knows.SAID:
         said = training is not None and training.expected is not None
-        return "as its owner said" if said else UNSAID
+        return SAID if said else UNSAID
     if knows is Knows.MEASURED:
         progress, epochs = known.job.progress, epochs_of(known.job, known.spec)
         if progress is not None and progress.pace is not None and epochs is not None:
@@ -69,8 +71,14 @@ def _basis(known: Known, at: float) -> str:
         if likely.epoch_seconds is not None and epochs is not None:
             return "as its like were measured"
         if likely.remaining_seconds is not None:
-            return "as its owner said"
+            return SAID
     return LIMITED if known.spec.limit is not None else UNKNOWN
+
+
+def _overrun(known: Known, had: float) -> float | None:
+    """Return what its owner said, if that is over by more than restarts may have cost."""
+    said = known.spec.training.expected if known.spec.training is not None else None
+    return said if said is not None and had > said * (1 + TOLERATED / OVERRUN) else None
 
 
 def _for_waiting(known: Known, at: float) -> str:

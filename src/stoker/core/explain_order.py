@@ -72,11 +72,8 @@ def before(state: State, job: Job, ahead: Iterable[Job], at: float) -> tuple[Ahe
 
 
 def _why_before(state: State, other: Job, job: Job, at: float) -> str:
-    priority = state.priority(other)
-    if priority != state.priority(job):
-        lost = job.progress is not None and job.progress.demoted and other.priority <= job.priority
-        more = "; this one took far longer than was said" if lost else ""
-        return f"priority {priority}, not {state.priority(job)}{more}"
+    if other.priority != job.priority:
+        return f"priority {other.priority}, not {job.priority}"
     if level(state, other) < level(state, job):
         ranks, known = state.line.ranks, state.known(other)
         if ranks.get(other.id) == OVERDUE:
@@ -136,9 +133,9 @@ def _why_make_room(state: State, job: Job, other: Job, at: float) -> tuple[str, 
     lacking = {GPU} if request.gpu_amount else {take.type for take in _takes(job.placement)}
     if not helps(state, job.placement, request, lacking):
         return None
-    ahead = state.priority(other) - state.priority(job)
+    ahead = other.priority - job.priority
     if ahead > 0:
-        return f"priority {state.priority(other)}, not {state.priority(job)}", False
+        return f"priority {other.priority}, not {job.priority}", False
     rules = state.policy(found.queue)
     if ahead < 0 or not rules.preempts or not state.preempts(job):
         return None

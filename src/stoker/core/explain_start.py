@@ -206,7 +206,7 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     least = level(state, job) + log2(rules.hysteresis)
     found = []
     for each in islice((each for each in holders if each.id in state.victims), LOOK_AT):
-        if state.priority(each) != state.priority(job) or not state.preempts(each):
+        if each.priority != job.priority or not state.preempts(each):
             continue
         wait = quantum_left(state, each, at)
         if wait > 0 and running_level(state, each, at) > least:

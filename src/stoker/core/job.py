@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from stoker.core.cluster import Placement
@@ -153,8 +153,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     """It shares no GPU any more: others have cost it an attempt."""
     gpus: int | None = None
     """How many GPUs the planner wants it to have."""
-    demoted: bool = False
-    """It took far longer than it said, and lost priority."""
+    overran: bool = field(default=False, name="demoted")
+    """It took far longer than it said. (The name in the journal is that of an older rule.)"""
     ran: float = 0.0
     """Seconds that earlier attempts have run."""
     counted_at: float | None = None

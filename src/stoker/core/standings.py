@@ -77,7 +77,7 @@ def stand_anew(state: State, job: Job, at: float) -> None:
     if known.rules.fair and level > LONG_AGO:
         level += known.rules.fair * state.line.handicaps.get(job.user, 0.0)
     started = job.started_at or 0.0
-    state.victims.put(job.id, job.placement, state.priority(job), level, started, holds)
+    state.victims.put(job.id, job.placement, job.priority, level, started, holds)
     if known.rules.quantum and job.started_at is not None:
         own = job.started_at + known.rules.quantum
         until = min(until, own) if own > at else until

@@ -37,8 +37,6 @@ KEEP_FINISHED = 256
 KEEP_UNSEEN = 1024
 """Unseen failures are kept longer, since the listing shows them, but not without bound."""
 FORGET_BATCH = 64
-DEMOTION = 1000
-"""What a job loses of its priority when it takes far longer than it said."""
 LATE = 1.2
 """A measured job may take so much longer than it seems."""
 NONE_OF_ITS_OWN = "none"
@@ -141,13 +139,12 @@ class State:
         spec = self.specs[job.spec]
         together = spec.array_limit is not None or job.params is not None
         throttled = (job.array or job.id) if together else 0
-        priority = self.priority(job)
         fair = self.line.weights[spec.queue] = self.policy(spec.queue).fair
         user = job.user if fair else ""
         if self.gaps(spec.queue) is Gaps.NOBODY:
             # Only the head of such a queue counts, whatever the others behind it ask for.
-            return (None, priority, spec.queue, throttled, None, user)
-        return (self.effective(job, spec), priority, spec.queue, throttled, spec.limit, user)
+            return (None, job.priority, spec.queue, throttled, None, user)
+        return (self.effective(job, spec), job.priority, spec.queue, throttled, spec.limit, user)
 
     def tells_apart(self) -> bool:
         """Whether it is known of some jobs where they are fast, or beside whom they are slow."""
@@ -165,12 +162,6 @@ class State:
         spec = self.specs[job.spec]
         rules = self.policy(spec.queue)
         return Known(job, spec, rules, self.rest.families, self.cluster)
-
-    @staticmethod
-    def priority(job: Job) -> int:
-        """What its owner gave it, less if it took far longer than it said."""
-        demoted = job.progress is not None and job.progress.demoted
-        return job.priority - DEMOTION if demoted else job.priority
 
     def request(self, job: Job, found: JobClass) -> Request:
         """What the job at the head of a class asks for."""
@@ -271,23 +262,31 @@ class State:
             if placement is not None:
                 yield end, placement
 
-    def latest_end(self, job: Job) -> float:
-        """When a running attempt is over at the latest; nobody knows how long a pause lasts."""
+    def latest_end(self, job: Job, boot: float = -inf) -> float:
+        """When a running attempt is over at the latest; nobody knows how long a pause lasts.
+
+        `boot`: it is known to run at that time, so that an estimated end is later than that.
+        """
         if job.progress is not None and job.progress.stop is not None:
             return job.progress.stop.boot
         spec = self.specs[job.spec]
         limit = None if job.state is JobState.SUSPENDED else spec.limit
         if limit is None and job.progress is not None and job.state is JobState.RUNNING:
-            return self._likely_end(job, spec)
+            return self._likely_end(job, spec, boot)
         return latest_end(job.started_boot, limit, job.slack)
 
-    def _likely_end(self, job: Job, spec: Spec) -> float:
+    def _likely_end(self, job: Job, spec: Spec, now: float) -> float:
         """Nobody limits it, but its epochs have been measured."""
         at, boot = job.progress.counted_at if job.progress else None, job.started_boot
         if at is None or boot is None or job.started_at is None:
             return inf
         left = estimate(self.rest.families, self.cluster, job, spec, at).remaining_seconds
-        return inf if left is None else boot + (at - job.started_at) + left * LATE
+        if left is None:
+            return inf
+        end, later = boot + (at - job.started_at) + left * LATE, max(left * LATE / 16, 60.0)
+        while end <= now:  # it is late, so that nobody counts on a moment that has passed
+            end, later = end + later, later * 2
+        return end
 
     # -- changing (called by the fold only) ---------------------------------------------
 

@@ -41,7 +41,7 @@ def training_view(
         "listening": progress.listening,
         "preemptions": progress.preemptions,
         "stopping": _stopping(job, progress.stop, state),
-        "demoted": progress.demoted,
+        "overran": progress.overran,
         "ran_seconds": _rounded(attained(job, at)),
         **_time(training, known, live, over=job.finished),
         **_memory(job, spec, progress, known, live),

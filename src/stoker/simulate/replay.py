@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from math import ceil, inf
+from math import ceil, exp, inf, log
+from random import Random
 from time import perf_counter
 
 from msgspec import Struct
@@ -54,6 +55,11 @@ class Assumed(Struct, frozen=True, kw_only=True):
     """Nobody saves anything on the way, so that nobody can be stopped."""
     limits: bool = False
     """Nobody reports epochs; the planner has only the time limits."""
+    estimates: float | None = None
+    """Owners say how long jobs take (`--expect`), two thirds of them right within this factor, and
+    nobody reports epochs. None: only policies that plan by true durations are told."""
+    seed: int = 0
+    """Other estimates of the same kind."""
 
 
 class Course:
@@ -107,6 +113,9 @@ class Replay:
         rules = policy_named(policy)
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
+        said = self.assumed.estimates is not None
+        self.reports = not (self.oracle or said or self.assumed.limits)
+        """Whether jobs report epochs."""
         self.kinds: Kinds | None = None
         """What is known beforehand of the jobs, by a planner that counts on such things."""
         self.on: dict[tuple[str, str], list[int]] = {}
@@ -246,6 +255,8 @@ class Replay:
         return request_for(load, self.per_node, memory)
 
     def _training(self, load: Load) -> Training | None:
+        if self.assumed.estimates is not None:
+            return Training(expected=ceil(_estimated(load, self.assumed)))
         if self.oracle:
             return Training(expected=ceil(load.seconds))
         if self.assumed.limits:
@@ -290,7 +301,7 @@ class Replay:
         if what == "epoch":
             return self._next_epoch(id, course)
         if what == "stop" and course.stop <= self.now:
-            wishes = [] if self.oracle else self._counted(id, course, course.work(self.now))
+            wishes = self._counted(id, course, course.work(self.now)) if self.reports else []
             course.done = course.work(self.now)
             return wishes + self._over(id, course, stopped=True)
         if what == "end" and course.end <= self.now:
@@ -315,8 +326,8 @@ class Replay:
         """One that is not always as fast has come to the end of an epoch."""
         load, epoch = course.load, self._epoch(course.load)
         done = round(course.work(self.now) / epoch)
-        blind = self.oracle or self.assumed.limits or load.steady
-        wishes = [] if blind else self._counted(id, course, done * epoch)
+        heard = self.reports and not load.steady
+        wishes = self._counted(id, course, done * epoch) if heard else []
         course.done, course.begin = done * epoch, self.now
         course.rate = self._rate(load, course)
         course.end = course.when(load.seconds)
@@ -392,7 +403,7 @@ class Replay:
         if load.steady or self.assumed.steady:
             return wishes
         wishes += self._apply(e.TrainingBegan(at=self.now, job=id, attempt=wish.attempt))
-        if not self.oracle and not self.assumed.limits:
+        if self.reports:
             known = self._known(load)
             if load.epochs is not None:
                 self._later(course.begin + TOLD_AFTER, "told", id, course.version)
@@ -469,6 +480,12 @@ class Replay:
             policy=self.name, parameters=self.parameters, workload=self.workload,
             spent=self.spent, unfinished=len(self.courses),
         )  # fmt: skip
+
+
+def _estimated(load: Load, assumed: Assumed) -> float:
+    """Return what the owner of a job says: its duration, off by a log-normal factor."""
+    chance = Random(f"{assumed.seed} {load.at} {load.seconds} {load.user}")
+    return load.seconds * exp(chance.gauss(0.0, 1.0) * log(assumed.estimates or 1.0))
 
 
 def _gpus(placement: Placement) -> list[tuple[str, str]]:

@@ -82,6 +82,9 @@ def asked(argv: Sequence[str]) -> Asked:
     if given.cluster not in (None, "auto") and given.load is not None:
         raise BadValue("--load says how many machines to make; leave it out, or --cluster.")
     blind = given.limits not in (None, "none")
+    if blind and given.estimates is not None:
+        raise BadValue("--estimates and --limits say what is known of a job; give one of them.")
+    seed = whole(given.seed, "--seed") if given.seed is not None else 0
     known = share(given.epochs_known, "--epochs-known")
     chosen = contenders(given.policy, given.set)
     base = given.base
@@ -96,7 +99,7 @@ def asked(argv: Sequence[str]) -> Asked:
         load=0.8 if given.load is None else share(given.load, "--load", 10.0),
         by_queue=given.by_queue,
         format=given.format,
-        seed=whole(given.seed, "--seed") if given.seed is not None else 0,
+        seed=seed,
         first=whole(given.first, "--first", 1) if given.first is not None else None,
         assumed=Assumed(
             known_after=known,
@@ -104,6 +107,8 @@ def asked(argv: Sequence[str]) -> Asked:
             restart=float(parse_duration(given.restart, "--restart")),
             steady=given.no_preempt or blind,
             limits=blind,
+            estimates=factor(given.estimates, "--estimates") if given.estimates else None,
+            seed=seed,
         ),
         limits=given.limits,
         html=page(given.html),
@@ -120,6 +125,7 @@ def _parser() -> Parser:
         made.add_argument(name)
     made.add_argument("--set", action="append", default=[])
     made.add_argument("--epochs-known", default="5%")
+    made.add_argument("--estimates")
     made.add_argument("--checkpoint", default="10m")
     made.add_argument("--restart", default="60s")
     made.add_argument("--base")
@@ -190,6 +196,17 @@ def share(text: str, what: str, most: float = 1.0) -> float:
             f"{what} {text} is not a share between 0 % and {most * 100:.0f} %; write for example "
             "5% or 0.05."
         )
+    return value
+
+
+def factor(text: str, what: str) -> float:
+    """Read a number from 1 on."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 1000:  # written so that NaN is refused too
+        raise BadValue(f"{what} takes a factor from 1 to 1000, not '{text}'; write for example 2.")
     return value
 
 

@@ -74,7 +74,7 @@ class Witness:
             self._say(f"job {job.id} is {job.state} and was asked to stop")
         if event.by is not None:
             other = state.jobs[event.by]
-            ahead = state.priority(other) - state.priority(job)
+            ahead = other.priority - job.priority
             equal = ahead == 0 and event.gpus is None
             if ahead < 0 or (equal and not _may_ask_its_equal(state, other, job, event.at)):
                 self._say(f"job {job.id} is to stop for {other.id}, which is not more urgent")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.admission import admit
 from stoker.core.changes import lessons
 from stoker.core.changes.attempts import current
 from stoker.core.changes.step import move
@@ -166,14 +165,10 @@ def _end(state: State, job: Job) -> Wishes:
 
 
 def on_estimate_exceeded(state: State, event: e.EstimateExceeded) -> Wishes:
-    """It took far longer than it said: others go first from now on."""
+    """It took far longer than it said: worth showing. Its place follows from the time left."""
     job = state.jobs.get(event.job)
     if job is None or job.finished:
         return []
-    job.progress = replace(job.progress or Progress(), demoted=True)
+    job.progress = replace(job.progress or Progress(), overran=True)
     state.touched.add(job.id)
-    state.line.stirred = True
-    if job.id in state.stoppable:
-        stand_anew(state, job, event.at)
-    admit(state, job, event.at)
     return []

@@ -204,7 +204,7 @@ def _offers_on(want: Want, name: str, at: float, whole: bool) -> Iterator[Offer]
     for job in list(state.elastic.values()):
         if job.placement is None or job.placement.on(name) is None:
             continue
-        if state.priority(job) <= urgency and can_be_asked(job):
+        if job.priority <= urgency and can_be_asked(job):
             keeps = elastic.spare(state, job)
             if keeps is not None:
                 yield Offer(job, keeps)

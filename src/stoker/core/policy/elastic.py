@@ -137,7 +137,7 @@ def grown(
     state: State, shadow: Cluster, jobs: list[Job], at: float
 ) -> Iterator[tuple[Job, int, str]]:
     """Elastic jobs that are over sooner, all told, when they go on with more GPUs."""
-    for job in sorted(jobs, key=lambda job: (-state.priority(job), job.order)):
+    for job in sorted(jobs, key=lambda job: (-job.priority, job.order)):
         placement, progress, spec = job.placement, job.progress, state.spec(job)
         ask = spec.request.gpus
         if ask is None or ask.most is None or placement is None or spec.request.machines > 1:

@@ -134,7 +134,7 @@ class Paper:
         self.free.release(placement)
         began = job.started_at if job.started_at is not None else self.at
         self.seats[job.id] = Seat(
-            job=job, request=request, stands=(-state.priority(job), level, job.order, job.id),
+            job=job, request=request, stands=(-job.priority, level, job.order, job.id),
             pace=pace, held=placement, home=home, model=hardware(state.cluster, home)[1],
             young=stop is None and self.at - began < REPAID * pace.restart,
         )  # fmt: skip

@@ -235,7 +235,7 @@ def _for_nobody(state: State, job: Job) -> bool:
         return False
     if stop.by not in state.line:
         return True
-    ahead = state.priority(state.jobs[stop.by]) - state.priority(job)
+    ahead = state.jobs[stop.by].priority - job.priority
     if ahead or stop.gpus is not None:
         return ahead < 0
     if not state.preempts(job):
@@ -297,6 +297,6 @@ def _crowded(state: State) -> list[Job]:
         sharing = [job for job in jobs if job.id in state.stoppable and job.id not in found]
         sharing = [job for job in sharing if can_be_asked(job)]
         if sharing:
-            last = max(sharing, key=lambda job: (-state.priority(job), job.started_at or 0.0))
+            last = max(sharing, key=lambda job: (-job.priority, job.started_at or 0.0))
             found[last.id] = last
     return list(found.values())

@@ -7,9 +7,10 @@ running ones are not stopped for a trifle.
 What a waiting job has left does not change while it waits; that it waits, counts in its favour,
 and the moments at which that makes a step are known in advance. Of a running job, what is left
 becomes less with every second. That is worked out only when somebody asks: an older number is
-merely too large, and hides nobody. Of one that nobody has measured yet, all that is known is that
-even its first epoch takes longer than this, so it is taken to need many times what it has had;
-the moments at which that makes a step are known, too.
+merely too large, and hides nobody. Once it has run for longer than was expected, what is left
+becomes more again, in steps whose moments are known. Of one that nobody has measured yet, all that
+is known is that even its first epoch takes longer than this, so it is taken to need many times
+what it has had; the moments at which that makes a step are known, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from math import floor, inf, log2
 from msgspec import Struct
 
 from stoker.core.cluster import Cluster
-from stoker.core.estimate import Families, at_best, attained, remaining
+from stoker.core.estimate import Families, at_best, attained, time_left, time_to_go
 from stoker.core.job import Job, Spec
 from stoker.core.policy.rules import Knows, Order, Policy
 from stoker.core.request import Request
@@ -112,14 +113,16 @@ def left_of(known: Known, at: float) -> Left:
     job, spec, rules = known.job, known.spec, known.rules
     said = spec.training.expected if spec.training is not None else None
     if rules.knows is Knows.SAID and said is not None:
-        return Left(max(said - attained(job, at), 0.0), 0.0, inf)
+        found = time_left(said, attained(job, at))
+        grows_in = found.grows_in if job.placement is not None else inf
+        return Left(found.seconds, 0.0, inf, at + max(grows_in, SOON))
     grain = log2(max(rules.grain, 1.0))
     if rules.knows is Knows.MEASURED:
-        measured = remaining(known.families, known.cluster, job, spec, at)
+        measured = time_to_go(known.families, known.cluster, job, spec, at)
         if measured is not None:
             # By where it would be fastest: a job on a slow GPU is no longer job for that.
-            measured *= at_best(known.families, known.cluster, job, spec)
-            return Left(measured, grain, rules.ageing)
+            seconds = measured.seconds * at_best(known.families, known.cluster, job, spec)
+            return Left(seconds, grain, rules.ageing, at + max(measured.grows_in, SOON))
     if spec.limit is not None:
         return Left(max(spec.limit - attained(job, at), SHORTEST_LIMIT), 1.0, 1.0)
     return _unmeasured(job, rules, at, grain)

@@ -258,4 +258,4 @@ def _seat(state: State, job: Job, share: Share, at: float) -> Seat:
     level = log2(max(amount, 1.0)) + rules.fair * state.line.handicaps.get(job.user, 0.0)
     if share.now:
         level -= log2(rules.hysteresis)
-    return (-state.priority(job), level, job.order)
+    return (-job.priority, level, job.order)
