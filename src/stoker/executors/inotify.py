@@ -82,8 +82,10 @@ class Inotify:
         return found
 
     def close(self) -> None:
-        """Let go of all watches."""
-        os.close(self.fd)
+        """Remove all watches; safe to repeat."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def _checked(self, result: int, path: str | None = None) -> int:
         if result < 0:
