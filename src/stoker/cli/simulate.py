@@ -33,7 +33,7 @@ OPTIONS = (
     Option("--restart", "60s", "what stopping and going on costs a job"),
     Option("--no-preempt", None, "no job can be stopped and go on later"),
     Option("--limits", "KIND", "plan by time limits alone (recorded, exact or guessed); or none"),
-    Option("--seed", "N", "for estimates and guessed limits; the same number repeats exactly (0)"),
+    Option("--seed", "N", "for estimates and guessed limits; the same repeats exactly (0)"),
     Option("--format", "NAME", "what TRACE is, where it cannot be told: see docs/traces.md"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
