@@ -338,31 +338,6 @@ def test_a_keeper_that_is_gone_is_sent_nothing_more(kept: Kept) -> None:
     assert not link.flush()
 
 
-def test_a_keeper_is_known_before_it_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """An order may be waiting for one that was never scheduled: recovery must count on it."""
-    (tmp_path / "exits").mkdir()
-    fork = os.fork
-
-    def stopped() -> int:
-        pid = fork()
-        if pid == 0:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        else:
-            os.waitid(os.P_PID, pid, os.WSTOPPED)
-        return pid
-
-    monkeypatch.setattr(os, "fork", stopped)
-    name = Path("/proc/thread-self/comm").read_text()
-    pid, wire = spawn_keeper(str(tmp_path / "exits"))
-    try:
-        assert Exits(str(tmp_path / "exits")).keepers() == {pid}
-        assert Path("/proc/thread-self/comm").read_text() == name
-    finally:
-        wire.sock.close()
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def test_a_log_of_exits_that_is_deleted_is_begun_again(kept: Kept) -> None:
     shutil.rmtree(kept.place / "exits")
     kept.start("1.0", "sh", "-c", "exit 3")

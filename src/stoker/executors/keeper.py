@@ -73,15 +73,9 @@ def frame(message: tuple[Any, ...]) -> bytes:
 def spawn_keeper(exits_dir: str) -> tuple[int, Wire]:
     """Fork the keeper; call this while the process is still small and single-threaded."""
     ours, theirs = socket.socketpair()
-    # Recovery recognises it by its name and its file even if it has not run a single instruction:
-    # an order may already be waiting for it.
-    own_name = _rename(PROCESS_NAME)
     pid = os.fork()
     if pid:
-        _rename(own_name)
         theirs.close()
-        with contextlib.suppress(OSError):
-            os.close(os.open(f"{exits_dir}/{pid}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return pid, Wire(ours)
     status = 1
     try:
@@ -111,17 +105,8 @@ def _detach(keep: int, log: str) -> None:
     faulthandler.enable(2)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _rename(name: str) -> str:
-    """Give the calling thread another name, which children that it forks keep; return the old."""
-    old = ""
-    with contextlib.suppress(OSError):
-        with open("/proc/thread-self/comm") as comm:
-            old = comm.read().rstrip("\n")
-        with open("/proc/thread-self/comm", "w") as comm:
-            comm.write(name)
-    return old
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(PROCESS_NAME)
 
 
 def start_ticks(pid: int) -> int:
