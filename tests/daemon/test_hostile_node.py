@@ -251,6 +251,17 @@ def test_a_record_that_is_found_after_all_counts(up: World) -> None:
     assert up.told(e.AttemptLost) == []
 
 
+def test_an_attempt_is_not_lost_while_something_of_it_lives(up: World) -> None:
+    for answer in ("busy", "busy"):
+        up.say("-", "gone", "1.0")
+        (number, *_) = asked(up, "salvage")
+        up.requests = [words for words in up.requests if words[1] != "salvage"]
+        up.say(number, answer)
+        up.turn()
+        assert up.told(e.AttemptLost) == []
+        assert up.loop.engine.state.jobs[1].state is JobState.RUNNING
+
+
 def test_an_attempt_without_a_record_is_lost(up: World) -> None:
     up.say("-", "gone", "1.0")
     (number, *_) = asked(up, "salvage")

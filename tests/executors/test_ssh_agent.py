@@ -1,5 +1,6 @@
 """The agent in every shell that may be there: claims, ends, logs and results."""
 
+import contextlib
 import io
 import os
 import secrets
@@ -272,6 +273,74 @@ def test_processes_that_hide_their_environment_are_found_by_their_session(agent:
     child = int((agent.run / "1.0.err").read_text())
     agent.asks("signal", "15", "1.0")
     agent.wait(lambda: not alive(child))
+
+
+class Runaway:
+    """A process without parents, session and environment of its job."""
+
+    def __init__(self) -> None:
+        self.seconds = 100 + secrets.randbelow(10_000) / 10_000  # known by that
+        self.line = f"env -i setsid sh -c 'sleep {self.seconds} & exit' & sleep 0.2;"
+
+    @property
+    def runs(self) -> bool:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if path.read_bytes() == f"sleep\0{self.seconds}\0".encode():
+                    return True
+        return False
+
+
+def test_what_has_fled_is_killed_with_the_rest(agent: Agent) -> None:
+    runaway = Runaway()
+    agent.start("1.0", f"{runaway.line} sleep 65", f"STOKER_TOKEN={agent.install}.1.0.")
+    agent.wait(lambda: runaway.runs)
+    agent.asks("signal", "9", "1.0")
+    assert agent.hears("exited")[:3] == ["exited", "1.0", "137"]
+    assert not runaway.runs
+
+
+def test_what_has_fled_is_ended_when_the_job_ends(agent: Agent) -> None:
+    runaway = Runaway()
+    agent.start("1.0", f"{runaway.line} exit 3", f"STOKER_TOKEN={agent.install}.1.0.")
+    exited = agent.hears("exited")
+    assert exited[:3] == ["exited", "1.0", "3"]
+    assert int(exited[4]) >= 1
+    assert not runaway.runs
+
+
+def test_what_has_fled_is_killed_when_its_shell_is_gone(agent: Agent) -> None:
+    runaway = Runaway()
+    agent.start("1.0", f"{runaway.line} sleep 65", f"STOKER_TOKEN={agent.install}.1.0.")
+    agent.wait(lambda: runaway.runs)
+    kill(int((agent.run / "1.0.claim").read_text().split()[1]))
+    kill(int((agent.run / "1.0.pid").read_text().split()[0]))
+    assert agent.stands("1.0") == ["gone", "1.0"]
+    agent.wait(lambda: agent.asks("salvage", "1.0", "nothing")[0][0] == "done")
+    assert not runaway.runs
+
+
+def test_a_limit_that_cannot_be_set_does_not_matter(agent: Agent) -> None:
+    agent.link.close("done")
+    lower = "ulimit -w 100 2>/dev/null || ulimit -x 100; exec sh"
+    agent.place.joinpath("bin/low").write_text(f'#!/bin/sh\n{lower} -c "$1"\n')
+    agent.place.joinpath("bin/low").chmod(0o755)
+
+    class Low(Address, frozen=True):
+        def command(self, control: str, *more: str) -> list[str]:
+            return ["low"]
+
+    news: list[list[str]] = []
+    names = {"ROOT": ".stoker", "INSTALL": agent.install}
+    agent.link = Link(
+        Low("here"), str(agent.place / "low"), names, agent.poller, news.append, agent.over.append
+    )
+    agent.news = news
+    agent.hears("hello")
+    agent.start("1.0", "echo fine; exit 4")
+    assert agent.hears("exited")[2] == "4"
+    assert (agent.run / "1.0.out").read_text() == "fine\n"
+    assert not (agent.run / "1.0.mark").exists()
 
 
 def test_what_is_left_behind_is_ended_and_counted(agent: Agent) -> None:

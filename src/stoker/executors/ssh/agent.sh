@@ -13,6 +13,7 @@
 #   KEY.pid       the job's process and its start time
 #   KEY.exit      how it ended
 #   KEY.begun     created by the job before anything of it runs, or by us: then nothing will
+#   KEY.mark      a limit that its processes inherit, by which they are found
 #   KEY.out .err  its output
 #   KEY.list      what it wrote in its directory
 #   KEY.reports   where its training library and we leave each other word
@@ -65,22 +66,45 @@ find_born() {
 }
 
 # The processes of an attempt, in $pids: they carry its token, or are of its session, since some
-# programs write over their environment.
+# programs write over their environment, or have its mark, which is inherited whatever they do.
 find_pids() {
-    pids= leader= was=
+    pids= leader= was= mark=
     read -r leader was <"$RUN/$1.pid"
     case $leader in *[!0-9]*) leader= ;; esac
     [ -n "$leader" ] && find_born "$leader" && [ "$born" != "${was%% *}" ] && leader=
+    [ ! -e "$RUN/$1.mark" ] || read -r mark <"$RUN/$1.mark"
     set +f
     for each in $(
         grep -lszF "STOKER_TOKEN=$INSTALL.$1." /proc/[0-9]*/environ
         [ -z "$leader" ] || ! kill -0 "-$leader" || grep -lsE "\) [^ZX] [0-9]+ [0-9]+ $leader " /proc/[0-9]*/stat
+        [ -z "$mark" ] || grep -lsE "^Max file locks +$mark " /proc/[0-9]*/limits
     ); do
         each=${each#/proc/}
         each=${each%/*}
         case " $pids " in *" $each "*) ;; *) pids="$pids $each" ;; esac
     done
     set -f
+}
+
+# Kill all processes of an attempt; those that were found are in $pids. They are stopped first, so
+# that none starts another one meanwhile.
+kill_all() {
+    rounds=0 before=
+    find_pids "$1"
+    while [ "$pids" != "$before" ] && [ $rounds -lt 20 ]; do
+        kill -s STOP $pids
+        before=$pids rounds=$((rounds + 1))
+        find_pids "$1"
+    done
+    [ -z "$pids" ] || kill -s KILL $pids
+}
+
+# Mark this process and all that it starts: Linux has not enforced this limit for twenty years.
+set_mark() {
+    mark=$(printf '%s' "$INSTALL.$key" | cksum)
+    mark=$((1 << 60 | ${mark%% *}))
+    ulimit -S -w $mark || ulimit -S -x $mark || return
+    printf '%s\n' "$mark" >"$RUN/$key.mark"
 }
 
 # Create a file that is not there yet.
@@ -219,6 +243,8 @@ find_port() {
 run_it() {
     (
         trap - HUP INT QUIT PIPE
+        # Engines leave processes behind that serve other containers, too.
+        case "$*" in *STOKER_CONTAINER=*) ;; *) set_mark ;; esac
         cd "$work" || exit 200
         exec 8>&- 9>&- >>"$RUN/$key.out" || exit 201
         if [ "$stderr" = joined ]; then exec 2>&1; else exec 2>>"$RUN/$key.err"; fi
@@ -287,11 +313,18 @@ list_results() {
 }
 
 # salvage KEY BRING: nobody wrote its end down. What is left of it ends, and what it wrote is
-# listed all the same.
+# listed all the same. `busy`: something of it lives on; ask again later.
 salvage() {
     key=$1 bring=$2 work=$HERE/work/$INSTALL.$1 written=0
-    find_pids "$key"
-    [ -z "$pids" ] || kill -s KILL $pids
+    kill_all "$key"
+    if [ -n "$pids" ]; then
+        nap
+        find_pids "$key"
+    fi
+    if [ -n "$pids" ]; then
+        tell "$id" busy
+        return
+    fi
     [ -e "$RUN/$key.begun" ] && [ -d "$work" ] && written=$(list_results && echo "$written")
     find_saved
     tell "$id" done "$written$saved"
@@ -363,7 +396,7 @@ end_the_rest() {
     limit=$(($(date +%s) + grace))
     while [ -n "$pids" ]; do
         nap
-        [ "$(date +%s)" -lt $limit ] || kill -s KILL $pids
+        [ "$(date +%s)" -lt $limit ] || kill_all "$key"
         find_pids "$key"
     done
 }
@@ -462,10 +495,15 @@ keys() {
 # the shells around it, to those that catch it, if there are any. Into a container its first
 # process passes on whatever can be passed on.
 signal() {
+    if [ "$1" = 9 ]; then
+        kill_all "$2"
+        tell "$id" done $pids
+        return
+    fi
     find_pids "$2"
-    case $1 in 9 | 18 | 19) ;; *) in_container && { catches "$leader" "$1" && pids=$leader || pids=; } ;; esac
+    case $1 in 18 | 19) ;; *) in_container && { catches "$leader" "$1" && pids=$leader || pids=; } ;; esac
     case $1 in
-        1 | 2 | 3 | 9 | 15 | 18 | 19) ;; # HUP INT QUIT KILL TERM CONT STOP
+        1 | 2 | 3 | 15 | 18 | 19) ;; # HUP INT QUIT TERM CONT STOP
         *)
             catching=
             for each in $pids; do catches "$each" "$1" && catching="$catching $each"; done
@@ -592,7 +630,7 @@ forget() {
     for key in "$@"; do
         shift
         set -- "$@" "$HERE/work/$INSTALL.$key"
-        for each in claim gate pid exit begun stamp out err list list.$$ port reports; do
+        for each in claim gate pid exit begun mark stamp out err list list.$$ port reports; do
             [ -e "$RUN/$key.$each" ] && set -- "$@" "$RUN/$key.$each"
         done
     done

@@ -186,8 +186,12 @@ class Fetching:
         attempt.lost, attempt.over = why, (search := ["lost"])
 
         def listed(words: list[str]) -> None:
-            if attempt.over is search and self.attempts.get(attempt.key) is attempt:
-                attempt.over = None
+            if attempt.over is not search or self.attempts.get(attempt.key) is not attempt:
+                return
+            attempt.over = None
+            if words[0] == "busy":  # something of it lives: it is not over, and is looked at again
+                attempt.lost, attempt.heard = None, False
+            else:
                 self.fetch(attempt, ["lost", *(words[1:] or [UNLISTED])])
 
         brings = "nothing" if self.host.shared else results.kind(attempt.carry)

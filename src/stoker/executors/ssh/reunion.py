@@ -63,12 +63,16 @@ class Reunion:
             return
         key, *rest = strays
         standing: list[str] = []
+        alive: list[str] = []
+
+        def killed(words: list[str]) -> None:
+            alive.extend(words[1:])  # until the next look, at least
 
         def looked(words: list[str]) -> None:
             if words[0] != "done":
                 standing.append(words[0])
                 return
-            if standing in (["running"], ["busy"], ["ready"]):
+            if alive or standing in (["running"], ["busy"], ["ready"]):
                 self.worker.do(lambda: time.sleep(AGAIN), lambda _: self._again(strays, then))
                 return
             # A claim that we took must stay: its order may yet come.
@@ -78,7 +82,7 @@ class Reunion:
             self._end(rest, then)
 
         self.connection.ask(None, "release", word_of(key))
-        self.connection.ask(None, "signal", str(int(signal.SIGKILL)), word_of(key))
+        self.connection.ask(killed, "signal", str(int(signal.SIGKILL)), word_of(key))
         self.connection.ask(looked, "look", word_of(key), lines=2)
 
     def _again(self, strays: list[Key], then: Callable[[], None]) -> None:
