@@ -105,6 +105,36 @@ def next_id(store: SqliteStore) -> int:
     return max(store.load().rest.next_id, store.id_floor())
 
 
+# -- one byte -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id", [1, 21])
+@pytest.mark.parametrize("how", ["not UTF-8", "another letter"])
+def test_one_damaged_byte_anywhere_in_a_row_changes_no_job(
+    lived: Path, memory: Path, id: int, how: str
+) -> None:
+    """Also in a key, which a decoder skips as unknown: what is done or runs stays so."""
+    before = facts_of(copied(lived, memory / "whole"))
+    with closing(sqlite3.connect(lived)) as db:
+        (data,) = db.execute("SELECT data FROM jobs WHERE id = ?", (id,)).fetchone()
+    for at in range(0, len(data), 3):
+        new = b"\xff" if how == "not UTF-8" else bytes([data[at] ^ 1])
+        path = copied(lived, memory / "damaged")
+        with closing(sqlite3.connect(path)) as db, db:
+            damaged = data[:at] + new + data[at + 1 :]
+            db.execute("UPDATE jobs SET data = ? WHERE id = ?", (damaged, id))
+        assert facts_of(path) == before, damaged
+
+
+def facts_of(path: Path) -> dict[int, object]:
+    """The jobs in memory of a journal once it is loaded."""
+    store = SqliteStore(str(path))
+    try:
+        return {each.id: codec.encode(each) for each in store.load().jobs}
+    finally:
+        store.close()
+
+
 # -- interrupted --------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -21,12 +22,45 @@ UPCASTERS: dict[tuple[str, int], Upcaster] = {}
 """By event kind and the version it lifts from."""
 
 _encoder = msgspec.json.Encoder()
-encode = _encoder.encode
 _events: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEvent)
-decode_job = msgspec.json.Decoder(Job).decode
-decode_spec = msgspec.json.Decoder(Spec).decode
-decode_sweep = msgspec.json.Decoder(Sweep).decode
-decode_rest = msgspec.json.Decoder(Rest).decode
+_CHECKSUM = b',"crc32":"'
+"""Begins the last key of an object, after which come eight digits and `"}`."""
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """Write a value as JSON; an object ends with a checksum of what precedes it."""
+    data = _encoder.encode(value)
+    if not data.startswith(b'{"'):
+        return data
+    body = data[:-1]
+    return b'%s%s%08x"}' % (body, _CHECKSUM, crc32(body))
+
+
+def checked(data: Any) -> bytes:
+    """Return an object as it was written; raise ValueError if its checksum does not match it.
+
+    A damaged byte in a key would otherwise go unnoticed: an unknown key is skipped, and the field
+    that it stood for has its default. Rows of earlier versions have no checksum.
+    """
+    if not isinstance(data, bytes):
+        raise TypeError(f"{type(data).__name__} is not what was written")
+    body, found, rest = data.rpartition(_CHECKSUM)
+    if found and len(rest) == 10 and rest[:8] != b"%08x" % crc32(body):
+        raise ValueError("its checksum does not match")
+    return data
+
+
+def _decoder(struct: type[T]) -> Callable[[bytes], T]:
+    decode = msgspec.json.Decoder(struct).decode
+    return lambda data: decode(checked(data))
+
+
+decode_job = _decoder(Job)
+decode_spec = _decoder(Spec)
+decode_sweep = _decoder(Sweep)
+decode_rest = _decoder(Rest)
 
 
 DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
@@ -43,11 +77,11 @@ def decode_event(kind: str, version: int, data: bytes) -> Event:
     """Read one event, lifting it from an older version first."""
     try:
         if version == VERSION:
-            event: Event = _events.decode(data)
+            event: Event = _events.decode(checked(data))
             return event
         if version > VERSION:
             raise Unreadable(f"{kind} was written by a newer stoker (version {version})")
-        raw = msgspec.json.decode(data)
+        raw = msgspec.json.decode(checked(data))
         for old in range(version, VERSION):
             raw = UPCASTERS.get((kind, old), _same)(raw)
         lifted: Event = msgspec.convert(raw, AnyEvent)
