@@ -56,7 +56,7 @@ class Watched(Replay):
         """Whether there is room if all of lower priority stop who can."""
         state, later = self.state, self.state.cluster.shadow()
         for job in state.running.values():
-            lower = state.priority(job) < state.priority(first)
+            lower = job.priority < first.priority
             if lower and not self.courses[job.id].load.steady and job.placement is not None:
                 later.release(job.placement)
         return place(later, state.effective(first, state.spec(first))) is not None
