@@ -1,4 +1,7 @@
-"""Take jobs off the queue, or end them: TERM, a grace time, KILL, the whole process tree."""
+"""Cancel pending and running jobs.
+
+The whole process tree of a running job gets SIGTERM, a grace time, then SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from stoker.cli.options import Option, parse
 from stoker.cli.session import confirm, existing, report, selected
 
 USAGE = ("cancel [OPTIONS] JOB ...",)
-OPTIONS = (Option("-y/--yes", None, "do not ask", key="yes"),)
+OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
 
 
 def main(argv: list[str]) -> int:

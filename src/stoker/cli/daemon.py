@@ -1,8 +1,8 @@
-"""Start, stop, restart and look at the daemon; it also starts by itself when it is needed.
+"""Start, stop, restart or inspect the daemon; submitting a job also starts it.
 
-`stop` leaves running jobs running, and the next daemon takes them over; --drain waits for them,
---cancel ends them. `run` stays in the foreground. `log` shows what it has logged. `install` writes
-a systemd user unit.
+`stop` leaves jobs running; the next daemon recovers them. --drain waits for them to end, --cancel
+cancels them. `run` stays in the foreground. `log` prints the daemon's log. `install` writes a
+systemd user unit.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ USAGE = (
     "daemon install [--print]",
 )
 OPTIONS = (
-    Option("--gpus", "IDS", "the GPUs to use: 0,1,2; of declared ones also the memory: 0-3=24G"),
-    Option("--gpu-memory-size", "SIZE", "the memory of each GPU that --gpus declares: 24G"),
-    Option("--resources", "MAP", "what this machine has: '{gpu:4,cpu:16,licence:[2]}'"),
-    Option("--listen", "ADDRESS", "serve the API there too, with a token: 127.0.0.1:25647"),
-    Option("--db", "URL", "where jobs are kept: sqlite, postgres, or postgresql://…"),
-    Option("--idle-exit", "SECS", "end when there was nothing to do for so long"),
-    Option("--foreground", None, "do not go to the background"),
-    Option("--drain", None, "stop: start nothing more, wait for what runs"),
-    Option("--cancel", None, "stop: end what runs"),
-    Option("-f/--follow", None, "log: go on with what is added"),
+    Option("--gpus", "IDS", "GPUs to use: 0,1,2; with declared memory: 0-3=24G"),
+    Option("--gpu-memory-size", "SIZE", "memory of each GPU that --gpus declares: 24G"),
+    Option("--resources", "MAP", "resources of this node: '{gpu:4,cpu:16,licence:[2]}'"),
+    Option("--listen", "ADDRESS", "also serve the API here, with a token: 127.0.0.1:25647"),
+    Option("--db", "URL", "database: sqlite, postgres, or postgresql://…"),
+    Option("--idle-exit", "SECS", "stop after SECS without jobs"),
+    Option("--foreground", None, "stay in the foreground"),
+    Option("--drain", None, "stop: start no more jobs, wait for running jobs"),
+    Option("--cancel", None, "stop: cancel running jobs"),
+    Option("-f/--follow", None, "log: follow"),
     Option("-n/--tail/--lines", "N", "log: the last N lines (50; 0: all)", key="tail"),
     Option("--print", None, "install: print the unit, write nothing"),
 )
 STOP_SECONDS = 60.0
-"""How long a daemon may take to end."""
+"""Time limit for a daemon to end."""
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,7 @@
-"""Back up the database: `stoker db backup FILE` writes a consistent copy while jobs run."""
+"""Back up the database, or print where it is.
+
+`stoker db backup FILE` writes a consistent copy while jobs run.
+"""
 
 from __future__ import annotations
 

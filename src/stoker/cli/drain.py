@@ -1,7 +1,7 @@
-"""Start nothing more on a GPU; what runs there ends in peace.
+"""Start no more jobs on a GPU or node; running jobs continue.
 
-GPUs are named 0, 2,3 or gpu:1, with several machines gpu1/0; gpu1 is that whole machine, and
-`all` is every device there is.
+GPU is an index (0 or 2,3), gpu:1, or NODE/INDEX; NODE alone means all GPUs of that node, `all`
+every GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 USAGE = ("drain GPU ...",)
-OPTIONS = (Option("--reason", "TEXT", "why, for those who ask"),)
+OPTIONS = (Option("--reason", "TEXT", "reason, shown by `gpus` and `why`"),)
 
 
 def main(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Change queued jobs: `edit 42 --gpus 2 --priority 5`, or in $EDITOR when nothing is given."""
+"""Change pending jobs: `edit 42 --gpus 2 --priority 5`; without options, in $EDITOR."""
 
 from __future__ import annotations
 

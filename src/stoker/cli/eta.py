@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 USAGE = ("eta [OPTIONS] [JOB ...]",)
 OPTIONS = (
     Option("--limit", "N", "at most N jobs (1000)"),
-    Option("--no-header", None, "no headings"),
+    Option("--no-header", None, "print no header line"),
     WATCH,
     VERBOSE,
 )

@@ -1,4 +1,4 @@
-"""One line per GPU: use, memory, temperature, whose job or whose foreign process."""
+"""List GPUs with utilisation, memory, temperature, jobs and other processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 USAGE = ("gpus [OPTIONS]",)
 OPTIONS = (
     WATCH,
-    Option("--no-header", None, "no headings"),
-    Option("--id", "IDS", "only these: 0,1, or gpu1/0, or all of gpu1"),
-    Option("-u/--show-user", None, "whose (always shown)", key="user"),
-    Option("-c/--show-cmd", None, "what runs there", key="command"),
-    Option("-p/--show-pid", None, "process ids", key="pid"),
+    Option("--no-header", None, "print no header line"),
+    Option("--id", "IDS", "only these GPUs: 0,1 or gpu1/0; gpu1 for all of a node"),
+    Option("-u/--show-user", None, "show users (always shown)", key="user"),
+    Option("-c/--show-cmd", None, "show commands", key="command"),
+    Option("-p/--show-pid", None, "show process ids", key="pid"),
 )
 STATES = {"free": "green", "busy": "cyan", "shared": "cyan", "foreign": "yellow",
           "drained": "magenta", "unreachable": "red", "unknown": "red"}  # fmt: skip

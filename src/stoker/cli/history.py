@@ -1,6 +1,6 @@
-"""Jobs of the past, oldest first.
+"""List finished jobs, oldest first.
 
-Times are typed as 2h or 3d (ago), 16:00, yesterday, 2026-11-01, 2026-11-01T12:00.
+TIME is 2h or 3d (ago), 16:00, yesterday, 2026-11-01 or 2026-11-01T12:00.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 USAGE = ("history [OPTIONS] [JOB ...]",)
 OPTIONS = (
-    Option("-S/--since/--starttime", "TIME", "not before", key="since"),
-    Option("-E/--until/--endtime", "TIME", "not after", key="until"),
-    Option("-s/--state", "LIST", "only these: failed,timeout"),
-    Option("-u/--user", "NAME", "only this user's"),
-    Option("--name", "NAME", "only jobs of this name"),
-    Option("-n/--limit", "N", "the newest N (100)", key="limit"),
-    Option("--csv", None, "comma-separated, all fields"),
+    Option("-S/--since/--starttime", "TIME", "only jobs that ended after TIME", key="since"),
+    Option("-E/--until/--endtime", "TIME", "only jobs that ended before TIME", key="until"),
+    Option("-s/--state", "LIST", "only these states: failed,timeout"),
+    Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("--name", "NAME", "only jobs with this name"),
+    Option("-n/--limit", "N", "print at most the newest N jobs (100)", key="limit"),
+    Option("--csv", None, "print CSV with all fields"),
     *LIST_OPTIONS,
     VERBOSE,
 )

@@ -1,4 +1,4 @@
-"""Keep queued jobs from starting until they are released."""
+"""Hold pending jobs: they do not start until `stoker release`."""
 
 from __future__ import annotations
 

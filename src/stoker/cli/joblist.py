@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 LIST_OPTIONS = (
-    Option("--json-lines", None, "one JSON value per job and line"),
+    Option("--json-lines", None, "print one JSON object per line"),
     Option("--format", "TEXT", "one line per job: '{id} {state}'"),
-    Option("-o/--columns", "LIST", "these columns: label,name,state", key="columns"),
-    Option("--no-header", None, "no headings"),
+    Option("-o/--columns", "LIST", "columns to print: label,name,state", key="columns"),
+    Option("--no-header", None, "print no header line"),
 )
 
 QUEUE = (

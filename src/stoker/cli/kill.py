@@ -1,7 +1,7 @@
-"""Send a signal to running jobs; without one, end them at once.
+"""Send a signal to running jobs; without a signal, end them at once.
 
-`kill -s USR1 42` signals job 42 and leaves it at that. `kill 42` is `cancel` without the grace
-time. `kill -9 42` and `kill -USR1 42` work as with kill(1).
+`kill -s USR1 42` only sends SIGUSR1 to job 42. `kill 42` cancels it without the grace time.
+`kill -9 42` and `kill -USR1 42` work as with kill(1).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from stoker.cli.session import confirm, existing, report, selected
 
 USAGE = ("kill [-s SIGNAL] JOB ...",)
 OPTIONS = (
-    Option("-s/--signal", "SIG", "which signal: USR1, SIGUSR1, 10"),
-    Option("-y/--yes", None, "do not ask", key="yes"),
+    Option("-s/--signal", "SIG", "signal: USR1, SIGUSR1, 10"),
+    Option("-y/--yes", None, "do not ask for confirmation", key="yes"),
 )
 
 

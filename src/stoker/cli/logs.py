@@ -1,6 +1,6 @@
-"""A job's output, byte for byte.
+"""Print a job's output, byte for byte.
 
-`logs -f` follows it and returns the job's exit code. Several jobs get headings.
+`logs -f` follows the output and returns the job's exit code. Several jobs get headings.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 USAGE = ("logs [-f] [OPTIONS] JOB ...",)
 OPTIONS = (
-    Option("-f/--follow", None, "go on until the job ends; return its code"),
+    Option("-f/--follow", None, "follow until the job ends; return its exit code"),
     Option("-n/--tail/--lines", "N", "only the last N lines", key="tail"),
-    Option("--since", "TIME", "only what was written in the last 5m, 2h"),
-    Option("--stderr/--err", None, "stderr, where it has a file of its own", key="stderr"),
-    Option("--attempt", "K", "of an earlier attempt (0 is the first)"),
-    Option("--part", "K", "of the part with this rank, of a job on several machines"),
-    Option("--path", None, "print the file's name instead"),
+    Option("--since", "TIME", "only output of the last 5m, 2h"),
+    Option("--stderr/--err", None, "stderr, if it has its own file", key="stderr"),
+    Option("--attempt", "K", "output of attempt K (0 is the first)"),
+    Option("--part", "K", "multi-node jobs: output of rank K"),
+    Option("--path", None, "print the path of the file instead"),
 )
 
 

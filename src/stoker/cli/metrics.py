@@ -1,4 +1,4 @@
-"""The figures that a job has reported, as curves."""
+"""Plot the metrics that a job has reported."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 USAGE = ("metrics [OPTIONS] JOB [NAME ...]",)
 OPTIONS = (
     WATCH,
-    Option("--points", "N", "points of each curve, ends and extremes among them (500)"),
-    Option("--log", None, "draw logarithms"),
-    Option("--csv", None, "comma-separated: name, step, value, time"),
-    Option("--no-header", None, "no headings"),
+    Option("--points", "N", "points per curve; ends and extremes are kept (500)"),
+    Option("--log", None, "logarithmic scale"),
+    Option("--csv", None, "print CSV: name, step, value, time"),
+    Option("--no-header", None, "print no header line"),
 )
 COLUMNS = (
     Column("NAME", cut=True),

@@ -1,4 +1,4 @@
-"""Change the order of queued jobs, within their priority."""
+"""Change the order of pending jobs of equal priority."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoker.client.errors import UsageError
 USAGE = ("move JOB ... --first | --last | --before JOB | --after JOB",)
 OPTIONS = (
     Option("--first", None, "to the head of the queue"),
-    Option("--last", None, "to its end"),
+    Option("--last", None, "to the end of the queue"),
     Option("--before", "JOB", "before another job"),
     Option("--after", "JOB", "after another job"),
 )

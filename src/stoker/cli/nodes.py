@@ -1,8 +1,8 @@
-"""The machines: what is free on them, how they are and since when.
+"""List nodes with their free resources and state; add and remove SSH nodes.
 
-Machines over SSH are added by name and address, or by files of four lines each (username, ip,
-port, ssh_key_path). They need nothing but sshd and sh. The address may also be a host of your
-~/.ssh/config. Adding one again changes its address.
+An SSH node needs only sshd and sh. Add it by name and address (the address may be a host of your
+~/.ssh/config), or with YAML files that have the keys username, ip, port and ssh_key_path. Adding a
+known name changes its address.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ USAGE = (
     "nodes remove NAME ... [--force]",
 )
 OPTIONS = (
-    Option("--key", "FILE", "add: the key to log in with, if ssh does not know it"),
-    Option("--shared", None, "add: it has our files under the same names; send nothing"),
-    Option("--force", None, "remove: give up what runs there; add: same machine, new address"),
+    Option("--key", "FILE", "add: SSH private key, if it is not in the ssh configuration"),
+    Option("--shared", None, "add: shares this host's file system; upload nothing"),
+    Option("--force", None, "remove: abandon jobs that run there; add: accept a new address"),
     WATCH,
-    Option("--no-header", None, "no headings"),
+    Option("--no-header", None, "print no header line"),
     VERBOSE,
 )
 STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}

@@ -44,11 +44,11 @@ class Option:
 
 COMMON = (
     Option("--json", None, "print one JSON value, errors included"),
-    Option("--color", None, "colour even when not on a terminal"),
+    Option("--color", None, "use colour even when not on a terminal"),
     Option("--no-color", None, "no colour"),
 )
 WATCH = Option("-i/--watch", "[N]", "redraw every N seconds (2)", key="watch")
-VERBOSE = Option("-v/--verbose", None, "say more; times are absolute")
+VERBOSE = Option("-v/--verbose", None, "print more detail, with absolute times")
 
 
 class Args:

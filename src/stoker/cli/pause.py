@@ -1,4 +1,4 @@
-"""Stop running jobs in place; they keep their GPUs and their memory."""
+"""Suspend running jobs; they keep their GPUs and their memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""By what queues are worked off: who goes first, who uses gaps, who makes room for whom.
+"""Show or set the scheduling policy of queues: order, backfill and preemption.
 
-Without a name, shows what each queue goes by now, and since when; `*` stands for every queue for
-which nothing else is said. With a name, that policy counts from now on, there or in one queue.
-Nothing that runs is touched. Times are written as 90s, 20m, 6h or 7d.
+Without NAME, print the policy of each queue and since when it applies; `*` is the default of all
+queues without their own. With NAME, set the policy of one queue or the default. Running jobs are
+not affected. Durations are written as 90s, 20m, 6h or 7d.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ USAGE = (
     "policy --reset [--queue QUEUE]",
 )
 OPTIONS = (
-    Option("-p/--queue", "QUEUE", "of this queue alone; otherwise of all that have none of theirs"),
-    Option("--list", None, "all policies there are"),
-    Option("--reset", None, "as if nothing had been chosen (for that queue: as all others)"),
-    Option("--no-header", None, "no headings"),
+    Option("-p/--queue", "QUEUE", "only this queue (default: all queues without their own policy)"),
+    Option("--list", None, "list the available policies"),
+    Option("--reset", None, "return to the configured policy (for a queue: to the default)"),
+    Option("--no-header", None, "print no header line"),
     VERBOSE,
 )
 TIMES = frozenset(("floor", "quantum", "patience"))

@@ -1,7 +1,7 @@
-"""What runs, what waits, and what failed since you last looked.
+"""List running and pending jobs, and failures you have not seen.
 
-A failure stays in the list until you look at it (show, logs) or mark it with --seen. A sweep is
-one line; -e shows its trials, and so does its id.
+A failure stays listed until `show` or `logs` has displayed it, or --seen dismisses it. A sweep is
+one line; -e, or its id, lists its trials.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ USAGE = ("[queue] [OPTIONS] [JOB ...]",)
 OPTIONS = (
     *LIST_OPTIONS,
     WATCH,
-    Option("--state", "LIST", "only these: pending,running,failed"),
-    Option("-u/--user", "NAME", "only this user's"),
-    Option("-p/--queue/--partition", "NAME", "only this queue's", key="queue"),
+    Option("--state", "LIST", "only these states: pending,running,failed"),
+    Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("-p/--queue/--partition", "NAME", "only jobs of this queue", key="queue"),
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
-    Option("-e/--expand", None, "the trials of sweeps, one by one"),
-    Option("--eta", None, "work out anew when jobs should start and end"),
-    Option("--seen", None, "mark the failures as seen"),
+    Option("-e/--expand", None, "list the trials of sweeps"),
+    Option("--eta", None, "recompute expected start and end times"),
+    Option("--seen", None, "dismiss the listed failures"),
     VERBOSE,
 )
 TAIL = 5
 FAILURES = 10
-"""How many failures are told in full on a terminal."""
+"""Failures that are listed with an excerpt on a terminal."""
 EVERYTHING = 100_000
 _UNHAPPY = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
 SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED",

@@ -1,4 +1,4 @@
-"""Let held jobs start."""
+"""Release held jobs, so that they can start."""
 
 from __future__ import annotations
 

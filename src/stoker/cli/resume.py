@@ -1,4 +1,4 @@
-"""Let paused jobs go on."""
+"""Continue paused jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Run finished jobs again, as a further attempt of the same job.
+"""Requeue finished jobs as a new attempt of the same job.
 
-`retry --failed` takes the failures that `stoker` still lists; jobs that depend on them revive.
+`retry --failed` requeues the failures that `stoker` still lists. Jobs that were cancelled because
+they depend on a requeued job become pending again.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from stoker.cli.session import existing, report, selected
 
 USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
-    Option("--failed", None, "failures that were not dismissed; of named jobs, the failed ones"),
-    Option("--all-failed", None, "dismissed failures too"),
-    Option("--since", "TIME", "all failures since then: 2h, yesterday, 2026-11-20"),
-    Option("--same-gpus", None, "on the same GPUs as before"),
-    Option("-y/--yes", None, "do not ask"),
+    Option("--failed", None, "failures not dismissed yet; with JOB, only its failed jobs"),
+    Option("--all-failed", None, "all failures, dismissed ones included"),
+    Option("--since", "TIME", "all failures since TIME: 2h, yesterday, 2026-11-20"),
+    Option("--same-gpus", None, "use the same GPUs as before"),
+    Option("-y/--yes", None, "do not ask for confirmation"),
 )
 ASK_ABOVE = 10
 """Jobs that are requeued without a question, on a terminal."""

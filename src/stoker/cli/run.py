@@ -1,7 +1,7 @@
-"""Queue a command, follow its output, return its exit code.
+"""Submit a command, follow its output, return its exit code.
 
-^C detaches and the job keeps running; ^C again within two seconds cancels it. With --pty, an
-interactive program on a GPU: stoker run --gpus 1 --pty bash
+^C detaches and the job continues; a second ^C within two seconds cancels the job. --pty runs an
+interactive program: stoker run --gpus 1 --pty bash
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything about a job; of a sweep, how it stands and its trials."""
+"""Show all details of a job, or the progress and trials of a sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 USAGE = ("show JOB ...", "show SWEEP")
 OPTIONS = (
     *(option for option in LIST_OPTIONS if option.key in {"json_lines", "format"}),
-    Option("--tail", "N", "with the last N lines of its log"),
+    Option("--tail", "N", "also print the last N lines of its output"),
     VERBOSE,
 )
 TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",

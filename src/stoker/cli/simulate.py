@@ -1,9 +1,8 @@
-"""Replay recorded jobs under several policies, and compare them.
+"""Replay recorded jobs under several policies and compare them.
 
-TRACE is a file of stoker's own history, Slurm's accounting (sacct -P), the Standard Workload
-Format, a published trace, or any table with columns such as submit_time,duration,num_gpus.
-With - it comes on stdin. The table goes to stdout; --html writes a page with plots. No daemon is
-needed or touched.
+TRACE is stoker's history, Slurm accounting (sacct -P), Standard Workload Format, a published
+trace, or a table with columns such as submit_time,duration,num_gpus; - reads stdin. Prints a table;
+--html writes a page with plots. Needs no daemon.
 
   stoker history --json --limit 1000000 > jobs.json
   stoker simulate jobs.json --cluster 4x8 --html jobs.html
@@ -19,22 +18,22 @@ if TYPE_CHECKING:
 
 USAGE = ("simulate TRACE ... [--policy A,B,C] [OPTIONS]", "simulate --list-policies")
 OPTIONS = (
-    Option("--policy", "A,B,C", "compare these (backfill,planner,srsf); see --list-policies"),
+    Option("--policy", "A,B,C", "policies to compare (backfill,planner,srsf)"),
     Option("--set", "P.NAME=VALUE", "planner.quantum=1200; =600,1200 compares both", many=True),
-    Option("--base", "POLICY", "compare the others with this one (the first)"),
-    Option("--list-policies", None, "say which policies there are"),
-    Option("--cluster", "8x8", "machines x GPUs, or auto; without: the trace's own, or auto"),
-    Option("--load", "0.8", "auto: so many machines that this share of them is busy"),
-    Option("--by-queue", None, "each queue, or virtual cluster, by itself on its own machines"),
-    Option("--first", "N", "only the first N jobs"),
-    Option("--epochs-known", "5%", "a job's epochs are measured after this share of its work"),
-    Option("--estimates", "2", "no epochs: owners say how long jobs take, off by this factor"),
-    Option("--checkpoint", "10m", "a job saves its state at least so often"),
-    Option("--restart", "60s", "what stopping and going on costs a job"),
-    Option("--no-preempt", None, "no job can be stopped and go on later"),
-    Option("--limits", "KIND", "plan by time limits alone (recorded, exact or guessed); or none"),
-    Option("--seed", "N", "for estimates and guessed limits; the same repeats exactly (0)"),
-    Option("--format", "NAME", "what TRACE is, where it cannot be told: see docs/traces.md"),
+    Option("--base", "POLICY", "baseline of the comparison (the first policy)"),
+    Option("--list-policies", None, "list the available policies"),
+    Option("--cluster", "8x8", "nodes x GPUs, or auto (default: from the trace, else auto)"),
+    Option("--load", "0.8", "auto: choose the cluster size for this utilisation"),
+    Option("--by-queue", None, "simulate each queue (virtual cluster) on its own nodes"),
+    Option("--first", "N", "use only the first N jobs"),
+    Option("--epochs-known", "5%", "epoch times are known after this share of a job's work"),
+    Option("--estimates", "2", "no epoch times; users' estimates, wrong by this factor"),
+    Option("--checkpoint", "10m", "checkpoint interval of jobs"),
+    Option("--restart", "60s", "cost of a preemption and restart"),
+    Option("--no-preempt", None, "jobs cannot be preempted"),
+    Option("--limits", "KIND", "plan with time limits only: recorded, exact, guessed or none"),
+    Option("--seed", "N", "random seed of estimates and guessed limits (0)"),
+    Option("--format", "NAME", "format of TRACE if detection fails: see docs/traces.md"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Queue a command, a script, an array or many lines; print the id.
+"""Submit a command, a script, a job array or many lines; print the job id.
 
-A file alone is a script, and its #STOKER and #SBATCH lines are read. Anything else alone is a
-line for your shell. Several words are run as they are, without a shell. Our options come before
-the command. Flags win over STOKER_* and SBATCH_* variables, and those over the script's lines.
+A single word that names a file is a script; its #STOKER and #SBATCH lines are read. Any other
+single word is a shell command line. Several words are run as they are, without a shell. stoker's
+options come before the command. Precedence: options, STOKER_* and SBATCH_* variables, script lines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Queue a command once for each of many parameter sets, as one thing: a sweep.
+"""Submit a parameter sweep: one trial of a command per parameter set.
 
-What varies is said in a W&B sweep file; by Hydra's overrides behind the command (lr=0.1,0.01);
-by --param; or by a table, one trial per row. Several words are run as they are: {lr} in them is
-filled in, and what no word names is appended as --lr=0.1. One word is a line for your shell, in
-which each parameter has to be named as {lr}. The same sweep again runs only what is missing or
-failed. To look at it: stoker sweep show, list; to change it: stoker sweep edit.
+Parameters come from a W&B sweep file, Hydra overrides after the command (lr=0.1,0.01), --param, or
+a table with one trial per row. If the command has several words, {lr} is replaced and parameters
+without a placeholder are appended as --lr=0.1. A single word is a shell command line and must
+contain a placeholder for each parameter. Submitting the same sweep again runs only trials that are
+missing or failed. `stoker sweep list`, `show` and `edit` inspect and change sweeps.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from stoker.client.errors import UsageError
 
 USAGE = ("sweep edit SWEEP [--max-running N] [--priority N]",)
 OPTIONS = (
-    Option("--max-running", "N", "at most so many trials at a time; 0 is any number"),
-    Option("--priority", "N", "larger is more urgent"),
+    Option("--max-running", "N", "maximum number of running trials; 0 for no limit"),
+    Option("--priority", "N", "priority; higher starts first"),
 )
 
 

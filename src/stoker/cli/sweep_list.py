@@ -12,8 +12,8 @@ from stoker.client.errors import UsageError
 
 USAGE = ("sweep list [--all]",)
 OPTIONS = (
-    Option("-a/--all", None, "also those that are over"),
-    Option("--no-header", None, "no headings"),
+    Option("-a/--all", None, "also finished sweeps"),
+    Option("--no-header", None, "print no header line"),
 )
 COLUMNS = (
     Column("SWEEP", right=True),

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 USAGE = ("sweep show [SWEEP] [OPTIONS]",)
 OPTIONS = (
     WATCH,
-    Option("--csv", None, "all trials, all parameters"),
+    Option("--csv", None, "print CSV: all trials, all parameters"),
     Option("--html", "[=FILE]", "write a report (sweep-17.html) and print its name"),
-    Option("-a/--all", None, "all trials, not only the first 50 on a terminal"),
-    Option("--no-header", None, "the table alone, without headings"),
+    Option("-a/--all", None, "print all trials (default on a terminal: the first 50)"),
+    Option("--no-header", None, "print only the table, without a header line"),
 )
 ON_SCREEN = 50
 WIDTH = 20

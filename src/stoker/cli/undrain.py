@@ -1,4 +1,4 @@
-"""Use a drained GPU again."""
+"""Use a drained GPU or node again."""
 
 from __future__ import annotations
 

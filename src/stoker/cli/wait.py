@@ -1,7 +1,7 @@
 """Wait for jobs to end; return their exit code.
 
-The code is the job's own; 128+N when signal N killed it, 124 when its time was up, 143 when it
-was cancelled, 101 when --timeout passed first. Over several jobs: the highest.
+Exit code: the job's own; 128+N if signal N killed it, 124 at its time limit, 143 if it was
+cancelled, 101 if --timeout passed first. For several jobs, the highest code.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 USAGE = ("wait [OPTIONS] JOB ...",)
 OPTIONS = (
-    Option("--any", None, "return when one of them has ended"),
-    Option("--all", None, "return when all have ended (the default)"),
-    Option("-t/--timeout", "TIME", "give up after 90s, 5m, 2h: exit code 101"),
-    Option("-Q/--quiet", None, "say nothing", key="quiet"),
+    Option("--any", None, "return when any of the jobs has ended"),
+    Option("--all", None, "return when all jobs have ended (default)"),
+    Option("-t/--timeout", "TIME", "stop waiting after 90s, 5m, 2h: exit code 101"),
+    Option("-Q/--quiet", None, "print nothing", key="quiet"),
 )
 SLICE = 1.0
 MOST = 2000
-"""Up to so many jobs are named one by one."""
+"""Largest number of jobs that are sent by id."""
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,7 @@
-"""What another policy, other machines or another priority would change, and for whom.
+"""Predict the effect of another policy, other nodes or another priority.
 
-Replays the jobs of the last days and today's queue twice: by today's rules, and by the changed
-ones. Nothing is changed in fact. Several changes at once are taken together.
+Simulates the jobs of the last days and the current queue twice, without and with the changes, and
+compares. Several changes are applied together. The real queue is not changed.
 
   stoker what-if --policy planner hysteresis=3
   stoker what-if --add gpus=4
@@ -24,11 +24,11 @@ USAGE = (
     "what-if --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
 )
 OPTIONS = (
-    Option("--policy", "NAME", "every queue goes by this policy; see stoker policy --list"),
-    Option("--add", "gpus=4", "a machine with so many more GPUs; node=2x8: two with 8", many=True),
-    Option("--remove", "node=NAME", "without this machine", many=True),
-    Option("--priority", "JOB=high", "a priority: high (above all), low, or a number", many=True),
-    Option("--days", "N", "replay what ended in the last N days (7)"),
+    Option("--policy", "NAME", "use this policy for every queue; see stoker policy --list"),
+    Option("--add", "gpus=4", "add a node with 4 GPUs; node=2x8: two with 8 each", many=True),
+    Option("--remove", "node=NAME", "remove this node", many=True),
+    Option("--priority", "JOB=high", "job priority: high (above all), low, or a number", many=True),
+    Option("--days", "N", "simulate jobs that ended in the last N days (7)"),
     Option("--html", "FILE", "write a page with plots"),
 )  # fmt: skip
 CHANGES = ("policy", "add", "remove", "priority")

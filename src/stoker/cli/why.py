@@ -1,8 +1,8 @@
-"""Why a job waits, per machine and per constraint, and when it should start.
+"""Explain why a job is pending, per node and constraint, and when it is expected to start.
 
-Where it stands and by what, who is before it and why, and what would let it start; of a job that
-runs, for whom it might have to make room. Of a sweep: why it does not go on, or why the first of
-its trials waits.
+Prints the job's queue position and what decides it, the jobs ahead of it, and what would let it
+start. For a running job: which jobs may preempt it. For a sweep: why it does not progress, or why
+its first pending trial does not start.
 """
 
 from __future__ import annotations

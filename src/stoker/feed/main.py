@@ -1,10 +1,10 @@
 """Run the commands on stdin, one per line, one GPU each, in the foreground.
 
-Blank lines and lines that begin with # are passed over. If this user's daemon is running,
-the lines go into its queue and are followed; otherwise feed is the daemon until they are
-done. ^C cancels the lines of this feed; SIGUSR1 lets the running ones finish and starts no
-more. A line that is not UTF-8, holds a NUL byte or is longer than 1 MiB is left out and counts
-as failed. Exit: 0 every line read succeeded, 1 some failed or were not run, 130 after ^C.
+Blank lines and lines that start with # are skipped. If your daemon is running, the lines are
+submitted to it and followed; otherwise feed runs the engine itself until they have ended. ^C
+cancels the lines of this feed; SIGUSR1 starts no more lines and waits for running ones. A line
+that is not UTF-8, contains a NUL byte or exceeds 1 MiB is skipped and counts as failed.
+Exit code: 0 if every line succeeded, 1 if some failed or did not run, 130 after ^C.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 USAGE = ("feed [OPTIONS] < commands.txt", "feed [OPTIONS] commands.txt")
 OPTIONS = (
-    Option("--gpus", "0,1,2", "the devices to use, whatever strangers do (all that are free)"),
+    Option("--gpus", "0,1,2", "GPUs to use, even if other processes use them (default: all free)"),
     Option("--each", "N", "GPUs per line: 1, 2, 0.5", key="each"),
-    Option("--no-gpus", None, "the lines need no GPU: one core each", key="no_gpus"),
+    Option("--no-gpus", None, "lines need no GPU: one core each", key="no_gpus"),
     Option("-c/--cpus", "N", "cores per line", key="cpus"),
     Option("--mem", "SIZE", "RAM per line: 8G"),
-    Option("--gpu-memory", "SIZE", "memory per GPU that a line will use"),
+    Option("--gpu-memory", "SIZE", "memory that a line uses on each GPU"),
     Option("-t/--time", "TIME", "time limit per line: 90m, 1:30:00"),
-    Option("-J/--name", "NAME", "a name for the jobs", key="name"),
-    Option("--label", "WORD", "a label for the jobs", many=True),
-    Option("--retries", "N", "try failed lines again, up to N times"),
-    Option("--retry-on", "CAUSES", "after which failures: oom,lost,exit:3 (3 times at most)"),
-    Option("--resources", "JSON5", "what this machine has: '{gpu:4,licence:[2]}'"),
-    Option("-q/--quiet", None, "no progress, failures only", key="quiet"),
+    Option("-J/--name", "NAME", "name of the jobs", key="name"),
+    Option("--label", "WORD", "label of the jobs; repeatable", many=True),
+    Option("--retries", "N", "on failure, run a line again up to N times"),
+    Option("--retry-on", "CAUSES", "retry only on oom,lost,exit:3 (3 times unless --retries)"),
+    Option("--resources", "JSON5", "resources of this node: '{gpu:4,licence:[2]}'"),
+    Option("-q/--quiet", None, "print failures only, no progress", key="quiet"),
 )
 
 

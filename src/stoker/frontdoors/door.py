@@ -1,10 +1,9 @@
-"""The commands of other tools, run by stoker: enter one, or give it a name of its own on PATH.
+"""Run the commands of other tools with stoker's engine, or install them on PATH.
 
-`stoker door` lists them. `stoker door NAME ...` is the command NAME, and every word behind it is
-its own. `stoker door install NAME ...` writes a small script of that name beside the `stoker`
-command (or to ~/.local/bin), so that it can be typed alone; it does not hide a command of that
-name that is there already, unless --force is given, and never overwrites a file that it did not
-write. `stoker door uninstall` removes what `install` wrote, and nothing else.
+`stoker door` lists the commands. `stoker door NAME ...` runs the command NAME with the arguments
+that follow. `stoker door install NAME ...` writes a small script of that name beside the `stoker`
+command (or to ~/.local/bin). It hides no other command of that name unless --force is given, and
+never overwrites a file that it did not write. `stoker door uninstall` removes only such scripts.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ USAGE = (
     "door uninstall NAME ... | --all [--dir DIR]",
 )
 OPTIONS = (
-    Option("--all", None, "every door"),
-    Option("--dir", "DIR", "where to write it, or to remove it from"),
-    Option("--force", None, "also when another program of that name is on PATH"),
+    Option("--all", None, "all commands"),
+    Option("--dir", "DIR", "directory to install to or to uninstall from"),
+    Option("--force", None, "install even if another program of that name is on PATH"),
 )
 ACTS = {
     "install": "write commands of these names",
