@@ -123,6 +123,19 @@ def test_cancelling_everything_is_asked_about(fake: FakeDaemon, answer: bytes, c
     assert len(fake.bodies("/v1/cancel")) == 1 - code
 
 
+@pytest.mark.parametrize(("answer", "code"), [(b"n\r", 1), (b"y\r", 0)])
+def test_a_time_limit_that_ends_running_jobs_is_asked_about(
+    fake: FakeDaemon, answer: bytes, code: int
+) -> None:
+    fake.answers["POST /v1/edit"] = (200, {"overdue": ["7", "8"], "done": [], "skipped": []})
+    terminal = OnTerminal("edit", "7-9", "--time", "1h")
+    terminal.until(b"7-8 already ran longer than that: this ends them as timed out. Continue?")
+    terminal.type(answer)
+    assert terminal.ends() == code
+    sent = [body.get("dry_run", False) for body in fake.bodies("/v1/edit")]
+    assert sent == [True, False][: 2 - code]
+
+
 def test_yes_is_not_asked(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/cancel"] = (200, {"done": [], "skipped": []})
     assert OnTerminal("cancel", "-y", "all").ends() == 0

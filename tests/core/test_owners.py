@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.story import Story, gpus
+from core.story import Afar, Story, gpus
 from stoker.core import events as e
 from stoker.core.instructions import (
     AnnounceEmpty,
@@ -12,7 +12,7 @@ from stoker.core.instructions import (
     SignalAttempt,
     SuspendAttempt,
 )
-from stoker.core.job import Spec
+from stoker.core.job import EarlySignal, Spec
 
 
 def test_cancelling_a_waiting_job_ends_it_there_and_then():
@@ -160,3 +160,70 @@ def test_ids_are_never_used_again():
         story.fact(e.JobCancelled, job)
     story.tell(e.JobsForgotten(at=0, jobs=(first, first + 1, first + 2)))
     assert story.submit() == first + 3
+
+
+def edit_running(story: Story, job: int, priority: int = 0, **fields: object) -> None:
+    from msgspec.structs import replace
+
+    spec: Spec = replace(story.state.spec(story.job(job)), **fields)
+    if repr(spec) not in story.state.specs:
+        story.tell(e.SpecRecorded(at=story.now, hash=repr(spec), spec=spec))
+    story.fact(e.JobEdited, job, spec=repr(spec), name=spec.name, priority=priority)
+
+
+def test_a_longer_limit_of_a_running_job_counts_from_its_start():
+    story = Afar()
+    job = story.submit(limit=60)
+    story.run(job)
+    story.wait(50)
+    edit_running(story, job, limit=100)
+    assert story.wait(49) == []
+    assert story.is_(job) == "RUNNING"
+    assert [type(fact) for fact in story.wait(1)] == [e.TimeLimitReached]
+
+
+def test_a_limit_that_a_running_job_has_used_already_ends_it():
+    story = Afar()
+    job = story.submit()
+    story.run(job)
+    story.wait(50)
+    edit_running(story, job, limit=20)
+    assert [type(fact) for fact in story.wait(0)] == [e.TimeLimitReached]
+    story.exited(job, None, signal=15)
+    assert story.is_(job) == "TIMEOUT"
+
+
+def test_a_running_job_without_a_limit_any_more_is_warned_of_the_next_one():
+    story = Afar()
+    job = story.submit(limit=60, warning=EarlySignal(10, 20))
+    story.run(job)
+    assert [type(fact) for fact in story.wait(45)] == [e.TimeLimitNear]
+    edit_running(story, job, limit=None)
+    assert story.wait(1000) == []
+    edit_running(story, job, limit=2000)
+    assert [type(fact) for fact in story.wait(940)] == [e.TimeLimitNear]
+
+
+def test_the_new_priority_of_a_running_job_counts_for_preemption():
+    story = Afar(gpus=1)
+    runs = story.submit(restartable=True, priority=5)
+    story.run(runs)
+    waits = story.submit(priority=3)
+    story.plan()
+    assert story.is_(runs) == "RUNNING"
+    edit_running(story, runs, priority=1)
+    assert story.state.line.stirred
+    assert story.plan() == [runs]  # it is asked to stop
+    assert story.is_(runs) == "COMPLETING"
+    story.exited(runs, None, signal=15)
+    assert story.plan() == [waits]
+
+
+def test_a_running_job_of_raised_priority_is_not_preempted():
+    story = Afar(gpus=1)
+    runs = story.submit(restartable=True)
+    story.run(runs)
+    edit_running(story, runs, priority=5)
+    story.submit(priority=3)
+    assert story.plan() == []
+    assert story.is_(runs) == "RUNNING"

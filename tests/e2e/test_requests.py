@@ -277,6 +277,22 @@ def test_a_waiting_job_can_be_changed(one: Box) -> None:
     assert one.stoker("edit", late, "--gpus", "2").returncode == 6
 
 
+def test_time_limit_and_priority_of_a_running_job_can_be_changed(one: Box) -> None:
+    job = busy(one, "--gpus", "1", "--time", "1h")
+    refused = one.stoker("edit", job, "--priority", "4", "--gpus", "0")
+    assert refused.returncode == 1
+    assert "it is running and --gpus counts only when a job starts" in refused.stderr
+    assert one.job(job)["priority"] == 0
+    assert one.stoker("edit", job, "--priority", "4", "--time", "2h").returncode == 0
+    one.crash()
+    one.up()
+    now = one.job(job)
+    assert (now["state"], now["priority"], now["limit"]) == ("RUNNING", 4, 7200)
+    until(lambda: one.client.edit([job], {"time": "1s"}, dry_run=True) == {"overdue": [job]})
+    assert one.stoker("edit", job, "--time", "1s").returncode == 0
+    assert one.end_of(job)["state"] == "TIMEOUT"
+
+
 def test_a_waiting_job_can_be_moved(one: Box) -> None:
     blocker = busy(one, "--gpus", "1")
     jobs = {name: one.submit("--gpus", "1", f"echo {name} >> order") for name in "abcd"}

@@ -41,6 +41,18 @@ def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> 
     assert lab.a.pids("sleep 300") == []
 
 
+def test_the_time_limit_of_a_running_job_can_be_changed(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    add(box, lab.a)
+    job = on(box, lab.a, "sleep 300", "--time", "1h")
+    until(lambda: lab.a.pids("sleep 300"))
+    assert box.stoker("edit", str(job), "--time", "2h").returncode == 0
+    assert box.job(job)["limit"] == 7200
+    box.stoker("edit", str(job), "--time", "1s")
+    assert box.end_of(job)["state"] == "TIMEOUT"
+    assert lab.a.pids("sleep 300") == []
+
+
 def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
     field: tuple[Box, Lab],
 ) -> None:

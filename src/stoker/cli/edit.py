@@ -1,15 +1,20 @@
-"""Change pending jobs: `edit 42 --gpus 2 --priority 5`; without options, in $EDITOR."""
+"""Change pending jobs: `edit 42 --gpus 2 --priority 5`; without options, in $EDITOR.
+
+--time and --priority also change running jobs; the time limit counts from the start of the job.
+"""
 
 from __future__ import annotations
 
+from stoker import wire
 from stoker.cli import output
 from stoker.cli.jobflags import JOB, job_options
-from stoker.cli.options import parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.options import Args, Option, parse
+from stoker.cli.session import asked, existing, report, selected, spans
+from stoker.client.client import Client
 from stoker.client.errors import UsageError
 
 USAGE = ("edit JOB ... [OPTIONS]",)
-OPTIONS = JOB
+OPTIONS = (*JOB, Option("-y/--yes", None, "do not ask"))
 
 
 def main(argv: list[str]) -> int:
@@ -17,6 +22,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="edit")
     select = selected(args, "edit")
     options = job_options(args)
+    options.pop("yes", None)
     client = existing()
     if not options:
         if not (output.is_terminal(0) and output.is_terminal(1)):
@@ -29,4 +35,21 @@ def main(argv: list[str]) -> int:
         options = edited(views[0])
         if not options:
             return report({}, args, "changed")
+    if not _may_end(client, select, options, args):
+        return wire.EXIT_FAILED
     return report(client.edit(select, options), args, "changed")
+
+
+def _may_end(client: Client, select: list[str], options: dict[str, object], args: Args) -> bool:
+    """On a terminal, ask before a new time limit ends running jobs."""
+    if "time" not in options or args.flag("yes") or args.flag("json"):
+        return True
+    if not (output.is_terminal(0) and output.is_terminal(2)):
+        return True
+    overdue = client.edit(select, options, dry_run=True)["overdue"]
+    if not overdue:
+        return True
+    end = "it" if len(overdue) == 1 else "them"
+    return asked(
+        f"{spans(overdue)} already ran longer than that: this ends {end} as timed out. Continue?"
+    )

@@ -6,11 +6,9 @@ they depend on a requeued job become pending again.
 
 from __future__ import annotations
 
-import sys
-
 from stoker.cli import output
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.session import asked, existing, report, selected
 
 USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
@@ -42,9 +40,6 @@ def main(argv: list[str]) -> int:
     ask = failed and not (select or args.flag("yes") or args.flag("json"))
     if ask and output.is_terminal(0) and output.is_terminal(2):
         count = int(client.retry(select, **options, dry_run=True)["count"])
-        if count > ASK_ABOVE:
-            sys.stderr.write(f"Requeue {count:,} failed jobs? [y/N] ")
-            sys.stderr.flush()
-            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-                return 1
+        if count > ASK_ABOVE and not asked(f"Requeue {count:,} failed jobs?"):
+            return 1
     return report(client.retry(select, **options), args, "queued again:")

@@ -54,7 +54,12 @@ def confirm(args: Args, client: Client, doing: str) -> bool:
         return True
     found = client.jobs(["all"], limit=1)
     count = len(found["jobs"]) + int(found.get("more") or 0)
-    sys.stderr.write(f"{doing} {output.counted(count, 'job')}? [y/N] ")
+    return asked(f"{doing} {output.counted(count, 'job')}?")
+
+
+def asked(question: str) -> bool:
+    """Ask on the terminal and return True for yes."""
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

@@ -121,9 +121,12 @@ class Client:
         """Queue finished jobs again, as a further attempt."""
         return self.act("retry", select, **options)
 
-    def edit(self, select: Sequence[str], options: Mapping[str, object]) -> dict[str, Any]:
-        """Change queued jobs."""
-        return self.act("edit", select, options=dict(options))
+    def edit(
+        self, select: Sequence[str], options: Mapping[str, object], dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Change pending jobs, or the time limit and priority of running ones."""
+        more = {"dry_run": True} if dry_run else {}
+        return self.act("edit", select, options=dict(options), **more)
 
     def move(self, select: Sequence[str], where: str, other: str | None = None) -> dict[str, Any]:
         """Change the order of queued jobs."""

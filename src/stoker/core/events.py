@@ -385,7 +385,7 @@ class JobRetried(Event, frozen=True, kw_only=True):
 
 
 class JobEdited(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The owner changed a waiting job."""
+    """The owner changed a pending job, or the time limit or priority of a running one."""
 
     job: int
     spec: str

@@ -12,7 +12,7 @@ from stoker.core import events as e
 from stoker.core.cluster import Node
 from stoker.core.dependency import Dependency
 from stoker.core.explain import silent_since
-from stoker.core.job import RANK_STEP, Job
+from stoker.core.job import RANK_STEP, Job, Spec
 from stoker.core.lifecycle import HOLDING, UNHAPPY, JobState
 from stoker.core.options import parse_signal, read
 from stoker.core.selectors import sweep_meant
@@ -23,6 +23,7 @@ from stoker.daemon.desk import Decide, Desk
 from stoker.daemon.http import moment
 from stoker.daemon.intake import check_possible, check_sent, context, digest
 from stoker.daemon.training_intake import check_directories, check_epochs
+from stoker.daemon.views import elapsed
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -264,15 +265,21 @@ def seen(desk: Desk, body: r.Seen) -> Decide:
 
 
 def edit(desk: Desk, body: r.Edit) -> Decide:
-    """Change what waiting jobs ask for."""
+    """Change what pending jobs request, or the time limit and priority of running ones."""
     fixed = {"array", "export", "env", "pty", "hold"} & set(body.options)
     if fixed:
         raise Refusal(f"--{fixed.pop()} cannot be changed after submission.", "usage")
+    overdue: list[str] = []
+    """Running jobs that have used more than the new time limit."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
-        if job.state is not JobState.PENDING:
-            return f"only waiting jobs can be edited ({job.state.value.lower()})"
+        if job.finished:
+            return f"it has ended ({job.state.value.lower()})"
+        if job.state is JobState.COMPLETING:
+            return "it is being ended"
         spec = state.spec(job)
+        if job.holding:
+            return running(state, job, spec, now)
         wanted = read(body.options, context(desk, state, now), before=spec)
         fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
         name = fields.pop("name", None) or job.name
@@ -283,10 +290,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         check_sent(changed.directory, fields.get("carry"))
         check_directories(fields)
         check_epochs(job, fields, spec.training)
-        hash = digest(encode(changed))
-        facts: list[e.Event] = []
-        if hash not in state.specs:
-            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=changed))
+        hash, facts = _recorded(state, changed, now)
         if changed.dependency is not None:
             facts += desk.recalled(sorted(changed.dependency.jobs()), state, now.at)
         begins = {"begin", "delay"} & set(body.options)
@@ -299,6 +303,22 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         )  # fmt: skip
         return facts
 
+    def running(state: State, job: Job, spec: Spec, now: Moment) -> list[e.Event] | str:
+        late = sorted(set(body.options) - _ADJUSTABLE)
+        if late:
+            return (
+                f"it is running and --{late[0].replace('_', '-')} counts only when a job starts; "
+                "of a running job, --time and --priority can be changed"
+            )
+        wanted = read(body.options, context(desk, state, now), before=spec)
+        limit = wanted.fields.get("limit", spec.limit)
+        if "limit" in wanted.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
+            overdue.append(job.label)
+        hash, facts = _recorded(state, replace(spec, limit=limit), now)
+        priority = job.priority if wanted.priority is None else wanted.priority
+        edited = e.JobEdited(at=now.at, job=job.id, spec=hash, name=job.name, priority=priority)
+        return [*facts, edited]
+
     def whole(sweep: int, at: float) -> e.Event:
         priority = body.options.get("priority")
         given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
@@ -308,11 +328,23 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         if not body.options:
             raise Refusal("Nothing to change. Name what to change, such as --priority 5.", "usage")
         try:
-            return _each(desk, body.select, step, whole=whole)(state, now)
+            decision = _each(desk, body.select, step, whole=whole)(state, now)
         except BadValue as error:
             raise Refusal(str(error), "usage") from None
+        return Decision(reply=lambda _: {"overdue": overdue}) if body.dry_run else decision
 
     return decide
+
+
+_ADJUSTABLE = {"time", "priority", "nice"}
+"""What can be changed while a job runs."""
+
+
+def _recorded(state: State, spec: Spec, now: Moment) -> tuple[str, list[e.Event]]:
+    """The hash of a spec, and the event that records it unless it is known."""
+    hash = digest(encode(spec))
+    known = hash in state.specs
+    return hash, [] if known else [e.SpecRecorded(at=now.at, hash=hash, spec=spec)]
 
 
 def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:

@@ -118,9 +118,11 @@ class Retry(Select):
 
 
 class Edit(Select):
-    """Change waiting jobs."""
+    """Change pending jobs, or the time limit and priority of running ones."""
 
     options: dict[str, Any] = {}
+    dry_run: bool = False
+    """Only say which running jobs the new time limit would end."""
 
 
 class Move(Select):

@@ -130,16 +130,16 @@ def _given(job: Job, spec: Spec, state: State | None, logs: str) -> dict[str, An
 
 def _times(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:
     """When what happened, and how long it takes."""
-    elapsed = _elapsed(job, now)
+    ran = elapsed(job, now)
     return {
         "submitted_at": iso(job.submitted_at),
         "started_at": iso(job.started_at),
         "ended_at": iso(job.ended_at) if job.finished else None,
         "begin_at": iso(job.begin_at),
         "expected_start": iso(job.begin_at) if job.state is JobState.PENDING else None,
-        "elapsed": elapsed,
+        "elapsed": ran,
         "limit": spec.limit,
-        "left": _left(job, spec.limit, elapsed),
+        "left": _left(job, spec.limit, ran),
     }
 
 
@@ -171,7 +171,8 @@ def _left(job: Job, limit: int | None, elapsed: float | None) -> float | None:
     return round(max(limit - elapsed, 0.0), 3)
 
 
-def _elapsed(job: Job, now: Moment) -> float | None:
+def elapsed(job: Job, now: Moment) -> float | None:
+    """Seconds that the attempt has run, without pauses; None before it started."""
     if job.started_at is None:
         return None
     if job.finished and job.ended_at is not None:

@@ -13,8 +13,9 @@ from stoker.core.instructions import (
     SignalAttempt,
     SuspendAttempt,
 )
-from stoker.core.job import NEEDLESS
+from stoker.core.job import NEEDLESS, Job
 from stoker.core.lifecycle import JobState
+from stoker.core.standings import look_who_may_displace, stand_anew
 from stoker.core.state import State
 from stoker.core.trials import look_whether_best, note_trial, sweep_of
 
@@ -112,20 +113,40 @@ def on_job_retried(state: State, event: e.JobRetried) -> Wishes:
 
 
 def on_job_edited(state: State, event: e.JobEdited) -> Wishes:
-    """A waiting job asks for something else now."""
+    """Change what a pending job requests, or the time limit and priority of a running one."""
     job = state.jobs[event.job]
+    if job.holding:
+        return _edit_running(state, job, event)
     step_out(state, job)
     if event.spec != job.spec:
         unlink(state, job)
-        state.spec_users[event.spec] = state.spec_users.get(event.spec, 0) + 1
-        state.drop_spec(job.spec)
-        job.spec, job.delay_over = event.spec, False
+        _use_spec(state, job, event.spec)
+        job.delay_over = False
         set_deadline(state, job)
     job.name, job.priority, job.begin_at = event.name, event.priority, event.begin_at
     state.touched.add(job.id)
     admit(state, job, event.at)
     state.line.stirred |= bool(state.stoppable)
     return []
+
+
+def _edit_running(state: State, job: Job, event: e.JobEdited) -> Wishes:
+    if event.spec != job.spec:
+        _use_spec(state, job, event.spec)
+        job.warned = False  # the warning belongs to the limit that was replaced
+    job.priority = event.priority
+    state.touched.add(job.id)
+    if job.id in state.stoppable:
+        stand_anew(state, job, event.at)
+        look_who_may_displace(state, job)
+    state.line.stirred = True  # reservations depend on the end, preemption on the priority
+    return []
+
+
+def _use_spec(state: State, job: Job, hash: str) -> None:
+    state.spec_users[hash] = state.spec_users.get(hash, 0) + 1
+    state.drop_spec(job.spec)
+    job.spec = hash
 
 
 def on_job_moved(state: State, event: e.JobMoved) -> Wishes:
