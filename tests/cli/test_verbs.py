@@ -5,6 +5,7 @@ import io
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, view
 from stoker.cli import times
+from stoker.cli.follow_many import LineWriter, follow_many
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -223,6 +225,59 @@ def test_several_logs_have_headings(
     assert capsysbinary.readouterr().out == b"==> 1 train <==\na\n\n==> 2 train <==\nb\n"
     assert "/log?tail=3&since=300" in fake.requests[1][1]
     assert fake.bodies("/v1/seen") == [{"select": ["2"]}]
+
+
+def test_lines_of_several_jobs_come_with_their_job_in_front(
+    fake: FakeDaemon, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    jobs = [view(9, result=0), view(10, **FAILED)]
+    fake.answers["GET /v1/jobs"] = lambda _: listing(jobs[0], jobs[1])
+    fake.answers["GET /v1/jobs/9/log"] = chunked(b"a", b"1\n10%\r20%\r\n", b"a2")
+    fake.answers["GET /v1/jobs/10/log"] = chunked(b"b1\n")
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": jobs})
+    assert main(["logs", "-f", "9-10"]) == 3
+    out, err = capsysbinary.readouterr()
+    assert sorted(out.splitlines()) == [b" 9 | 20%", b" 9 | a1", b" 9 | a2", b"10 | b1"]
+    assert b"job 10 (train) FAILED: exit 3" in err
+
+
+def test_lines_of_several_jobs_are_printed_as_they_come(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    turns = {"1": threading.Semaphore(), "2": threading.Semaphore(0)}
+
+    def copy(label: str, target: LineWriter) -> None:
+        other = "21"[int(label) - 1]
+        for line in (b"one\n", b"two\n"):
+            assert turns[label].acquire(timeout=10)
+            target.write(line)
+            turns[other].release()
+
+    follow_many(["1", "2"], copy)
+    assert capsysbinary.readouterr().out == b"1 | one\n2 | one\n1 | two\n2 | two\n"
+
+
+def test_an_error_while_one_of_several_jobs_is_followed_ends_it_all() -> None:
+    forever = threading.Event()
+
+    def copy(label: str, _: LineWriter) -> None:
+        if label == "2":
+            raise BrokenPipeError
+        forever.wait()
+
+    with pytest.raises(BrokenPipeError):
+        follow_many(["1", "2"], copy)
+    forever.set()
+
+
+def test_more_jobs_than_are_followed_at_once_are_followed_in_turn(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.cli.follow_many.AT_ONCE", 2)
+    labels = [str(number) for number in range(10, 20)]
+    follow_many(labels, lambda label, target: target.write(b"done\n") and None)
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert sorted(lines) == [f"{label} | done" for label in labels]
 
 
 def test_wait_returns_the_highest_code(fake: FakeDaemon, capsys: Captured) -> None:

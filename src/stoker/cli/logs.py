@@ -1,6 +1,7 @@
 """Print a job's output, byte for byte.
 
-`logs -f` follows the output and returns the job's exit code. Several jobs get headings.
+`logs -f` follows the output until the job ends and returns its exit code. Of several jobs, the
+lines are printed as they come, each with its job in front; without -f each job has a heading.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from stoker.client.errors import StokerError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from stoker.cli.patience import Target
 
 USAGE = ("logs [-f] [OPTIONS] JOB ...",)
 OPTIONS = (
@@ -98,19 +101,23 @@ def _mention_earlier(views: list[dict[str, Any]], args: Args) -> None:
 
 
 def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
-    code = 0
-    for number, view in enumerate(found):
-        label = str(view["label"])
-        _heading(view, len(found), number)
+    first = {str(view["label"]): int(view["attempt"]) for view in found}
+
+    def copy(label: str, target: Target) -> None:
         asked = _asked(args)
         if "attempt" in asked:
-            patience.copy_log(client, label, sys.stdout.buffer, **asked)
+            patience.copy_log(client, label, target, **asked)
         else:
-            first = int(view["attempt"])
-            patience.copy_attempts(client, label, sys.stdout.buffer, first, **asked)
-        views = patience.wait(client, [label])["jobs"]
-        code = max(code, concluded(client, views))
-    return code
+            patience.copy_attempts(client, label, target, first[label], **asked)
+
+    if len(found) == 1:
+        copy(next(iter(first)), sys.stdout.buffer)
+    elif found:
+        from stoker.cli.follow_many import follow_many
+
+        waiting = sorted(found, key=lambda view: view["state"] == "PENDING")
+        follow_many([str(view["label"]) for view in waiting], copy)
+    return concluded(client, patience.wait(client, list(first))["jobs"])
 
 
 def _as_value(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:

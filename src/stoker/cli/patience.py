@@ -10,7 +10,17 @@ from stoker.client.errors import ConnectionBroken, DaemonUnreachable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, BinaryIO
+    from typing import Any, Protocol
+
+    class Target(Protocol):
+        """Where output is copied to."""
+
+        def write(self, data: bytes, /) -> int:
+            """Write bytes."""
+
+        def flush(self) -> None:
+            """Make them visible."""
+
 
 SECONDS = 30.0
 """How long a daemon may be away."""
@@ -43,7 +53,7 @@ def wait(
             time.sleep(PAUSE)
 
 
-def copy_log(client: Client, label: str, target: BinaryIO, **more: object) -> int:
+def copy_log(client: Client, label: str, target: Target, **more: object) -> int:
     """Follow a log to its end; return how many bytes it had."""
     done = 0
     gone_since = None
@@ -65,9 +75,7 @@ def copy_log(client: Client, label: str, target: BinaryIO, **more: object) -> in
             return done
 
 
-def copy_attempts(
-    client: Client, label: str, target: BinaryIO, attempt: int, **more: object
-) -> None:
+def copy_attempts(client: Client, label: str, target: Target, attempt: int, **more: object) -> None:
     """Follow a job's log to its end, from one attempt on over all further ones."""
     while True:
         copy_log(client, label, target, attempt=attempt, **more)
