@@ -5,6 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.faults import schedules
 from benchmarks.faults.campaign import Campaign
 from benchmarks.faults.scenarios import SCENARIOS
 
@@ -26,7 +27,12 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, default=Path(tempfile.gettempdir()), help="where episodes take place"
     )
+    parser.add_argument(
+        "--schedules", type=int, metavar="N", help="instead, N schedules in virtual time"
+    )
     options = parser.parse_args()
+    if options.schedules:
+        return schedules.run(options.schedules, options.seed, options.homes)
     print(f"seed {options.seed}, {options.minutes:g} minutes, {options.homes} homes", flush=True)
     return Campaign(options).run()
 
