@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from e2e.box import Box, alive, as_json, kill, until
 from stoker.executors.keepers import KEEPERS
@@ -188,6 +189,40 @@ def test_a_job_can_bring_a_hook_of_its_own(box: Box) -> None:
     box.result("--on-end", f"echo $STOKER_STATE > {told}.part; mv {told}.part {told}", "true")
     until(told.exists)
     assert told.read_text() == "COMPLETED\n"
+
+
+def test_show_has_the_exit_code_and_the_output_of_the_hook(box: Box) -> None:
+    job = box.result("--on-end", "seq 3000; echo oops \x1b >&2; exit 4", "true")["label"]
+
+    def hook() -> dict[str, Any]:
+        found: dict[str, Any] = as_json(box.stoker("show", job, "--json"))["hook"] or {}
+        return found
+
+    until(lambda: hook().get("exit_code") is not None)
+    assert hook()["exit_code"] == 4
+    assert hook()["output"].endswith("2999\n3000\noops \x1b\n")
+    assert len(hook()["output"]) == 4096
+    shown = box.stoker("show", job).stdout
+    assert "hook            exit code 4" in shown
+    assert shown.splitlines()[-1].strip() == "oops ?"
+
+
+def test_the_outcome_of_a_hook_is_kept_without_a_daemon(box: Box) -> None:
+    go = box.user / "go"
+    job = box.result(
+        "--on-end", f"echo begun; until [ -e {go} ]; do sleep 0.05; done; exit 7", "true"
+    )["label"]
+    until(lambda: "has not ended" in box.stoker("show", job).stdout)
+    box.crash()
+    go.touch()
+    box.up()
+    until(lambda: "hook            exit code 7" in box.stoker("show", job).stdout)
+
+
+def test_an_unknown_state_is_answered_with_the_states(box: Box) -> None:
+    done = box.stoker("queue", "--state", "runing")
+    assert done.returncode == 2
+    assert "There is no state 'RUNING'; the states are PENDING, " in done.stderr
 
 
 def test_a_config_that_cannot_be_read_is_one_sentence(idle: Box) -> None:

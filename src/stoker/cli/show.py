@@ -28,7 +28,7 @@ DURATIONS = ("elapsed", "limit", "left")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
-                     "restartable", "foreseen"})  # fmt: skip
+                     "restartable", "foreseen", "hook"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""
@@ -64,12 +64,12 @@ def main(argv: list[str]) -> int:
 def _meant(client: Client, words: list[str], tail: int | None) -> list[dict[str, Any]] | None:
     """Return the jobs that were named; None when that is one sweep, however many trials it has."""
     word = words[0] if len(words) == 1 else None
-    reply = client.jobs(words, tail=tail, limit=MOST if word is None else 1)
+    reply = client.jobs(words, tail=tail, hook=1, limit=MOST if word is None else 1)
     views: list[dict[str, Any]] = reply["jobs"]
     if word is not None and (not views or _is_sweep(word, views[0])):
         return None
     if word is not None and reply.get("more"):
-        views = client.jobs(words, tail=tail, limit=MOST)["jobs"]
+        views = client.jobs(words, tail=tail, hook=1, limit=MOST)["jobs"]
     return views
 
 
@@ -128,6 +128,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         for key, what in (("log", "log"), ("error_log", "error log")):
             if part.get(key):
                 found.append((f"{what} {rank}", f"{text(part[key])} ({part['node']})"))
+    found += _hook(view.get("hook"))
     for past in view.get("past") or ():
         if past["attempt"] == view["attempt"]:
             continue
@@ -194,6 +195,20 @@ def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:
         found.append(("mount", output.clean(f"{mount['source']} at {mount['target']}{how}")))
     ports = ", ".join(f"{outside} is {inside} inside" for outside, inside in container["ports"])
     return [*found, ("ports", ports)] if ports else found
+
+
+def _hook(hook: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the exit code of the on-end hook and the end of its output."""
+    if hook is None:
+        return []
+    code = hook["exit_code"]
+    lines = [output.clean(line) for line in hook["output"].rstrip("\n").split("\n")]
+    lines = lines if any(lines) else []
+    heads = ["hook output"] + [""] * len(lines)
+    return [
+        ("hook", "has not ended" if code is None else f"exit code {code}"),
+        *zip(heads, lines, strict=False),
+    ]
 
 
 def _retry(rule: object) -> str:

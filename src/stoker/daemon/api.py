@@ -32,6 +32,7 @@ from stoker.daemon import (
 )
 from stoker.daemon.auth import entrance_of, hang_up
 from stoker.daemon.desk import Decide, answered
+from stoker.daemon.hooks import hook_view, record_path
 from stoker.daemon.http import (
     ERROR_HANDLERS,
     HEADERS,
@@ -141,6 +142,11 @@ class Api:
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
             jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
+        if query.get("hook") in ("1", "true"):
+            for job in jobs:
+                ended = job["result"] is not None
+                record = record_path(self.desk.logs, job["id"])
+                job["hook"] = hook_view(record) if ended else None
         return reply({"jobs": jobs, **found})
 
     def _general(self) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def known_states(states: list[str]) -> list[str]:
     """States by name; refuses what is none."""
     for state in states:
         if state not in JobState.__members__:
-            raise Refusal(f"There is no state {state}.", "usage")
+            known = ", ".join(JobState.__members__)
+            raise Refusal(f"There is no state '{state}'; the states are {known}.", "usage")
     return states
 
 

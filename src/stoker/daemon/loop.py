@@ -26,7 +26,7 @@ from stoker.core.state import State
 from stoker.daemon.daemon_log import log_events
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
-from stoker.daemon.hooks import run_hook
+from stoker.daemon.hooks import record_path, run_hook
 from stoker.daemon.journal_sync import AfterSync, JournalSync
 from stoker.daemon.lacks import mark_lacks
 from stoker.daemon.scores import Scores
@@ -510,9 +510,10 @@ class Loop:
                 "state": view["state"], "code": view["result"], "cause": view["cause"],
                 "log": view["log"],
             },
+            record_path(self.desk.logs, id),
         )  # fmt: skip
 
-    def _hook(self, command: str | None, values: dict[str, Any]) -> None:
+    def _hook(self, command: str | None, values: dict[str, Any], record: str | None = None) -> None:
         for pid in self.children[:]:
             with contextlib.suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -524,7 +525,7 @@ class Loop:
             self.children.remove(pid)
         if command:
             try:
-                self.children.append(run_hook(command, values))
+                self.children.append(run_hook(command, values, record))
             except OSError as error:
                 logger.warning("a hook command cannot be started: %s", error)
 

@@ -27,7 +27,7 @@ ERROR = {
 
 GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/jobs": ("The queue, or selected jobs",
-        ("select", "state", "user", "queue", "door", "limit", "tail", "fold")),
+        ("select", "state", "user", "queue", "door", "limit", "tail", "fold", "hook")),
     "/sweeps": ("Sweeps that go on, or all of them", ("all",)),
     "/sweeps/{sweep}": ("A sweep with all its trials", ()),
     "/eta": ("When jobs should start and end", ("select", "limit")),
