@@ -1,4 +1,4 @@
-"""The client of the guide: `python client.py run --cmd "python train.py"`."""
+"""The client of the guide of auto: `python client.py run --cmd "python train.py"`."""
 
 import sys
 

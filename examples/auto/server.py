@@ -1,4 +1,4 @@
-"""The server of the guide: `python server.py --gpus 0 1 2 3`."""
+"""The server of the guide of auto: `python server.py --gpus 0 1 2 3`."""
 
 import sys
 

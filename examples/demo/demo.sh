@@ -1,14 +1,14 @@
 #!/bin/sh
-# A tour of stoker on a machine without a GPU: a small sweep of real trainings, first with
-# `feed`, then through the queue. Every command shown is the command that is run. All of it
-# happens in a directory of its own, which is gone afterwards. Run it with: make demo
+# Demo of stoker on a machine without a GPU: a small sweep of real trainings, first with `feed`,
+# then through the queue. Every command is shown as it is run. Everything happens in a temporary
+# directory that is deleted at the end. Run it with: make demo
 
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
 STOKER_HOME=$(mktemp -d "${TMPDIR:-/tmp}/stoker-demo.XXXXXX")
 export STOKER_HOME
-# Defaults that you may have set for your own jobs are not meant for these.
+# Defaults that the user has set for other jobs must not apply here.
 for name in $(env | sed -n 's/^\(STOKER_[A-Z_]*\|SBATCH_[A-Z_]*\)=.*/\1/p'); do
     [ "$name" = STOKER_HOME ] || unset "$name"
 done
@@ -18,7 +18,7 @@ finish() {
     trap - EXIT HUP INT TERM
     cd /
     stoker daemon stop --cancel >/dev/null 2>&1 || true
-    # Claims of running jobs are kept in memory where that is possible, outside STOKER_HOME.
+    # Claims of running jobs may be on a tmpfs outside STOKER_HOME.
     python3 -c 'import shutil; from stoker import places; shutil.rmtree(places.run_dir(), True)' \
         2>/dev/null || true
     rm -rf "$STOKER_HOME"
@@ -45,34 +45,34 @@ run() {
     eval "$*"
 }
 
-printf '%sNo GPU needed: devices 0 and 1 are only declared. The trainings are small, but real.%s\n' \
+printf '%sNo GPU needed: devices 0 and 1 are only declared. The training jobs are small, but real.%s\n' \
     "$dim" "$plain"
 
-say '1. A list of commands.' 'One GPU each, in the foreground; no daemon, nothing to set up.'
+say '1. Run a list of commands.' 'In the foreground, one GPU each; no daemon, no set-up.'
 for lr in 0.0003 0.003 0.03 0.3 3; do
     echo "python3 train.py --lr $lr"
 done >sweep.txt
 run 'head -n 3 sweep.txt'
 run 'stoker feed --gpus 0,1 < sweep.txt'
 
-say '2. The queue.' 'It goes on when this terminal is closed. Here it may use two devices.'
+say '2. Start the queue.' 'It continues when this terminal is closed. Here it has two devices.'
 rm -rf results
 run 'stoker daemon start --gpus 0,1'
 
-say '3. Fill it.' 'The sweep in one call, one urgent job with a typo, and a summary behind them all.'
+say '3. Submit jobs.' 'The sweep in one call, an urgent job with a typo, and a summary after all of them.'
 run 'stoker submit --gpus 1 --name moons --each-line sweep.txt'
 run 'stoker submit --gpus 1 --name typo --priority 9 python3 train.py --lr O.1'
 run 'stoker submit --name table --dependency afterany:moons:typo python3 table.py'
 
-say '4. Look.' 'What runs, what waits and why, what failed and with which words.'
-stoker wait --quiet typo 2>/dev/null || true # so that there is a failure to look at
+say '4. Inspect the queue.' 'Running jobs, pending jobs and why, failed jobs with the end of their logs.'
+stoker wait --quiet typo 2>/dev/null || true # so that the listing shows a failure
 run stoker
 run 'stoker why table'
 
-say '5. Wait for the summary.' 'A typo fails its own job and no other.'
+say '5. Wait for the summary.' 'The typo fails only its own job.'
 run 'stoker wait table'
 run 'stoker history --since 1h --name moons'
 run 'stoker logs --tail 3 6'
 run 'stoker logs table'
 
-say 'That was all.' 'Yours next: stoker submit --gpus 1 python train.py'
+say 'Done.' 'Submit your own job: stoker submit --gpus 1 python train.py'

@@ -1,4 +1,4 @@
-"""Print what a sweep found, best first: one line per file in results/."""
+"""Print the results of the sweep, best first: one line per file in results/."""
 
 import glob
 import json

@@ -1,7 +1,7 @@
-"""Train a small neural network on made data, with nothing but the standard library.
+"""Train a small neural network on generated data, with the standard library only.
 
-Two half moons lie in the plane, a little noisy; the network learns which one a point
-belongs to. It is real training, only small: one hidden layer, plain gradient descent.
+The data are points of two noisy half moons. The network (one hidden layer, plain gradient
+descent) learns to which of them a point belongs.
 
     python3 train.py --lr 0.1
 """
@@ -15,7 +15,7 @@ import time
 
 
 def moons(count, noise, seed):
-    """Points of two interleaved half circles, each with the number of its moon."""
+    """Return points of two interleaved half circles, each with the number of its moon."""
     rng = random.Random(seed)
     points = []
     for index in range(count):
@@ -37,13 +37,13 @@ class Network:
         self.bias = 0.0
 
     def forward(self, x, y):
-        """The hidden layer's values and the probability of moon 1."""
+        """Return the values of the hidden layer and the probability of moon 1."""
         values = [math.tanh(a * x + b * y + c) for a, b, c in self.inner]
         total = self.bias + sum(map(float.__mul__, self.outer, values))
         return values, 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
 
     def learn(self, x, y, moon, lr):
-        """One step down the gradient; returns the loss before it."""
+        """Make one gradient step; return the loss before it."""
         values, probability = self.forward(x, y)
         error = probability - moon
         for unit, value in enumerate(values):
@@ -58,7 +58,7 @@ class Network:
 
 
 def accuracy(network, points):
-    """The share of points on the right side."""
+    """Return the share of correctly classified points."""
     return sum((network.forward(x, y)[1] > 0.5) == moon for x, y, moon in points) / len(points)
 
 

@@ -1,6 +1,6 @@
-"""A sacred experiment whose figures stoker keeps: two lines are stoker's.
+"""A sacred experiment that reports its metrics to stoker; two lines are added.
 
-python train.py with lr=0.1          as ever
+python train.py with lr=0.1          without stoker
 stoker sweep --metric loss python train.py with lr=0.3,0.1,0.03
 """
 

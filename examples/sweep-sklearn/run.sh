@@ -1,6 +1,6 @@
 #!/bin/sh
-# Twelve random trials of a scikit-learn script, and a report of them: sweep.html
-# Options given here are passed on: ./run.sh -n 30 (18 more, if 12 are done already)
+# Run twelve random trials of a scikit-learn script and write a report: sweep.html
+# Options are passed on: ./run.sh -n 30 (runs 18 more after the first 12)
 set -eu
 cd "$(dirname "$0")"
 id=$(stoker sweep sweep.yaml --cpus 1 --wait "$@")

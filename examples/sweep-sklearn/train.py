@@ -1,8 +1,8 @@
-"""Handwritten digits with a linear classifier of scikit-learn, whose accuracy is reported.
+"""Classify handwritten digits with scikit-learn and report the accuracy after each epoch.
 
     stoker sweep sweep.yaml
 
-Run by hand it takes the same options: python train.py --alpha=1e-4 --penalty=l2 --eta0=0.01
+It also runs without stoker: python train.py --alpha=1e-4 --penalty=l2 --eta0=0.01
 """
 
 import argparse

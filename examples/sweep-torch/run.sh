@@ -1,6 +1,6 @@
 #!/bin/sh
-# Nine trials of a PyTorch script; of three that have come equally far, one goes on (ASHA).
-# Options given here are passed on: ./run.sh --gpus 1, ./run.sh -n 30
+# Run nine trials of a PyTorch script. At each rung, the best third continues (ASHA).
+# Options are passed on: ./run.sh --gpus 1, ./run.sh -n 30
 set -eu
 cd "$(dirname "$0")"
 id=$(stoker sweep --name torch -n 9 --maximize accuracy --stop asha --max-steps 27 --wait "$@" \

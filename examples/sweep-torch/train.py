@@ -1,9 +1,9 @@
-"""A tiny network in PyTorch, for a sweep that stops poor trials early and loses nothing.
+"""Train a tiny PyTorch network: a trial for a sweep with early stopping.
 
     python train.py lr=0.1 width=32 dropout=0.1
 
-A trial that was preempted, or whose machine failed, goes on from its last epoch: it is the same
-trial, not another one. Without stoker it trains from the beginning to the end.
+A trial that was preempted, or whose node failed, resumes from its last epoch as the same trial.
+Without stoker it trains from the first to the last epoch.
 """
 
 import os
@@ -54,6 +54,6 @@ for epoch in job.epochs(settings["epochs"]):
         "optimizer": optimizer.state_dict(),
         "random": torch.get_rng_state(),
     }
-    # Written beside and renamed: a checkpoint is whole, or it is the one before.
+    # Rename at the end, so that an interrupted save leaves the previous checkpoint.
     torch.save(state, f"{PATH}.new")
     os.replace(f"{PATH}.new", PATH)

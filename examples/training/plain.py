@@ -1,8 +1,8 @@
-"""A training without any framework: it learns the square root of 2, one step at a time.
+"""A training without a framework: it computes the square root of 2 by gradient steps.
 
     stoker submit --epochs 5 python examples/training/plain.py
 
-Stop it, or let something more urgent come by: it goes on where it was.
+When it is preempted by a job of higher priority, it resumes from its checkpoint.
 """
 
 import os
@@ -19,5 +19,5 @@ for epoch in job.epochs(5):
     job.report(error=abs(guess * guess - 2))
     new = saved.with_suffix(".new")
     new.write_text(repr(guess))
-    os.replace(new, saved)  # the save is whole, or it is the one before
+    os.replace(new, saved)  # an interrupted save leaves the previous one
     print(f"epoch {epoch}: {guess:.6f}", flush=True)

@@ -1,10 +1,10 @@
-"""A small classifier in plain PyTorch that can be stopped at any time and goes on as if it had not.
+"""A small classifier in plain PyTorch that can be preempted and resumed with the same result.
 
     stoker submit --gpus 1 --epochs 20 python examples/training/pytorch.py
 
-Whatever has a say in the next epoch goes into the checkpoint: the model, the optimizer, and the
-random numbers that shuffle the data. Then the result is the same to the last bit, however often
-the job had to make room for others. Without stoker it trains from the beginning to the end.
+The checkpoint contains everything that the next epoch depends on: the model, the optimizer and
+the state of the random generator that shuffles the data. The result is therefore exactly the same,
+however often the job was preempted. Without stoker it trains from the first to the last epoch.
 """
 
 import os
@@ -19,7 +19,7 @@ PATH = f"{job.checkpoint_dir}/last.pt"
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write beside and rename: a checkpoint is whole, or it is the one before."""
+    """Write and rename, so that an interrupted save leaves the previous checkpoint."""
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
