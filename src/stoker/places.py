@@ -22,9 +22,29 @@ class UnsafeDirectory(Exception):
 
 
 def home() -> str | None:
-    """Return `STOKER_HOME` as an absolute path, or None when it is not set."""
+    """Return `STOKER_HOME` as an absolute path, or None when it is not set.
+
+    Raises UnsafeDirectory if it belongs to another user, also for root: files of root in it would
+    lock its owner out.
+    """
     value = os.environ.get("STOKER_HOME")
-    return os.path.abspath(os.path.expanduser(value)) if value else None
+    if not value:
+        return None
+    path = os.path.abspath(os.path.expanduser(value))
+    try:
+        owner = os.stat(path).st_uid
+    except PermissionError:
+        raise UnsafeDirectory(
+            f"You have no access to STOKER_HOME={path}. Set it to a directory of your own."
+        ) from None
+    except OSError:
+        return path  # it does not exist yet, or says later why it cannot be used
+    if owner != os.getuid():
+        raise UnsafeDirectory(
+            f"STOKER_HOME={path} belongs to {_user_name(owner)}, not to you. "
+            "Set it to a directory of your own."
+        )
+    return path
 
 
 def config_paths() -> list[str]:
@@ -152,11 +172,16 @@ def digest(text: str) -> str:
 
 def trouble(error: OSError) -> str:
     """Say what is wrong with a file, and what to do if the disk is full."""
+    name = f"{error.filename}: " if error.filename else ""
+    advice = ". Free some space." if is_disk_full(error) else ""
+    return f"{name}{error.strerror or error}{advice}"
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return True if an error says that the disk or the user's quota is full."""
     import errno
 
-    name = f"{error.filename}: " if error.filename else ""
-    advice = ". Free some space." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{name}{error.strerror or error}{advice}"
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _xdg_state() -> str:
@@ -182,10 +207,14 @@ def _is_mine(path: str) -> bool:
 
 
 def _lingers(uid: int) -> bool:
+    return os.path.exists(f"/var/lib/systemd/linger/{_user_name(uid)}")
+
+
+def _user_name(uid: int) -> str:
+    """Return a user's name, or `user 1234` if it has none."""
     import pwd
 
     try:
-        name = pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return False
-    return os.path.exists(f"/var/lib/systemd/linger/{name}")
+        return f"user {uid}"

@@ -29,6 +29,7 @@ EXIT_NOT_FOUND = 3
 EXIT_UNREACHABLE = 4
 EXIT_PERMISSION = 5
 EXIT_IMPOSSIBLE = 6
+EXIT_DISK_FULL = 7
 EXIT_STILL_RUNNING = 101
 EXIT_TIME_LIMIT = 124
 EXIT_INTERRUPTED = 130
@@ -43,7 +44,7 @@ ERRORS: dict[str, tuple[int, int]] = {
     "full": (429, EXIT_FAILED),
     "too_large": (413, EXIT_USAGE),
     "unavailable": (503, EXIT_UNREACHABLE),
-    "no_room": (503, EXIT_UNREACHABLE),
+    "no_room": (503, EXIT_DISK_FULL),
     "gone": (503, EXIT_UNREACHABLE),
 }
 """Error code -> (HTTP status, exit code of a command that meets it)."""

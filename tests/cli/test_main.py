@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,24 @@ def test_a_directory_that_is_not_ours_is_a_sentence(
     Path(places.state_dir()).chmod(0o777)
     assert main(["submit", "true"]) == 5
     assert "chmod 700" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["", "submit true", "daemon start", "gpus", "show 1", "feed"])
+def test_the_home_of_another_user_is_one_sentence_and_no_daemon(
+    verb: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert main(verb.split()) == 5
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not any(home.iterdir())
+
+
+def test_a_full_disk_has_an_exit_code_of_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def full(path: str, mode: int = 0o777) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    assert main(["submit", "true"]) == 7
+    assert capsys.readouterr().err.endswith("No space left on device. Free some space.\n")

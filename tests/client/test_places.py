@@ -1,8 +1,10 @@
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
+from e2e.people import as_user
 from stoker import places
 
 
@@ -69,3 +71,33 @@ def test_a_file_in_its_place_is_refused(home: Path) -> None:
     (home / "file").touch()
     with pytest.raises(places.UnsafeDirectory, match="not a directory"):
         places.secure_dir(str(home / "file"))
+
+
+def test_a_home_of_another_user_is_refused_also_for_root(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    with pytest.raises(places.UnsafeDirectory, match=f"belongs to {owner}, not to you"):
+        places.home()
+
+
+def test_a_home_that_does_not_exist_yet_is_yours(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOKER_HOME", str(home / "new"))
+    assert places.home() == str(home / "new")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_home_without_access_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "closed").mkdir(mode=0o700)
+    monkeypatch.setenv("STOKER_HOME", str(home / "closed" / "inner"))
+
+    def refusal() -> str:
+        try:
+            return str(places.home())
+        except places.UnsafeDirectory as error:
+            return str(error)
+
+    assert as_user(4242, refusal).startswith("You have no access to STOKER_HOME=")

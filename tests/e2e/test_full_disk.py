@@ -59,7 +59,7 @@ def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: Box) -> None
             refused = done
             break
     assert refused is not None
-    assert refused.returncode == 4
+    assert refused.returncode == 7
     assert refused.stdout == ""
     assert refused.stderr.count("\n") == 1
     assert "Traceback" not in refused.stderr

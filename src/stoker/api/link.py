@@ -111,4 +111,7 @@ def connect(autostart: bool = True, path: str | None = None) -> Link:
         from stoker.client.endpoint import from_environment
 
         return Link(from_environment())
-    return Link(path, autostart=autostart)
+    try:
+        return Link(path, autostart=autostart)
+    except places.UnsafeDirectory as error:
+        raise PermissionDenied(str(error), error.exit_code, error.code) from None

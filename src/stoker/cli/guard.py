@@ -57,12 +57,14 @@ def _guarded(run: Callable[[], int], program: str, asked_for_json: bool) -> int:
 def _explain(error: Exception, program: str, asked_for_json: bool) -> int:
     from stoker.cli import output
     from stoker.client.errors import StokerError
-    from stoker.places import UnsafeDirectory, trouble
+    from stoker.places import UnsafeDirectory, is_disk_full, trouble
 
     if isinstance(error, UnsafeDirectory):
         error = StokerError(str(error), error.exit_code, error.code)
     elif isinstance(error, OSError):
-        error = StokerError(trouble(error))
+        full = is_disk_full(error)
+        exit_code = wire.EXIT_DISK_FULL if full else wire.EXIT_FAILED
+        error = StokerError(trouble(error), exit_code, "no_room" if full else "failed")
     if not isinstance(error, StokerError):
         raise error
     if output.wants_json or asked_for_json:

@@ -91,7 +91,9 @@ class Endpoint:
 
     def _unreachable(self, error: OSError) -> DaemonUnreachable:
         why = "it takes too long" if isinstance(error, TimeoutError) else error.strerror or error
-        return DaemonUnreachable(f"No daemon answers at {self} ({why}).")
+        named = os.environ.get("STOKER_SERVER")
+        hint = " Check STOKER_SERVER, and that the daemon there listens." if named else ""
+        return DaemonUnreachable(f"No daemon answers at {self} ({why}).{hint}")
 
 
 def listening_user(host: str, port: int) -> int | None:
@@ -122,16 +124,25 @@ def _kernel_names(host: str) -> tuple[str, ...]:
 
 def parse(url: str, token: str, fingerprint: str | None = None) -> Endpoint:
     """Return the endpoint that an address means."""
-    kind, _, rest = url.partition("://")
-    host, _, port = rest.rpartition(":")
-    if kind not in {"tcp", "tls"} or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(
-            f"{url!r} is not a server; type it as tcp://127.0.0.1:25647 or tls://HOST:25647."
-        )
+    kind, host, port = _split(url)
     if kind == "tls" and not fingerprint:
         raise UsageError("tls:// needs the certificate's fingerprint, in STOKER_FINGERPRINT.")
     pinned = fingerprint.lower() if kind == "tls" and fingerprint else None
-    return Endpoint(host.strip("[]"), int(port), token, pinned)
+    return Endpoint(host, port, token, pinned)
+
+
+def _split(url: str) -> tuple[str, str, int]:
+    kind, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    named = host.strip("[]")
+    brackets = host in (named, f"[{named}]") and (":" in named) == (host != named)
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 0
+    if kind not in {"tcp", "tls"} or not named or not brackets or not 0 < number < 65536:
+        raise UsageError(
+            f"STOKER_SERVER={url!r} is not the address of a server; "
+            "write tcp://127.0.0.1:25647 or tls://HOST:25647."
+        )
+    return kind, named, number
 
 
 def from_environment() -> Endpoint | None:
@@ -139,6 +150,7 @@ def from_environment() -> Endpoint | None:
     url = os.environ.get("STOKER_SERVER")
     if not url:
         return None
+    _split(url)  # a wrong address is said before a missing token
     path = os.environ.get("STOKER_TOKEN_FILE") or os.path.join(places.state_dir(), "token")
     return parse(url, read_token(path), os.environ.get("STOKER_FINGERPRINT"))
 
@@ -151,7 +163,10 @@ def read_token(path: str) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a token"
         raise StokerError(
-            f"The token in {path} cannot be read: {why}.", wire.EXIT_PERMISSION, "permission"
+            f"The token in {path} cannot be read: {why}. "
+            "Set STOKER_TOKEN_FILE to a copy of the server's token.",
+            wire.EXIT_PERMISSION,
+            "permission",
         ) from None
     if not token or not token.isprintable() or " " in token:
         raise StokerError(f"There is no token in {path}.", wire.EXIT_PERMISSION, "permission")

@@ -127,10 +127,14 @@ def _expected(error: BaseException) -> bool:
 
 
 def _exit_code(error: BaseException) -> int:
+    from stoker import wire
     from stoker.core.units import BadValue
+    from stoker.places import is_disk_full
 
     if isinstance(error, BadValue):
         return 2
+    if is_disk_full(error):
+        return wire.EXIT_DISK_FULL
     return int(getattr(error, "exit_code", 1) or 1)
 
 

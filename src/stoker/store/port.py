@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from stoker import wire
 from stoker.core.events import Event
 from stoker.core.job import Job, Spec
 from stoker.core.rest import Rest
@@ -19,6 +20,8 @@ class StoreError(Exception):
 
 class StoreFull(StoreError):
     """No room on the disk."""
+
+    exit_code = wire.EXIT_DISK_FULL
 
 
 class StoreFenced(StoreError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -630,8 +629,7 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
 
 def _translated(error: Exception, path: str) -> StoreError:
     text = str(error)
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or "full" in text or "disk I/O" in text:
+    if places.is_disk_full(error) or "full" in text or "disk I/O" in text:
         return StoreFull(f"The disk with {path} is full. Free some space; nothing was lost.")
     if not isinstance(error, OSError) and _is_damage(error, path):
         return StoreError(f"{path} is damaged ({text}) and is being repaired. Try again.")
