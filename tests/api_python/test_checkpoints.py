@@ -47,7 +47,7 @@ def test_a_call_makes_room_for_a_more_urgent_job_and_goes_on(
     first, second, last = future.result(SOON)
     assert (first, second >= 3, last >= second) == (0, True, True)
     past = client.show(future).past[0]
-    assert (past.exit_code, past.cause) == (75, f"stopped: job {urgent.label} needs room")
+    assert (past.exit_code, past.cause) == (75, f"stopped: job {urgent.label} needs its resources")
 
 
 def test_a_call_whose_time_is_up_goes_on_but_not_for_ever(

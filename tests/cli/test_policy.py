@@ -76,9 +76,9 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     first = why(two, 3)
     assert (first["position"], first["standing"]["policy"]) == (1, "planner")
     text = two("why", 2).stdout
-    assert "by GPU-seconds to go (planner): 5 h × 2 GPUs = 10 GPU-hours to go" in text
-    assert "  3  60 min × 2 GPUs = 2 GPU-hours to go, by its time limit" in text
-    assert "What would let it start:\n  those before it start first: job 3" in text
+    assert "by remaining GPU-seconds (planner): 5 h × 2 GPUs = 10 GPU-hours left" in text
+    assert "  3  60 min × 2 GPUs = 2 GPU-hours left, from its time limit" in text
+    assert "What would let it start:\n  the jobs ahead of it must start first: job 3" in text
     assert "cannot stop and go on later" in two("why", 1).stdout
     chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr
@@ -116,13 +116,13 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(two: Run) -> None:
     for words, told in (
         (["plannr"], "There is no policy 'plannr'. Did you mean planner?"),
         (["planner", "quantm=20m"], "There is no parameter 'quantm'. Did you mean quantum?"),
-        (["planner", "quantum=20"], "quantum=20: of what? Write quantum=20m or quantum=20s."),
+        (["planner", "quantum=20"], "quantum=20 has no unit. Write quantum=20m or quantum=20s."),
         (["planner", "quantum=soon"], "quantum 'soon' is not a duration"),
-        (["planner", "quantum=400d"], "quantum is between 0 s and 30 days, not 400d."),
-        (["planner", "hysteresis=0.5"], "hysteresis is between 1 and 1000, not 0.5."),
-        (["planner", "hysteresis=nan"], "hysteresis is between 1 and 1000, not nan."),
+        (["planner", "quantum=400d"], "quantum must be between 0 s and 30 days, not 400d."),
+        (["planner", "hysteresis=0.5"], "hysteresis must be between 1 and 1000, not 0.5."),
+        (["planner", "hysteresis=nan"], "hysteresis must be between 1 and 1000, not nan."),
         (["planner", "hysteresis=a"], "hysteresis takes a number, not 'a'."),
-        (["fifo", "quantum=20m"], "fifo does not go by quantum."),
+        (["fifo", "quantum=20m"], "fifo has no parameter quantum."),
         (["fifo", "skip"], "One policy at a time, not fifo and skip."),
         (["quantum=20m"], "Which policy?"),
         (["planner", "fair=1", "fair=2"], "fair is given twice."),
@@ -242,7 +242,7 @@ def test_a_queue_that_nobody_knows_is_said_to_go_by_what_all_others_do(
     [
         ("FIFO", {}, "There is no policy 'FIFO'. Did you mean fifo? See: stoker policy --list"),
         ("planner", {"QUANTUM": "20m"}, "There is no parameter 'QUANTUM'. Did you mean quantum? "),
-        ("planner", {"quantum": ""}, "quantum= says no time. Write quantum=20m or quantum=90s."),
+        ("planner", {"quantum": ""}, "quantum= has no value. Write quantum=20m or quantum=90s."),
     ],
 )
 def test_what_is_misspelt_is_told_how_to_be_written(

@@ -154,12 +154,15 @@ def test_history_shows_epochs(fake: FakeDaemon, capsys: Captured) -> None:
 
 
 def test_why_says_who_makes_room(fake: FakeDaemon, capsys: Captured) -> None:
-    coming = ["job 7 stops for it at the end of its epoch, about 3 min"]
+    coming = ["job 7 stops for this job at the end of its epoch, about 3 min"]
     reply = {"id": 8, "label": "8", "state": "PENDING", "reason": "Resources", "nodes": [],
              "text": "needs 1 GPU", "coming": coming}  # fmt: skip
     fake.answers["GET /v1/jobs/8/why"] = (200, reply)
     assert main(["why", "8"]) == 0
-    assert "Job 7 stops for it at the end of its epoch, about 3 min.\n" in capsys.readouterr().out
+    assert (
+        "Job 7 stops for this job at the end of its epoch, about 3 min.\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_paths_are_told_in_full(

@@ -89,7 +89,7 @@ MISTAKES = (
     ("later", "takes options and PARAMETER=VALUE, not 'later'", 2),
     ("--policy best", "There is no policy 'best'", 2),
     ("--policy planer", "Did you mean planner?", 2),
-    ("--policy fifo quantum=20m", "fifo does not go by quantum", 2),
+    ("--policy fifo quantum=20m", "fifo has no parameter quantum", 2),
     ("--policy planner quantum=", "write a parameter as NAME=VALUE", 2),
     ("--policy planner quantum=20m quantum=5m", "quantum is given twice", 2),
     ("--priority 1=high --priority 1=low", "1 is given twice", 2),

@@ -30,7 +30,7 @@ def test_a_running_job_has_no_reason() -> None:
     story.run(job)
     assert reason_of(story, job) is None
     told = why(story.state, story.job(job), story.now, story.now, by_limit(story))
-    assert told.text == "it waits for nothing"
+    assert told.text == "it is not pending"
 
 
 def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:
@@ -123,10 +123,10 @@ def test_nobody_knows_when_a_paused_job_ends() -> None:
     story.tell(e.JobPaused(at=story.now, job=second, boot=story.now))
     told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
     (said,) = told.unblocks
-    assert said.startswith(f"job {first} or {second} ends: nobody knows when, since job {first}")
+    assert said.startswith(f"job {first} or {second} ends: no estimate, because job {first}")
     assert said.endswith(f"is paused (stoker resume {first})")
     paused = why(story.state, story.job(first), story.now, story.now, by_limit(story))
-    assert paused.text == f"it is paused, and goes on with: stoker resume {first}"
+    assert paused.text == f"it is paused; to continue it: stoker resume {first}"
 
 
 def test_nobody_knows_when_an_unlimited_job_ends() -> None:
@@ -172,7 +172,7 @@ def test_a_running_job_says_that_its_machine_does_not_answer() -> None:
     told = "ant has been unreachable for 1:30 (no route to host)"
     assert reason(story.state, story.job(job), story.now) == ("NodeUnreachable", told)
     answer = why(story.state, story.job(job), story.now, story.boot, by_limit(story))
-    assert answer.text.startswith(f"{told}; it runs on there")
+    assert answer.text.startswith(f"{told}; it is assumed to be running there")
     story.reached("ant")
     assert reason_of(story, job) is None
 
@@ -191,7 +191,7 @@ def test_why_speaks_of_the_machines_asked_for_and_of_those_never_reached() -> No
 
     assert list(nodes(there)) == ["ant"]
     assert list(nodes(anywhere)) == ["box", "ant", "bee"]
-    assert nodes(anywhere)["bee"] == ["what bee has is not known yet: no such host"]
+    assert nodes(anywhere)["bee"] == ["the resources of bee are not known yet: no such host"]
 
 
 def test_a_start_that_was_called_off_says_why_it_is_tried_again_later() -> None:
@@ -234,9 +234,9 @@ def test_why_says_what_helps_with_a_machine_that_does_not_answer() -> None:
     def told() -> str:
         return why(story.state, story.job(job), story.now, story.boot, by_limit(story)).text
 
-    assert f"give it up with stoker nodes remove ant --force, then stoker retry {job}" in told()
+    assert f"abandon it with stoker nodes remove ant --force, then stoker retry {job}" in told()
     story.tell(e.JobCancelled(at=story.now, job=job))
-    assert "it is ended when ant answers" in told()
+    assert "it ends when ant answers" in told()
     assert "runs on" not in told()
 
 
@@ -249,7 +249,10 @@ def test_what_is_still_being_started_is_not_said_to_run_on() -> None:
     story.plan()
     story.silent("bee")
     told = why(story.state, story.job(gang), story.now, story.boot, by_limit(story)).text
-    assert "it is being started, and no part runs before all are ready: when bee answers" in told
+    assert (
+        "it is starting; no part runs before all are ready, which needs an answer: when bee answers"
+        in told
+    )
     story.silent("ant")
     told = why(story.state, story.job(alone), story.now, story.boot, by_limit(story)).text
     assert "whether it runs is known when ant answers" in told
@@ -262,4 +265,4 @@ def test_a_job_for_a_machine_that_was_removed_says_so() -> None:
     job = story.submit(replace(gpus(1), nodes=("ant",)))
     story.tell(e.NodeRemoved(at=story.now, name="ant"))
     told = reason(story.state, story.job(job), story.now)
-    assert told == ("ReqNodeNotAvail", f"ant was removed; stoker edit {job} -w MACHINE")
+    assert told == ("ReqNodeNotAvail", f"ant was removed; stoker edit {job} -w NODE")

@@ -30,11 +30,11 @@ def test_who_stops_for_it_and_when() -> None:
     story.plan()
     story.now += 120
     assert told(story, high).coming == (
-        f"job {low} stops for it at the end of its epoch, about 3 min",
+        f"job {low} stops for this job at the end of its epoch, about 3 min",
     )
     story.now += 200
     assert told(story, high).coming == (
-        f"job {low} stops for it at the end of its epoch, any moment",
+        f"job {low} stops for this job at the end of its epoch, any moment",
     )
 
 
@@ -44,7 +44,7 @@ def test_without_a_measurement_nobody_knows_when() -> None:
     listens(story, low)
     high = training(story, priority=5)
     story.plan()
-    assert told(story, high).coming == (f"job {low} stops for it at the end of its epoch",)
+    assert told(story, high).coming == (f"job {low} stops for this job at the end of its epoch",)
     assert told(story, low).coming == ()
 
 
@@ -54,7 +54,7 @@ def test_a_job_that_only_knows_signals_makes_room() -> None:
     story.run(low)
     high = training(story, priority=5)
     story.plan()
-    assert told(story, high).coming == (f"job {low} was told to make room for it",)
+    assert told(story, high).coming == (f"job {low} was asked to stop for this job",)
 
 
 def test_processes_that_must_agree_may_need_another_epoch() -> None:
@@ -63,7 +63,7 @@ def test_processes_that_must_agree_may_need_another_epoch() -> None:
     listens(story, low)
     high = training(story, priority=5)
     story.plan()
-    text = f"job {low} stops for it at the end of its epoch, or of the next"
+    text = f"job {low} stops for this job at the end of its epoch, or of the next"
     assert told(story, high).coming == (text,)
     counted(story, low, 3, seconds=300.0)
     assert told(story, high).coming == (f"{text}, at the earliest in about 5 min",)
@@ -87,7 +87,7 @@ def test_one_that_is_paused_stops_when_it_goes_on() -> None:
     low, high = asked(story)
     story.tell(e.JobPaused(at=story.now, job=low, boot=story.boot))
     assert told(story, high).coming == (
-        f"job {low} is paused, and stops for it when it goes on",
+        f"job {low} is paused; it stops for this job when it is resumed",
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_one_that_did_not_stop_is_not_counted_on() -> None:
     story = Afar(gpus=1)
     low, high = asked(story, ignored=True)
     assert told(story, high).coming == (
-        f"job {low} was asked to make room for it, and has not stopped",
+        f"job {low} was asked to stop for this job but has not stopped",
     )
 
 
@@ -103,7 +103,7 @@ def test_one_that_is_cancelled_does_not_wait_for_its_epoch() -> None:
     story = Afar(gpus=1)
     low, high = asked(story)
     story.tell(e.JobCancelled(at=story.now, job=low))
-    assert told(story, high).coming == (f"job {low} is being ended",)
+    assert told(story, high).coming == (f"job {low} is ending",)
 
 
 def test_memory_that_others_have_set_aside() -> None:

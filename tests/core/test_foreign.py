@@ -71,7 +71,7 @@ def test_a_desktop_counts_only_from_the_threshold_on():
     verdict = see(watch, sample(DESKTOP, used=999))
     assert (verdict.busy, verdict.strangers) == (False, (DESKTOP,))
     verdict = see(watch, sample(DESKTOP, used=1000), 1)
-    assert (verdict.busy, verdict.why) == (True, "others use 10% of its memory (bob)")
+    assert (verdict.busy, verdict.why) == (True, "other processes use 10% of its memory (bob)")
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -100,7 +100,7 @@ def test_it_is_free_again_only_after_staying_clear():
     see(watch, sample(ALICE), 0)
     verdict = see(watch, sample(), 10)
     assert (verdict.busy, verdict.strangers) == (True, ())
-    assert verdict.why.endswith("clear now, free after 5 s without others")
+    assert verdict.why.endswith("idle now, free after 5 s without other processes")
     assert see(watch, sample(), 14.9).busy
     verdict = see(watch, sample(), 15)
     assert (verdict.busy, verdict.changed, verdict.why) == (False, True, "")

@@ -112,7 +112,7 @@ def test_every_state_can_be_reached_and_left():
 
 
 def test_a_step_that_is_not_in_the_table_is_a_bug():
-    with pytest.raises(AssertionError, match="no way from COMPLETED to RUNNING"):
+    with pytest.raises(AssertionError, match="illegal transition from COMPLETED to RUNNING"):
         check(S.COMPLETED, S.RUNNING)
 
 

@@ -80,7 +80,7 @@ def test_the_rest_of_an_sbatch_line() -> None:
     assert wanted.priority == -5
     assert wanted.fields["dependency"].jobs() == {7}
     assert wanted.export == "NONE"
-    assert wanted.warnings == ["--qos has no meaning here"]
+    assert wanted.warnings == ["--qos has no effect"]
 
 
 def test_an_edit_changes_only_what_it_mentions() -> None:
@@ -141,5 +141,5 @@ def test_signals_are_known_or_refused(text: str) -> None:
 
 
 def test_a_job_that_cannot_end_by_its_deadline_is_refused() -> None:
-    with pytest.raises(BadValue, match="longer than the time left"):
+    with pytest.raises(BadValue, match="longer than the time until"):
         asked(time="5m", deadline="now+1min")

@@ -203,8 +203,8 @@ def test_it_is_said_that_an_overrun_is_what_counts() -> None:
     story = lab("planner")
     late = over(story, HOUR, ran=2.5 * HOUR)
     told = figure(story.state.known(story.job(late)), story.now)
-    assert "longer than the 60 min its owner said" in told.text
+    assert "longer than the expected 60 min" in told.text
     story = lab("srsf")
     late = over(story, HOUR, ran=2.5 * HOUR)
     told = figure(story.state.known(story.job(late)), story.now)
-    assert "longer than the 60 min its owner said" in told.text
+    assert "longer than the expected 60 min" in told.text

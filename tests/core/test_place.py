@@ -252,10 +252,10 @@ HDD = (DeviceFacts(name="a", capacity=32_000), DeviceFacts(name="b", capacity=64
         (gpus(1, min_vram=99_000), "has 0 GPUs with 99000 MiB, not 1"),
         (Request(cpus=9000), "has 8 cpu in all, not 9"),
         (Request(memory=99_000), "has 32000 MiB mem in all, not 99000 MiB"),
-        (Request(named=(("tape", 1000),)), "has no resource called 'tape'"),
+        (Request(named=(("tape", 1000),)), "has no resource 'tape'"),
         (Request(named=(("hdd", 64_000),)), None),
         (Request(named=(("hdd", 65_000),)), "has 64 hdd on one device in all, not 65"),
-        (Request(nodes=("other",)), "is not one of the machines asked for"),
+        (Request(nodes=("other",)), "is not one of the requested nodes"),
         (Request(not_nodes=("box",)), "is excluded"),
     ],
 )

@@ -531,7 +531,7 @@ def test_nobody_behind_takes_what_was_freed_for_another() -> None:
     story, a, b, wide = making_room()
     behind = job(story, 5000)
     assert turn(story) == ([], [], [])
-    said = f"job {wide} starts first: devices are kept for it"
+    said = f"job {wide} starts first: devices are reserved for it"
     assert told(story, behind).unblocks == (said,)
     stops(story, b)
     assert begun(story) == [wide]

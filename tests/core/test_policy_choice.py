@@ -175,11 +175,11 @@ def test_why_says_where_a_job_stands_by_what_and_who_is_before_it() -> None:
     assert found.standing is not None
     assert (found.standing.position, found.standing.of) == (4, 4)
     assert found.standing.policy == "planner"
-    assert found.standing.by == "priority, then GPU-seconds to go"
-    assert found.standing.figure.text == "4 h × 2 GPUs = 8 GPU-hours to go, by its time limit"
+    assert found.standing.by == "priority, then remaining GPU-seconds"
+    assert found.standing.figure.text == "4 h × 2 GPUs = 8 GPU-hours left, from its time limit"
     assert [(each.label, each.why) for each in found.before] == [
         (str(urgent), "priority 5, not 0"),
-        (str(known), "20 min on 1 GPU to go, by its time limit"),
+        (str(known), "20 min on 1 GPU left, from its time limit"),
         (str(unknown), "not measured yet: counted as 10 min × 4 GPUs = 40 GPU-minutes"),
     ]
 
@@ -189,7 +189,7 @@ def test_why_says_the_real_time_limit_of_a_job_that_counts_as_longer() -> None:
     planner(story)
     found = told(story, story.submit(limit=120)).standing
     assert found is not None
-    assert found.figure.text == "2 min on 1 GPU to go, by its time limit: counted as 10 min"
+    assert found.figure.text == "2 min on 1 GPU left, from its time limit: counted as 10 min"
     assert found.figure.seconds == 120.0
 
 
@@ -199,7 +199,7 @@ def test_whoever_came_first_is_before_it_for_that_alone() -> None:
     found = told(story, second)
     assert [(each.label, each.why) for each in found.before] == [(str(first), "came first")]
     story.fact(e.JobMoved, second, priority=0, rank=0)
-    assert told(story, first).before[0].why == "was moved before it"
+    assert told(story, first).before[0].why == "was moved ahead of it"
 
 
 def test_a_measured_job_says_so_and_so_do_its_like() -> None:
@@ -211,7 +211,7 @@ def test_a_measured_job_says_so_and_so_do_its_like() -> None:
     alike = training(story)
     found = told(story, alike)
     assert found.standing is not None
-    assert found.standing.figure.text == "60 min on 1 GPU to go, as its like were measured"
+    assert found.standing.figure.text == "60 min on 1 GPU left, from measurements of similar jobs"
     assert found.unblocks[0] == f"job {first} ends in about 30 min"
 
 
@@ -225,10 +225,10 @@ def test_what_would_let_it_start_is_an_end_a_quantum_or_patience() -> None:
     short = story.submit(limit=1200)
     assert told(story, short).unblocks == (
         f"job {long} ends in about 17 h",
-        f"job {long} could make room in 6 min, after its quantum",
+        f"job {long} can be preempted in 6 min, after its quantum",
     ), "that it is overdue in 7 days does not matter"
     story.now += 8 * 24 * HOUR
-    assert told(story, short).unblocks[-1] == ("it is overdue: nobody passes it")
+    assert told(story, short).unblocks[-1] == ("it is overdue: no job may start ahead of it")
 
 
 def test_a_limit_that_is_reached_is_what_has_to_change() -> None:
@@ -237,7 +237,7 @@ def test_a_limit_that_is_reached_is_what_has_to_change() -> None:
     story.run(story.submit(queue="one"))
     second = story.submit(queue="one")
     assert told(story, second).unblocks == (
-        "one of those that count has to end: queue one runs 1 at a time",
+        "a job that counts towards the limit must end: queue one may run 1 at a time",
     )
 
 
@@ -247,7 +247,7 @@ def test_where_nobodys_end_would_do_alone_all_are_told_who_have_to_end() -> None
     story.run(endless, short)
     both, one = story.submit(gpus(2)), story.submit(gpus(1))
     assert told(story, both).unblocks == (
-        f"jobs {short} and {endless} end: nobody knows when, since job {endless} has no time limit",
+        f"jobs {short} and {endless} end: no estimate, because job {endless} has no time limit",
     )
     assert told(story, one).unblocks == (f"job {short} ends in at most 60 s",)
 
@@ -260,7 +260,7 @@ def test_what_those_before_it_will_take_does_not_let_it_start() -> None:
     assert told(story, first).unblocks[0] == f"job {soon} ends in at most 60 s"
     assert told(story, second).unblocks == (f"jobs {soon} and {later} end in at most 10 min",)
     assert told(story, third).unblocks == (
-        f"those before it start first: jobs {first} and {second}",
+        f"the jobs ahead of it must start first: jobs {first} and {second}",
     )
 
 
@@ -270,7 +270,7 @@ def test_in_strict_order_the_first_has_to_start() -> None:
     story.run(story.submit(gpus(1), limit=60))
     wide, narrow = story.submit(gpus(2)), story.submit(gpus(1))
     assert told(story, narrow).unblocks == (
-        f"job {wide} starts first: nobody passes another in this queue",
+        f"job {wide} starts first: this queue does not backfill",
     )
 
 
@@ -278,7 +278,7 @@ def test_nobody_knows_when_a_job_without_a_limit_ends() -> None:
     story, first = full()
     second = story.submit()
     assert told(story, second).unblocks == (
-        f"job {first} ends: nobody knows when, since job {first} has no time limit",
+        f"job {first} ends: no estimate, because job {first} has no time limit",
     )
 
 
@@ -290,16 +290,16 @@ def test_a_running_job_says_for_whom_it_might_make_room_and_who_asked_it_to() ->
     counted(story, long, 1, seconds=60.0)
     assert told(story, long).room == ()
     short = story.submit(limit=1200)
-    why_so = f"it may have to make room for job {short} (20 min on 1 GPU to go, by its time limit)"
-    assert told(story, long).room == (f"{why_so}, not before 10 min from now",)
+    why_so = f"it may be preempted for job {short} (20 min on 1 GPU left, from its time limit)"
+    assert told(story, long).room == (f"{why_so}, not within the next 10 min",)
     story.wait(700)
     story.plan()
     story.now += 5
     assert told(story, long).room == (
-        f"it was asked to stop 5 s ago: job {short} needs room; it goes on later",
+        f"it was asked to stop 5 s ago: job {short} needs its resources; it is requeued",
     )
     assert told(story, short).coming == (
-        f"job {long} stops for it at the end of its epoch, any moment",
+        f"job {long} stops for this job at the end of its epoch, any moment",
     )
 
 
@@ -308,7 +308,7 @@ def test_one_that_cannot_stop_says_so_where_others_would() -> None:
     story.submit()
     assert told(story, first).room == ()
     planner(story)
-    assert "cannot stop" in told(story, first).room[0]
+    assert "cannot be preempted" in told(story, first).room[0]
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "auto"])
@@ -333,4 +333,6 @@ def test_one_that_has_only_just_begun_does_not_say_that_it_can_never_stop() -> N
     begins = training(story)
     story.run(begins)
     story.submit(gpus(1))
-    assert told(story, begins).room == ("it has not said yet that it can stop and go on later",)
+    assert told(story, begins).room == (
+        "it has not reported yet that it can be preempted and resumed",
+    )

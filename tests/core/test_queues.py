@@ -66,7 +66,7 @@ def test_a_queue_s_jobs_use_no_other_devices():
     job, spec = story.job(c), story.state.spec(story.job(c))
     for request, lack in (
         (disk(90), "has 64 hdd on one device in all, not 90"),
-        (Request(named=(("tpu", 1000),)), "has no resource called 'tpu'"),
+        (Request(named=(("tpu", 1000),)), "has no resource 'tpu'"),
     ):
         asked = story.state.effective(job, _with(spec, request))
         assert could_ever(box, asked) == lack

@@ -285,7 +285,7 @@ def test_a_machine_takes_nothing_while_what_was_given_up_may_still_run_there():
     story.wait(60)
     story.reached("ant")
     assert story.plan() == []
-    assert story.state.cluster.nodes["ant"].closed == "what was given up there has yet to be ended"
+    assert story.state.cluster.nodes["ant"].closed == "jobs abandoned there have not ended yet"
     assert until_due(story) is None
     story.reached("ant", (job, 0))
     assert story.plan() == [job]
@@ -460,7 +460,7 @@ def test_a_machine_that_is_closed_takes_nothing_new_until_it_is_open_again() -> 
     job = story.submit()
     story.plan()
     found = why(story.state, story.job(job), story.now, story.now, lambda _: None)
-    assert "ant takes nothing new: no space left on ant" in found.text
+    assert "ant accepts no new jobs: no space left on ant" in found.text
     story.tell(e.NodeClosed(at=story.now, node="ant"))
     story.plan()
     assert story.where(job) == ["ant"]

@@ -53,7 +53,7 @@ def test_names(text: str, names: tuple[str, ...]):
     assert parse_names(text, "--gpus") == names
 
 
-@pytest.mark.parametrize(("text", "why"), [("", "names no device"), ("3-1", "runs backwards")])
+@pytest.mark.parametrize(("text", "why"), [("", "names no device"), ("3-1", "is reversed")])
 def test_what_names_nothing(text: str, why: str):
     with pytest.raises(BadValue, match=why):
         parse_names(text, "--gpus")
@@ -65,4 +65,4 @@ def test_a_request_in_words():
     words = "2.5 a100 GPUs with 24000 MiB, 4 cores, 100 MiB of RAM, 1 licence"
     assert describe(request) == words
     assert describe(Request()) == "nothing"
-    assert describe(Request(exclusive=True)) == "a whole machine"
+    assert describe(Request(exclusive=True)) == "a whole node"

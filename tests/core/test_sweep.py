@@ -351,7 +351,10 @@ def test_however_it_leaves_it_is_complete_and_says_why(how):
     story.judge()
     story.exited(trials[1], **how)
     job = story.job(trials[1])
-    assert (job.state, job.cause) == (S.COMPLETED, "stopped early at step 1: others did better")
+    assert (job.state, job.cause) == (
+        S.COMPLETED,
+        "stopped early at step 1: other trials were better",
+    )
     assert (job.result, job.score.stopped) == (0, True)
     assert story.counts(sweep) == {"running": 1, "stopped": 1}
     assert story.free()["1"] == 1000

@@ -125,7 +125,7 @@ def test_what_is_no_range(text: str) -> None:
 
 def test_machines_have_equal_parts() -> None:
     assert gpus(epochs="3", nodes="2") == GpuAsk(1000, beside=True)
-    with pytest.raises(BadValue, match="one machine"):
+    with pytest.raises(BadValue, match="one node only"):
         asked(gpus="2..4", nodes="2")
 
 

@@ -75,7 +75,10 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     how, others, wake = dependency_standing(state, job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if how is Dependent.NEVER:
-        return "DependencyNeverSatisfied", f"job {listed} cannot end the way this one needs"
+        return (
+            "DependencyNeverSatisfied",
+            f"job {listed} cannot end in the state that the dependency requires",
+        )
     if how is Dependent.OPEN and wake is not None:
         return "Dependency", f"begins {format_duration(wake - now)} from now, after job {listed}"
     if how is Dependent.OPEN:
@@ -90,18 +93,18 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "BeginTime", f"{what} in {wait}"
     found = state.line.where.get(job.id)
     if found is None:
-        return "Priority", "waits for its turn"
+        return "Priority", "waiting for its turn"
     limit = state.limit_reached(found)
     if limit:
         return ("JobArrayTaskLimit" if found.array else "QOSMaxJobsLimit"), limit
     request = state.request(job, found)
     if request.nodes and not any(_is_there(state, name) for name in request.nodes):
         gone = ", ".join(request.nodes)
-        return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w MACHINE"
+        return "ReqNodeNotAvail", f"{gone} was removed; stoker edit {job.label} -w NODE"
     if state.rest.away and (told := _out_of_reach(state, request, now)):
         return "NodeUnreachable", told
     if place(state.cluster, request) is not None:
-        return "Priority", "the devices it would fit on are kept for a job ahead of it"
+        return "Priority", "the free devices are reserved for a job ahead of it"
     first = state.line.first(state.jobs, state.limit_reached)
     if first is job or first is None:
         return "Resources", f"needs {describe(request)}"
@@ -196,14 +199,14 @@ def _coming(state: State, job: Job, at: float) -> tuple[str, ...]:
 def _making_room(state: State, job: Job, progress: Progress, at: float) -> str:
     """How a job stands that was asked to stop for another."""
     if job.state is JobState.COMPLETING:
-        return "is being ended"
+        return "is ending"
     if progress.stop is not None and progress.stop.ignored:
-        return "was asked to make room for it, and has not stopped"
+        return "was asked to stop for this job but has not stopped"
     if job.state is JobState.SUSPENDED:
-        return "is paused, and stops for it when it goes on"
+        return "is paused; it stops for this job when it is resumed"
     if not progress.listening:
-        return "was told to make room for it"
-    text, when = "stops for it at the end of its epoch", "about"
+        return "was asked to stop for this job"
+    text, when = "stops for this job at the end of its epoch", "about"
     if job.placement is not None and hardware(state.cluster, job.placement)[0] > 1:
         # Its processes must agree where they stop: too late for this epoch, if few steps are left.
         text, when = f"{text}, or of the next", "at the earliest in about"
@@ -222,29 +225,29 @@ def _roughly(seconds: float) -> str:
 
 def how_it_ended(job: Job) -> str:
     """A sentence about one that is over."""
-    return f"it is over: {job.cause}" if job.cause else "it is over"
+    return f"it has ended: {job.cause}" if job.cause else "it has ended"
 
 
 def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if job.finished:
         return how_it_ended(job)
     if silence is None and job.state is JobState.SUSPENDED:
-        return f"it is paused, and goes on with: stoker resume {job.label}"
+        return f"it is paused; to continue it: stoker resume {job.label}"
     if silence is None:
-        return "it waits for nothing"
+        return "it is not pending"
     machines = " and ".join(silent)
     they_answer = f"{machines} {'answers' if len(silent) == 1 else 'answer'}"
     give_up = f"stoker nodes remove {' '.join(silent)} --force"
     if job.state is JobState.COMPLETING:
-        return f"{silence}; it is ended when {they_answer}. To give it up now: {give_up}"
+        return f"{silence}; it ends when {they_answer}. To abandon it now: {give_up}"
     if job.state is not JobState.CONFIGURING:
-        standing = "it runs on there for all that is known, and keeps what it holds"
+        standing = "it is assumed to be running there and keeps its resources"
     elif job.placement is not None and job.placement.more:
-        standing = f"it is being started, and no part runs before all are ready: when {they_answer}"
+        standing = f"it is starting; no part runs before all are ready, which needs an answer: when {they_answer}"
     else:
-        standing = f"it is being started there; whether it runs is known when {they_answer}"
+        standing = f"it is starting there; whether it runs is known when {they_answer}"
     return (
-        f"{silence}; {standing}. To have it run elsewhere nevertheless, give it up with"
+        f"{silence}; {standing}. To run it on another node, abandon it with"
         f" {give_up}, then stoker retry {job.label}; or submit with --if-unreachable restart:1h"
     )
 
@@ -259,7 +262,7 @@ def _nodes(state: State, request: Request, boot: float) -> tuple[NodeView, ...]:
     for name in state.rest.remotes:
         if name not in state.cluster.nodes and (not request.nodes or name in request.nodes):
             away = state.rest.away.get(name)
-            text = f"what {name} has is not known yet: {away.why if away else NOT_YET}"
+            text = f"the resources of {name} are not known yet: {away.why if away else NOT_YET}"
             views.append(NodeView(name, True, (Constraint("reach", "", "", text),)))
     return tuple(views)
 
@@ -267,7 +270,7 @@ def _nodes(state: State, request: Request, boot: float) -> tuple[NodeView, ...]:
 def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeView:
     lack = could_ever(node, request)
     if lack is None and node.closed is not None:
-        text = f"{node.name} takes nothing new: {node.closed}"
+        text = f"{node.name} accepts no new jobs: {node.closed}"
         if node.name in state.rest.away:
             text = f"{node.name} is unreachable: {node.closed}"
         found = Constraint("reach", "", "", text)
@@ -284,7 +287,7 @@ def _node_view(state: State, node: Node, request: Request, boot: float) -> NodeV
             for job in state.running.values()
             if job.placement is not None and job.placement.on(node.name) is not None
         )
-        text = f"needs {node.name} to itself; jobs {', '.join(held)} run there"
+        text = f"needs {node.name} exclusively; jobs {', '.join(held)} run there"
         constraints.append(Constraint("exclusive", "all", "", text))
     elif request.gpus is not None and request.gpus.amount:
         constraints += _gpu_constraint(state, node, request.gpus, boot)

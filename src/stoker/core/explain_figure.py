@@ -10,8 +10,8 @@ from stoker.core.estimate import OVERRUN, TOLERATED, attained, epochs_of, estima
 from stoker.core.policy.rank import LEAST, Known, gpus_of, left_of, patience_of, waited
 from stoker.core.policy.rules import Knows, Order
 
-UNKNOWN, UNSAID = "not measured yet", "its owner has not said how long it takes"
-LIMITED, SAID = "by its time limit", "as its owner said"
+UNKNOWN, UNSAID = "not measured yet", "no expected duration was given"
+LIMITED, SAID = "from its time limit", "from its expected duration"
 WORTH_A_WORD = 1.2
 """What a job gains by waiting is told from so many times on."""
 
@@ -40,20 +40,20 @@ def figure(known: Known, at: float) -> Figure:
     left, basis = left_of(known, at).seconds, _basis(known, at)
     each = gpus if rules.order is Order.SERVICE else None
     what = _service(left, each)
-    text = f"{what} to go, {basis}"
+    text = f"{what} left, {basis}"
     if basis == LIMITED:
         allowed = max((known.spec.limit or 0) - had, 0.0)
         if allowed < left:  # very short limits are not told apart
-            text = f"{_service(allowed, each)} to go, {basis}: counted as {span(left)}"
+            text = f"{_service(allowed, each)} left, {basis}: counted as {span(left)}"
             left = allowed
     elif basis == SAID and (said := _overrun(known, had)) is not None:
-        text = f"{what} to go: it has run {span(had)}, longer than the {span(said)} its owner said"
+        text = f"{what} left: it has run {span(had)}, longer than the expected {span(said)}"
     elif basis == UNSAID:
-        text = f"{basis}: counted as nothing"
+        text = f"{basis}: counted as 0"
     elif basis == UNKNOWN:
         text = f"{basis}: counted as {what}"
         if left > rules.floor:
-            text += f", far more than the {span(had)} it has had"
+            text += f", much more than the {span(had)} it has run"
     return Figure(text + _for_waiting(known, at), left, gpus, basis)
 
 
@@ -69,7 +69,7 @@ def _basis(known: Known, at: float) -> str:
             return "as measured"
         likely = estimate(known.families, known.cluster, known.job, known.spec, at)
         if likely.epoch_seconds is not None and epochs is not None:
-            return "as its like were measured"
+            return "from measurements of similar jobs"
         if likely.remaining_seconds is not None:
             return SAID
     return LIMITED if known.spec.limit is not None else UNKNOWN
@@ -89,7 +89,7 @@ def _for_waiting(known: Known, at: float) -> str:
     times = 1 + waits / (left.ageing * max(left.seconds, LEAST))
     if times < WORTH_A_WORD:
         return ""
-    return f"; for having waited {span(waits)} it counts as {_short(times)} times less"
+    return f"; reduced {_short(times)} times because it has been pending for {span(waits)}"
 
 
 def overdue_in(known: Known, at: float) -> float:

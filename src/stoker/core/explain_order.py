@@ -28,10 +28,10 @@ FIRST = 16
 """So many of those who wait are thought of as ones that go first."""
 WORDS = {
     Order.ARRIVAL: "arrival",
-    Order.TIME: "time to go",
-    Order.SERVICE: "GPU-seconds to go",
-    Order.ATTAINED: "GPU-seconds so far",
-    Order.SHARE: "what its owner has had lately",
+    Order.TIME: "remaining time",
+    Order.SERVICE: "remaining GPU-seconds",
+    Order.ATTAINED: "GPU-seconds used",
+    Order.SHARE: "its user's recent usage",
 }
 
 
@@ -58,7 +58,7 @@ def standing(state: State, job: Job, position: int | None, at: float) -> Standin
     """Where a ready job stands."""
     known = state.known(job)
     rules = known.rules
-    by = WORDS[rules.order] + (", the most first" if rules.longest else "")
+    by = WORDS[rules.order] + (", largest first" if rules.longest else "")
     if len({found.priority for found in islice(state.line.classes.values(), LOOK_AT)}) > 1:
         by = f"priority, then {by}"
     late = overdue_in(known, at)
@@ -77,13 +77,13 @@ def _why_before(state: State, other: Job, job: Job, at: float) -> str:
     if level(state, other) < level(state, job):
         ranks, known = state.line.ranks, state.known(other)
         if ranks.get(other.id) == OVERDUE:
-            return "it has waited too long to be passed"
+            return "it has been pending too long: no job may start ahead of it"
         if ranks.get(other.id, 0.0) < ranks.get(job.id, 0.0):
-            return figure(known, at).text or f"its queue goes by {WORDS[known.rules.order]}"
-        return "its owner has had less lately"
-    came = "came first" if other.id < job.id else "was moved before it"
+            return figure(known, at).text or f"its queue is ordered by {WORDS[known.rules.order]}"
+        return "its user has used less recently"
+    came = "came first" if other.id < job.id else "was moved ahead of it"
     alike = bool(figure(state.known(other), at).text)
-    return f"counts as much, and {came}" if alike else came
+    return f"equal, and {came}" if alike else came
 
 
 def level(state: State, job: Job) -> float:
@@ -99,12 +99,12 @@ def room(state: State, job: Job, at: float, boot: float) -> tuple[str, ...]:
     stop = job.progress.stop if job.progress is not None else None
     if stop is not None:
         then = (
-            "it goes on later"
+            "it is requeued"
             if stop.gpus is None
-            else f"it goes on with {gpus_in_words(stop.gpus)}"
+            else f"it continues with {gpus_in_words(stop.gpus)}"
         )
         if stop.ignored:
-            then = "it has not, and nobody counts on it any more"
+            then = "it has not stopped, and is no longer counted on to stop"
         return (f"it was asked to stop {span(max(boot - stop.boot, 0.0))} ago: {stop.why}; {then}",)
     if not len(state.line):
         return ()
@@ -112,15 +112,15 @@ def room(state: State, job: Job, at: float, boot: float) -> tuple[str, ...]:
         if not state.preempts(job):
             return ()
         if state.spec(job).training is not None and not (job.progress and job.progress.listening):
-            return ("it has not said yet that it can stop and go on later",)
-        return ("it cannot stop and go on later, so it keeps what it has until it ends",)
+            return ("it has not reported yet that it can be preempted and resumed",)
+        return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
     wait = quantum_left(state, job, at)
     told = []
     for each in in_order(state.line, state.jobs, FIRST):
         why = _why_make_room(state, job, each, at)
         if why is not None:
-            later = f", not before {span(wait)} from now" if wait > 0 and why[1] else ""
-            told.append(f"it may have to make room for job {each.label} ({why[0]}){later}")
+            later = f", not within the next {span(wait)}" if wait > 0 and why[1] else ""
+            told.append(f"it may be preempted for job {each.label} ({why[0]}){later}")
     return tuple(told[:HEIRS])
 
 

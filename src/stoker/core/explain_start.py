@@ -35,7 +35,7 @@ def unblocks(
         return ()
     limit = state.limit_reached(found)
     if limit is not None:
-        return (f"one of those that count has to end: {limit}",)
+        return (f"a job that counts towards the limit must end: {limit}",)
     request = state.request(job, found)
     if place(state.cluster, request) is not None:
         return _kept_for(state, job)
@@ -88,7 +88,9 @@ class _Then:
         if not self.before:
             return []
         who = "job" if len(self.before) == 1 else "jobs"
-        return [f"those before it start first: {who} {_listed(_labels(self.before), 'and')}"]
+        return [
+            f"the jobs ahead of it must start first: {who} {_listed(_labels(self.before), 'and')}"
+        ]
 
 
 def _labels(jobs: list[Job]) -> list[str]:
@@ -115,9 +117,9 @@ def _kept_for(state: State, job: Job) -> tuple[str, ...]:
     labels = [each.label for each in waiting if each is not job]
     if not labels:
         return ()
-    why = "devices are kept for it"
+    why = "devices are reserved for it"
     if state.gaps(state.spec(job).queue) is Gaps.NOBODY:
-        why = "nobody passes another in this queue"
+        why = "this queue does not backfill"
     return (f"job {_listed(labels, 'and')} starts first: {why}",)
 
 
@@ -143,7 +145,7 @@ def _ends(
         ]
     labels = _listed([each.label for _, each in alone], "or")
     (_, why), first = alone[0]
-    return inf, [f"job {labels} ends: nobody knows when, since job {first.label} {why}"]
+    return inf, [f"job {labels} ends: no estimate, because job {first.label} {why}"]
 
 
 def _ends_of_all(
@@ -165,7 +167,7 @@ def _ends_of_all(
     who = f"jobs {labels} end" if len(needed) > 1 else f"job {labels} ends"
     for each in needed:
         if ends[each.id][0] == inf:
-            return inf, [f"{who}: nobody knows when, since job {each.label} {ends[each.id][1]}"]
+            return inf, [f"{who}: no estimate, because job {each.label} {ends[each.id][1]}"]
     left, how = max(ends[each.id] for each in needed)
     return left, [f"{who} in {how} {span(left)}"]
 
@@ -186,7 +188,7 @@ def _ends_in(
     if job.state is JobState.SUSPENDED:
         return inf, f"is paused (stoker resume {job.label})"
     if job.started_boot is None:
-        return inf, "is only just starting"
+        return inf, "is starting"
     left = remaining(state.rest.families, state.cluster, job, spec, at)
     if left is not None:
         return left, "about"
@@ -212,7 +214,7 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
         if wait > 0 and running_level(state, each, at) > least:
             found.append((wait, each.id, each.label))
     return [
-        f"job {label} could make room in {span(wait)}, after its quantum"
+        f"job {label} can be preempted in {span(wait)}, after its quantum"
         for wait, _, label in nsmallest(QUANTA, found)
     ]
 
@@ -221,5 +223,5 @@ def _overdue(state: State, job: Job, late: float) -> list[str]:
     rules = state.policy(state.spec(job).queue)
     if late == inf:
         return []
-    then = "nobody passes it" if rules.gaps is Gaps.OVERDUE else "it goes first"
+    then = "no job may start ahead of it" if rules.gaps is Gaps.OVERDUE else "it starts first"
     return [f"overdue in {span(late)}, then {then}" if late else f"it is overdue: {then}"]

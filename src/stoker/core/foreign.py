@@ -128,7 +128,7 @@ class Watch:
     def _verdict(self, *, changed: bool) -> Verdict:
         why = self._why
         if self._busy and self._clear_since is not None:
-            why += f"; clear now, free after {self.thresholds.leave_seconds:g} s without others"
+            why += f"; idle now, free after {self.thresholds.leave_seconds:g} s without other processes"
         return Verdict(busy=self._busy, changed=changed, strangers=self._strangers, why=why)
 
 
@@ -153,9 +153,9 @@ def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str
     if foreign is not None and sample.memory_total:
         share = foreign / sample.memory_total
         if share >= limits.memory:
-            found["memory"] = f"others use {share:.0%} of its memory{_names(sample)}"
+            found["memory"] = f"other processes use {share:.0%} of its memory{_names(sample)}"
     if alone and sample.utilization is not None and sample.utilization / 100 >= limits.load:
-        found["load"] = f"others keep it {sample.utilization} % busy{_names(sample)}"
+        found["load"] = f"other processes keep it {sample.utilization} % busy{_names(sample)}"
     return found
 
 

@@ -15,7 +15,7 @@ Command = str | tuple[str, ...] | None
 
 RANK_STEP = 1 << 40
 """Ranks lie this far apart, so that a job can be moved between any two others."""
-NEEDLESS = "not needed: its sweep has reached the target"
+NEEDLESS = "not needed: the sweep has reached its target"
 """Why a trial was cancelled that would have been one too many. Nothing has gone wrong."""
 SKIPPED = 77
 """The exit code of a job that found nothing to do, as test programs say it."""
@@ -316,7 +316,7 @@ class Job(Struct, omit_defaults=True, gc=False):
     late: bool = False
     """Retried by its owner after its deadline, which no longer counts."""
     ending: str | None = None
-    """Why it is being ended: `cancel`, `time` or `deadline`."""
+    """Why it is ending: `cancel`, `time` or `deadline`."""
     ends: tuple[PartEnd, ...] = ()
     """The parts of the current attempt that are over, the first to end first."""
     retries: int = 0

@@ -123,4 +123,4 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 def check(old: JobState, new: JobState) -> None:
     """Refuse a step that the table does not have: it would be a bug of ours."""
     if new not in TRANSITIONS[old]:
-        raise AssertionError(f"no way from {old.value} to {new.value}")
+        raise AssertionError(f"illegal transition from {old.value} to {new.value}")

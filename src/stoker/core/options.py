@@ -98,7 +98,7 @@ def read(options: Options, context: Context, before: Spec | None = None) -> Want
         if fields["deadline_at"] <= context.now:
             raise BadValue(f"--deadline '{words['deadline']}' has already passed.")
         if context.now + (fields.get("limit") or 0) > fields["deadline_at"]:
-            raise BadValue("Its time limit is longer than the time left until --deadline.")
+            raise BadValue("The time limit is longer than the time until --deadline.")
     if "array" in words:
         wanted.indexes, fields["array_limit"] = parse_array(words["array"])
         fields["array_size"] = len(wanted.indexes)
@@ -221,8 +221,8 @@ def _request(words: dict[str, str], options: Options, before: Spec | None) -> Re
     if nodes > 1 and ask is not None and words.get("gpus") and not words.get("gpus_per_node"):
         if ask.amount % (nodes * THOUSAND):
             raise BadValue(
-                f"--gpus {words['gpus']} cannot be spread evenly over {nodes} machines;"
-                " write --gpus-per-node."
+                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
+                " use --gpus-per-node."
             )
         ask = replace(ask, amount=ask.amount // nodes)
     ask = training_options.several(ask, nodes)
@@ -290,7 +290,7 @@ def _gpu_ask(
     if words.get("share"):
         share = parse_amount(words["share"], "share")
         if not changes.get("only") or not 0 < share <= THOUSAND:
-            raise BadValue("A share is of each of the GPUs that use_gpus names, and at most 1.")
+            raise BadValue("share applies to each GPU in use_gpus and is at most 1.")
         changes |= {"share": share, "amount": share * len(changes["only"])}
     if changes:
         ask = replace(ask or GpuAsk(THOUSAND), **changes)
@@ -350,7 +350,7 @@ def parse_array(text: str) -> tuple[tuple[int, ...], int | None]:
             raise BadValue(f"--array '{text}' is not a list; write 0-15, 0-15:4%4 or 1,3,7.")
         first, last, step = (int(piece) if piece else None for piece in match.groups())
         if first is None or (last is not None and last < first) or step == 0:
-            raise BadValue(f"--array '{part}' runs nowhere; write the smaller index first.")
+            raise BadValue(f"--array '{part}' is empty; write the smaller index first.")
         if last is not None and (last - first) // (step or 1) >= LARGEST_ARRAY:
             raise BadValue(f"--array '{text}' is too large; at most {LARGEST_ARRAY} members.")
         indexes.update(
@@ -385,11 +385,11 @@ def parse_warning(text: str) -> EarlySignal:
 
 
 _UNUSED = {
-    "qos": "has no meaning here",
+    "qos": "has no effect",
     "mail_type": "is not sent; use --on-end or the on_end hook",
     "mail_user": "is not sent; use --on-end or the on_end hook",
-    "constraint": "is not used on one machine; use --gpu-model",
-    "time_request": "is not used; use --time",
+    "constraint": "has no effect; use --gpu-model",
+    "time_request": "has no effect; use --time",
 }
 
 

@@ -98,7 +98,7 @@ def parse_models(text: str, what: str) -> tuple[str | None, tuple[str, ...]]:
     """Read `a100` or `a100|h100`: the one model that will do, or else those that will."""
     models = tuple(dict.fromkeys(name.strip() for name in text.lower().split("|")))
     if not all(models):
-        raise BadValue(f"{what} '{text}' leaves out a model; write a100 or a100|h100.")
+        raise BadValue(f"{what} '{text}' has an empty model; write a100 or a100|h100.")
     return (models[0], ()) if len(models) == 1 else (None, models)
 
 
@@ -110,7 +110,7 @@ def parse_names(text: str, what: str) -> tuple[str, ...]:
         if match and int(match[1]) <= int(match[2]):
             names += [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
         elif match:
-            raise BadValue(f"{what} '{part}' runs backwards; write {match[2]}-{match[1]}.")
+            raise BadValue(f"{what} '{part}' is reversed; write {match[2]}-{match[1]}.")
         else:
             names.append(part)
     if not names:
@@ -122,7 +122,7 @@ def describe(request: Request) -> str:
     """The request as a short phrase for people."""
     parts = []
     if request.exclusive:
-        parts.append("a whole machine" if request.machines == 1 else "whole machines")
+        parts.append("a whole node" if request.machines == 1 else "whole machines")
     if request.gpus and request.gpus.amount:
         ask = request.gpus
         kind = f"{' or '.join(ask.kinds)} " if ask.kinds else ""
@@ -136,4 +136,4 @@ def describe(request: Request) -> str:
         parts.append(f"{request.memory} MiB of RAM")
     parts += [f"{format_amount(amount)} {name}" for name, amount in request.named]
     text = ", ".join(parts) or "nothing"
-    return text if request.machines == 1 else f"{text} on each of {request.machines} machines"
+    return text if request.machines == 1 else f"{text} on each of {request.machines} nodes"

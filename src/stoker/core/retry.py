@@ -96,7 +96,7 @@ def stopped_early(job: Job) -> Verdict:
     """Others of its sweep did better: nothing has gone wrong."""
     step = job.score.step if job.score is not None else None
     where = f" at step {step:g}" if step is not None else ""
-    return Verdict(JobState.COMPLETED, f"stopped early{where}: others did better")
+    return Verdict(JobState.COMPLETED, f"stopped early{where}: other trials were better")
 
 
 def after_loss(job: Job, spec: Spec, why: str) -> Verdict:

@@ -94,7 +94,7 @@ def _parts(word: str) -> list[str]:
         if parts:
             return parts
     if not word.strip():
-        raise BadValue("An empty selector means no job; write an id, a range, a name or last.")
+        raise BadValue("An empty selector selects no job; write an id, a range, a name or last.")
     return [word]
 
 
@@ -133,7 +133,7 @@ def _numbers(match: re.Match[str], word: str, state: State, arrays: _Arrays) -> 
         return arrays.whole(first) or [first]
     last, step = int(match[2]), int(match[3] or 1)
     if last < first or not step:
-        raise BadValue(f"'{word}' runs nowhere; write the smaller id first.")
+        raise BadValue(f"'{word}' is empty; write the smaller id first.")
     if last - first > MOST:
         raise BadValue(f"'{word}' is too large a range.")
     ids = [id for id in range(first, last + 1, step) if id in known and id not in state.sweeps]

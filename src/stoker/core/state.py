@@ -230,19 +230,19 @@ class State:
                 limit = sweep.max_running
             if limit is not None and self.array_running.get(found.array, 0) >= limit:
                 what = "array" if sweep is None else "sweep"
-                return f"{what} {found.array} runs {limit} at a time"
+                return f"{what} {found.array} may run {limit} at a time"
         queue = self.rest.queues.get(found.queue)
         if queue is None:
             return None
         running = self.queue_running.get(found.queue, 0)
         if queue.max_running is not None and running >= queue.max_running:
-            return f"queue {found.queue} runs {queue.max_running} at a time"
+            return f"queue {found.queue} may run {queue.max_running} at a time"
         if queue.max_gpus is not None:
             used = self.queue_gpus.get(found.queue, 0)
             head = self.line.head(found, self.jobs)
             asked = self.request(head, found).gpu_amount if head else 0
             if used + asked > queue.max_gpus:
-                return f"queue {found.queue} has its GPUs in use"
+                return f"queue {found.queue} uses all GPUs of its quota"
         return None
 
     def gpus_left(self, queue: str) -> float | None:
@@ -420,7 +420,7 @@ class State:
             away = self.rest.away.get(name)
             node.closed = away.why if away is not None else self.rest.closed.get(name)
             if away is None and name in self.rest.strays:
-                node.closed = "what was given up there has yet to be ended"
+                node.closed = "jobs abandoned there have not ended yet"
             for type, amount in zip((CPU, MEMORY), self.rest.others.get(name, (0, 0)), strict=True):
                 for device in node.types.get(type, ()):
                     device.others = amount

@@ -24,8 +24,8 @@ GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpu
 ALL_OF_A_MACHINE = 64 * THOUSAND
 """No machine has more GPUs: an elastic job may have as many as there are."""
 OURS_INSIDE = {
-    "/snapshots": "is where checkpoints lie; name their directory with --snapshots-dir",
-    "/stoker": "belongs to stoker",
+    "/snapshots": "is the directory of checkpoints; set it with --snapshots-dir",
+    "/stoker": "is reserved for stoker",
 }
 """Directories in a container that are taken."""
 LONGEST_IMAGE = 512
@@ -72,7 +72,7 @@ def _training(
     if "expect" in words:
         seconds = parse_duration(words["expect"], "--expect") if words["expect"] else None
         if seconds == 0:
-            raise BadValue("--expect must be longer than nothing; write 3h or 90m.")
+            raise BadValue("--expect must be longer than 0; write 3h or 90m.")
         found = replace(found, expected=seconds)
     if "snapshots_dir" in words:
         found = replace(found, snapshots=_directory(words["snapshots_dir"], "--snapshots-dir"))
@@ -117,7 +117,7 @@ def parse_ask(text: str) -> GpuAsk:
     if least % THOUSAND or most % THOUSAND or not least:
         raise BadValue(f"--gpus '{text}' is not a range of whole GPUs; write 1..4.")
     if most < least:
-        raise BadValue(f"--gpus '{text}' runs backwards; write the smaller number first.")
+        raise BadValue(f"--gpus '{text}' is reversed; write the smaller number first.")
     ask = parse_gpus(f"{head}{colon}{least // THOUSAND}")
     return replace(ask, most=most if most > least else None)
 
@@ -161,7 +161,7 @@ def several(ask: GpuAsk | None, machines: int) -> GpuAsk | None:
     if ask is None or ask.most is None or machines == 1:
         return ask
     if ask.most != ALL_OF_A_MACHINE:
-        raise BadValue("A range of GPUs is for one machine; with --nodes, give a number.")
+        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
     return replace(ask, most=None)
 
 
@@ -188,9 +188,9 @@ def _container(
     image = words.get("image") or (before.image if before is not None else "")
     if not image:
         only = "mount" if "mount" in mentioned else "ports"
-        raise BadValue(f"--{only} is for a job in a container; name its --image too.")
+        raise BadValue(f"--{only} needs a container; add --image.")
     if not re.fullmatch(r"[\w][^\s\0]*", image) or len(image) > LONGEST_IMAGE:
-        raise BadValue(f"--image '{image[:80]}' is not the name of an image.")
+        raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
     found = replace(before, image=image) if before is not None else Container(image)
     if "mount" in options:
         found = replace(found, mounts=_mounts(options["mount"]))
@@ -207,7 +207,7 @@ def _mounts(value: Any) -> tuple[Mount, ...]:
     targets = [mount.target for mount in found]
     for target in targets:
         if targets.count(target) > 1:
-            raise BadValue(f"--mount has two directories at {target}.")
+            raise BadValue(f"--mount has {target} twice.")
     return found
 
 
@@ -217,7 +217,7 @@ def parse_mount(text: str) -> Mount:
     target, _, how = rest.partition(":")
     words = {word for word in how.split(",") if word}
     if not source or not target or words - {"ro", "rw", "optional"} or {"ro", "rw"} <= words:
-        raise BadValue(f"--mount '{text}' is not understood; write SRC:DST or SRC:DST:ro.")
+        raise BadValue(f"--mount '{text}' is not valid; write SRC:DST or SRC:DST:ro.")
     for path in (source, target):
         if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise BadValue(f"--mount '{text}': {path} is not an absolute path.")
@@ -236,10 +236,10 @@ def parse_ports(text: str) -> tuple[tuple[int, int], ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,5}):(\d{1,5})\s*", part, re.ASCII)
         if not match or not all(0 < int(number) < 65536 for number in match.groups()):
-            raise BadValue(f"--ports '{text}' is not understood; write 31346:6006,31347:8888.")
+            raise BadValue(f"--ports '{text}' is not valid; write 31346:6006,31347:8888.")
         found.append((int(match[1]), int(match[2])))
     outside = [port for port, _ in found]
     for port in outside:
         if outside.count(port) > 1:
-            raise BadValue(f"--ports '{text}' has port {port} of the machine twice.")
+            raise BadValue(f"--ports '{text}' has host port {port} twice.")
     return tuple(found)

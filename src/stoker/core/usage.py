@@ -35,7 +35,7 @@ class Holding(Struct):
     since: float = 0.0
 
     def by(self, at: float) -> float:
-        """GPU-seconds so far."""
+        """GPU-seconds used."""
         return max(self.gpus * at - self.since, 0.0)
 
 

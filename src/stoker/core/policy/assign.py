@@ -204,10 +204,10 @@ def _carried_out(state: State, paper: Paper, at: float, boot: float) -> Decision
 
 def _why(state: State, seat: Seat, by: int | None) -> str:
     if by is not None:
-        return f"job {state.jobs[by].label} needs room"
+        return f"job {state.jobs[by].label} needs its resources"
     if seat.to is None:
-        return "others need room"
-    return f"it goes on with {hardware(state.cluster, seat.to)[1] or 'another GPU'}"
+        return "other jobs need its resources"
+    return f"it continues with {hardware(state.cluster, seat.to)[1] or 'another GPU'}"
 
 
 def _is_free(state: State, paper: Paper, to: Placement) -> bool:

@@ -116,7 +116,7 @@ def _best_known(state: State, job: Job, least: int, most: int) -> int:
 
 
 def spare(state: State, job: Job) -> Request | None:
-    """The least that a running elastic job can go on with, if it has more and time to go on."""
+    """The least that a running elastic job can go on with, if it has more and enough time left."""
     spec, placement = state.spec(job), job.placement
     ask = spec.request.gpus
     if ask is None or ask.most is None or placement is None or spec.request.machines > 1:
@@ -154,7 +154,7 @@ def grown(
         if there is not None:
             shadow.release(placement)
             shadow.take(there)
-            yield job, gpus, f"with {gpus} GPUs it is done {span(saved)} sooner"
+            yield job, gpus, f"with {gpus} GPUs it ends {span(saved)} sooner"
 
 
 def _worth(state: State, job: Job, at: float) -> tuple[int, float] | None:

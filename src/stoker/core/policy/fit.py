@@ -276,7 +276,7 @@ def could_ever(node: Node, request: Request) -> str | None:
     Of a request for several machines, whether it could be one of them.
     """
     if request.nodes and node.name not in request.nodes:
-        return "is not one of the machines asked for"
+        return "is not one of the requested nodes"
     if node.name in request.not_nodes:
         return "is excluded"
     if request.gpus is not None and request.gpus.amount:
@@ -286,7 +286,7 @@ def could_ever(node: Node, request: Request) -> str | None:
     for type, amount in wants(request):
         devices = [device for device in offered(node, request, type) if not device.gone]
         if not devices:
-            return f"has no resource called '{type}'"
+            return f"has no resource '{type}'"
         capacities = [device.facts.capacity for device in devices]
         unit = all(capacity == THOUSAND for capacity in capacities)
         most = sum(capacities) if unit else max(capacities)
@@ -316,7 +316,7 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
         traits.append(f"with {ask.min_vram} MiB")
     if ask.memory is not None:
         if all(device.facts.memory is None for device in devices):
-            return "has GPUs that were only declared, so the size of their memory is not known"
+            return "has declared GPUs whose memory size is not known"
         traits.append(f"with {ask.memory} MiB")
     if ask.only or ask.avoid or ask.within:
         traits.append("among those named")

@@ -51,7 +51,7 @@ class Room(NamedTuple):
     """What is left on one machine."""
 
     gpus: tuple[int, ...] = ()
-    """Thousandths left of each GPU, the most first."""
+    """Thousandths left of each GPU, largest first."""
     cpu: int = 0
     mem: int = 0
     model: str = ""

@@ -38,7 +38,7 @@ def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[st
             hint = _meant(parameter, counts)
             raise BadValue(f"There is no parameter '{parameter}'.{hint} {name} has: {listed}.")
         if parameter not in counts:
-            raise BadValue(f"{name} does not go by {parameter}. It has: {listed}.")
+            raise BadValue(f"{name} has no parameter {parameter}. It has: {listed}.")
     return {parameter: figure(parameter, said) for parameter, said in parameters.items()}
 
 
@@ -63,9 +63,9 @@ def figure(name: str, said: float | str) -> float:
     least, most = RANGES[name]
     if isinstance(said, str) and name in TIMES:
         if not said.strip():
-            raise BadValue(f"{name}= says no time. Write {name}=20m or {name}=90s.")
+            raise BadValue(f"{name}= has no value. Write {name}=20m or {name}=90s.")
         if said.strip().isdecimal() and int(said) != 0:
-            raise BadValue(f"{name}={said}: of what? Write {name}={said}m or {name}={said}s.")
+            raise BadValue(f"{name}={said} has no unit. Write {name}={said}m or {name}={said}s.")
         value = float(parse_duration(said, name))
     else:
         try:
@@ -76,5 +76,5 @@ def figure(name: str, said: float | str) -> float:
         between = f"{least:g} and {most:g}"
         if name in TIMES:
             between = f"{least:g} s and {most / DAY:.0f} days"
-        raise BadValue(f"{name} is between {between}, not {said}.")
+        raise BadValue(f"{name} must be between {between}, not {said}.")
     return value

@@ -77,7 +77,7 @@ class Makers:
             yield each
             self._begin_anew()
         for job in _crowded(state):
-            yield _ask(job, "its GPU has not enough memory for all who share it", at, boot)
+            yield _ask(job, "its GPU has too little memory for all jobs that share it", at, boot)
         yield from self._asked(_heads(state, room), None)
         state.bars.anew.clear()
         yield from _growing(state, room, at, boot)
@@ -165,7 +165,7 @@ def _withdrawn(state: State, room: Room, at: float) -> Iterator[StopWithdrawn]:
 def _asked(offers: list[Offer], head: Job, at: float, boot: float) -> Iterator[StopAsked]:
     for offer in offers:
         gpus = elastic.count(offer.keeps) if offer.keeps is not None else None
-        yield _ask(offer.job, f"job {head.label} needs room", at, boot, head.id, gpus)
+        yield _ask(offer.job, f"job {head.label} needs its resources", at, boot, head.id, gpus)
 
 
 def _growing(state: State, room: Room, at: float, boot: float) -> Iterator[StopAsked]:

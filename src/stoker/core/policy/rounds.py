@@ -90,7 +90,11 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
         if then == now:
             del state.allotted[job.id]
         elif then < now:
-            why = f"others make more of {now - then} of its GPUs" if then else "shorter jobs wait"
+            why = (
+                f"other jobs use {now - then} of its GPUs better"
+                if then
+                else "shorter jobs are pending"
+            )
             yield _ask(job, why, at, boot, then or None)
 
 
@@ -130,8 +134,8 @@ def _sooner(state: State, job: Job, gpus: int, at: float) -> str:
     _, epochs = work(share)
     saved = epochs * (pace(share.paces, share.now) - pace(share.paces, gpus))
     if share.left is None or not share.paces or saved <= 0:
-        return f"there is room for {gpus} GPUs"
-    return f"with {gpus} GPUs it is done {elastic.span(saved)} sooner"
+        return f"{gpus} GPUs are free for it"
+    return f"with {gpus} GPUs it ends {elastic.span(saved)} sooner"
 
 
 def sees_to(state: State, job: int) -> bool:

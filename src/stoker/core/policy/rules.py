@@ -96,32 +96,32 @@ DAY = 86400.0
 _ALL = (
     Policy(
         name="fifo",
-        about="in order of arrival; whoever has no room holds up all behind it",
+        about="by arrival; a job that does not fit blocks the jobs behind it",
         gaps=Gaps.NOBODY,
     ),
     Policy(
         name="skip",
-        about="in order of arrival; whoever has no room is passed over",
+        about="by arrival; jobs that do not fit are skipped",
         gaps=Gaps.ANYBODY,
     ),
     Policy(
         name="backfill",
-        about="in order of arrival; those behind use gaps without delaying the first (EASY)",
+        about="by arrival; backfill that cannot delay the first job (EASY)",
     ),
     Policy(
         name="conservative",
-        about="in order of arrival; those behind use gaps without delaying anybody before them",
+        about="by arrival; backfill that cannot delay any job ahead",
         gaps=Gaps.CONSERVATIVE,
     ),
     Policy(
         name="sjf",
-        about="the shortest first, by what owners say; never stopped; gaps as in backfill",
+        about="shortest expected duration first; no preemption; EASY backfill",
         order=Order.TIME,
         knows=Knows.SAID,
     ),
     Policy(
         name="srtf",
-        about="the shortest remaining time first, by what owners say; others make room",
+        about="shortest expected remaining time first; preempts",
         order=Order.TIME,
         knows=Knows.SAID,
         gaps=Gaps.ANYBODY,
@@ -130,7 +130,7 @@ _ALL = (
     ),
     Policy(
         name="srsf",
-        about="the fewest remaining GPU-seconds first, by what owners say; others make room",
+        about="fewest expected remaining GPU-seconds first; preempts",
         order=Order.SERVICE,
         knows=Knows.SAID,
         gaps=Gaps.ANYBODY,
@@ -139,7 +139,7 @@ _ALL = (
     ),
     Policy(
         name="tiresias",
-        about="the least GPU-seconds so far first, in three steps (2D-LAS); others make room",
+        about="fewest GPU-seconds used first, in three levels (2D-LAS); preempts",
         order=Order.ATTAINED,
         gaps=Gaps.ANYBODY,
         preempts=True,
@@ -148,13 +148,13 @@ _ALL = (
     ),
     Policy(
         name="fair",
-        about="whose owner has had the least lately first; gaps as in backfill",
+        about="fair share: least recent usage per user first; EASY backfill",
         order=Order.SHARE,
         fair=1.0,
     ),
     Policy(
         name="planner",
-        about="the fewest GPU-seconds to go first, as far as measured; others make room",
+        about="fewest remaining GPU-seconds first, as measured; preempts",
         order=Order.SERVICE,
         knows=Knows.MEASURED,
         gaps=Gaps.OVERDUE,
@@ -164,7 +164,7 @@ _ALL = (
     ),
     Policy(
         name="makespan",
-        about="all done as early as possible: the most GPU-seconds to go first",
+        about="shortest makespan: most remaining GPU-seconds first",
         order=Order.SERVICE,
         knows=Knows.MEASURED,
         gaps=Gaps.ANYBODY,
@@ -177,7 +177,7 @@ USUAL = POLICIES["backfill"]
 PLANNER = POLICIES["planner"]
 AUTO = "auto"
 """A queue goes by the planner from the moment at which one of its jobs reports epochs."""
-ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, {PLANNER.name} from then on"
+ABOUT_AUTO = f"{USUAL.name} until a job of the queue reports epochs, then {PLANNER.name}"
 NAMES = (AUTO, *POLICIES)
 """What can be chosen."""
 

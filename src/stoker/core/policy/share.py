@@ -100,7 +100,7 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster, beside: list[Job]) ->
         for name in part.names(GPU)
     ]
     if any(device.gone for device in devices):  # nobody knows any more how much they had
-        words = "CUDA out of memory; it goes on alone"
+        words = "CUDA out of memory; requeued with a GPU of its own"
         return None if progress.alone else Shortage(replace(progress, alone=True), words)
     total = min((device.facts.memory or 0 for device in devices), default=0)
     whole = not any(device.slivers for device in devices)
@@ -109,10 +109,10 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster, beside: list[Job]) ->
     if progress.shared and not progress.alone and not (progress.grew or peak > held):
         return _beside_others(progress, beside, more)
     if progress.shared and not progress.alone and progress.shortages > 1:
-        words = "CUDA out of memory again; it goes on alone"
+        words = "CUDA out of memory again; requeued with a GPU of its own"
         return Shortage(replace(progress, alone=True), words, learned=more)
     if more > held:
-        words = f"CUDA out of memory; it goes on with {more} MiB"
+        words = f"CUDA out of memory; requeued with {more} MiB"
         return Shortage(replace(progress, reserve=more), words, learned=more)
     larger = [
         device.facts.memory
@@ -121,7 +121,7 @@ def after_shortage(job: Job, spec: Spec, cluster: Cluster, beside: list[Job]) ->
         if (device.facts.memory or 0) > total
     ]
     if larger and total:
-        words = f"CUDA out of memory; it goes on where there is more than {total} MiB"
+        words = f"CUDA out of memory; requeued for a GPU with more than {total} MiB"
         return Shortage(replace(progress, reserve=total + 1), words, learned=total + 1)
     return None
 
@@ -131,7 +131,7 @@ def _beside_others(progress: Progress, beside: list[Job], more: int) -> Shortage
 
     If they have kept to theirs, it must have wanted more than it had, and so will its like.
     """
-    words = "CUDA out of memory beside others; it goes on alone"
+    words = "CUDA out of memory on a shared GPU; requeued with a GPU of its own"
     over = any(job.progress is not None and job.progress.grew for job in beside)
     if over or not beside:
         return Shortage(replace(progress, alone=True), words)
