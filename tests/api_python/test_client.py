@@ -147,7 +147,7 @@ def test_errors_by_kind_with_the_servers_sentence(client: stoker.Client) -> None
     with pytest.raises(stoker.NotFound, match=r"There is no job 999999\.") as missing:
         client.show(999999)
     assert (missing.value.code, missing.value.exit_code) == ("not_found", 3)
-    with pytest.raises(stoker.Impossible, match="No machine can ever give 99 GPUs"):
+    with pytest.raises(stoker.Impossible, match="Cannot be satisfied: 99 GPUs requested"):
         client.submit("true", gpus=99)
     with pytest.raises(stoker.UsageError, match="is not a duration"):
         client.submit("true", time="soon")

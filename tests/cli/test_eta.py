@@ -74,7 +74,7 @@ def test_a_table_of_all_with_its_age(fake: FakeDaemon, capsys: Captured) -> None
 
 
 def test_an_answer_that_could_not_be_renewed_says_why(fake: FakeDaemon, capsys: Captured) -> None:
-    trouble = "the process that looks ahead has failed: it was killed by SIGKILL"
+    trouble = "the forecast process failed: it was killed by SIGKILL"
     fake.answers["GET /v1/eta"] = reply(runs(), newer=True, trouble=trouble)
     assert main(["eta"]) == 0
     said = capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_a_submission_whose_daemons_all_die_may_be_queued(
     fake.answers["POST /v1/jobs"] = lambda _: None
     assert main(["submit", "tool"]) == 4
     assert capsys.readouterr().err == (
-        "stoker: The daemon went away in the middle of a reply. "
+        "stoker: The daemon ended while it was replying. "
         "It may be queued: look with `stoker queue` before you submit it again.\n"
     )
 

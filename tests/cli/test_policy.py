@@ -79,7 +79,7 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     assert "by remaining GPU-seconds (planner): 5 h × 2 GPUs = 10 GPU-hours left" in text
     assert "  3  60 min × 2 GPUs = 2 GPU-hours left, from its time limit" in text
     assert "What would let it start:\n  the jobs ahead of it must start first: job 3" in text
-    assert "cannot stop and go on later" in two("why", 1).stdout
+    assert "cannot be preempted and resumed" in two("why", 1).stdout
     chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr
     assert "already; nothing has changed" in again

@@ -465,13 +465,15 @@ def test_why_of_a_sweep_is_about_its_first_waiting_trial(
 
 
 def test_what_was_left_as_it_is_of_a_sweep_is_one_line(ready: FakeDaemon, capsys: Captured) -> None:
-    skipped = [{"id": n, "label": f"17_{n}", "why": "it is already over (done)"} for n in range(9)]
+    skipped = [
+        {"id": n, "label": f"17_{n}", "why": "it has already ended (done)"} for n in range(9)
+    ]
     done = [{"id": 30, "label": "17_9", "state": "CANCELLED"}]
     ready.answers["POST /v1/cancel"] = (200, {"done": done, "skipped": skipped})
     assert main(["cancel", "17"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "stoker: cancelled 17_9"
-    assert lines[1:] == ["stoker: 9 jobs of 17 left as they are; 17_0: it is already over (done)"]
+    assert lines[1:] == ["stoker: 9 jobs of 17 left as they are; 17_0: it has already ended (done)"]
 
 
 @pytest.mark.parametrize(
@@ -506,7 +508,7 @@ def test_a_sweep_is_waited_for_as_a_whole(
 
 
 def test_a_sweep_that_cannot_go_on_ends_the_wait(ready: FakeDaemon, capsys: Captured) -> None:
-    note = "sweep 17 cannot go on: optuna is not installed"
+    note = "sweep 17 cannot continue: optuna is not installed"
     ready.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [], "notes": [note]})
     assert main(["wait", "17"]) == 1
     assert capsys.readouterr().err == f"stoker: {note}\n"

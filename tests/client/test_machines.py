@@ -41,9 +41,9 @@ def test_mls_03_a_missing_key_is_named_with_its_file(here: Path, key: str) -> No
     [
         (TEXT.replace("22", "ssh"), "port 'ssh' is not a number"),
         (TEXT.replace("22", "65536"), "port '65536'"),
-        ("- a\n- b\n", "is not a machine's file"),
+        ("- a\n- b\n", "is not a node file"),
         ("username: u\nip: [\n", "is not YAML, line 3: "),
-        ("", "is not a machine's file"),
+        ("", "is not a node file"),
     ],
 )
 def test_mls_03_what_is_no_machine_is_said_in_a_sentence(here: Path, text: str, why: str) -> None:

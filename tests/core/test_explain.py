@@ -30,7 +30,7 @@ def test_a_running_job_has_no_reason() -> None:
     story.run(job)
     assert reason_of(story, job) is None
     told = why(story.state, story.job(job), story.now, story.now, by_limit(story))
-    assert told.text == "it is not pending"
+    assert told.text == "it is not waiting for anything"
 
 
 def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:
@@ -249,10 +249,7 @@ def test_what_is_still_being_started_is_not_said_to_run_on() -> None:
     story.plan()
     story.silent("bee")
     told = why(story.state, story.job(gang), story.now, story.boot, by_limit(story)).text
-    assert (
-        "it is starting; no part runs before all are ready, which needs an answer: when bee answers"
-        in told
-    )
+    assert "it is starting; its parts wait for each other until bee answers" in told
     story.silent("ant")
     told = why(story.state, story.job(alone), story.now, story.boot, by_limit(story)).text
     assert "whether it runs is known when ant answers" in told

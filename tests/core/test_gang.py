@@ -109,12 +109,12 @@ def test_the_parts_go_where_a_single_job_would_go_first():
 def test_what_cannot_be_on_so_many_machines_is_refused():
     story = three()
     check_possible(story.state, together(3, 2))
-    with pytest.raises(Refusal, match=r"on each of 4 nodes: there are only 3\."):
+    with pytest.raises(Refusal, match=r"on each of 4 nodes requested; there are only 3 nodes\."):
         check_possible(story.state, together(4))
     story.tell(e.NodeJoined(at=story.now, facts=node(1, name="bee")))
-    with pytest.raises(Refusal, match="only 2 of 3 could serve; bee has 1 GPU, not 2"):
+    with pytest.raises(Refusal, match="only 2 of 3 nodes can run it; bee has 1 GPU, not 2"):
         check_possible(story.state, together(3, 2))
-    with pytest.raises(Refusal, match="only 1 of 3 could serve; add others"):
+    with pytest.raises(Refusal, match="only 1 of 3 nodes can run it; add nodes"):
         check_possible(story.state, replace(together(2), nodes=("ant",)))
 
 

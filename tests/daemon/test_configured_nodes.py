@@ -45,12 +45,18 @@ def test_a_table_per_machine(home: Any) -> None:
         ("nodes = 3", "nodes: expected a table [nodes], got 3"),
         ("[nodes]\ngpu1 = 'ssh://me@h'", "nodes.gpu1: expected a table"),
         ("[nodes.gpu1]\naddress = 3", "nodes.gpu1.address: expected an address"),
-        ("[nodes.gpu1]\naddres = 'h'", "'nodes.gpu1.addres' is not known; did you mean address?"),
+        (
+            "[nodes.gpu1]\naddres = 'h'",
+            "'nodes.gpu1.addres' is not a known setting; did you mean address?",
+        ),
         ("[nodes.gpu1]\naddress = 'a b'", 'nodes.gpu1.address: expected an address such as "ssh:'),
         ("[nodes.gpu1]\naddress = 'h:99999'", 'such as "ssh://me@host:22", got "h:99999"'),
-        ("[nodes.gpu1]\naddress = 'h'\nkey = 'id'", "nodes.gpu1.key: expected the path of a key"),
+        (
+            "[nodes.gpu1]\naddress = 'h'\nkey = 'id'",
+            "nodes.gpu1.key: expected the absolute path of a key",
+        ),
         ("[nodes.gpu1]\naddress = 'h'\nshared = 1", "nodes.gpu1.shared: expected true or false"),
-        ("[nodes.'x y']\naddress = 'h'", "is no name for a machine"),
+        ("[nodes.'x y']\naddress = 'h'", "is not a valid node name"),
     ],
 )
 def test_what_cannot_be_meant_is_said(home: Any, text: str, said: str) -> None:

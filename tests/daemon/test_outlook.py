@@ -55,7 +55,7 @@ def test_the_answer_is_kept_until_something_happens(outlooks: outlook.Outlooks) 
 
 @pytest.mark.parametrize(
     ("code", "why"),
-    [("raise SystemExit('no luck')", "no luck"), ("print('?', flush=True)", "it said b'?'")],
+    [("raise SystemExit('no luck')", "no luck"), ("print('?', flush=True)", "it answered b'?'")],
 )
 def test_one_that_fails_is_told(
     outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch, code: str, why: str
@@ -91,7 +91,7 @@ def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
     reply = decide(state, clock()).reply
     assert reply is not None
     said = reply(state)
-    assert "the process that looks ahead has failed" in said["trouble"]
+    assert "the forecast process failed" in said["trouble"]
     assert said["age"] >= 0
     assert said["newer"], "nobody has to ask again"
     settle(outlooks)

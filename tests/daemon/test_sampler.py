@@ -246,7 +246,7 @@ def test_a_child_that_talks_nonsense_is_given_up(
     stage: Stage, echo: Callable[..., None], words: str
 ) -> None:
     echo(f"print('{words}', flush=True); continue")
-    assert "has failed: it said" in stage.heard()
+    assert "has failed: it answered" in stage.heard()
 
 
 def test_a_child_that_hangs_is_given_up(stage: Stage, echo: Callable[..., None]) -> None:

@@ -116,10 +116,13 @@ def test_a_value_of_the_wrong_type_is_named_by_its_path(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("gpu = 1", "'gpu' is not known; did you mean gpus?"),
-        ("quuxly = 1", "'quuxly' is not known; see Configuration in the documentation."),
-        (QUEUE + "max_run = 1", "'queues.fast.max_run' is not known; did you mean max_running?"),
-        ("[foreign]\nlaod = 1", "'foreign.laod' is not known; did you mean load?"),
+        ("gpu = 1", "'gpu' is not a known setting; did you mean gpus?"),
+        ("quuxly = 1", "'quuxly' is not a known setting; see Configuration in the documentation."),
+        (
+            QUEUE + "max_run = 1",
+            "'queues.fast.max_run' is not a known setting; did you mean max_running?",
+        ),
+        ("[foreign]\nlaod = 1", "'foreign.laod' is not a known setting; did you mean load?"),
         ("[nodes.gpu1]", 'nodes.gpu1.address: missing; an address such as "ssh://me@host:22".'),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_directory_must_be_ours_to_write_to(
 
 def test_there_are_no_fewer_epochs_than_are_done() -> None:
     job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
-    with pytest.raises(BadValue, match="--epochs 4 is less than the 5 that are done"):
+    with pytest.raises(BadValue, match="--epochs 4 is less than the 5 that have ended"):
         check_epochs(job, {"training": Training(epochs=4)})
     allowed: list[dict[str, Any]] = [
         {}, {"training": Training()}, {"training": Training(epochs=5)}
@@ -106,7 +106,7 @@ def test_there_are_no_fewer_epochs_than_are_done() -> None:
 
 def test_checkpoints_are_not_left_behind() -> None:
     job = Job(7, "s", "t", "u", 1.0, progress=Progress(epochs=5))
-    with pytest.raises(BadValue, match="its checkpoints lie where they are"):
+    with pytest.raises(BadValue, match="the checkpoints are in the old directory"):
         check_epochs(job, {"training": Training(snapshots="/new")}, Training(snapshots="/old"))
     check_epochs(job, {"training": Training(snapshots="/old")}, Training(snapshots="/old"))
     check_epochs(Job(7, "s", "t", "u", 1.0), {"training": Training(snapshots="/new")})

@@ -59,7 +59,7 @@ def test_a_target_that_was_reached_is_reached_for_good(box: Box) -> None:
     assert before["done"] >= 1
     again = box.stoker("sweep", *words)
     assert again.stdout.strip() == id
-    assert "its target has been reached already" in again.stderr
+    assert "its target has already been reached" in again.stderr
     assert counts(box, id) == before
 
 

@@ -154,7 +154,7 @@ def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: Hall) -> None:
     done = hall.batch(script, "--machines", machine, *NO_GPU)
     assert done.returncode == 0, done
     assert done.stderr == (
-        "execute_batch: bare.yaml has no bash: lines run under sh, without ~/.bashrc\n"
+        "execute_batch: bare.yaml has no bash: command lines run in sh, without ~/.bashrc\n"
     )
     assert hall.result("b.sh.1/made.txt") == "x\n"
     # and where GPUs are needed, it is a machine without any

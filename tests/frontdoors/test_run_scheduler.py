@@ -279,7 +279,7 @@ def test_kub_12_jobs_that_do_not_fit_together_wait(small: Lab) -> None:
     second = small.train("--max_epochs", 1, "--estimated_memory", 4000, "second")
     small.becomes(second, "PENDING")
     assert "3192 MiB of its memory left, not 4000" in small.stoker("why", "last").stdout
-    assert "no machine can ever give" in small.no(
+    assert "cannot be satisfied" in small.no(
         "--script_path", "train.py", "--estimated_memory", 9000, "j", code=6
     ).lower()  # fmt: skip
 
@@ -426,7 +426,7 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: Lab) -> No
     assert "preempted" in small.door("scheduler-state").stdout
     fewer = small.stoker("edit", number, "--epochs", 1)
     assert (fewer.returncode, fewer.stdout) == (2, "")
-    assert "--epochs 1 is less than the 2 that are done." in fewer.stderr
+    assert "--epochs 1 is less than the 2 that have ended." in fewer.stderr
     gate.open()
     small.go(low, 2)
     view = small.becomes(low, "COMPLETED")
@@ -470,11 +470,11 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
     script = home.parent / "user" / "x.py"
     script.write_text("import os; print('GPUs:', os.environ['NUM_GPUS'])")
     done = stoker("door", "run-scheduler", "--script_path", "x.py", "--max_epochs", 1, "j")
-    assert done.stderr == "run-scheduler: no GPU here; it runs without one\n"
+    assert done.stderr == "run-scheduler: no GPU is available; it runs without a GPU\n"
     stoker("wait", "last", check=True)
     assert stoker("door", "scheduler-get-logs", done.stdout.strip()).stdout == "GPUs: 0\n"
     done = stoker("submit", "--epochs", 1, "true")
-    assert done.stderr == "stoker: no GPU here; it runs without one\n"
+    assert done.stderr == "stoker: no GPU is available; it runs without a GPU\n"
     for asks in (("--single-gpu",), ("--gpus", 1, "--epochs", 1)):
         assert stoker("submit", *asks, "true").returncode == 6
 

@@ -234,7 +234,7 @@ def test_with_max_num_timeout_a_job_that_has_to_stop_is_run_again(
     ("override", "sentence"),
     [
         ("+hydra.launcher.gpuss=1", "There is no parameter 'gpuss'. Did you mean gpus?"),
-        ("hydra.launcher.gpus=99", "No machine can ever give 99 GPUs"),
+        ("hydra.launcher.gpus=99", "Cannot be satisfied: 99 GPUs requested"),
         ("hydra.launcher.max_running=0", "max_running must be a whole number"),
         ("hydra.launcher.folder=/proc/x", "Calls cannot be written to /proc/x"),
         ("+hydra.launcher.slurm_partion=x", "There is no parameter 'slurm_partion'. Did you mean"),

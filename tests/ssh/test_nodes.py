@@ -315,7 +315,7 @@ def test_a_submission_knows_the_machines_by_name(rich: tuple[Box, Machine]) -> N
     box, _ = rich
     assert box.refused("-w", "nobody", "--wrap", "true") == (
         3,
-        "stoker: There is no machine 'nobody'; see stoker nodes.\n",
+        "stoker: There is no node 'nobody'; see stoker nodes.\n",
     )
     done = box.stoker("submit", "--gpus", "1", "--dry-run", "--wrap", "true")
     assert done.stderr == "stoker: this would start now on rich\n"

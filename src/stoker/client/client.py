@@ -102,11 +102,11 @@ class Client:
         return self.act("kill", select, signal=signal)
 
     def pause(self, select: Sequence[str]) -> dict[str, Any]:
-        """Stop running jobs in place; they keep their devices."""
+        """Suspend running jobs; they keep their devices."""
         return self.act("pause", select)
 
     def resume(self, select: Sequence[str]) -> dict[str, Any]:
-        """Let paused jobs go on."""
+        """Continue suspended jobs."""
         return self.act("resume", select)
 
     def hold(self, select: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Client:
     # -- sweeps -------------------------------------------------------------------------------
 
     def sweep(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a sweep, or go on with one that is known; once per key."""
+        """Create a sweep, or continue one that is known; once per key."""
         if not body.get("key"):
             body = {**body, "key": new_key()}
         return self._post("/sweeps", body, retry=True, effect=QUEUED)
@@ -162,7 +162,7 @@ class Client:
         return self._get(f"/sweeps/{transport.quote(selector)}", [])
 
     def change_sweep(self, selector: str, **changes: object) -> dict[str, Any]:
-        """Change how a sweep goes on."""
+        """Change a sweep."""
         return self._post(f"/sweeps/{transport.quote(selector)}", changes)
 
     def metrics(self, selector: str, **more: object) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class Client:
         return self._post("/queues", {"name": name, **limits})
 
     def delete_queue(self, name: str) -> dict[str, Any]:
-        """Forget a named queue; what runs in it goes on."""
+        """Delete a named queue; what runs in it goes on."""
         target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
         return self._whole("DELETE", target, None, TIMEOUT)
 
@@ -279,7 +279,7 @@ class Client:
         try:
             data = jsonlight.dumps(body).encode()
         except UnicodeEncodeError:
-            raise UsageError("The command line holds bytes that are not UTF-8.") from None
+            raise UsageError("The command line contains bytes that are not UTF-8.") from None
         return self._whole("POST", wire.PREFIX + path, data, timeout, retry=retry, effect=effect)
 
     def _whole(
@@ -343,7 +343,7 @@ class Client:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise StokerError("The daemon's reply is not understood. Try: stoker daemon restart")
+            raise StokerError("The daemon's reply cannot be parsed. Try: stoker daemon restart")
         return value
 
 
@@ -359,11 +359,11 @@ def check_versions(theirs: str) -> None:
     if distance > (0, 0):
         raise DaemonUnreachable(
             f"The daemon is newer (API {theirs}) than this command (API {wire.API_VERSION}). "
-            "Upgrade stoker here, or use the one that started it."
+            "Upgrade stoker here, or use the installation that started the daemon."
         )
     raise DaemonUnreachable(
         f"The daemon is older (API {theirs}) than this command (API {wire.API_VERSION}). "
-        "Run `stoker daemon restart`; jobs keep running meanwhile."
+        "Run `stoker daemon restart`; jobs continue to run."
     )
 
 
@@ -373,7 +373,7 @@ def _error(reply: transport.Reply) -> StokerError:
         error = jsonlight.loads(reply.read())["error"]
         message, code, exit_code = str(error["message"]), str(error["code"]), int(error["exit"])
     except (ValueError, KeyError, TypeError, ConnectionBroken):
-        return StokerError(f"The daemon answered {reply.status} without saying why.")
+        return StokerError(f"The daemon answered {reply.status} without a reason.")
     if code == "gone":
         ended = ConnectionBroken(message)
         ended.answered = True

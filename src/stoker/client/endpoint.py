@@ -27,8 +27,8 @@ class Endpoint:
         self.fingerprint = fingerprint
         if fingerprint is None and not is_loopback(host):
             raise UsageError(
-                f"{host} is another machine, so it must be tls:// with the certificate's "
-                "fingerprint."
+                f"{host} is another host, so the address must be tls:// with the "
+                "certificate's fingerprint."
             )
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Endpoint:
             sock.close()
             who = "somebody else" if owner is None else f"user {owner}"
             raise StokerError(
-                f"Port {self.port} is held by {who}, not by you. Nothing was sent there.",
+                f"Port {self.port} is used by {who}, not by you. Nothing was sent.",
                 wire.EXIT_PERMISSION,
                 "permission",
             )
@@ -81,8 +81,7 @@ class Endpoint:
         if found != self.fingerprint:
             sock.close()
             raise StokerError(
-                f"{self} shows another certificate ({found}) than the one you trust. "
-                "Nothing was sent there.",
+                f"{self} has another certificate ({found}) than the trusted one. Nothing was sent.",
                 wire.EXIT_PERMISSION,
                 "permission",
             )
@@ -90,7 +89,7 @@ class Endpoint:
         return sock
 
     def _unreachable(self, error: OSError) -> DaemonUnreachable:
-        why = "it takes too long" if isinstance(error, TimeoutError) else error.strerror or error
+        why = "timed out" if isinstance(error, TimeoutError) else error.strerror or error
         named = os.environ.get("STOKER_SERVER")
         hint = " Check STOKER_SERVER, and that the daemon there listens." if named else ""
         return DaemonUnreachable(f"No daemon answers at {self} ({why}).{hint}")
@@ -126,7 +125,7 @@ def parse(url: str, token: str, fingerprint: str | None = None) -> Endpoint:
     """Return the endpoint that an address means."""
     kind, host, port = _split(url)
     if kind == "tls" and not fingerprint:
-        raise UsageError("tls:// needs the certificate's fingerprint, in STOKER_FINGERPRINT.")
+        raise UsageError("tls:// needs the certificate's fingerprint in STOKER_FINGERPRINT.")
     pinned = fingerprint.lower() if kind == "tls" and fingerprint else None
     return Endpoint(host, port, token, pinned)
 

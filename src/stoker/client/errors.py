@@ -43,7 +43,7 @@ class NoReply(DaemonUnreachable):
 
 
 class ConnectionBroken(NoReply):
-    """The daemon went away in the middle of a reply."""
+    """The daemon ended while it was replying."""
 
 
 class OutcomeUnknown(ConnectionBroken):

@@ -49,11 +49,11 @@ def read_values(path: str) -> dict[str, str]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a machine's file: it is not UTF-8.") from None
+        raise UsageError(f"{path} is not a node file: it is not UTF-8.") from None
     values = _parsed(path, text)
     for key in KEYS:
         if not values.get(key):
-            raise UsageError(f"{path} has no '{key}'; a machine's file has {', '.join(KEYS)}.")
+            raise UsageError(f"{path} has no '{key}'; a node file has {', '.join(KEYS)}.")
     port = values["port"]
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(f"{path}: port '{port}' is not a number from 1 to 65535.")
@@ -72,5 +72,5 @@ def _parsed(path: str, text: str) -> dict[str, str]:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(f"{path} is not YAML{where}: {why}.") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{path} is not a machine's file: it must have {', '.join(KEYS)}.")
+        raise UsageError(f"{path} is not a node file: it must have {', '.join(KEYS)}.")
     return {str(key): str(value) for key, value in found.items() if value is not None}

@@ -183,4 +183,4 @@ def _last_words(log: str) -> str:
             lines = file.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         return ""
-    return f"Its last words: {lines[-1]}. " if lines else ""
+    return f"Last log line: {lines[-1]}. " if lines else ""

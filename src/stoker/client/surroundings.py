@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GONE = "The current directory no longer exists."
-ODD = "{} is not valid UTF-8, which the directory of a job has to be. Rename it."
+ODD = "{} is not valid UTF-8, as the directory of a job must be. Rename it."
 DROPPED = frozenset({"_", "COLUMNS", "LINES", "TERM", "OLDPWD", "SHLVL"})
 """Facts about this terminal and this shell, which are not the job's."""
 TRAINING = frozenset({
@@ -26,7 +26,7 @@ TRAINING = frozenset({
 def environment(
     environ: Mapping[str, str], *, keep_terminal: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the environment to give to a job, and the names that cannot be passed on."""
+    """Return the environment to give to a job, and the names that cannot be passed to the job."""
     inside = "STOKER_JOB_ID" in environ
     trains = inside and "JOB_UUID" in environ
     found = {}

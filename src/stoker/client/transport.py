@@ -35,7 +35,7 @@ def open_socket(path: str, timeout: float | None) -> Socket:
     if peer not in (0, os.getuid()):
         sock.close()
         raise StokerError(
-            f"{path} is held by user {peer}, not by you. Set STOKER_HOME to a directory of yours.",
+            f"{path} belongs to user {peer}, not to you. Set STOKER_HOME to a directory of yours.",
             wire.EXIT_PERMISSION,
             "permission",
         )
@@ -137,7 +137,7 @@ class Reply:
         except OSError as error:
             raise ConnectionBroken(f"The connection to the daemon broke ({error}).") from None
         if not piece:
-            raise ConnectionBroken("The daemon went away in the middle of a reply. Try again.")
+            raise ConnectionBroken("The daemon ended while it was replying. Try again.")
         self._buffer += piece
         return self._buffer
 

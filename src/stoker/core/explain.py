@@ -234,7 +234,7 @@ def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if silence is None and job.state is JobState.SUSPENDED:
         return f"it is paused; to continue it: stoker resume {job.label}"
     if silence is None:
-        return "it is not pending"
+        return "it is not waiting for anything"
     machines = " and ".join(silent)
     they_answer = f"{machines} {'answers' if len(silent) == 1 else 'answer'}"
     give_up = f"stoker nodes remove {' '.join(silent)} --force"
@@ -243,7 +243,7 @@ def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
     if job.state is not JobState.CONFIGURING:
         standing = "it is assumed to be running there and keeps its resources"
     elif job.placement is not None and job.placement.more:
-        standing = f"it is starting; no part runs before all are ready, which needs an answer: when {they_answer}"
+        standing = f"it is starting; its parts wait for each other until {they_answer}"
     else:
         standing = f"it is starting there; whether it runs is known when {they_answer}"
     return (

@@ -128,7 +128,8 @@ class Watch:
     def _verdict(self, *, changed: bool) -> Verdict:
         why = self._why
         if self._busy and self._clear_since is not None:
-            why += f"; idle now, free after {self.thresholds.leave_seconds:g} s without other processes"
+            seconds = self.thresholds.leave_seconds
+            why += f"; idle now, free after {seconds:g} s without other processes"
         return Verdict(busy=self._busy, changed=changed, strangers=self._strangers, why=why)
 
 

@@ -25,9 +25,9 @@ def main(argv: list[str]) -> int:
 
         logger = logging.getLogger("stoker.daemon")
         if _expected(error):
-            logger.error("the daemon ends: %s", _sentence(error))  # noqa: TRY400
+            logger.error("the daemon stops: %s", _sentence(error))  # noqa: TRY400
         else:
-            logger.critical("the daemon ends with an unexpected error", exc_info=error)
+            logger.critical("the daemon stops because of an unexpected error", exc_info=error)
         return _exit_code(error)
 
 
@@ -39,7 +39,7 @@ def _options(argv: list[str]) -> dict[str, str]:
     while words:
         name, equals, value = words.pop(0).partition("=")
         if name not in KNOWN:
-            raise BadValue(f"The daemon does not know '{name}'.")
+            raise BadValue(f"The daemon has no setting '{name}'.")
         found[name[2:]] = value if equals else words.pop(0) if words else ""
     return found
 
@@ -104,8 +104,8 @@ def _the_other(path: str, patience: int, holder: Exception) -> str | None:
         time.sleep(0.025)
         return None
     return (
-        f"error 1 Another daemon (pid {holder}) has this state but does not answer at {path}. End "
-        "it with `stoker daemon stop`: its jobs keep running, and the next daemon takes them over."
+        f"error 1 Another daemon (pid {holder}) owns this state but does not answer at {path}. "
+        "Stop it with `stoker daemon stop`: its jobs continue, and the next daemon recovers them."
     )
 
 

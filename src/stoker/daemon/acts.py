@@ -76,7 +76,7 @@ def _act(
             continue
         if id not in state.jobs:
             if not recall:
-                skipped.append({"id": id, "label": job.label, "why": "it is over"})
+                skipped.append({"id": id, "label": job.label, "why": "it has ended"})
                 continue
             facts.append(e.JobRecalled(at=now.at, job=job, spec=spec))
         boards |= {job.array: None} if job.params is not None and found else {}
@@ -114,13 +114,13 @@ def _spared(state: State, job: Job, body: r.End) -> str | None:
 
 
 def cancel(desk: Desk, body: r.Cancel) -> Decide:
-    """End jobs for good."""
+    """Cancel jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if not job.finished and (why_not := _spared(state, job, body)):
             return why_not
         if job.finished:
-            return f"it is already over ({job.cause or job.state.value.lower()})"
+            return f"it has already ended ({job.cause or job.state.value.lower()})"
         return [e.JobCancelled(at=now.at, job=job.id)]
 
     def whole(sweep: int, at: float) -> e.Event:
@@ -142,7 +142,7 @@ def kill(desk: Desk, body: r.Kill) -> Decide:
             return why_not
         if number is None:
             if job.finished:
-                return "it is already over"
+                return "it has already ended"
             return [e.JobCancelled(at=now.at, job=job.id, at_once=True)]
         if job.state not in HOLDING:
             return "it is not running"
@@ -152,7 +152,7 @@ def kill(desk: Desk, body: r.Kill) -> Decide:
 
 
 def pause(desk: Desk, body: r.Pause) -> Decide:
-    """Stop running jobs in place."""
+    """Suspend running jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if job.state is not JobState.RUNNING:
@@ -163,7 +163,7 @@ def pause(desk: Desk, body: r.Pause) -> Decide:
 
 
 def resume(desk: Desk, body: r.Resume) -> Decide:
-    """Let paused jobs go on."""
+    """Continue suspended jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if job.state is not JobState.SUSPENDED:
@@ -174,11 +174,11 @@ def resume(desk: Desk, body: r.Resume) -> Decide:
 
 
 def hold(desk: Desk, body: r.Hold) -> Decide:
-    """Keep waiting jobs from starting."""
+    """Hold pending jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if job.state is not JobState.PENDING:
-            return f"it is not waiting ({job.state.value.lower()})"
+            return f"it is not pending ({job.state.value.lower()})"
         return [] if job.held else [e.JobHeld(at=now.at, job=job.id)]
 
     def whole(sweep: int, at: float) -> e.Event:
@@ -188,7 +188,7 @@ def hold(desk: Desk, body: r.Hold) -> Decide:
 
 
 def release(desk: Desk, body: r.Release) -> Decide:
-    """Let held jobs go."""
+    """Release held jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if not job.held or job.state is not JobState.PENDING:
@@ -202,15 +202,15 @@ def release(desk: Desk, body: r.Release) -> Decide:
 
 
 def retry(desk: Desk, body: r.Retry) -> Decide:
-    """Run finished jobs again."""
+    """Requeue finished jobs."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
         if not job.finished:
-            return f"it is not over ({job.state.value.lower()})"
+            return f"it has not ended ({job.state.value.lower()})"
         if body.failed and job.state is JobState.COMPLETED:
             return "it succeeded"
         if job.array in whole and job.state is JobState.COMPLETED:
-            return "it succeeded; to run it again, name it"
+            return "it succeeded; to requeue it, name it"
         return [e.JobRetried(at=now.at, job=job.id, same_devices=body.same_gpus)]
 
     whole: list[int] = []
@@ -249,7 +249,7 @@ def _failed(desk: Desk, state: State, body: r.Retry) -> list[int]:
 
 
 def seen(desk: Desk, body: r.Seen) -> Decide:
-    """Take failures off the listing; without a selector, all of them."""
+    """Dismiss failures; without a selector, all of them."""
 
     def decide(state: State, now: Moment) -> Decision:
         ids = desk.ids(body.select, state) if body.select else list(state.unseen)
@@ -284,7 +284,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
         name = fields.pop("name", None) or job.name
         if _leads_to(state, wanted.fields.get("dependency"), job.id):
-            raise BadValue("A job cannot wait for itself, nor for one that waits for it.")
+            raise BadValue("A job cannot depend on itself or on a job that depends on it.")
         changed = replace(spec, request=wanted.request, **fields)
         check_possible(state, state.effective(job, changed))
         check_sent(changed.directory, fields.get("carry"))
@@ -368,7 +368,7 @@ _CLEARABLE = {"limit", "dependency", "comment", "group", "on_end", "output", "er
 
 
 def move(desk: Desk, body: r.Move) -> Decide:
-    """Change the place in line: to the front, the back, or next to another job."""
+    """Change the queue position: to the front, the back, or next to another job."""
 
     def decide(state: State, now: Moment) -> Decision:
         ids = desk.ids(body.select, state) if body.select else []
@@ -376,7 +376,7 @@ def move(desk: Desk, body: r.Move) -> Decide:
             raise Refusal("No job was named. Use an id, a range or a name.", "usage")
         waiting = [state.jobs[id] for id in ids if _waits(state, id)]
         skipped = [
-            {"id": id, "label": desk.either(id, state)[0].label, "why": "it is not waiting"}
+            {"id": id, "label": desk.either(id, state)[0].label, "why": "it is not pending"}
             for id in ids
             if not _waits(state, id)
         ]
@@ -405,7 +405,7 @@ def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment)
     if body.where in ("before", "after"):
         others = desk.ids([body.other], state) if body.other else []
         if len(others) != 1 or not _waits(state, others[0]) or others[0] in moved:
-            raise Refusal(f"'{body.other}' is not another waiting job.", "usage")
+            raise Refusal(f"'{body.other}' is not another pending job.", "usage")
         at = next(n for n, job in enumerate(pending) if job.id == others[0])
         priority = pending[at].priority
         at += body.where == "after"
@@ -421,7 +421,7 @@ def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment)
     high = after.order if after else low + RANK_STEP * (len(jobs) + 1)
     gap = (high - low) // (len(jobs) + 1)
     if gap < 1:
-        raise Refusal("There is no room left between those two; use --first.", "failed")
+        raise Refusal("There is no position left between those two jobs; use --first.", "failed")
     return [
         e.JobMoved(at=now.at, job=job.id, priority=priority, rank=low + gap * n)
         for n, job in enumerate(jobs, 1)
@@ -429,7 +429,7 @@ def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment)
 
 
 def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
-    """Close devices to new jobs, or open them again."""
+    """Drain devices, or open them again."""
     closing = isinstance(body, r.Drain)
 
     def decide(state: State, now: Moment) -> Decision:
@@ -483,5 +483,5 @@ def _devices(state: State, word: str) -> list[tuple[str, str, str]]:
     several = list(dict.fromkeys(node.name for node, _ in found))
     if len(several) > 1 and "/" not in word and word.rpartition(":")[2] != "all":
         choices = " or ".join(f"{name}/{word}" for name in several[:4])
-        raise Refusal(f"'{word}' is on {len(several)} machines; write {choices}.", "usage")
+        raise Refusal(f"'{word}' is on {len(several)} nodes; write {choices}.", "usage")
     return [(node.name, device.type, device.name) for node, device in found]

@@ -164,7 +164,7 @@ class Api:
         return reply(await self.ask(decide))
 
     async def sweeps(self, request: Request) -> Response:
-        """Sweeps that go on, or all of them."""
+        """Unfinished sweeps, or all of them."""
         all = request.query_params.get("all") in ("1", "true")
         return reply(await self.ask(sweep_view.listed(self.desk, all)))
 
@@ -173,17 +173,17 @@ class Api:
         return reply(await self.ask(sweep_view.whole(self.desk, request.path_params["sweep"])))
 
     async def change_sweep(self, request: Request) -> Response:
-        """Change how a sweep goes on."""
+        """Change a sweep."""
         body = await read_body(request, requests.ChangeSweep)
         word = request.path_params["sweep"]
         return reply(await self.ask(sweep_view.change(self.desk, word, body)))
 
     async def why(self, request: Request) -> Response:
-        """Why a job is where it is."""
+        """Why a job is pending or in its current state."""
         return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
 
     async def eta(self, request: Request) -> Response:
-        """When jobs should start and end; a new answer is waited for, but not for long."""
+        """Expected start and end of jobs; a new answer is waited for, but not for long."""
         from stoker.daemon import outlook
 
         query = request.query_params
@@ -224,7 +224,7 @@ class Api:
         return Stream(body, headers=HEADERS, media_type="application/octet-stream")
 
     async def metrics(self, request: Request) -> Response:
-        """The figures that a job has reported, as curves."""
+        """The metrics that a job has reported, as curves."""
         query = request.query_params
         word = request.path_params["selector"]
         job, label, attempt = await self.ask(looks.metrics_of(self.desk, word))
@@ -234,7 +234,7 @@ class Api:
         return reply({"job": job, "label": label, **view})
 
     async def wait(self, request: Request) -> Response:
-        """Answer when jobs have finished."""
+        """Wait until jobs have finished."""
         body = await read_body(request, requests.Wait)
         future, done = self._way_back()
         waiting = Wait(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
@@ -275,7 +275,7 @@ class Api:
         return reply(await self.ask(nodes.listed(self.loop.fleet, self.loop.since)))
 
     async def look_at_nodes(self, request: Request) -> Response:
-        """Every machine, as it is now."""
+        """All nodes and their state."""
         body = await read_body(request, requests.LookAtNodes)
         fleet = self.loop.fleet
         asked = await self.ask(nodes.look(fleet, body.names))
@@ -290,7 +290,7 @@ class Api:
         return reply(await self.ask(looks.queues(self.desk)))
 
     async def delete_queue(self, request: Request) -> Response:
-        """Forget a named queue."""
+        """Delete a named queue."""
         return reply(await self.ask(queues.delete_queue(self.desk, request.path_params["name"])))
 
     async def policies(self, request: Request) -> Response:
@@ -298,7 +298,7 @@ class Api:
         return reply(await self.ask(policies.shown(self.desk)))
 
     async def history(self, request: Request) -> Response:
-        """What has finished."""
+        """Finished jobs."""
         query = request.query_params
         wanted = Filter(
             states=looks.valid_states(listed(query.get("state"))),
@@ -315,7 +315,7 @@ class Api:
     # -- daemon -------------------------------------------------------------------------
 
     async def status(self, request: Request) -> Response:
-        """Who is answering."""
+        """Status of the daemon."""
         return reply(await self.ask(self._status(self.ports.views())))
 
     def _status(self, listeners: list[dict[str, Any]]) -> Decide:
@@ -368,9 +368,9 @@ class Api:
             text = f"{_counted(running)} being cancelled." if running else NOTHING
         elif running:
             text = (
-                f"{_counted(running)} left running; the next daemon adopts what runs."
+                f"{_counted(running)} left running; the next daemon recovers them."
                 if body.mode == "leave"
-                else f"{_counted(running)} still running; the daemon ends when nothing is."
+                else f"{_counted(running)} still running; the daemon stops when they have ended."
             )
         else:
             text = NOTHING
@@ -408,7 +408,7 @@ class Api:
         return reply({"address": self.ports.remove(request.path_params["address"])})
 
     async def thresholds(self, request: Request) -> Response:
-        """Change when a GPU counts as used by others, until this daemon ends."""
+        """Change when a GPU counts as used by other processes, until this daemon ends."""
         body = await read_body(request, requests.Thresholds)
         watch, fleet = self.loop.watch, self.loop.fleet
 
@@ -431,7 +431,7 @@ class Api:
         return reply(await self.ask(decide))
 
     async def events(self, request: Request) -> Response:
-        """Everything that happens, as server-sent events."""
+        """All events, as server-sent events."""
         after = request.headers.get("last-event-id") or request.query_params.get("after")
         start = number(after, "after") if after else None
         reader = Reader(self.loop, self.ask, self.batches, hang_up(request.scope))
@@ -454,7 +454,9 @@ def _at_home(body: Sent) -> Sent:
 def _owner_only(request: Request) -> None:
     """Who has come in by a port does not open or close ports."""
     if entrance_of(request.scope) is not None:
-        raise Refusal("Ports are opened and closed on the machine itself.", "permission")
+        raise Refusal(
+            "Ports can be opened and closed only over the socket of this host.", "permission"
+        )
 
 
 def _check_store(said: str, configured: str | None) -> None:

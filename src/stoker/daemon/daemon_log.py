@@ -201,7 +201,7 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
     e.NodeClosed: (INFO, _node_closed),
     e.AttemptLost: (WARNING, lambda v: f"job {v.job}.{v.attempt} is lost: {v.why}"),
     e.AttemptAbandoned: (
-        WARNING, lambda v: f"job {v.job}.{v.attempt} on unreachable node {v.node} is given up",
+        WARNING, lambda v: f"job {v.job}.{v.attempt} on unreachable node {v.node} is abandoned",
     ),
     e.AttemptsFound: (
         WARNING, lambda v: f"attempt {v.job}.{v.attempt} was started but is not in the journal",

@@ -107,7 +107,7 @@ class HelperProcess:
         code = self.process.poll()
         if not said and code is not None and code < 0:
             said = f"it was killed by {signal.Signals(-code).name}"
-        self.died(said or "it ended without a word")
+        self.died(said or "it ended without an error message")
 
     def close(self) -> None:
         """For good; `reap` collects what is left."""

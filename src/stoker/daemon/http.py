@@ -132,7 +132,7 @@ def _turned_away(scope: Scope) -> Response | None:
 
 
 def _unauthorized() -> Response:
-    text = "This port answers only whoever shows its token: Authorization: Bearer TOKEN."
+    text = "This port requires a token: Authorization: Bearer TOKEN."
     error = {"code": "permission", "message": text, "exit": wire.EXIT_PERMISSION}
     # What a stranger may still be sending is not read, and our version is not his business.
     headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
@@ -151,7 +151,7 @@ async def _bad_value(request: Request, error: Exception) -> Response:
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    text = f"There is no {request.method} {request.url.path} here."
+    text = f"There is no route {request.method} {request.url.path}."
     code = "not_found" if status == 404 else "usage"
     exit_code = wire.ERRORS[code][1]
     return reply({"error": {"code": code, "message": text, "exit": exit_code}}, status)

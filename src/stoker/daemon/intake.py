@@ -54,7 +54,9 @@ def submit(desk: Desk, body: r.Submit, durable: bool = True) -> Decide:
     what = body.what
     kinds = [what.line, what.argv, what.script, what.lines]
     if sum(kind is not None for kind in kinds) != 1:
-        raise Refusal("A submission holds exactly one of line, argv, script and lines.", "usage")
+        raise Refusal(
+            "A submission must contain exactly one of line, argv, script and lines.", "usage"
+        )
     _check_text(what)
 
     def decide(state: State, now: Moment) -> Decision:
@@ -86,7 +88,7 @@ def again(like: JobsSubmitted, line: str, state: State, now: Moment) -> Decision
 def _check_text(what: r.What) -> None:
     texts = [what.line, what.script, *(what.argv or ()), *(what.lines or ()), *what.args]
     if any(text is not None and "\0" in text for text in texts):
-        raise Refusal("A command holds a zero byte.", "usage")
+        raise Refusal("A command contains a NUL byte.", "usage")
     if any(len(os.fsencode(text)) > LONGEST_WORD for text in texts if text and text != what.script):
         raise Refusal("A command has a word of more than 128 KiB; put it into a script.", "usage")
     empty = what.line is not None and not what.line.strip()
@@ -153,7 +155,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     count, indexes, lines = 1, wanted.indexes, None
     if body.what.lines is not None:
         if indexes is not None:
-            raise BadValue("--array and --each-line do not go together.")
+            raise BadValue("--array and --each-line cannot be combined.")
         count, lines = len(body.what.lines), tuple(body.what.lines)
     elif body.what.line is not None:
         lines = (body.what.line,)
@@ -277,7 +279,7 @@ def _spec(
     fields = dict(wanted.fields)
     directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
     if not os.path.isdir(directory):
-        raise BadValue(f"The directory {directory} is not there.")
+        raise BadValue(f"The directory {directory} does not exist.")
     check_sent(os.path.normpath(directory), fields.get("carry"))
     check_directories(fields)
     spec = Spec(
@@ -293,7 +295,7 @@ def check_sent(directory: str, carry: Carry | None) -> None:
     """Refuse to send what is not there; only later would that be found out."""
     for path in carry.send if carry is not None else ():
         if not os.path.lexists(os.path.join(directory, path)):
-            raise BadValue(f"There is no '{path}' in {directory} to --send.")
+            raise BadValue(f"There is no '{path}' in {directory} for --send.")
 
 
 def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
@@ -322,7 +324,7 @@ def _environment(given: dict[str, str], wanted: Wanted) -> bytes:
     values.update(wanted.set_env)
     for name, text in values.items():
         if not name or "=" in name or "\0" in name or "\0" in text:
-            raise BadValue(f"The environment variable '{name}' cannot be passed on.")
+            raise BadValue(f"The environment variable '{name}' cannot be passed to the job.")
     return b"\0".join(
         os.fsencode(name) + b"=" + os.fsencode(text) for name, text in sorted(values.items())
     )
@@ -342,7 +344,7 @@ def check_limits(state: State, spec: Spec) -> None:
     most = queue.max_job_gpus
     if most is not None and spec.request.gpu_amount > most:
         raise Refusal(
-            f"Queue '{queue.name}' gives a job at most {format_amount(most)} GPUs, not"
+            f"Queue '{queue.name}' allows a job at most {format_amount(most)} GPUs, not"
             f" {format_amount(spec.request.gpu_amount)}.",
             "impossible",
         )
@@ -353,8 +355,8 @@ def check_limits(state: State, spec: Spec) -> None:
         )
         if waiting >= queue.max_waiting:
             raise Refusal(
-                f"Queue '{queue.name}' has {waiting} waiting jobs, and takes no more than"
-                f" {queue.max_waiting}; try again later.",
+                f"Queue '{queue.name}' has {waiting} pending jobs, and its limit is"
+                f" {queue.max_waiting}. Try again later.",
                 "full",
             )
 
@@ -366,7 +368,7 @@ def check_possible(state: State, request: Request) -> None:
         name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
     ]
     if unknown:
-        raise Refusal(f"There is no machine '{unknown[0]}'; see stoker nodes.", "not_found")
+        raise Refusal(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
     lacks, able = [], 0
     for node in state.cluster.nodes.values():
         lack = could_ever(node, request)
@@ -381,8 +383,9 @@ def check_possible(state: State, request: Request) -> None:
         lacks = [_too_few(able, len(state.cluster.nodes)), *lacks]
     wanted = [name for name in unreached if not request.nodes or name in request.nodes]
     lacks += [f"{name} has not been reached yet ({_silence(state, name)})" for name in wanted]
-    never = "No machine can ever give" if not wanted else "No machine is known that can give"
-    text = f"{never} {describe(request)}: {'; '.join(lacks) or 'there is none'}."
+    known = " by the nodes known so far" if wanted else ""
+    lack = "; ".join(lacks) or "there is no node"
+    text = f"Cannot be satisfied{known}: {describe(request)} requested; {lack}."
     gpus = any(node.types.get(GPU) for node in state.cluster.nodes.values())
     if request.gpu_amount and not wanted and not gpus:
         text += " To declare devices: stoker daemon restart --gpus 0,1"
@@ -390,10 +393,10 @@ def check_possible(state: State, request: Request) -> None:
 
 
 def _too_few(able: int, all: int) -> str:
-    few = f"only {able} of {all} could serve"
+    few = f"only {able} of {all} nodes can run it"
     if able == all:
-        few = "there is only this one" if all == 1 else f"there are only {all}"
-    return few if able > 1 else f"{few}; add others with stoker nodes add"
+        few = "there is only one node" if all == 1 else f"there are only {all} nodes"
+    return few if able > 1 else f"{few}; add nodes with stoker nodes add"
 
 
 def _silence(state: State, name: str) -> str:
@@ -408,4 +411,4 @@ def reach_warnings(state: State, request: Request) -> list[str]:
     if len(able) - len(silent) >= request.machines:
         return []
     told = "; ".join(f"{name}: {state.rest.away[name].why}" for name in silent[:3])
-    return [f"it waits for {' and '.join(silent[:3])}, which cannot be reached now ({told})"]
+    return [f"it stays pending for {' and '.join(silent[:3])}, which cannot be reached ({told})"]

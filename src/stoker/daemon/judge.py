@@ -125,5 +125,5 @@ def _named(verdict: Verdict) -> str | None:
         return None
     for stranger in verdict.strangers:
         name = stranger.command.split(" ")[0].rpartition("/")[2] or "a process"
-        return f"{stranger.user or 'somebody'}'s {name} (pid {stranger.pid})"
+        return f"{stranger.user or 'another user'}'s {name} (pid {stranger.pid})"
     return verdict.why or "somebody else"

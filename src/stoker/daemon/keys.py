@@ -31,7 +31,7 @@ def token(state: str) -> str:
     except OSError as error:
         raise BadValue(f"{path} cannot be read: {error.strerror}.") from None
     if len(text) < TOKEN_BYTES or not text.isascii():
-        raise BadValue(f"{path} holds no token. Remove it, and a new one is made.")
+        raise BadValue(f"{path} contains no token. Remove it; a new one will be created.")
     return text
 
 
@@ -73,12 +73,14 @@ def _make_certificate(certificate: str, key: str) -> None:
         )  # fmt: skip
     except FileNotFoundError:
         raise BadValue(
-            "TLS needs a certificate, and the openssl command that makes it is not here. "
+            "TLS needs the openssl command to create a certificate. "
             "Install openssl, or listen on 127.0.0.1 only."
         ) from None
     if made.returncode != 0:
         said = made.stderr.strip().splitlines()
-        raise BadValue(f"openssl could not make a certificate: {said[-1] if said else 'no word'}.")
+        raise BadValue(
+            f"openssl could not create a certificate: {said[-1] if said else 'no message'}."
+        )
     # The key first: a certificate that is there says that both are.
     os.rename(new[1], key)
     os.rename(new[0], certificate)
@@ -99,4 +101,4 @@ def _write(path: str, data: bytes) -> None:
 def _check_private(fd: int, path: str) -> None:
     found = os.fstat(fd)
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise BadValue(f"{path} is not for you alone. Remove it, and a new one is made.")
+        raise BadValue(f"{path} can be read by other users. Remove it; a new one will be created.")

@@ -76,9 +76,7 @@ class Listener:
     ) -> None:
         host, port = split(text)
         if not tls and not is_loopback(host):
-            raise BadValue(
-                f"{host} can be reached from other machines, so only TLS is served there."
-            )
+            raise BadValue(f"{host} can be reached from other hosts, so only TLS is allowed there.")
         self.tls, self.note = tls, note
         self.token, self.token_file = keys.token(state), keys.token_path(state)
         self.context: ssl.SSLContext | None = None
@@ -200,11 +198,11 @@ class Listeners:
         there = self.open.get(join(host, port))
         if there is not None:
             if there.tls != tls:
-                raise BadValue(f"{there.address} is open already, and not like that.")
+                raise BadValue(f"{there.address} is already open with other settings.")
             there.note = note or there.note
             return there.address
         if len(self.open) >= MOST_LISTENERS:
-            raise Refusal(f"There are {len(self.open)} ports already; close one first.", "failed")
+            raise Refusal(f"{len(self.open)} ports are already open; close one first.", "failed")
         listener = Listener(text, tls, self.state, note or {}, self.connections)
         self.open[listener.address] = listener
         if self._protocol is not None:
@@ -255,7 +253,7 @@ def _why_not(address: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{address} is in use by another program. Choose another port."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"This machine has no such address: {address}."
+        return f"This host has no address {address}."
     return f"{address} cannot be listened on: {error.strerror}."
 
 
@@ -269,7 +267,7 @@ def _secured(state: str) -> tuple[ssl.SSLContext, str]:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError:
         raise BadValue(
-            f"{certificate} and {key} do not belong together. Remove both, and new ones are made."
+            f"{certificate} and {key} do not match. Remove both; new ones will be created."
         ) from None
     return context, keys.fingerprint(certificate)
 

@@ -181,7 +181,7 @@ class Expected:
 
 
 def explain(desk: Desk, word: str) -> Decide:
-    """Why a job is where it is."""
+    """Why a job is pending or in its current state."""
 
     def decide(state: State, now: Moment) -> Decision:
         id = desk.one(word, state)
@@ -292,7 +292,7 @@ def metrics_of(desk: Desk, word: str) -> Decide:
         job, _ = desk.either(desk.one(word, state), state)
         count = len(desk.ids([word], state))
         if count > 1:
-            text = f"'{word}' means {count} jobs; name one of them, such as {job.label}."
+            text = f"'{word}' selects {count} jobs; name one of them, such as {job.label}."
             raise Refusal(text, "usage")
         return answered((job.id, job.label, job.attempt))
 
@@ -300,7 +300,7 @@ def metrics_of(desk: Desk, word: str) -> Decide:
 
 
 def history(desk: Desk, words: list[str], wanted: Filter) -> Decide:
-    """What has finished, oldest first."""
+    """Finished jobs, oldest first."""
 
     def decide(state: State, now: Moment) -> Decision:
         if words:

@@ -30,7 +30,7 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
 
     def decide(state: State, now: Moment) -> Decision:
         if body.name == desk.node:
-            raise Refusal(f"'{body.name}' is this machine; choose another name.", "usage")
+            raise Refusal(f"'{body.name}' is this node; choose another name.", "usage")
         try:
             check_name(body.name)
             address = parse_address(body.address, body.key)
@@ -46,8 +46,8 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
         twin = _at_same_place(state, body.name, address)
         if twin is not None and not known:
             raise Refusal(
-                f"{address.url} is '{twin}' already; under two names its GPUs would be given out"
-                " twice.",
+                f"{address.url} is already node '{twin}'; with two names its GPUs would be"
+                " allocated twice.",
                 "failed",
             )
         running = _running(state, body.name)
@@ -122,7 +122,7 @@ def from_settings(
         if before is not None and before.address != fact.address and running:
             warnings.append(
                 f"{_jobs(running)} on {name} at {before.address}, which the configuration says is"
-                f" at {fact.address}; that counts from the first start at which nothing runs there"
+                f" at {fact.address}; the change applies at the first start without jobs there"
             )
             continue
         events.append(fact)
@@ -135,7 +135,7 @@ def from_settings(
             continue
         warnings.append(
             f"{_jobs(running)} on {name}, which is no longer in the configuration; it is removed"
-            " at the first start at which nothing runs there"
+            " at the first start without jobs there"
         )
     return events, warnings
 
@@ -146,14 +146,14 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
 
     def decide(state: State, now: Moment) -> Decision:
         if body.name == desk.node:
-            raise Refusal(f"'{body.name}' is this machine; it cannot be removed.", "usage")
+            raise Refusal(f"'{body.name}' is this node; it cannot be removed.", "usage")
         if body.name not in state.rest.remotes:
-            raise Refusal(f"There is no machine '{body.name}'; see stoker nodes.", "not_found")
+            raise Refusal(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
         running = _running(state, body.name)
         if running and not body.force:
             raise Refusal(
-                f"{_jobs(running)} on {body.name}; wait for the end, cancel, or give up what runs"
-                " there with --force.",
+                f"{_jobs(running)} on {body.name}; wait for them to end, cancel them, or abandon"
+                " them with --force.",
                 "failed",
             )
         why = f"{body.name} was removed"
@@ -189,7 +189,7 @@ def look(fleet: Fleet, names: list[str]) -> Decide:
     def decide(state: State, now: Moment) -> Decision:
         for name in names:
             if name not in state.rest.remotes and name not in state.cluster.nodes:
-                raise Refusal(f"There is no machine '{name}'; see stoker nodes.", "not_found")
+                raise Refusal(f"There is no node '{name}'; see stoker nodes.", "not_found")
         wanted = [name for name in fleet.machines if not names or name in names]
         fleet.look_now(wanted)
         return answered((time.monotonic(), wanted))
@@ -284,15 +284,15 @@ def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
     """What is not as usual about a machine over SSH."""
     notes = []
     if name in state.rest.closed:
-        notes.append(f"takes no new jobs: {state.rest.closed[name]}")
+        notes.append(f"accepts no new jobs: {state.rest.closed[name]}")
     if machine is not None and machine.error:
         notes.append(machine.error)
     if machine is not None and machine.look is not None and "bash" not in machine.look.tools:
-        notes.append("no bash: lines run under sh, without ~/.bashrc")
+        notes.append("no bash: command lines run in sh, without ~/.bashrc")
     strays = state.rest.strays.get(name, ())
     if strays:
         jobs = ", ".join(str(job) for job, _ in strays[:5])
-        notes.append(f"to be ended there, since it was restarted elsewhere: job {jobs}")
+        notes.append(f"to be ended there because it was requeued on another node: job {jobs}")
     return notes
 
 

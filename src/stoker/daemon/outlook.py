@@ -139,14 +139,14 @@ class Outlooks:
         try:
             self.latest = msgspec.json.decode(line, type=Outlook)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._died(f"it said {line[:80]!r}")
+            self._died(f"it answered {line[:80]!r}")
             return
         self.jobs = {each.job: each for each in self.latest.jobs}
         self.trouble, self.failed = None, 0
         self._let_go()
 
     def _died(self, why: str) -> None:
-        self.trouble = f"the process that looks ahead has failed: {why}"
+        self.trouble = f"the forecast process failed: {why}"
         logger.warning("the forecast process failed: %s", why)
         self.failed += 1
         self.changed = True  # what it was asked about is still unanswered
@@ -190,9 +190,9 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
     def decide(state: State, now: Moment) -> Decision:
         trouble, latest = outlooks.trouble, outlooks.latest
         if latest is None:
-            text = trouble or "it takes a while; ask again in a moment"
+            text = trouble or "the forecast is being computed; try again in a moment"
             code = "failed" if trouble else "unavailable"
-            raise Refusal(f"Nothing is foreseen yet: {text}.", code)
+            raise Refusal(f"There is no forecast yet: {text}.", code)
         if outlooks.failed == 1:
             outlooks.look(state, now)
         if words:

@@ -93,7 +93,7 @@ def _since(state: State, queue: str) -> float | None:
 def _why(state: State, queue: str) -> str:
     """Why a queue that chooses by itself goes by what it does."""
     if queue in state.rest.reporting:
-        return f"{PLANNER.name}, since a job has reported epochs"
+        return f"{PLANNER.name}, because a job has reported epochs"
     return f"{USUAL.name} until a job reports epochs"
 
 
@@ -171,6 +171,8 @@ def _checked(body: r.Policy) -> dict[str, float]:
     """The parameters in seconds and numbers; raises BadValue, also for a name that is none."""
     if not body.name:
         if body.parameters:
-            raise BadValue("Parameters belong to a policy: name it, such as planner quantum=20m.")
+            raise BadValue(
+                "Name the policy that the parameters belong to, such as planner quantum=20m."
+            )
         return {}
     return read_parameters(body.name, body.parameters)

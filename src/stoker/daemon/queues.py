@@ -49,7 +49,7 @@ def _resources(state: State, body: r.Queue) -> tuple[tuple[str, str, int], ...]:
     found: dict[tuple[str, str], int] = {}
     for each in body.resources or ():
         if each.type in (CPU, MEMORY):
-            raise BadValue(f"{each.type} is a pool of the machine, without devices to name.")
+            raise BadValue(f"{each.type} is a pooled resource without named devices.")
         found[each.type, each.device] = parse_amount(each.capacity, each.type)
     sizes = {name: capacity for (type, name), capacity in found.items() if type == GPU}
     counted = len(counted_gpus(sizes, state.rest.nodes))
@@ -99,7 +99,7 @@ def clear(desk: Desk, body: r.Clear) -> Decide:
 
 
 def delete_queue(desk: Desk, name: str) -> Decide:
-    """Forget a named queue; what runs in it goes on, and keeps its devices."""
+    """Delete a named queue; what runs in it goes on, and keeps its devices."""
 
     def decide(state: State, now: Moment) -> Decision:
         if name not in state.rest.queues:
@@ -110,7 +110,7 @@ def delete_queue(desk: Desk, name: str) -> Decide:
         )
         if waiting:
             raise Refusal(
-                f"In queue '{name}' {waiting} job{'s wait' * (waiting > 1) or ' waits'};"
+                f"In queue '{name}' {waiting} job{'s are' * (waiting > 1) or ' is'} pending;"
                 f" cancel {'them' if waiting > 1 else 'it'} first.",
                 "failed",
             )

@@ -78,33 +78,33 @@ class End(Select):
 
 
 class Cancel(End):
-    """End jobs for good."""
+    """Cancel jobs."""
 
 
 class Kill(End):
-    """Send a signal, or end at once."""
+    """Send a signal to jobs, or end them at once."""
 
     signal: Word | None = None
 
 
 class Pause(Select):
-    """Stop running jobs in place."""
+    """Suspend running jobs."""
 
 
 class Resume(Select):
-    """Let paused jobs go on."""
+    """Continue suspended jobs."""
 
 
 class Hold(Select):
-    """Keep waiting jobs from starting."""
+    """Hold pending jobs."""
 
 
 class Release(Select):
-    """Let held jobs go."""
+    """Release held jobs."""
 
 
 class Retry(Select):
-    """Run finished jobs again."""
+    """Requeue finished jobs."""
 
     failed: bool = False
     """With no job named: the failures that were not dismissed."""
@@ -126,14 +126,14 @@ class Edit(Select):
 
 
 class Move(Select):
-    """Change the place in line."""
+    """Change the queue position."""
 
     where: Annotated[str, Meta(pattern="^(first|last|before|after)$")] = "first"
     other: Word | None = None
 
 
 class Seen(Select):
-    """Take failures off the listing."""
+    """Dismiss failures."""
 
 
 class Wait(Select):
@@ -144,14 +144,14 @@ class Wait(Select):
 
 
 class Drain(Body):
-    """Close devices to new jobs."""
+    """Drain devices."""
 
     devices: Words = []
     reason: Word = ""
 
 
 class Undrain(Body):
-    """Open devices again."""
+    """Undrain devices."""
 
     devices: Words = []
 
@@ -217,7 +217,7 @@ class Policy(Body):
 
 
 class Clear(Body):
-    """Wipe the history that a front door shows."""
+    """Clear the history that a compatibility command shows."""
 
     door: Word
 
@@ -241,7 +241,7 @@ class Thresholds(Body):
 
 
 class Stop(Body):
-    """End the daemon."""
+    """Stop the daemon."""
 
     mode: Annotated[str, Meta(pattern="^(leave|drain|cancel)$")] = "leave"
     check: bool = False

@@ -178,7 +178,7 @@ class Sampler:
         try:
             reply = msgspec.json.decode(line, type=Reply)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._died(f"it said {line[:80]!r}")
+            self._died(f"it answered {line[:80]!r}")
             return
         talk = self.talks.get(reply.sweep)
         question = talk.question if talk is not None else None

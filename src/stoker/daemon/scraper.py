@@ -114,7 +114,7 @@ class Scraper:
         try:
             answer = msgspec.json.decode(line)
         except msgspec.DecodeError:
-            self._died(f"it said {line[:80]!r}")
+            self._died(f"it answered {line[:80]!r}")
             return
         if "trouble" in answer:
             key = attempt_of(answer["trouble"])
@@ -186,7 +186,7 @@ class Scraper:
         with contextlib.suppress(OSError), open(f"/proc/{self.process.process.pid}/comm") as file:
             key = attempt_of(file.read().strip())
             if key in self.orders:
-                self._give_up(key, f"that has not come to an end for {PATIENCE:.0f} s")
+                self._give_up(key, f"it has not ended for {PATIENCE:.0f} s")
         self._died("it has hung")
 
     def _died(self, why: str) -> None:

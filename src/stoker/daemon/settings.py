@@ -74,7 +74,7 @@ Addresses = Annotated[
     list[str], _meta('an address such as "127.0.0.1:25647", or a list of them', _as_addresses)
 ]
 NodeAddress = Annotated[str, _meta('an address such as "ssh://me@host:22"', _as_node_address)]
-KeyPath = Annotated[str, _meta("the path of a key, from / or ~ on, in quotes", pattern="^[/~]")]
+KeyPath = Annotated[str, _meta("the absolute path of a key (/ or ~), in quotes", pattern="^[/~]")]
 Level = Annotated[
     Literal["debug", "info", "warning", "error"],
     _meta('"debug", "info", "warning" or "error"'),
@@ -236,7 +236,7 @@ def _unknown(path: str, name: str, known: list[str]) -> BadValue:
 
     near = get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; {DOCUMENTATION}."
-    return BadValue(f"config.toml: '{path}' is not known{hint}")
+    return BadValue(f"config.toml: '{path}' is not a known setting{hint}")
 
 
 def _shown(value: Any) -> str:
@@ -249,7 +249,7 @@ def check_name(name: str) -> str:
     """Return a node's name if it can stand in paths, in lists and before a slash."""
     if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}", name):
         raise BadValue(
-            f"'{name[:80]}' is no name for a machine; use up to {LONGEST_NAME} letters, digits"
-            " and _ . - that begin with a letter or a digit."
+            f"'{name[:80]}' is not a valid node name; use up to {LONGEST_NAME} letters, digits"
+            " and _ . -, starting with a letter or a digit."
         )
     return name

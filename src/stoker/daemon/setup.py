@@ -309,7 +309,7 @@ def _say_what_is_held(loop: Loop, ids: list[int]) -> None:
     if count:
         loop.store.warnings().append(
             f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
-            "more may have run than is on record: look at the queue, then release or cancel"
+            "the journal may lack recent runs: check the queue, then release or cancel them"
         )
 
 

@@ -93,7 +93,7 @@ class StateFiles:
             try:
                 done = self.check()
             except (OSError, places.UnsafeDirectory) as error:
-                logger.error("what was deleted cannot be made again: %s", error)  # noqa: TRY400
+                logger.error("deleted files cannot be created again: %s", error)  # noqa: TRY400
             else:
                 if not done:
                     self._due = time.monotonic() + SETTLE_SECONDS
@@ -113,7 +113,7 @@ class StateFiles:
         self.restore()
         self._check_journal()
         if not self.server.is_in_place:
-            logger.warning("%s was deleted; it is made again", self.server.path)
+            logger.warning("%s was deleted; created it again", self.server.path)
             if not self.server.listen_again():
                 return False
         self._watch()
@@ -123,7 +123,7 @@ class StateFiles:
         """Make the directories again that are missing; called before every start of a job."""
         for path in self.directories:
             if not os.path.isdir(path):
-                logger.warning("%s was deleted; it is made again", path)
+                logger.warning("%s was deleted; created it again", path)
                 places.secure_dir(path)
 
     def _check_lock(self) -> None:
@@ -138,7 +138,7 @@ class StateFiles:
             raise StoreFenced(
                 f"Another daemon (pid {holder}) has taken over this state; this one stops."
             ) from None
-        logger.warning("%s was deleted; it is locked again", self.lock.path)
+        logger.warning("%s was deleted; locked it again", self.lock.path)
 
     def _check_journal(self) -> None:
         lost = self.store.lost()
@@ -190,6 +190,6 @@ def _write_if_missing(path: str, content: bytes) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return
-    logger.warning("%s was deleted; it is written again", path)
+    logger.warning("%s was deleted; wrote it again", path)
     with open(fd, "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Everything that happens, as server-sent events, for readers that may come and go."""
+"""All events, as server-sent events, for readers that may come and go."""
 
 from __future__ import annotations
 

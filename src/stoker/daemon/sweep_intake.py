@@ -60,7 +60,7 @@ class Kept(Struct):
 
 
 def submit(desk: Desk, body: r.Sweep) -> Decide:
-    """Begin a sweep, or go on with one that is known: only what is missing or failed runs.
+    """Create a sweep, or continue one that is known: only what is missing or failed runs.
 
     Works out all of its trials, so it may take a while; what it returns is quick.
     """
@@ -119,7 +119,7 @@ class _Intake:
         what = r.What(line=first) if isinstance(first, str) else r.What(argv=first)
         options = {"name": definition["name"], **body.options}
         if "array" in options:
-            raise BadValue("--array and a sweep do not go together.")
+            raise BadValue("--array cannot be combined with a sweep.")
         return r.Submit(
             what=what, directory=body.directory, shell=body.shell, options=options,
             environment=body.environment, umask=body.umask,
@@ -148,7 +148,7 @@ class _Intake:
         ]
         if known is not None and definition_of(known, self._goal()).reached:
             missing, again = [], []
-            ready.wanted.warnings.append("its target has been reached already")
+            ready.wanted.warnings.append("its target has already been reached")
         kept = Kept(self.definition, spec, digest(encode(spec)))
         sweep = self._sweep(kept, len(have) + len(missing))
         if self.body.dry_run:
@@ -252,7 +252,7 @@ def kept(desk: Desk, sweep: Sweep) -> Kept:
     """What it was asked to be."""
     data = desk.store.blob(sweep.definition)
     if data is None:
-        raise Refusal(f"What sweep {sweep.id} was asked to be is lost.", "failed")
+        raise Refusal(f"The definition of sweep {sweep.id} is lost.", "failed")
     return decode(data, type=Kept)
 
 
@@ -300,12 +300,12 @@ def _wanted(definition: dict[str, Any]) -> list[dict[str, Any]]:
     """Every trial that is asked for, each once, in order."""
     samples = definition["samples"]
     if samples is not None and samples > MOST_TRIALS:
-        raise BadValue(f"{samples} trials are too many at a time; ask for {MOST_TRIALS} at most.")
+        raise BadValue(f"{samples} trials are too many; the maximum is {MOST_TRIALS}.")
     most = MOST_TRIALS + 1 if samples is None else samples
     found = list(islice(samplers.fresh(definition, 0, lambda _: False), most))
     if len(found) > MOST_TRIALS:
         raise BadValue(
-            f"These are more than {MOST_TRIALS} combinations; say how many to try, as in"
+            f"There are more than {MOST_TRIALS} combinations; limit the number of trials:"
             " --samples 1000 --method random."
         )
     return found

@@ -68,12 +68,12 @@ def found(state: State, word: str) -> Sweep:
 
 
 def change(desk: Desk, word: str, body: r.ChangeSweep) -> Decide:
-    """Change how a sweep goes on."""
+    """Change a sweep."""
 
     def decide(state: State, now: Moment) -> Decision:
         sweep = found(state, word)
         if body.max_running is None and body.priority is None:
-            raise Refusal("Nothing to change: say max_running or priority.", "usage")
+            raise Refusal("Nothing to change: give max_running or priority.", "usage")
         events: list[e.Event] = [
             e.SweepChanged(
                 at=now.at, sweep=sweep.id, max_running=body.max_running, priority=body.priority

@@ -25,7 +25,7 @@ AT_ONCE = 64
 
 IN_A_ROW = 10
 """So many failures without a single success are not bad luck."""
-IN_VAIN = "its last {} trials have failed, and none has succeeded; `stoker release {}` goes on"
+IN_VAIN = "its last {} trials have failed and none has succeeded; to continue: stoker release {}"
 
 
 class Sweeps:

@@ -17,7 +17,7 @@ from stoker.core.units import THOUSAND, BadValue
 
 OWN_WINS = (BACKEND, "OMP_NUM_THREADS")
 """What we would set for a distributed job, unless its owner has."""
-NO_GPU = "no GPU here; it runs without one"
+NO_GPU = "no GPU is available; it runs without a GPU"
 
 
 def prefer_own(wanted: Wanted, environment: bytes) -> None:
@@ -68,9 +68,11 @@ def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = Non
     training = fields.get("training")
     done = job.progress.epochs if job.progress is not None else 0
     if training is not None and training.epochs is not None and training.epochs < done:
-        raise BadValue(f"--epochs {training.epochs} is less than the {done} that are done.")
+        raise BadValue(f"--epochs {training.epochs} is less than the {done} that have ended.")
     if training is not None and done and training.snapshots != snapshots:
-        raise BadValue("--snapshots-dir cannot change: its checkpoints lie where they are.")
+        raise BadValue(
+            "--snapshots-dir cannot be changed: the checkpoints are in the old directory."
+        )
 
 
 def within_queue(state: State, spec: Spec) -> Spec:

@@ -69,7 +69,7 @@ class Wait:
         """Why sweeps cannot go on that would have to."""
         sweeps = [state.sweeps[id] for id in self.sweeps]
         return [
-            f"sweep {sweep.id} cannot go on: {sweep.note}"
+            f"sweep {sweep.id} cannot continue: {sweep.note}"
             for sweep in sweeps
             if sweep.wanting and sweep.note
         ]
