@@ -2,6 +2,8 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -88,3 +90,16 @@ def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
         story.tell(event)
     assert story.job(40).command == ("unknown",)
     assert story.state.spec(story.job(40)).directory == "/"
+
+
+def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
+    story = Story()
+    adoption: Any = SimpleNamespace(over=set, claim=lambda key: Claim(status=0))
+    desk: Any = SimpleNamespace(node="box", user="ada", recall=lambda _: None)
+
+    def cycle(events: list[e.Event]) -> None:
+        for event in events:
+            story.tell(event)
+
+    jobs, _ = recovered.recover({40: 1}, lambda: story.state, desk, adoption, cycle)
+    assert [(job.id, job.attempt) for job in jobs] == [(40, 1)]

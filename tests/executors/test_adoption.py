@@ -6,10 +6,12 @@ import io
 import itertools
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.core.events import (
@@ -341,6 +343,7 @@ def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     executor.tick(adoption.time.clock_gettime(BOOT))
     for callback in list(executor.poller.callbacks.values()):  # type: ignore[attr-defined]
         callback()
+    executor.tick(adoption.time.clock_gettime(BOOT))
     return executor.facts
 
 
@@ -364,6 +367,33 @@ def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
     assert [type(fact) for fact in facts] == [ProcessStarted, ProcessExited]
     assert isinstance(facts[1], ProcessExited)
     assert facts[1].code == 3
+
+
+def test_many_ends_are_recovered_with_few_scans_of_all_processes(
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans, snapshot = [], executor.snapshot
+    monkeypatch.setattr(executor, "snapshot", lambda *_: scans.append(1) or snapshot())
+    jobs = [msgspec.structs.replace(running(), id=id) for id in range(100)]
+    lines = [f"{job.id}.0 {EXIT_LINE}" for job in jobs]
+    Path(executor.places.exits, str(KEEPER)).write_text("".join(lines))
+    executor.adopt(jobs, same_boot=True)
+    executor.tick(adoption.time.clock_gettime(BOOT))
+    assert [fact.code for fact in executor.facts if isinstance(fact, ProcessExited)] == [0] * 100
+    assert len(scans) <= 3
+
+
+def test_an_attempt_is_over_when_its_end_is_on_record_and_no_process_is_left(
+    executor: LocalExecutor,
+) -> None:
+    environment = {tree.TOKEN: executor.token(2, 0)}
+    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], environment)
+    try:
+        Path(executor.places.exits, str(KEEPER)).write_text(f"1.0 {EXIT_LINE}2.0 {EXIT_LINE}")
+        assert executor.adoption.over([(1, 0), (2, 0), (3, 0)]) == {(1, 0)}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def late(executor: LocalExecutor, claim: str) -> list[Event]:

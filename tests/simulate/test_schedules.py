@@ -8,7 +8,7 @@ from simulate.host import host
 from simulate.schedules import HOST, play
 from stoker.executors import adoption
 from stoker.executors.adoption import Adoption
-from stoker.executors.claims import claim_path
+from stoker.executors.claims import Claim, claim_path
 from stoker.executors.local import Attempt
 
 SEEDS = 60
@@ -44,19 +44,19 @@ def test_the_schedules_find_a_claim_that_is_not_made() -> None:
 
 def test_the_schedules_find_records_that_are_read_before_the_liveness_check() -> None:
     """A supervisor may record an end and leave between the two: that end would be lost."""
-    look, read_claim = Adoption.look, adoption.read_claim
+    read, read_claim = Adoption._read, adoption.read_claim
 
-    def look_too_early(self: Adoption, attempt: Attempt, boot: float) -> None:
+    def read_too_early(self: Adoption, attempt: Attempt, boot: float) -> Claim | None:
         mine = claim_path(self.executor.places.run, *attempt.key)
-        claim, ends = read_claim(mine), self.executor.exits.read()
+        claim, end = read_claim(mine), self._recorded(attempt.key)
         adoption.time.sleep(0.01)
         with (
             mock.patch.object(
                 adoption, "read_claim", lambda path: claim if path == mine else read_claim(path)
             ),
-            mock.patch.object(self.executor.exits, "read", return_value=ends),
+            mock.patch.object(self, "_recorded", return_value=end),
         ):
-            look(self, attempt, boot)
+            return read(self, attempt, boot)
 
-    with mock.patch.object(Adoption, "look", look_too_early):
+    with mock.patch.object(Adoption, "_read", read_too_early):
         assert is_violation_found()

@@ -207,7 +207,7 @@ _LINES: dict[type[e.Event], tuple[int, Callable[[Any], str]]] = {
         WARNING, lambda v: f"attempt {v.job}.{v.attempt} was started but is not in the journal",
     ),
     e.AttemptRecovered: (
-        WARNING, lambda v: f"attempt {v.job}.{v.attempt} is not in the journal and is recovered",
+        INFO, lambda v: f"attempt {v.job}.{v.attempt} is not in the journal and is recovered",
     ),
     e.IdsReserved: (WARNING, lambda v: f"job ids continue at {v.next_id}"),
     e.StartFailed: (INFO, lambda v: f"job {v.job}.{v.attempt} cannot be started: {v.why}"),

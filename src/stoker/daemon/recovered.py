@@ -58,8 +58,12 @@ def recover(
     cycle: Callable[[list[e.Event]], None],
 ) -> tuple[list[Job], list[str]]:
     """Enter these attempts in the journal; return their jobs, and what a person should know."""
-    jobs, new = [], []
-    for id, attempt in sorted(found.items()):
+    new: list[int] = []
+    known = [key for key in found.items() if key[0] in state().jobs]
+    over = adoption.over(known)
+    # Without processes they need no devices: one cycle for all, there may be thousands.
+    cycle([_recovered(key, Placement(desk.node, ())) for key in sorted(over)])
+    for id, attempt in sorted(found.items() - over):
         now = clock()
         claim = adoption.claim((id, attempt))
         placement = _available(state(), id, _placement(claim, desk.node), desk.node)
@@ -69,14 +73,15 @@ def recover(
         elif id not in state().jobs:
             events += _submission(state(), id, claim, placement, desk.user, now.at)
             new.append(id)
-        events.append(
-            e.AttemptRecovered(
-                at=now.at, job=id, attempt=attempt, placement=placement, boot=now.boot
-            )
-        )
-        cycle(events)
-        jobs.append(state().jobs[id])
-    return jobs, [_alert(new)] if new else []
+        cycle([*events, _recovered((id, attempt), placement)])
+    return [state().jobs[id] for id in sorted(found)], [_alert(new)] if new else []
+
+
+def _recovered(key: tuple[int, int], placement: Placement) -> e.Event:
+    now = clock()
+    return e.AttemptRecovered(
+        at=now.at, job=key[0], attempt=key[1], placement=placement, boot=now.boot
+    )
 
 
 def _alert(ids: list[int]) -> str:

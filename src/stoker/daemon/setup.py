@@ -277,6 +277,7 @@ def _adopt(loop: Loop, jobs: list[Job], same_boot: bool) -> None:
     ]
     loop.fleet.gangs.adopt(jobs)
     loop.executor.adopt(here, same_boot)
+    loop.executor.tick(clock().boot)
     _record(loop)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ class Adoption:
                 self._call_off(key)
             else:
                 self._judge(job, claim or read_claim(path) or Claim(), same_boot)
+        self.look(executor.unrecorded(), time.clock_gettime(BOOT))
 
     def _judge(self, job: Job, claim: Claim, same_boot: bool) -> None:
         executor, key = self.executor, (job.id, job.attempt)
@@ -89,8 +90,6 @@ class Adoption:
         else:
             self.expect_record(attempt)
             self._repeat(job)
-            if key in executor.attempts:
-                self.look(attempt, time.clock_gettime(BOOT))
 
     def _repeat(self, job: Job) -> None:
         """What was decided before the daemon ended may not have been done: do it again."""
@@ -127,21 +126,28 @@ class Adoption:
         os.close(attempt.pidfd)
         attempt.pidfd = -1
         self.expect_record(attempt)
-        self.look(attempt, time.clock_gettime(BOOT))
+        self.look([attempt], time.clock_gettime(BOOT))
 
-    def look(self, attempt: Attempt, boot: float) -> None:
-        """Look for the record of an end; without one, for the processes themselves."""
+    def look(self, attempts: Iterable[Attempt], boot: float) -> None:
+        """Look for the records of ends; where none can come any more, for the processes."""
+        gone = [(attempt, claim) for attempt in attempts if (claim := self._read(attempt, boot))]
+        if gone:
+            seen = self.executor.snapshot()  # one for all: it may be thousands of them
+            for attempt, claim in gone:
+                self._last_look(attempt, claim, seen)
+
+    def _read(self, attempt: Attempt, boot: float) -> Claim | None:
+        """Read what became of an attempt; return its claim if that says nothing and never will."""
         path = claim_path(self.executor.places.run, *attempt.key)
         awaited = self._is_awaited(attempt, read_claim(path) or Claim(), boot)
         # What was read before the question may be out of date by now.
-        found = read_claim(path)
-        claim = found or Claim()
+        claim = read_claim(path) or Claim(taken=True)
         if attempt.pid is None and claim.pid is not None and claim.started is not None:
             self.executor.started(attempt, claim.pid, claim.ticks, *claim.started)
             if claim.alive:
                 self._calm(attempt)
                 self.watch(attempt)
-                return
+                return None
         ended = self._end_of(attempt, claim)
         if ended is not None:
             self._calm(attempt)
@@ -153,7 +159,8 @@ class Adoption:
             self.executor.gone(attempt)
         elif not awaited:
             self._calm(attempt)
-            self._last_look(attempt, found is not None and claim.empty)
+            return claim
+        return None
 
     def _is_awaited(self, attempt: Attempt, claim: Claim, boot: float) -> bool:
         """Whether a supervisor lives that may still write down what became of an attempt."""
@@ -169,7 +176,7 @@ class Adoption:
         return not executor.exits.keepers() <= {link.pid for link in executor.keepers}
 
     def _recorded(self, key: Key) -> tuple[int, float] | None:
-        return self.executor.exits.read().get("{}.{}".format(*key))
+        return self.executor.exits.find("{}.{}".format(*key))
 
     def _end_of(self, attempt: Attempt, claim: Claim) -> tuple[int, float] | None:
         """The wait status of an attempt's process and when it ended, if that is known."""
@@ -195,10 +202,9 @@ class Adoption:
             attempt.status, attempt.ended_at = ended
             self.executor.finish(attempt)
 
-    def _last_look(self, attempt: Attempt, empty: bool) -> None:
+    def _last_look(self, attempt: Attempt, claim: Claim, seen: tree.Snapshot) -> None:
         """Claimed, no record, nobody left to write one; perhaps not even a line in its claim."""
         executor = self.executor
-        seen = executor.snapshot()
         first = seen.leader(attempt.token) if attempt.pid is None else None
         if first is not None:
             executor.started(attempt, *first, *_moment(first[1]))
@@ -209,7 +215,7 @@ class Adoption:
         elif attempt.pid is None and attempt.keeper is not None and tree.can_mark():
             # Had our own keeper started it, it would run, be on record, or be our zombie.
             executor.call_off(attempt)
-        elif not empty or attempt.began:
+        elif not claim.empty or attempt.began:
             self._lose(attempt, NO_RECORD)
         elif take_empty_claim(claim_path(executor.places.run, *attempt.key)):
             self._call_off(attempt.key)
@@ -252,9 +258,19 @@ class Adoption:
         """The attempts with a claim in the run directory."""
         return [key for name in os.listdir(self.executor.places.run) if (key := _key(name))]
 
-    def ended(self) -> list[Key]:
+    def ended(self) -> set[Key]:
         """The attempts of whose ends there is a record."""
-        return [key for name in self.executor.exits.read() if (key := _key(name))]
+        return {key for name in self.executor.exits.read() if (key := _key(name))}
+
+    def over(self, keys: Iterable[Key]) -> set[Key]:
+        """Return those of these attempts whose end is on record and that have no process left."""
+        executor, ended = self.executor, self.ended().intersection(keys)
+        seen = executor.snapshot()
+        return {key for key in ended if seen.complete and not self._left(key, seen)}
+
+    def _left(self, key: Key, seen: tree.Snapshot) -> list[int]:
+        claim = read_claim(claim_path(self.executor.places.run, *key)) or Claim()
+        return seen.members(self.executor.token(*key), claim.pid, claim.ticks)
 
     def claim(self, key: Key) -> Claim:
         """What is known of an attempt, by its claim or else by its processes."""
@@ -265,9 +281,7 @@ class Adoption:
 
     def decide(self) -> None:
         """Decide about attempts that wait for a record, without patience: others have devices."""
-        for attempt in list(self.executor.attempts.values()):
-            if attempt.record_by is not None:
-                self.look(attempt, inf)
+        self.look(self.executor.unrecorded(), inf)
 
     def sweep(self, next_id: int) -> None:
         """Remove the claims of attempts that are over.

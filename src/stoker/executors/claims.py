@@ -149,13 +149,22 @@ class Exits:
         """Wait status and wall time by attempt (`job.attempt`)."""
         found: dict[str, tuple[int, float]] = {}
         for name in self._names():
-            with contextlib.suppress(OSError), open(f"{self.directory}/{name}", "rb") as file:
-                stat = os.fstat(file.fileno())
-                version = stat.st_ino, stat.st_size
-                if self._read.get(name, (None, {}))[0] != version:
-                    self._read[name] = version, _ends(file.read(stat.st_size))
-                found |= self._read[name][1]
+            found |= self._of(name)
         return found
+
+    def find(self, attempt: str) -> tuple[int, float] | None:
+        """Wait status and wall time of the end of one attempt, if it is on record."""
+        return next((end for name in self._names() if (end := self._of(name).get(attempt))), None)
+
+    def _of(self, name: str) -> dict[str, tuple[int, float]]:
+        """The ends in one file, which is read again only when it has grown."""
+        with contextlib.suppress(OSError), open(f"{self.directory}/{name}", "rb") as file:
+            stat = os.fstat(file.fileno())
+            version = stat.st_ino, stat.st_size
+            if self._read.get(name, (None, {}))[0] != version:
+                self._read[name] = version, _ends(file.read(stat.st_size))
+            return self._read[name][1]
+        return {}
 
     def keepers(self) -> set[int]:
         """The keepers of this state that are still there."""

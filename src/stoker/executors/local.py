@@ -97,6 +97,8 @@ class Attempt(Struct):
     """That it should end is yet to be said to its processes; True: at once."""
     kill_at: float | None = None
     killed: bool = False
+    main_ended: bool = False
+    """Its main process has ended, and what that left behind is yet to be counted."""
     left_behind: int = 0
     unheard: bool = False
     """Nobody there would have caught the signal that was to make it stop."""
@@ -400,18 +402,9 @@ class LocalExecutor(Executor):
         alone = attempt.ending_since is None and not look_around
         if alone and attempt.pid is not None and not tree.group_alive(attempt.pid):
             self.finish(attempt)
-            return
-        seen = self.snapshot()
-        left = self._members(attempt, seen)
-        if not left and seen.complete:
-            self.finish(attempt)
-            return
-        attempt.left_behind = max(attempt.left_behind, len(left))
-        if left and attempt.ending_since is None:
-            now = time.clock_gettime(BOOT)
-            attempt.ending_since, attempt.kill_at = now, now + self.grace
-            tree.end(left, signal.SIGTERM)
-        self.busy.add(attempt.key)
+        else:
+            attempt.main_ended = True
+            self.busy.add(attempt.key)  # the next tick looks at the processes of all such attempts
 
     def finish(self, attempt: Attempt) -> None:
         """The last process is gone: report, and let go of what was held."""
@@ -467,12 +460,15 @@ class LocalExecutor(Executor):
 
     def tick(self, boot: float) -> float | None:
         """Look after trees that are being ended and ends that are being written down."""
-        for attempt in [self.attempts[key] for key in self.busy]:
-            if attempt.record_by is not None and attempt.status is None:
-                self.adoption.look(attempt, boot)
+        self.adoption.look(self.unrecorded(), boot)
         self._press([self.attempts[key] for key in self.busy], boot)
         unsent = [link.flush() for link in self.keepers]
         return RESCAN if self.busy or any(unsent) else None
+
+    def unrecorded(self) -> list[Attempt]:
+        """Attempts whose ends should be on record by now, or soon."""
+        busy = [self.attempts[key] for key in self.busy]
+        return [a for a in busy if a.record_by is not None and a.status is None]
 
     def _press(self, attempts: list[Attempt], boot: float) -> None:
         """One step of ending trees: all of them at once, since it takes a look at all processes."""
@@ -484,11 +480,21 @@ class LocalExecutor(Executor):
         seen = self.snapshot()
         for attempt in asked:
             self._terminate(attempt, seen)
-        left = {a.key for a in (*due, *over) if self._members(a, seen)}
+        left = {a.key: self._members(a, seen) for a in (*due, *over)}
         for attempt in over:
-            if attempt.key not in left and seen.complete:
+            if left[attempt.key]:
+                self._end_rest(attempt, left[attempt.key], boot)
+            elif seen.complete:
                 self.finish(attempt)
-        self._kill([a for a in due if a.key in left])
+        self._kill([a for a in due if left[a.key]])
+
+    def _end_rest(self, attempt: Attempt, left: list[int], boot: float) -> None:
+        """Its main process has ended, others have not: these are left behind."""
+        if attempt.main_ended:
+            attempt.main_ended, attempt.left_behind = False, len(left)
+        if attempt.ending_since is None:
+            attempt.ending_since, attempt.kill_at = boot, boot + self.grace
+            tree.end(left, signal.SIGTERM)
 
     def _kill(self, attempts: list[Attempt]) -> None:
         """Kill trees, also those whose processes flee."""
