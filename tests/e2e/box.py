@@ -136,8 +136,12 @@ class Box:
 
     @property
     def keepers(self) -> list[int]:
-        """The keepers of this home, oldest first."""
-        return sorted(children_named("stoker-keeper", self.home))
+        """The keepers of this home, oldest first.
+
+        A job that is being started is called like its keeper for a moment; it has no exit log.
+        """
+        found = children_named("stoker-keeper", self.home)
+        return sorted(pid for pid in found if (self.state / "exits" / str(pid)).exists())
 
     @property
     def log(self) -> str:
