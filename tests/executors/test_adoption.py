@@ -355,14 +355,31 @@ def test_a_start_that_its_killed_supervisor_did_not_get_to_is_called_off(
     assert executor.attempts == {}
 
 
+def make_zombie(executor: LocalExecutor, script: str) -> int:
+    """Return an ended process of attempt 7.0 that fell to us when its supervisor was killed."""
+    soft, hard = resource.getrlimit(RLIMIT_LOCKS)
+    resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(7, 0)), hard))
+    child = os.posix_spawn("/bin/sh", ["sh", "-c", script], {}, setsid=True)
+    resource.setrlimit(RLIMIT_LOCKS, (soft, hard))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return child
+
+
+def test_processes_that_fall_to_the_daemon_are_reaped_when_their_attempt_ends(
+    executor: LocalExecutor,
+) -> None:
+    first, second = make_zombie(executor, "exit 3"), make_zombie(executor, "exit 0")
+    facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
+    assert [getattr(fact, "code", None) for fact in facts] == [None, 3]
+    for pid in (first, second):
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
 def test_an_end_is_known_though_its_supervisor_was_killed_before_it_wrote_a_pid(
     executor: LocalExecutor,
 ) -> None:
-    soft, hard = resource.getrlimit(RLIMIT_LOCKS)
-    resource.setrlimit(RLIMIT_LOCKS, (tree.mark_of(executor.token(7, 0)), hard))
-    child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3"], {}, setsid=True)
-    resource.setrlimit(RLIMIT_LOCKS, (soft, hard))
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it fell to us when its parent was killed
+    make_zombie(executor, "exit 3")
     facts = orphaned(executor, f"keeper {KEEPER} {TICKS}\n")
     assert [type(fact) for fact in facts] == [ProcessStarted, ProcessExited]
     assert isinstance(facts[1], ProcessExited)

@@ -392,6 +392,7 @@ class Host:
             elif job is None or not self._is_unknown(id):
                 wrong.append(("lost", f"job {id} is {job.state if job else 'absent'}"))
         left = [each for each in self.kernel.processes.values() if each.alive and each.owner]
+        left += self.kernel.zombies(self.kernel.daemon.pid)
         return wrong + [("orphaned", f"{each}") for each in left if each.owner in over]
 
     def _is_unknown(self, id: int) -> bool:

@@ -367,6 +367,21 @@ class LocalExecutor(Executor):
         for attempt in list(self.attempts.values()):
             if attempt.keeper == link.pid:
                 self._orphan(attempt)
+        self._reap(self.snapshot())
+
+    def _reap(self, seen: tree.Snapshot) -> None:
+        """Reap ended processes that fell to the daemon when their supervisor was killed.
+
+        Those of an attempt whose end is not known yet wait: one may be its main process.
+        """
+        zombies = seen.zombies()
+        if zombies:
+            unknown = {
+                b"%d" % tree.mark_of(a.token) for a in self.attempts.values() if a.status is None
+            }
+            for pid in [pid for pid, mark in zombies if mark not in unknown]:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def _complete_keepers(self) -> None:
         """Fork what keepers are missing; the machine may have no room for a process just now."""
@@ -486,6 +501,7 @@ class LocalExecutor(Executor):
                 self._end_rest(attempt, left[attempt.key], boot)
             elif seen.complete:
                 self.finish(attempt)
+        self._reap(seen)
         self._kill([a for a in due if left[a.key]])
 
     def _end_rest(self, attempt: Attempt, left: list[int], boot: float) -> None:

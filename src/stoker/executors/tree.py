@@ -28,6 +28,11 @@ def mark_of(token: str) -> int:
     return 1 << 60 | int.from_bytes(blake2b(token.encode(), digest_size=7).digest(), "big")
 
 
+def _is_mark(limit: bytes) -> bool:
+    """Return True if a soft RLIMIT_LOCKS is the mark of an attempt."""
+    return limit.isdigit() and int(limit) >> 60 == 1
+
+
 def can_mark() -> bool:
     """Whether processes can be given such a limit: it is below the hard limit, as usual."""
     hard = resource.getrlimit(RLIMIT_LOCKS)[1]
@@ -108,6 +113,16 @@ class Snapshot:
             if process.limit == limit or process.token == token
         ]
         return (min(found)[2], min(found)[1]) if found else None
+
+    def zombies(self) -> list[tuple[int, bytes]]:
+        """Return pid and mark of the ended processes of attempts that this process must reap."""
+        ours = b"%d" % resource.getrlimit(RLIMIT_LOCKS)[0]  # a daemon may be a job of another one
+        return [
+            (pid, process.limit)
+            for pid, process in self.processes.items()
+            if process.ended and process.parent == os.getpid() and process.limit != ours
+            if _is_mark(process.limit)
+        ]
 
     def tokens(self, prefix: str) -> set[str]:
         """The tokens with this prefix that living processes carry."""
