@@ -185,8 +185,8 @@ def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
     assert (job["state"], job["exit_code"]) == ("FAILED", 125)
     last = ship.output(job["id"]).splitlines()[-1]
     assert last == (
-        "stoker: cannot run here: the image nothing:1 is not on this machine and could not be "
-        "fetched; build it here, or name one that is"
+        "stoker: cannot run here: the image nothing:1 is not on this node and could not be "
+        "fetched; build it on this node, or name another image"
     )
 
 
@@ -196,7 +196,7 @@ def test_without_an_engine_a_job_is_refused_at_submit(ship: Box, tmp_path: Path)
     ship.start(env={"STOKER_CONTAINER_ENGINE": ""})
     refused = ship.stoker("submit", "--image", IMAGE, "true", env={"PATH": str(tmp_path)})
     assert refused.returncode == 2
-    assert "no podman or docker on this machine; leave --image out" in refused.stderr
+    assert "this node has neither podman nor docker; leave --image out" in refused.stderr
 
 
 def test_no_value_of_a_variable_is_on_a_command_line(ship: Box) -> None:

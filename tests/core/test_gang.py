@@ -191,13 +191,11 @@ def test_all_parts_at_zero_are_a_success():
 
 def test_what_is_to_be_known_of_its_parts_is_known_of_the_whole():
     story, job = gang(3)
-    over(story, job, 1, note="r was changed here meanwhile")
+    over(story, job, 1, note="r was changed locally")
     over(story, job, 0)
     over(story, job, 2, note="left 1 process behind")
     assert story.is_(job) == "COMPLETED"
-    assert story.job(job).note == (
-        "r was changed here meanwhile (ant); left 1 process behind (bee)"
-    )
+    assert story.job(job).note == ("r was changed locally (ant); left 1 process behind (bee)")
 
 
 def test_a_part_that_found_nothing_to_do_lets_the_others_go_on():
@@ -488,11 +486,11 @@ def test_a_part_that_is_over_is_not_given_up():
 def test_a_reboot_here_loses_the_part_here_and_ends_the_others():
     story, job = gang(retry=Retry(1, ("lost",)), limit=500)
     story.restart(rebooted=True)
-    assert story.part(e.AttemptLost, job, 0, why="the machine restarted") == ENDED
+    assert story.part(e.AttemptLost, job, 0, why="the node restarted") == ENDED
     story.reached("ant")
     over(story, job, 1, None, signal=15)
     assert story.is_(job) == "PENDING"
-    assert story.job(job).past[-1].cause == "lost: the machine restarted (box)"
+    assert story.job(job).past[-1].cause == "lost: the node restarted (box)"
 
 
 # -------------------------------------------------------------------- a machine is removed

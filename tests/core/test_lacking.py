@@ -11,7 +11,7 @@ IMAGE = Container("img:1")
 
 
 def lacks(story: Story, job: int) -> None:
-    story.exited(job, code=125, lacks="the image img:1 is not on this machine")
+    story.exited(job, code=125, lacks="the image img:1 is not on this node")
 
 
 def test_a_job_and_those_after_it_go_to_a_node_that_can_run_the_image() -> None:
@@ -44,7 +44,7 @@ def test_when_no_node_can_run_it_all_are_tried_again_later() -> None:
         lacks(story, job)
     assert story.plan() == []
     assert reason(story.state, story.job(job), story.now) == (
-        "BeginTime", "tries again in 5:00: a: the image img:1 is not on this machine",
+        "BeginTime", "tries again in 5:00: a: the image img:1 is not on this node",
     )  # fmt: skip
     story.wait(301)
     assert story.plan() == [job]

@@ -57,7 +57,7 @@ def other_part_over(story: Story, job: int) -> None:
 
 
 def lost(story: Story, job: int) -> None:
-    story.about(e.AttemptLost, job, why="the machine restarted")
+    story.about(e.AttemptLost, job, why="the node restarted")
 
 
 def edges() -> dict[tuple[JobState, JobState], tuple[Story, int]]:

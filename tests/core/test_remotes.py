@@ -438,7 +438,7 @@ def test_what_ran_here_is_lost_by_a_reboot_and_what_ran_afar_is_not():
     story.run(here, afar)
     assert (story.where(here), story.where(afar)) == (["box"], ["ant"])
     story.restart(rebooted=True)
-    story.about(e.AttemptLost, here, why="the machine restarted")
+    story.about(e.AttemptLost, here, why="the node restarted")
     story.reached("ant")
     assert (story.is_(here), story.is_(afar)) == ("NODE_FAIL", "RUNNING")
 
@@ -446,7 +446,7 @@ def test_what_ran_here_is_lost_by_a_reboot_and_what_ran_afar_is_not():
 def test_another_boot_of_the_machine_afar_loses_what_ran_there():
     story, job = on_ant(retry=Retry(1, ("lost",)))
     story.silent("ant")
-    story.about(e.AttemptLost, job, why="the machine restarted")
+    story.about(e.AttemptLost, job, why="the node restarted")
     story.reached("ant")
     assert story.is_(job) == "PENDING"
     story.wait(10)

@@ -18,7 +18,7 @@ def end(story: Story, job: int, how: str) -> None:
         case "signal":
             story.exited(job, None, signal=11)
         case "lost":
-            story.about(e.AttemptLost, job, why="the machine restarted")
+            story.about(e.AttemptLost, job, why="the node restarted")
         case "timeout":
             story.about(e.TimeLimitReached, job)
             story.exited(job, None, signal=15)
@@ -61,7 +61,7 @@ def test_a_rule_covers_its_causes(rule: str, how: str):
         ("fail", "FAILED", "exit 3"),
         ("oom", "OUT_OF_MEMORY", "CUDA out of memory"),
         ("signal", "FAILED", "killed by SIGSEGV"),
-        ("lost", "NODE_FAIL", "lost: the machine restarted"),
+        ("lost", "NODE_FAIL", "lost: the node restarted"),
         ("timeout", "TIMEOUT", "time limit"),
         ("done", "COMPLETED", "done"),
     ],

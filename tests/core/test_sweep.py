@@ -380,7 +380,7 @@ def test_that_is_no_failure_which_a_retry_rule_would_answer():
 def test_lost_with_its_machine_it_is_stopped_all_the_same():
     story, sweep, trials = compared()
     story.judge()
-    story.about(e.AttemptLost, trials[1], why="the machine restarted")
+    story.about(e.AttemptLost, trials[1], why="the node restarted")
     assert story.counts(sweep) == {"running": 1, "stopped": 1}
 
 

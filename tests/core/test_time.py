@@ -147,7 +147,7 @@ def test_a_job_lost_while_it_was_ended_for_its_deadline_is_not_tried_again():
     job = story.submit(deadline_at=1060.0, retry=Retry(9))
     story.run(job)
     story.wait(60)
-    story.about(e.AttemptLost, job, why="the machine restarted")
+    story.about(e.AttemptLost, job, why="the node restarted")
     assert story.is_(job) == "DEADLINE"
 
 

@@ -264,7 +264,7 @@ def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on(
 
 def test_a_pattern_that_is_none_is_said(helper: Helper) -> None:
     helper.tell({**helper.order, "text": "(loss"})
-    assert helper.answer()["why"].startswith("its pattern cannot be read: ")
+    assert helper.answer()["why"].startswith("invalid pattern: ")
 
 
 def test_so_many_figures_that_a_line_cannot_hold_them_stand_in_several() -> None:

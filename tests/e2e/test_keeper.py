@@ -61,7 +61,7 @@ def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None
     ended = box.up().end_of(job)
     assert (ended["state"], ended["cause"]) == (
         "NODE_FAIL",
-        "lost: its process ended without a record",
+        "lost: the process ended without an exit record",
     )
     second = box.end_of(again)
     assert (second["state"], second["attempt"]) == ("COMPLETED", 1)
@@ -105,7 +105,7 @@ def test_after_a_reboot_running_jobs_are_lost_and_follow_their_rule(box: Box) ->
     reboot(box, [job, requeued])
     flag.touch()
     ended = box.up().end_of(job)
-    assert (ended["state"], ended["cause"]) == ("NODE_FAIL", "lost: the machine restarted")
+    assert (ended["state"], ended["cause"]) == ("NODE_FAIL", "lost: the node restarted")
     assert box.stoker("wait", job).returncode == 1
     again = box.end_of(requeued)
     assert (again["state"], again["attempt"]) == ("COMPLETED", 1)
@@ -135,7 +135,7 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
     another_boot(box)
     box.up()
     assert box.end_of(third)["result"] == 9
-    assert box.end_of(other)["cause"] == "lost: the machine restarted"
+    assert box.end_of(other)["cause"] == "lost: the node restarted"
 
 
 def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice(box: Box) -> None:

@@ -147,7 +147,7 @@ def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(box: Bo
     job = box.submit("--gpus", "1", f"{FLEES}; until [ -s pid ]; do sleep 0.05; done; exit 4")
     ended = box.end_of(job)
     assert not alive(int((box.user / "pid").read_text()))
-    assert (ended["result"], ended["enforced"]) == (4, "left 1 process behind, ended with it")
+    assert (ended["result"], ended["enforced"]) == (4, "left 1 process behind, ended with the job")
 
 
 def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: Box) -> None:

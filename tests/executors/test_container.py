@@ -153,7 +153,7 @@ def test_ports_and_the_network_of_several_machines() -> None:
 def test_a_machine_without_an_engine_is_known_without_starting_anything(tmp_path: Path) -> None:
     path = {"PATH": str(tmp_path)}
     assert container.absent(path, "") == container.ABSENT
-    assert "nerdctl is not on this machine" in str(container.absent(path, "nerdctl"))
+    assert "nerdctl is not installed on this node" in str(container.absent(path, "nerdctl"))
     assert container.absent(path, "sh", ["PATH"]) is None, "a PATH for the inside is not ours"
     (tmp_path / "docker").write_text("")
     (tmp_path / "docker").chmod(0o755)
@@ -246,7 +246,7 @@ def test_an_image_that_cannot_be_fetched_is_said(run: Running) -> None:
     assert fetching == "stoker: fetching the image img:1 with docker"
     assert why == "no route to the registry"
     assert sentence.startswith(
-        "stoker: cannot run here: the image img:1 is not on this machine and could not be"
+        "stoker: cannot run here: the image img:1 is not on this node and could not be"
     )
 
 
@@ -254,7 +254,7 @@ def test_engines_that_do_not_answer_are_said(run: Running) -> None:
     done = run(LAUNCH, "podman", "docker", HAVE_IMAGE="", BROKEN="podman docker")
     assert done.returncode == 125
     assert done.stderr.startswith(
-        "stoker: cannot run here: no podman or docker answers on this machine; leave"
+        "stoker: cannot run here: neither podman nor docker answers on this node; leave"
     )
 
 
@@ -281,7 +281,8 @@ def test_a_directory_that_is_needed_and_not_there(run: Running) -> None:
     done = run(launch, "podman")
     assert done.returncode == 125
     assert done.stderr == (
-        "stoker: cannot run here: /gone, which /custom in the container is to be, is not there\n"
+        "stoker: cannot run here: /gone, to be mounted at /custom in the container, does "
+        "not exist\n"
     )
 
 
@@ -290,7 +291,7 @@ def test_a_directory_that_is_expected_and_not_there_is_said(run: Running) -> Non
     launch = replace(LAUNCH, container=Container("img:1", (mount,)))
     assert run(launch, "podman").stderr == ""
     launch = replace(LAUNCH, container=Container("img:1", (replace(mount, expected=True),)))
-    sentence = "/gone is not on this machine, so there is no /data in the container"
+    sentence = "/gone is not on this node, so there is no /data in the container"
     assert run(launch, "podman").stderr == f"stoker: {sentence}\n"
 
 

@@ -185,7 +185,7 @@ def test_processes_of_a_job_are_marked_and_the_supervisor_is_not(kept: Kept) -> 
     [
         (("no-such-thing",), {}, "no-such-thing: not found"),
         (("/etc/passwd",), {}, "/etc/passwd: permission denied"),
-        (("true",), {"directory": "/no/such"}, "the directory /no/such is not there"),
+        (("true",), {"directory": "/no/such"}, "the directory /no/such does not exist"),
         (("true", "a\0b"), {}, "cannot start: embedded null byte"),
         (("true",), {"environment": "unknown"}, "cannot start: 'unknown'"),
         (("true",), {"extra": {"A=B": "x"}}, "cannot start: illegal environment variable name"),

@@ -419,6 +419,6 @@ def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.Mo
     agent.wait(turn("started"))
     os.kill(link.link.process.pid, signal.SIGKILL)
     link.link.process.poll()
-    agent.wait(turn("its shell stopped answering"))
+    agent.wait(turn("the shell stopped answering"))
     link.close()
     agent.asks("signal", "9", "1.0")

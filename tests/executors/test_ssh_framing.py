@@ -104,9 +104,9 @@ def test_noise_without_bulk_is_not_kept() -> None:
         ("1", "1 words"),
         ("1 1 1", "3 words"),
         ("", "1 words"),
-        ("2 5", "not due"),
-        ("\u0661 5", "not due"),
-        ("1 " + "1" * 5000, "does not end"),
+        ("2 5", "not expected"),
+        ("\u0661 5", "not expected"),
+        ("1 " + "1" * 5000, "unterminated"),
     ],
 )
 def test_a_malformed_announcement_of_bulk_data_is_refused(announced: str, why: str) -> None:
@@ -123,7 +123,7 @@ def test_portions_do_not_add_up_to_more_than_was_asked_for() -> None:
 
 
 def test_an_announcement_without_end_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="does not end"):
+    with pytest.raises(ProtocolError, match="unterminated"):
         expecting(("1", 100)).feed(f"{NONCE} 1 {'0' * 1000}".encode())
 
 
@@ -147,7 +147,7 @@ def test_what_nobody_asked_for_is_limited() -> None:
     allowance = Allowance(1000, 10, now=0.0)
     allowance.spend(1000, now=0.0)
     allowance.spend(10, now=1.0)
-    with pytest.raises(ProtocolError, match="more data than was asked for"):
+    with pytest.raises(ProtocolError, match="more data than requested"):
         allowance.spend(11, now=2.0)
 
 
@@ -179,9 +179,9 @@ def test_complaints_say_what_to_do() -> None:
     changed = complaint("@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nx\n", there, 255)
     assert "ssh-keygen -R '[box]:2222'" in changed
     refused = complaint("me@box: Permission denied (publickey).\n", there, 255)
-    assert refused.startswith("it refused the key /k (Permission denied (publickey)")
-    assert refused.endswith("try it by hand: ssh -i /k ssh://me@box:2222")
+    assert refused.startswith("the server rejected the key /k (Permission denied (publickey)")
+    assert refused.endswith("try manually: ssh -i /k ssh://me@box:2222")
     assert complaint("ssh: connect to host box port 1: Connection refused\r\n", there, 255) == (
         "ssh: connect to host box port 1: Connection refused"
     )
-    assert "code 3 and no word" in complaint("", there, 3)
+    assert "code 3 and no message" in complaint("", there, 3)

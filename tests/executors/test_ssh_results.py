@@ -65,7 +65,7 @@ def test_a_file_that_was_changed_here_stays_and_the_jobs_own_is_beside_it(tmp_pa
     tar = archive(("r.csv", "its"), ("untouched", "new"), ("sub/made", "new"))
     for _ in range(2):  # a daemon that was killed in between does it again
         remark = unpack(tar, str(tmp_path), (), job)
-        assert remark == "r.csv was changed here meanwhile; its own is r.csv.12_3"
+        assert remark == "r.csv was changed locally; the job's version is r.csv.12_3"
         assert (tmp_path / "r.csv").read_text() == "mine"
         assert (tmp_path / "r.csv.12_3").read_text() == "its"
         assert (tmp_path / "untouched").read_text() == "new"
@@ -117,7 +117,7 @@ def test_several_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).write_text("mine")
     remark = unpack(archive(*((name, "its") for name in "abc")), str(tmp_path), (), job)
     assert remark == (
-        "3 files were changed here meanwhile; its own a is a.7, and so with the others"
+        "3 files were changed locally; the job's version of a is a.7, of the others likewise"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_directory_or_a_link_here_is_not_replaced_by_a_file(tmp_path: Path) ->
 
 def test_what_fails_leaves_nothing_on_its_way(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("a file where a directory should be")
-    with pytest.raises(CarryError, match="'d' is a link or a file here; move it away"):
+    with pytest.raises(CarryError, match="'d' is a link or a file on this machine; move it away"):
         unpack(archive(("a", "x"), ("d/b", "x")), str(tmp_path), (), owner())
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".stoker")]
 
@@ -187,7 +187,7 @@ def test_links_lead_where_they_led(tmp_path: Path, name: str, munged: bool) -> N
         remark = unpack(archive(links={f"./{name}": target}), str(tmp_path), (), owner())
     if meant is None:
         assert not os.path.lexists(tmp_path / name)
-        assert remark == f"the link {name} leads out of its directory and did not come back"
+        assert remark == f"the link {name} points outside the job directory and was not fetched"
     else:
         assert remark is None
         assert os.readlink(tmp_path / name) == meant
@@ -197,7 +197,7 @@ def test_a_link_that_is_here_anyway_is_not_worth_a_word(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("/data/set")
     tar = archive(links={"data": "/data/set", "x": "/x", "y": "/y"})
     assert unpack(tar, str(tmp_path), (), owner()) == (
-        "2 links lead out of its directory and did not come back, x among them"
+        "2 links point outside the job directory and were not fetched, for example x"
     )
     assert os.readlink(tmp_path / "data") == "/data/set"
 

@@ -150,7 +150,7 @@ def test_a_path_outside_is_refused(path: str, tmp_path: Path) -> None:
 
 def test_a_missing_path_and_one_through_a_link_are_refused(tmp_path: Path) -> None:
     base = fill(tmp_path / "a")
-    with pytest.raises(BadPath, match="cannot take 'nothing' along: No such file"):
+    with pytest.raises(BadPath, match="cannot send 'nothing': No such file"):
         survey(str(base), ["nothing"])
     with pytest.raises(BadPath, match="No such file"):
         survey(str(tmp_path / "missing"))
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_read_is_named(size: int, unprivileged: Path) -> N
         survey(str(base))
     assert str(caught.value) == (
         "cannot read 'src/model.py': Permission denied; "
-        "make it readable or name it in .stokerignore."
+        "make it readable or exclude it in .stokerignore."
     )
 
 
@@ -217,8 +217,9 @@ def test_too_much_says_how_much_whose_fault_and_what_to_do(tmp_path: Path) -> No
         survey(str(tmp_path), most=11_018)
     assert str(caught.value) == (
         f"{tmp_path} has 10.8 KiB to send, more than 10.8 KiB; the largest are "
-        "data/ (5.9 KiB), w.pt (4.9 KiB), x (10 bytes): name what is not needed in "
-        ".stokerignore, choose with --send, or use a directory that both machines share."
+        "data/ (5.9 KiB), w.pt (4.9 KiB), x (10 bytes): exclude unneeded files in "
+        ".stokerignore, select files with --send, or use a directory that this machine and "
+        "the node share."
     )
     with pytest.raises(TooLarge, match=r"the largest are data/a \(2.9 KiB\), data/b"):
         survey(str(tmp_path), ["data"], most=1)

@@ -61,7 +61,7 @@ def test_a_reboot_loses_what_ran_and_its_retry_rule_decides():
     box.driver.reboot()
     box.finish()
     assert box.job(plain).state is JobState.NODE_FAIL
-    assert box.job(plain).cause == "lost: the machine restarted"
+    assert box.job(plain).cause == "lost: the node restarted"
     assert box.job(stubborn).state is JobState.COMPLETED
     assert box.runs(stubborn) == [0, 1]
 

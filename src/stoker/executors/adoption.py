@@ -32,9 +32,9 @@ KEPT = ".kept"
 PATIENCE = 5.0
 """How long a living keeper may take to write an end down."""
 
-START_NEVER = "the daemon ended before it could be started"
-NO_RECORD = "its process ended without a record"
-REBOOTED = "the machine restarted"
+START_NEVER = "the daemon stopped before the job was started"
+NO_RECORD = "the process ended without an exit record"
+REBOOTED = "the node restarted"
 
 
 class Adoption:

@@ -98,7 +98,7 @@ def _read_line(claim: Claim, words: list[bytes], line: bytes) -> None:
             claim.status, claim.ended_at = int(words[1]), float(words[3])
         case b"failed":
             why = b" ".join(words[1:]).decode("utf-8", "replace")
-            claim.failed = why or "it could not be started"
+            claim.failed = why or "the job could not be started"
         case b"taken":
             claim.taken = claim.keeper is None  # the first line decides
         case b"withdrawn":

@@ -97,7 +97,7 @@ class Commands:
         """The variables of the submission."""
         values = self.secret(hash)
         if values is None:
-            raise KeyError("its environment is no longer stored; submit it again")
+            raise KeyError("the job's environment is no longer stored; submit the job again")
         pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
         return {name: value for name, _, value in pairs}
 
@@ -108,7 +108,7 @@ class Commands:
             if not os.path.exists(path):
                 text = self.blob(launch.script)
                 if text is None:
-                    raise KeyError("its script is no longer stored")
+                    raise KeyError("the job's script is no longer stored; submit the job again")
                 write_script(path, text)
 
 

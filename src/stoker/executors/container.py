@@ -32,7 +32,7 @@ LAST_WORD = 2
 AT_ONCE = signal.SIGPWR
 """Tells who looks after a container that it has no time left."""
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-ABSENT = "no podman or docker on this machine; leave --image out to run the command directly"
+ABSENT = "this node has neither podman nor docker; leave --image out to run the command directly"
 _SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
 """The shell that the job is written for, where the image has it; else the one that all have."""
 
@@ -110,7 +110,7 @@ def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = (
         return None if any(shutil.which(each, path=path) for each in ENGINES) else ABSENT
     if shutil.which(engine, path=path):
         return None
-    return f"{engine} is not on this machine; leave --image out to run the command directly"
+    return f"{engine} is not installed on this node; leave --image out to run the command directly"
 
 
 def _places(

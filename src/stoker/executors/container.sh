@@ -40,7 +40,7 @@ quickly() { timeout 60 "$@" </dev/null 2>/dev/null; }
 find_engine() {
     _directly="leave --image out to run the command directly"
     if [ -n "$_engine" ]; then
-        command -v "$_engine" >/dev/null || lack "$_engine is not on this machine; $_directly"
+        command -v "$_engine" >/dev/null || lack "$_engine is not installed on this node; $_directly"
         quickly "$_engine" version >/dev/null || lack "$_engine does not answer; try '$_engine version'"
         return
     fi
@@ -51,7 +51,7 @@ find_engine() {
         [ -z "$_answers" ] && quickly $_engine version >/dev/null && _answers=$_engine
     done
     _engine=$_answers
-    [ -n "$_engine" ] || lack "no podman or docker answers on this machine; $_directly"
+    [ -n "$_engine" ] || lack "neither podman nor docker answers on this node; $_directly"
 }
 
 # An image that is not there is fetched, as by `run` itself, but here its absence gets a sentence.
@@ -65,7 +65,7 @@ find_image() {
         kill $_fetching
         exit 143
     fi
-    lack "the image $_image is not on this machine and could not be fetched; build it here, or name one that is"
+    lack "the image $_image is not on this node and could not be fetched; build it on this node, or name another image"
 }
 
 set_python_path() {
@@ -246,13 +246,13 @@ while [ $_left -gt 0 ]; do # one turn of all words, those with a plus replaced b
             break
             ;;
         +make | +keep)
-            mkdir -p "$1" || fail "cannot make the directory $1"
+            mkdir -p "$1" || fail "cannot create the directory $1"
             if [ "$_word" = +make ] || others_write "${1%/*}"; then chmod 777 "$1"; fi
             shift
             _left=$((_left - 1))
             ;;
         +needs)
-            [ -e "$1" ] || lack "$1, which $2 in the container is to be, is not there"
+            [ -e "$1" ] || lack "$1, to be mounted at $2 in the container, does not exist"
             _option=$3
             shift 3
             set -- "$@" "$_option"
@@ -264,7 +264,7 @@ while [ $_left -gt 0 ]; do # one turn of all words, those with a plus replaced b
             if [ -e "$_there" ]; then
                 set -- "$@" "$_option"
             elif [ -n "$_target" ]; then
-                say "$_there is not on this machine, so there is no $_target in the container"
+                say "$_there is not on this node, so there is no $_target in the container"
             fi
             _left=$((_left - 3))
             ;;

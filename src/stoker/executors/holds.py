@@ -271,7 +271,7 @@ class Holds:
             _, last, _ = self._pauses.get(uuid, (0.0, 0.0, ""))
             pause = min(last * 2, LONGEST_PAUSE_SECONDS) or FIRST_PAUSE_SECONDS
             self._pauses[uuid] = (time.monotonic() + pause, pause, why)
-        self._problem("locks", f"{problem}; jobs on GPUs start as soon as it can be")
+        self._problem("locks", f"{problem}; GPU jobs start once the lock can be taken")
         return why
 
     def _end_pause(self, uuids: Iterable[str]) -> None:

@@ -428,7 +428,7 @@ def _explain(error: Exception, argv: tuple[str, ...], directory: str) -> str:
         return f"cannot start: {error}"
     name = argv[0]
     if not os.path.isdir(directory):
-        return f"the directory {directory} is not there"
+        return f"the directory {directory} does not exist"
     if isinstance(error, FileNotFoundError) and error.filename in (None, name):
         return _missing(name)
     if isinstance(error, PermissionError) and error.filename in (None, name):
@@ -445,9 +445,9 @@ def _missing(name: str) -> str:
     except OSError:
         return f"{name}: not found"
     interpreter = first.removeprefix(b"#!").split()[:1]
-    shown = os.fsdecode(interpreter[0]) if interpreter else "its interpreter"
+    shown = os.fsdecode(interpreter[0]) if interpreter else "the interpreter"
     ending = " (the script has Windows line ends)" if first.endswith(b"\r\n") else ""
-    return f"{shown}: not found, which the script asks for in its first line{ending}"
+    return f"{shown}: not found; the script names it in its #! line{ending}"
 
 
 def become_subreaper() -> None:

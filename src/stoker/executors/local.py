@@ -160,7 +160,7 @@ class LocalExecutor(Executor):
         self._complete_keepers()
         try:
             if not self.keepers:
-                raise OSError(errno.EAGAIN, "there is no room for another process")
+                raise OSError(errno.EAGAIN, "the supervisor process cannot be started")
             link = min(self.keepers, key=lambda each: each.starting)
             link.provide(launch.environment, self.commands.environment)
             argv, extra = self.commands.compose(launch)
@@ -339,7 +339,7 @@ class LocalExecutor(Executor):
 
     def _late(self, attempt: Attempt) -> None:
         """Its claim was there before: it was given up, or an earlier daemon's keeper starts it."""
-        (job, number), why = attempt.key, "this attempt was claimed before"
+        (job, number), why = attempt.key, "this attempt was already claimed"
         claim = read_claim(claim_path(self.places.run, job, number))
         if claim is None or claim.taken or claim.withdrawn:
             self.gone(attempt)
@@ -359,7 +359,7 @@ class LocalExecutor(Executor):
 
         They are our children now (see `become_subreaper`), so their codes are not lost.
         """
-        logger.warning("supervisor process %d died; a new one is started", link.pid)
+        logger.warning("supervisor process %d died; starting a new one", link.pid)
         self.poller.unwatch(link.wire.sock.fileno())
         link.bury()
         self.keepers.remove(link)
@@ -407,7 +407,7 @@ class LocalExecutor(Executor):
         job, number = attempt.key
         self.gone(attempt)
         self.settled.append(claim_path(self.places.run, job, number))
-        why = "the process that starts jobs was killed"
+        why = "the supervisor process was killed"
         self.facts.append(StartCalledOff(at=time.time(), job=job, attempt=number, why=why))
 
     # -- ends ---------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class LocalExecutor(Executor):
         self.gone(attempt)
         self.settled.append(claim_path(self.places.run, job, number))
         if status is None:
-            why = "its process ended without a record"
+            why = "the process ended without an exit record"
             self.facts.append(AttemptLost(at=time.time(), job=job, attempt=number, why=why))
             return
         code = os.waitstatus_to_exitcode(status)
@@ -460,8 +460,8 @@ class LocalExecutor(Executor):
         if attempt.left_behind:
             how = "killed" if attempt.killed else "ended"
             left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
-            return f"left {left} behind, {how} with it"
-        return "killed after its grace" if attempt.killed else None
+            return f"left {left} behind, {how} with the job"
+        return "killed after the grace period" if attempt.killed else None
 
     def gone(self, attempt: Attempt) -> None:
         self.attempts.pop(attempt.key, None)

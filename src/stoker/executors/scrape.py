@@ -139,7 +139,7 @@ class Scrape:
                 try:
                     self.watched[order["watch"]] = Watched(order)
                 except ValueError as error:
-                    self.give_up(order["watch"], f"its pattern cannot be read: {error}")
+                    self.give_up(order["watch"], f"invalid pattern: {error}")
         elif order["finish"] in self.watched:
             self.watched[order["finish"]].finishing = True
         else:
@@ -155,7 +155,7 @@ class Scrape:
                 more = watched.look()
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Hung:
-                self.give_up(key, f"its pattern takes too long for one line: {watched.figures}")
+                self.give_up(key, f"the pattern takes too long on one line: {watched.figures}")
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
                 signal.setitimer(signal.ITIMER_REAL, 0)

@@ -220,7 +220,7 @@ class ModelledExecutor:
         if report.what == "failed":
             return StartFailed(at=at, job=job, attempt=attempt, why=report.why, part=part)
         if report.what == "late":
-            why = "another daemon claimed it"
+            why = "another daemon claimed the attempt"
             return AttemptLost(at=at, job=job, attempt=attempt, why=why, part=part)
         return ProcessExited(
             at=at, job=job, attempt=attempt, code=report.code, signal=report.signal,
@@ -316,7 +316,7 @@ class ModelledExecutor:
         for key, (job, part) in known.items():
             self.expect(key, part)
             if same_boot and self.machine.take_claim(key):
-                self._never_started(key, "the daemon ended before it could be started")
+                self._never_started(key, "the daemon stopped before the job was started")
             elif same_boot:
                 self._take_over(job, key, self.machine.claims[key])
             elif key in self.machine.records:
@@ -325,15 +325,15 @@ class ModelledExecutor:
                 self._gone(key)
             else:
                 self._read_on(key)
-                self._lost(key, "the machine restarted")
+                self._lost(key, "the node restarted")
 
     def _take_over(self, job: Job, key: Key, claim: Claim) -> None:
         if claim.taken:  # by a driver that ended before it could say so
-            self._never_started(key, "it was never started")
+            self._never_started(key, "the job was never started")
             return
         self._tell(key, claim)
         if key in self.attempts and claim.boot != self.machine.boots:
-            self._lost(key, "the machine restarted")
+            self._lost(key, "the node restarted")
         elif key in self.attempts:
             self._repeat(job)
 

@@ -54,8 +54,8 @@ def parse_address(text: str, key: str | None = None) -> Address:
         r"(?:ssh://)?(?:([\w.+-]+)@)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?/?", text
     )
     if match is None or match[2].startswith("-"):
-        raise BadValue(f"'{text}' is not a machine's address; write ssh://me@host:22.")
+        raise BadValue(f"invalid node address '{text}'; write ssh://user@host:22.")
     port = int(match[3]) if match[3] else None
     if port is not None and not 0 < port < 65536:
-        raise BadValue(f"'{text}' has no such port; write a number from 1 to 65535.")
+        raise BadValue(f"invalid port in '{text}'; write a number from 1 to 65535.")
     return Address(match[2].strip("[]"), match[1], port, key)

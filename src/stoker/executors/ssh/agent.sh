@@ -168,16 +168,16 @@ prepare() {
     case $where in
         tree\ *)
             tree=$HERE/trees/${where#tree }
-            why="its files are not in $tree any more"
+            why="the job's files are no longer in $tree"
             [ -d "$tree" ] || return 1
             command : >"$tree.used"
-            why="no space left for its files in $HERE"
+            why="no space left for the job's files in $HERE"
             [ -d "$HERE/work" ] || mkdir -p "$HERE/work"
             [ ! -e "$work" ] || rm -rf "$work"
             cp -Rp "$tree" "$work"
             copied=$?
             # Had it been cleared away meanwhile, part of it might be missing.
-            [ -d "$tree" ] || why="its files are not in $tree any more"
+            [ -d "$tree" ] || why="the job's files are no longer in $tree"
             [ -d "$tree" ] && [ $copied = 0 ] || return 1
             ;;
         empty)
@@ -186,7 +186,7 @@ prepare() {
             ;;
         *)
             work=$where
-            why="the directory $work is not there"
+            why="the directory $work does not exist"
             [ -d "$work" ] || return 1
             bring=nothing
             ;;
@@ -286,11 +286,11 @@ not_begun() {
     elif ! command : >"$RUN/$key.begun"; then
         echo "no space left in $HERE"
     elif [ -n "$SHELL_HERE" ]; then
-        echo "~/.bashrc ended the shell (code $code) before it came to the job; see what it does" \
+        echo "~/.bashrc ended the shell (code $code) before the job started; check its behaviour" \
             "in an interactive shell without a terminal: exit, exec or return there only if" \
             '$STOKER_JOB_ID is empty'
     else
-        echo "it could not be started (code $code)"
+        echo "the job could not be started (code $code)"
     fi
 }
 

@@ -129,7 +129,7 @@ def _insist_on_rest(tree: Tree) -> None:
     if name is not None:
         raise Restless(
             f"'{name}' in {tree.base} changed while it was being sent; "
-            f"submit again when it is at rest, or name it in {NAME}."
+            f"submit again when it no longer changes, or exclude it in {NAME}."
         )
 
 
@@ -314,13 +314,15 @@ def _refuse_links(into: str, parts: list[str]) -> None:
     """A link of the user's among the directories here is neither followed nor replaced."""
     for depth in range(1, len(parts) + 1):
         if os.path.islink(os.path.join(into, *parts[:depth])):
-            raise Refused(f"'{'/'.join(parts[:depth])}' is a link in {into}; move it away.")
+            raise Refused(
+                f"'{'/'.join(parts[:depth])}' is a symbolic link in {into}; move it away."
+            )
 
 
 def _bring_by_tar(way: Way, remote: str, names: list[str], landing: Landing) -> None:
     def take(source: Patient) -> None:
         if not source.skip_past(MARK):
-            raise Torn("nothing came")
+            raise Torn("no data received")
         if source.more():
             receive(source, landing.stage, link=landing.link)
 

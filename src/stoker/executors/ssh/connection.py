@@ -75,7 +75,7 @@ class Connection:
         if self.link is None and self.try_at is not None and now >= self.try_at:
             self._connect()
         if self.give_up_at is not None and now >= self.give_up_at and self.link is not None:
-            self.link.close(f"it lets us in, but no shell answered within {HELLO_PATIENCE:.0f} s")
+            self.link.close(f"login succeeded, but no shell answered within {HELLO_PATIENCE:.0f} s")
         candidates = (self._await_exit(now), self._look_after(now), self.try_at, self.give_up_at)
         moments = [moment for moment in candidates if moment is not None]
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
@@ -105,14 +105,14 @@ class Connection:
             link.ping()
         elif now >= self.asked_at + PATIENCE:
             self.asked_at = None
-            link.close("its shell stopped answering")
+            link.close("the shell stopped answering")
             return self.try_at
         return self.asked_at + PATIENCE
 
     def renew(self) -> None:
         """Begin anew, if there is a connection."""
         if self.link is not None and self.link.up:
-            self.link.close("the connection was begun anew")
+            self.link.close("the connection was restarted")
             self.hurry()
 
     def hurry(self) -> None:

@@ -153,7 +153,7 @@ class Fetching:
                 try:
                     attempt.mirror.take(piece)
                 except OSError as error:
-                    return f"its log is not complete: {error.strerror}"
+                    return f"the log is incomplete: {error.strerror}"
         return None
 
     def _hear(self, attempt: Attempt, piece: Piece) -> None:
@@ -209,7 +209,7 @@ class Fetching:
             # What was being copied when it ended comes twice, but then there is more.
             ending.repeated = ending.repeated + 1 if attempt.offsets == before else 0
             if ending.repeated > TRIES:
-                raise ProtocolError("the same output again and again")
+                raise ProtocolError("the same output repeatedly")
             self.connection.fetch(
                 lambda bulk: self._collected(ending, bulk),
                 "grown", str(PIECE), attempt.word, *attempt.offsets, most=_most_bytes(1),
@@ -232,7 +232,7 @@ class Fetching:
                 self._brought(ending, result)
 
         if wrote == UNLISTED:
-            self._keep(ending, "its disk is full")
+            self._keep(ending, f"the disk of {self.host.name} is full")
         elif wrote == NOTHING or tar is None:
             self._finish(ending)
         elif tar:
@@ -249,7 +249,9 @@ class Fetching:
         if names:
             self._carry(ending, names)
         elif self._wanted(ending):
-            self._keep(ending, "it wrote too many files to list; name directories with --bring")
+            self._keep(
+                ending, "the job wrote too many files to list; name directories with --bring"
+            )
 
     def _carry(self, ending: Ending, names: bytes) -> None:
         attempt, way = ending.attempt, self.travel.way
@@ -343,7 +345,8 @@ class Fetching:
         said = None
         if result is not None:
             why = _sentence(result).rstrip(".")
-            said = f"its checkpoints are on {self.host.name} only ({why}): it can go on only there"
+            node = self.host.name
+            said = f"checkpoints could not be fetched ({why}); the job can resume only on {node}"
         self.connection.ask(marked, "mark" if result is not None else "unmark", name)
 
 

@@ -42,7 +42,7 @@ class Allowance:
         self._at = now
         self._left = left
         if amount > left:
-            raise ProtocolError("far more data than was asked for")
+            raise ProtocolError("far more data than requested")
         self._left -= amount
 
 
@@ -126,13 +126,13 @@ class Bulks:
         end = self._rest.find(b"\n", 0, LONGEST_ANNOUNCEMENT) if start >= 0 else -1
         if end < 0:
             if start >= 0 and len(self._rest) >= LONGEST_ANNOUNCEMENT:
-                raise ProtocolError("an announcement of bulk data that does not end")
+                raise ProtocolError("an unterminated header of bulk data")
             return False
         words = self._rest[len(self._mark) : end].decode("ascii", "replace").split(" ")
         del self._rest[: end + 1]
         if len(words) != 2:
-            raise ProtocolError(f"an announcement of bulk data with {len(words)} words")
+            raise ProtocolError(f"a header of bulk data with {len(words)} words")
         if not self._expected or words[0] != self._expected[0][0]:
-            raise ProtocolError(f"bulk data for request {words[0][:40]!a}, which was not due")
+            raise ProtocolError(f"bulk data for request {words[0][:40]!a}, which is not expected")
         self._missing = number(words[1], self._expected[0][1] - len(self._body))
         return True

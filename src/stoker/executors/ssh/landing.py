@@ -166,7 +166,9 @@ class Landing:
                 return other
             if _same(path, place, other):
                 return other  # an earlier try got as far as this
-        raise Refused(f"'{name}' was changed here, and all names beside it are taken.")
+        raise Refused(
+            f"'{name}' was changed locally, and all alternative names for the job's version exist."
+        )
 
     def _others(self, name: str) -> Iterator[str]:
         own = f"{name}.{self.owner.label}"
@@ -180,17 +182,17 @@ class Landing:
         if count := self.beside.count:
             name, other = self.beside.first
             said.append(
-                f"{name} was changed here meanwhile; its own is {other}" if count == 1 else
-                f"{count} files were changed here meanwhile; its own {name} is {other}, "
-                "and so with the others"
+                f"{name} was changed locally; the job's version is {other}" if count == 1 else
+                f"{count} files were changed locally; the job's version of {name} is {other}, "
+                "of the others likewise"
             )  # fmt: skip
         if count := self.left.count:
             (name,) = self.left.first
             said.append(
-                f"the link {name} leads out of its directory and did not come back"
+                f"the link {name} points outside the job directory and was not fetched"
                 if count == 1 else
-                f"{count} links lead out of its directory and did not come back, "
-                f"{name} among them"
+                f"{count} links point outside the job directory and were not fetched, "
+                f"for example {name}"
             )  # fmt: skip
         return "; ".join(said) or None
 

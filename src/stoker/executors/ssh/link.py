@@ -247,13 +247,13 @@ class Link:
         except (ValueError, IndexError) as error:
             self.malformed = True
             self.close(
-                f"it broke the protocol ({error}), so the connection was closed; check what"
-                " answers at this address"
+                f"protocol error: {error}; the connection was closed, check what answers"
+                " at this address"
             )
         except Exception as error:
-            log.exception("cannot handle what %s sent", self.address.host)
+            log.exception("cannot handle data from %s", self.address.host)
             self.malformed = True
-            self.close(f"an internal error occurred with its data: {error!r}; see the daemon's log")
+            self.close(f"internal error while handling its data: {error!r}; see: stoker daemon log")
 
     def _take_lines(self, chunk: bytes) -> None:
         noise = self._in_lines.noise
@@ -271,7 +271,7 @@ class Link:
             if rest[0] == "hello":
                 self.up = True
             elif not self.up:
-                raise ProtocolError("news before its greeting")
+                raise ProtocolError("a notification before the greeting")
             self.news(rest)
         elif request in self._requests:
             self._answered(request, rest)
@@ -282,12 +282,12 @@ class Link:
 
     def _answered(self, request: str, words: list[str]) -> None:
         if request != next(iter(self._requests)):
-            raise ProtocolError(f"an answer to request {request} before the one in front of it")
+            raise ProtocolError(f"an answer to request {request} out of order")
         pending = self._requests[request]
         if words[0] == "done" or pending.single:
             del self._requests[request]
         elif pending.lines <= 1:
-            raise ProtocolError(f"too long an answer to request {request}")
+            raise ProtocolError(f"an overlong answer to request {request}")
         pending.lines -= 1
         self._heard_lines = time.monotonic()
         pending.answer(words)
@@ -338,23 +338,26 @@ def complaint(said: str, address: Address, code: int | None) -> str:
     """What ssh said, in a sentence that also says what to do."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     key = f"-i {shlex.quote(address.key)} " if address.key else ""
-    by_hand = f"try it by hand: ssh {key}{address.url}"
+    by_hand = f"try manually: ssh {key}{address.url}"
     if "HOST IDENTIFICATION HAS CHANGED" in said or "Host key verification failed" in said:
         name = f"[{address.host}]:{address.port}" if address.port else address.host
         return (
-            "its host key is not the one that ssh knows: if that is as it should be, forget the"
-            f" old one with: ssh-keygen -R '{name}'"
+            "the host key differs from the one in known_hosts; if the change is expected, "
+            f"remove the old key with: ssh-keygen -R '{name}'"
         )
     if "bad permissions" in said or "UNPROTECTED PRIVATE KEY" in said:
-        return f"ssh does not use the key {address.key}, which others can read: chmod 600 it"
+        return (
+            f"ssh rejects the key {address.key} because other users can read it; "
+            f"run: chmod 600 {address.key}"
+        )
     denied = re.search(r"Permission denied \(.*", said)
     if denied:
-        refused = f"the key {address.key}" if address.key else "every key that ssh offered"
+        refused = f"the key {address.key}" if address.key else "all keys offered by ssh"
         told = denied[0].rstrip(".")
-        hint = "one with a passphrase must be in ssh-agent"
-        return f"it refused {refused} ({told}; {hint}); {by_hand}"
+        hint = "a key with a passphrase must be in ssh-agent"
+        return f"the server rejected {refused} ({told}; {hint}); {by_hand}"
     if lines:
         return lines[-1]
     if code is None:
-        return f"it closed its output without a word; {by_hand}"
-    return f"ssh ended with code {code} and no word; {by_hand}"
+        return f"the remote side closed the connection without a message; {by_hand}"
+    return f"ssh exited with code {code} and no message; {by_hand}"

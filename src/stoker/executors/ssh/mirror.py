@@ -39,7 +39,7 @@ def pieces(bulk: bytes) -> list[Piece]:
         end = bulk.find(b"\n", at, at + LONGEST_HEADING)
         words = bulk[at : max(end, at)].decode("ascii", "replace").split(" ")
         if len(words) != 4 or words[1] not in KINDS or (words[0], words[1]) in found:
-            raise ProtocolError(f"a piece with the heading {bulk[at : at + 40]!r}")
+            raise ProtocolError(f"a piece with the header {bulk[at : at + 40]!r}")
         key, what, offset, size = words
         start = end + 1
         at = start + number(size, len(bulk) - start)

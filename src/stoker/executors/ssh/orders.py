@@ -29,7 +29,7 @@ def _asked(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
         return []
     values = secret(launch.environment)
     if values is None:
-        raise KeyError("its environment is no longer stored; submit it again")
+        raise KeyError("the job's environment is no longer stored; submit the job again")
     lines = (os.fsdecode(line) for line in values.split(b"\0") if line)
     return [
         filled_in(line, launch.fill) if launch.fill else line

@@ -85,7 +85,7 @@ class Provisions:
 
         def made(words: list[str]) -> None:
             if words[0] != "done":
-                provided(None, "no space left for its checkpoints", True)
+                provided(None, "no space left for the job's checkpoints", True)
             elif "ahead" in words or way is None:
                 provided(shelf, "", False)
             else:
@@ -95,7 +95,7 @@ class Provisions:
             if result is None:
                 provided(shelf, "", False)
             else:
-                provided(None, f"cannot send its checkpoints: {result}", may_pass(result))
+                provided(None, f"cannot send the job's checkpoints: {result}", may_pass(result))
 
         self.connection.ask(made, "room", saved.name_of(here))
 

@@ -113,9 +113,9 @@ def parts_of(name: str) -> list[str]:
         raise Refused(f"'{name[:40]}…' is longer than {LONGEST_PATH} characters.")
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise Refused(f"'{name}' would lie outside of the directory; nothing is put there.")
+        raise Refused(f"'{name}' would be outside the directory and was rejected.")
     if len(parts) > DEEPEST_PATH or any(len(part) > LONGEST_NAME for part in parts):
-        raise Refused(f"'{name[:40]}…' is too deep, or has too long a name in it.")
+        raise Refused(f"'{name[:40]}…' is nested too deeply or contains an overlong name.")
     return parts
 
 
@@ -169,7 +169,7 @@ def directory(base: int, parts: list[str], mode: int | None = None) -> int:
             below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
         except NotADirectoryError:
             name = "/".join(parts[: depth + 1])
-            raise Refused(f"'{name}' is a link or a file here; move it away.") from None
+            raise Refused(f"'{name}' is a link or a file on this machine; move it away.") from None
         finally:
             os.close(here)
         here = below
@@ -179,7 +179,7 @@ def directory(base: int, parts: list[str], mode: int | None = None) -> int:
 def _link(base: int, parts: list[str], place: int, new: str) -> None:
     """A second name for a file that came before."""
     if not parts:
-        raise Refused("a file is said to be another name of the directory itself.")
+        raise Refused("a hard link refers to the directory itself.")
     other = directory(base, parts[:-1])
     try:
         os.link(parts[-1], new, src_dir_fd=other, dst_dir_fd=place, follow_symlinks=False)

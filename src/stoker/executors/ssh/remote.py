@@ -196,7 +196,7 @@ class RemoteExecutor:
             self._call_off(attempt, why, delay=SHORTAGE)
         else:
             self._gone(attempt)
-            self._fail(attempt.key, attempt.part, f"cannot send its files: {why}")
+            self._fail(attempt.key, attempt.part, f"cannot send the job's files: {why}")
 
     def _take_script(self, attempt: Attempt, where: str) -> None:
         """See that the machine has its script, if it is one."""
@@ -207,7 +207,8 @@ class RemoteExecutor:
         text = self.blob(script)
         if text is None:
             self._gone(attempt)
-            self._fail(attempt.key, attempt.part, "cannot start: its script is no longer stored")
+            why = "cannot start: the job's script is no longer stored; submit the job again"
+            self._fail(attempt.key, attempt.part, why)
             return
 
         def stored(words: list[str]) -> None:
@@ -243,10 +244,10 @@ class RemoteExecutor:
         launch, way = attempt.launch, self.travel.way
         assert launch is not None
         if attempt.ending:
-            self._call_off(attempt, "cancelled before it was sent")
+            self._call_off(attempt, "cancelled before the start request was sent")
             return
         if way is None:
-            self._call_off(attempt, f"{self.name} has not said yet where its files are")
+            self._call_off(attempt, f"{self.name} has not reported its home directory yet")
             return
         work = f"{way.root}/work/{self.connection.install}.{attempt.word}"
         launch = self.provisions.localized(launch, way, work, shelf)
@@ -283,7 +284,7 @@ class RemoteExecutor:
         if attempt is None:
             return
         if not attempt.ordered:
-            self._call_off(attempt, "another part could not be started")
+            self._call_off(attempt, "another part of the job could not be started")
         else:
             self.connection.ask(None, "release", attempt.word)
 
@@ -298,7 +299,7 @@ class RemoteExecutor:
         attempt.ending, attempt.at_once = True, attempt.at_once or wish.at_once
         attempt.told = self.connection.up
         if not attempt.ordered:
-            self._call_off(attempt, "cancelled before it was sent")
+            self._call_off(attempt, "cancelled before the start request was sent")
             return
         if attempt.gate:
             self.connection.ask(None, "release", attempt.word)
@@ -427,14 +428,14 @@ class RemoteExecutor:
             case [what, word, *rest]:
                 self._told(what, word, rest)
             case _:
-                raise ProtocolError(f"news that mean nothing: {words[0][:40]!a}")
+                raise ProtocolError(f"an unknown notification: {words[0][:40]!a}")
 
     def _take_measured(self, line: str) -> None:
         if not self._measuring:
             return
         self._measured_bytes += len(line) + 1
         if self._measured_bytes > LONGEST_MEASUREMENT:
-            raise ProtocolError(f"more than {LONGEST_MEASUREMENT} bytes about itself")
+            raise ProtocolError(f"a node report of more than {LONGEST_MEASUREMENT} bytes")
         self._measure.append(line)
 
     def know(self, home: str, tools: frozenset[str]) -> None:
@@ -475,17 +476,17 @@ class RemoteExecutor:
         """Neither does it run, nor is there a record of its exit."""
         match what:
             case "released":
-                self._call_off(attempt, "it was not started")
+                self._call_off(attempt, "the job was not started")
             case "void":  # what keeps it from beginning stays there
-                self._call_off(attempt, "it was not started", keep=True)
+                self._call_off(attempt, "the job was not started", keep=True)
             case "free":
                 self._never_came(attempt)
             case "late":  # what is there is not ours
-                self._lose(attempt, "another daemon claimed it", keep=True)
+                self._lose(attempt, "another daemon claimed the attempt", keep=True)
             case "rebooted":
                 self.fetching.salvage(attempt, f"{self.name} restarted")
             case "gone":
-                self.fetching.salvage(attempt, "its process ended without a record")
+                self.fetching.salvage(attempt, "the process ended without an exit record")
             case "undecided":
                 attempt.looks += 1
                 attempt.heard = False
@@ -493,7 +494,7 @@ class RemoteExecutor:
                     why = f"no space left on {self.name}"
                     self._call_off(attempt, why, delay=SHORTAGE, keep=True)
             case _:
-                raise ProtocolError(f"news of an attempt that mean nothing: {what[:40]!a}")
+                raise ProtocolError(f"an unknown attempt state: {what[:40]!a}")
 
     def _exited(self, attempt: Attempt, code: int, more: list[str]) -> None:
         """It has ended; fetch what it left, unless that is being done."""
@@ -507,9 +508,9 @@ class RemoteExecutor:
     def _never_came(self, attempt: Attempt) -> None:
         """The machine knows nothing of it. A claim that we took stays: its order may yet come."""
         if attempt.began or attempt.pid is not None:
-            self._lose(attempt, f"{self.name} has no record of it any more")
+            self._lose(attempt, f"{self.name} no longer has a record of the attempt")
         else:
-            self._call_off(attempt, "it was not started", keep=True)
+            self._call_off(attempt, "the job was not started", keep=True)
 
     def _started(self, attempt: Attempt, pid: int) -> None:
         attempt.looks = 0
@@ -537,7 +538,7 @@ class RemoteExecutor:
     def _failed(self, attempt: Attempt, why: str) -> None:
         if "no space left" in why:
             self._call_off(attempt, why, delay=SHORTAGE)
-        elif "not in" in why and "any more" in why:
+        elif "no longer in" in why:
             self.travel.forget()
             self._call_off(attempt, why, delay=LOOK)
         else:
@@ -592,9 +593,9 @@ class RemoteExecutor:
         self._gone(attempt)
         self.settled.append(attempt.key)
         killer = code - 128 if 128 < code <= 128 + 64 else None
-        note = trouble or ("killed after its grace" if attempt.killed else None)
+        note = trouble or ("killed after the grace period" if attempt.killed else None)
         if left and note is None:
-            note = f"left {left} process{'es' * (left > 1)} behind, ended with it"
+            note = f"left {left} process{'es' * (left > 1)} behind, ended with the job"
         note = "; ".join(filter(None, (note, remark))) or None
         self.facts.append(
             ProcessExited(

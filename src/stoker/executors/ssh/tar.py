@@ -21,7 +21,7 @@ MAX_EXTENSION = 64 << 10
 MAX_PADDING = 1 << 20
 """Zeros between two members, or two archives."""
 MAX_TIME = (1 << 32) - 1
-NOT_AN_ARCHIVE = "what came is no tar archive, or half of one."
+NOT_AN_ARCHIVE = "the received data is not a complete tar archive."
 
 
 class Refused(Exception):
@@ -119,7 +119,10 @@ class Archive:
                     extension["path" if type == _GNU_NAME else "linkpath"] = data.rstrip(b"\0")
                 continue
             if type == _GNU_SPARSE or any(key.startswith("GNU.sparse") for key in extension):
-                raise Refused("there is a sparse file in it, which only rsync can bring.")
+                raise Refused(
+                    "the archive contains a sparse file, which needs rsync; install rsync on "
+                    "the node."
+                )
             return self._member(header, type, size, extension)
         if room < MAX_EXTENSION:
             raise Torn(NOT_AN_ARCHIVE)

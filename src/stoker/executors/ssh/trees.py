@@ -133,12 +133,12 @@ def _below(base: str, path: str, rules: Excludes) -> Iterator[_Found]:
     for depth in range(len(parts)):
         part = "/".join(parts[:depth])
         if part and os.path.islink(os.path.join(base, part)):
-            raise BadPath(f"'{path}' leads through the link '{part}'; give the path it stands for.")
+            raise BadPath(f"'{path}' leads through the link '{part}'; give its target instead.")
         rules = _entered(rules, base, part)
     try:
         entry = os.stat(whole, follow_symlinks=not name)
     except OSError as error:
-        raise BadPath(f"cannot take '{path}' along: {error.strerror} ({whole}).") from None
+        raise BadPath(f"cannot send '{path}': {error.strerror} ({whole}).") from None
     if stat.S_ISDIR(entry.st_mode):
         yield from _walk(base, name, rules)
     elif (kind := _kind(entry)) is not None and name:
@@ -203,7 +203,8 @@ def _entered(rules: Excludes, base: str, name: str) -> Excludes:
 
 def _unreadable(name: str, error: OSError) -> str:
     return (
-        f"cannot read '{name}': {error.strerror}; make it readable or name it in {excludes.NAME}."
+        f"cannot read '{name}': {error.strerror}; make it readable or exclude it in "
+        f"{excludes.NAME}."
     )
 
 
@@ -288,8 +289,8 @@ def _too_large(base: str, there: list[_Found], size: int, most: int) -> str:
     blame = ", ".join(f"{name} ({amount(bytes)})" for name, bytes in largest)
     return (
         f"{base} has {amount(size)} to send, more than {amount(most)}; the largest are {blame}: "
-        f"name what is not needed in {excludes.NAME}, choose with --send, "
-        "or use a directory that both machines share."
+        f"exclude unneeded files in {excludes.NAME}, select files with --send, "
+        "or use a directory that this machine and the node share."
     )
 
 

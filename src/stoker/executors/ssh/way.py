@@ -129,7 +129,7 @@ def ask(way: Way, script: str, *words: str, most: int = MAX_SAID) -> bytes:
             while piece := out.read(1 << 16):
                 said += piece
                 if len(said) > most:
-                    raise CarryError(f"{way.address.host} said more than {most} bytes.")
+                    raise CarryError(f"{way.address.host} sent more than {most} bytes.")
                 if time.monotonic() > until:
                     raise Stalled
             process.wait(PATIENCE)
@@ -170,8 +170,8 @@ class Errand:
                 said += piece
                 if len(said) > MAX_SAID:
                     raise CarryError(
-                        f"{self._way.address.host} said more than {MAX_SAID} bytes where a word"
-                        " was expected."
+                        f"{self._way.address.host} sent more than {MAX_SAID} bytes where a short"
+                        " reply was expected."
                     )
         except Stalled:
             raise LinkLost(_silent(self._way)) from None
@@ -253,7 +253,7 @@ def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None
             complaints = errors.text()
     judge(way, process.returncode, complaints, full)
     if broken:
-        raise CarryError(f"what {way.address.host} sent is no tar archive, or half of one.")
+        raise CarryError(f"{way.address.host} did not send a complete tar archive.")
 
 
 def host_of(way: Way) -> str:
@@ -278,18 +278,18 @@ def judge(way: Way, code: int, said: bytes, full: str) -> None:
     host = way.address.host
     text = said.rpartition(MARK)[2].decode(errors="replace").strip()
     if re.search(r"No space left on device|Disk quota exceeded|\((28|122)\)", text):
-        raise DiskFull(f"the disk of {full} is full; make room there and try again.")
+        raise DiskFull(f"the disk of {full} is full; free some space and try again.")
     lines = [line[:LONGEST_LINE] for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("rsync error:")]
     if code in LOST and not any(CAUSE.search(line) for line in lines):
-        raise LinkLost(f"the connection to {host} was lost while files were on their way.")
+        raise LinkLost(f"the connection to {host} was lost during a file transfer.")
     if code == 127 or "not found" in text:
         raise CarryError(f"{host} has neither rsync nor tar; install one of them there.")
     if lines and all(BENIGN.search(line) for line in lines):
         return
     reason = next((line for line in lines if not BENIGN.search(line)), f"code {code}")
     reason = printable(reason, LONGEST_REASON)
-    raise CarryError(f"files could not be carried to or from {host}: {reason}")
+    raise CarryError(f"files could not be transferred to or from {host}: {reason}")
 
 
 def _silent(way: Way) -> str:
