@@ -318,7 +318,9 @@ def test_stopping_says_what_runs_on(four: Run) -> None:
     assert done.stderr.startswith("stoker: ")
     assert four("daemon", "status").returncode == 4
     os.kill(pid, 0)
-    assert shown(four, 1)["state"] == "RUNNING"  # and asking starts a daemon that takes it over
+    assert four("queue").returncode == 4  # a view starts no daemon
+    assert four("daemon", "start").returncode == 0
+    assert shown(four, 1)["state"] == "RUNNING"
 
 
 def test_two_first_submissions_at_once_share_one_daemon(stoker: Run) -> None:

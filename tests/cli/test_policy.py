@@ -148,6 +148,7 @@ def test_an_old_home_goes_on_as_it_did(stoker: Run, home: Path, name: str) -> No
     store.claim()
     store.commit(batch(events=old, rest=fold(old).rest), force=True)
     store.close()
+    stoker("daemon", "start", check=True)
     found = views(stoker)
     assert not any(view["own"] or view["since"] for view in found.values())
     assert {view["policy"] for view in found.values()} == {"backfill"}

@@ -118,8 +118,8 @@ class Box:
         kill(self.pid)
 
     def up(self) -> "Box":
-        """Have a daemon again, by an ordinary command."""
-        done = self.stoker("queue", "--json")
+        """Have a daemon again."""
+        done = self.stoker("daemon", "start")
         assert done.returncode == 0, done.stderr
         return self
 

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="logs")
     if args.flag("json") and args.flag("follow"):
         raise UsageError("With --json a log is one value; it cannot be followed.")
-    client = existing()
+    client = existing(autostart=False)
     views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
     _check_attempt(views, args)
     if args.flag("path"):

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="metrics")
     if args.flag("csv") and (args.flag("json") or args.flag("watch")):
         raise UsageError("--csv is one way to write it; leave out --json and --watch.")
-    client = existing()
+    client = existing(autostart=False)
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch

@@ -11,6 +11,7 @@ import os
 
 from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
+from stoker.cli.session import viewer
 from stoker.cli.table import Cell, Column
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
         return _remove(words, args)
     if verb != "list" or words:
         raise UsageError(f"nodes has no '{output.clean(verb)}'; write add, remove or nothing.")
-    client = connect()
+    client = viewer()
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 

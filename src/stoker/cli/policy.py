@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, Args, Option, parse
+from stoker.cli.session import viewer
 from stoker.cli.table import Column
 from stoker.client.client import connect
 from stoker.client.errors import UsageError
@@ -47,7 +48,7 @@ def main(argv: list[str]) -> int:
         if args.flag("list"):
             raise UsageError("Write stoker policy --list, or the name of one to choose it.")
         return _choose(*_typed(args.words), args)
-    reply = connect().policies()
+    reply = viewer().policies()
     if args.flag("json"):
         output.emit(reply["policies"] if args.flag("list") else _only(reply["queues"], args))
         return 0

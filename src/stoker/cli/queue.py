@@ -9,8 +9,8 @@ from __future__ import annotations
 from stoker.cli import colour, output, table, times
 from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, queue_table, summary
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
-from stoker.cli.session import was_used
-from stoker.client.client import Client, connect
+from stoker.cli.session import viewer, was_used
+from stoker.client.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="queue")
     if not was_used():
         return _nothing(args)
-    client = connect()
+    client = viewer()
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 

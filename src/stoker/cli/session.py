@@ -28,7 +28,12 @@ def was_used() -> bool:
     return any(map(os.path.exists, paths))
 
 
-def existing() -> Client:
+def viewer() -> Client:
+    """Return a client for verbs that only look: a view never starts a daemon."""
+    return connect(autostart=False)
+
+
+def existing(*, autostart: bool = True) -> Client:
     """Return a client for verbs about jobs that must exist already."""
     if not was_used():
         raise StokerError(
@@ -36,7 +41,7 @@ def existing() -> Client:
             wire.EXIT_NOT_FOUND,
             "not_found",
         )
-    return connect()
+    return connect(autostart)
 
 
 def selected(args: Args, verb: str) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from stoker.cli import output, table, times
 from stoker.cli.options import Option, parse
-from stoker.cli.session import was_used
+from stoker.cli.session import viewer, was_used
 from stoker.cli.sweep_text import age, best, progress, state
 from stoker.cli.table import Column
-from stoker.client.client import connect
 from stoker.client.errors import UsageError
 
 USAGE = ("sweep list [--all]",)
@@ -35,7 +34,7 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"stoker sweep list takes no names; try: stoker sweep show {args.words[0]}"
         )
-    sweeps = connect().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
+    sweeps = viewer().sweeps(all=args.flag("all"))["sweeps"] if was_used() else []
     if args.flag("json"):
         output.emit({"sweeps": sweeps})
         return 0

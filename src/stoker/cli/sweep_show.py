@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     names = [word for word in args.words if not (args.flag("html") and word.endswith(".html"))]
     if len(names) > 1 or len(args.words) - len(names) > 1:
         raise UsageError("One sweep at a time. For example: stoker sweep show 17")
-    client = existing()
+    client = existing(autostart=False)
     name = names[0] if names and names[0] not in {"last", "-1"} else newest(client)
     if args.flag("html"):
         file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)

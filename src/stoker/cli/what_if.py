@@ -64,7 +64,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     from stoker.cli.times import iso
     from stoker.client import jsonlight
 
-    client = existing()
+    client = existing(autostart=False)
     nodes = client.nodes()["nodes"]
     _all_there(without, [str(node["name"]) for node in nodes])
     names = [text.rpartition("=")[0] for text in priorities]

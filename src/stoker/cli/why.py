@@ -27,7 +27,7 @@ ARRIVAL, CAME_FIRST = "arrival", "came first"
 def main(argv: list[str]) -> int:
     """Explain each job; without a name, the newest."""
     args = parse(OPTIONS, argv, verb="why")
-    client = existing()
+    client = existing(autostart=False)
     selectors = args.words or ["last"]
     replies = [_asked(client, selector) for selector in selectors]
     if args.flag("json"):
