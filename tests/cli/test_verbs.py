@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, view
+from stoker import places, wire
 from stoker.cli import times
 from stoker.cli.follow_many import LineWriter, follow_many
 from stoker.main import main
@@ -37,6 +38,26 @@ def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -
     assert out == ""
     assert "nothing queued" in err
     assert not any(home.iterdir())
+
+
+VIEWS = ("queue", "queue --watch", "show 1", "why 1", "eta", "logs 1", "metrics 1", "history",
+         "gpus", "gpus --watch", "nodes", "policy", "sweep list", "sweep show 1",
+         "what-if --policy fifo")  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", VIEWS)
+def test_a_view_without_a_daemon_says_so_and_starts_none(
+    home: Path, capsys: Captured, typed: str
+) -> None:
+    state = Path(places.journal_path())
+    state.parent.mkdir(parents=True)
+    state.touch()
+    before = sorted(home.rglob("*"))
+    assert main(typed.split()) == wire.EXIT_UNREACHABLE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "stoker: No daemon is running. Start one with: stoker daemon start\n"
+    assert sorted(home.rglob("*")) == before
 
 
 def test_the_queue_has_the_columns_people_expect(fake: FakeDaemon, capsys: Captured) -> None:
@@ -492,7 +513,7 @@ def test_gpus_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/gpus"] = (200, {"gpus": [GPU, idle], "note": None})
     assert main(["gpus", "--no-header"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert "41°C  3 %  300 / 24576 MiB  shared  0.5  42 t ana (0.5), bo:python (200 MiB)" in first
+    assert "41°C  3%  300/24576 MiB  shared  0.5  ana: job 42 t (0.5), bo: python (200M)" in first
     assert "free" in second
     assert main(["gpus", "--id", "1", "--json"]) == 0
     assert [gpu["id"] for gpu in json.loads(capsys.readouterr().out)["gpus"]] == ["1"]

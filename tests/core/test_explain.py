@@ -77,6 +77,36 @@ def test_why_names_each_gpu_and_who_has_it() -> None:
     )
 
 
+def test_why_names_the_foreign_use_that_would_have_to_end() -> None:
+    story = Story(gpus=4)
+    running = story.submit(limit=600)
+    story.run(running)
+
+    def used(device: str, mark: str) -> None:
+        story.tell(e.ForeignUseChanged(at=story.now, node="box", device=device, stranger=mark))
+
+    used("1", "the stoker of ana")
+    used("2", "the stoker of ana")
+    used("3", "bob's python (pid 8)")
+
+    def unblocks(job: int) -> tuple[str, ...]:
+        found = why(story.state, story.job(job), story.now, story.now, by_limit(story)).unblocks
+        return tuple(line for line in found if line.startswith("GPU"))
+
+    one, three = story.submit(gpus(1)), story.submit(gpus(3))
+    story.plan()
+    assert unblocks(one) == (
+        "GPUs 1 and 2 become free, now used by the stoker of ana",
+        "GPU 3 becomes free, now used by bob's python (pid 8)",
+    )
+    story.tell(e.JobCancelled(at=story.now, job=one))
+    assert unblocks(three) == (
+        "GPUs 1, 2 and 3 become free, now used by the stoker of ana and bob's python (pid 8)",
+    )
+    four = story.submit(gpus(4))
+    assert unblocks(four) == ()
+
+
 def test_a_start_is_forecast_from_time_limits() -> None:
     story = Story(gpus=1)
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))

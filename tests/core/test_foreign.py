@@ -42,7 +42,7 @@ def test_an_idle_gpu_is_free():
 def test_a_stranger_who_computes_makes_it_busy_at_once_and_is_named():
     verdict = see(Watch(), sample(ALICE, used=5100))
     assert (verdict.busy, verdict.changed, verdict.strangers) == (True, True, (ALICE,))
-    assert verdict.why == "alice's python train.py (pid 42) uses 5000 MiB"
+    assert verdict.why == "alice's python train.py (pid 42, 5000 MiB)"
 
 
 def test_it_changes_only_once():
@@ -71,7 +71,7 @@ def test_a_desktop_counts_only_from_the_threshold_on():
     verdict = see(watch, sample(DESKTOP, used=999))
     assert (verdict.busy, verdict.strangers) == (False, (DESKTOP,))
     verdict = see(watch, sample(DESKTOP, used=1000), 1)
-    assert (verdict.busy, verdict.why) == (True, "other processes use 10% of its memory (bob)")
+    assert (verdict.busy, verdict.why) == (True, "bob (10% of its memory)")
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -86,7 +86,9 @@ def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
     text = until(lambda: (w := str(box.client.why(job))) and f"pid {stranger}" in w and w)
     assert "sleep" in text
     (gpu,) = box.gpus().values()
-    assert gpu["state"] == "foreign"
+    assert (gpu["state"], gpu["free"], gpu["held"]) == ("foreign", "0", "0")
+    assert box.client.nodes()["nodes"][0]["resources"]["gpu"]["free"] == "0"
+    assert "GPU 0 becomes free, now used by" in box.stoker("why", job).stdout
     assert gpu["foreign"][0]["pid"] == stranger
     assert box.job(job)["state"] == "PENDING"
     nvml.set([A])
@@ -228,7 +230,10 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: Fak
             box.says(first, "ready")
             submitted = them.stoker("submit", "--gpus", "1", "until [ -e go ]; do sleep 0.05; done")
             assert submitted.returncode == 0, submitted.stderr
-            until(lambda: "the stoker of root" in them.stoker("why", "1").stdout)
+            until(lambda: "now used by the stoker of root" in them.stoker("why", "1").stdout)
+            assert them.stoker("gpus", "--no-header").stdout.split()[-4:] == [
+                "foreign", "0", "root:", "stoker",
+            ]  # fmt: skip
             (box.user / "go").touch()
             box.end_of(first)
             until(lambda: "RUNNING" in them.stoker("show", "1").stdout)

@@ -67,13 +67,13 @@ def test_aut_06_a_gpu_is_free_strictly_below_both_thresholds(
     nvml.set(gpus(1, **used(0, memory=TOTAL // 10)))
     here.serve("--gpus", 0, "--port", 0)
     task = here.task("echo $CUDA_VISIBLE_DEVICES")
-    waits_for(here, task, "others use 10% of its memory")
+    waits_for(here, task, "other processes (10% of its memory)")
     nvml.set(gpus(1, **used(0, memory=TOTAL // 10 - 1, load=9)))
     assert here.ended(task)["state"] == "COMPLETED"
     nvml.set(gpus(1, **used(0, load=10)))
     until(lambda: here.client.gpus()["gpus"][0]["state"] == "foreign")
     task = here.task("true")
-    waits_for(here, task, "others keep it 10 % busy")
+    waits_for(here, task, "other processes (10% load)")
     # Somebody who uses little is no reason to leave it alone: only the shares count.
     nvml.set(gpus(1, **used(0, 900, 0, Process(pid=stranger, memory=900))))
     assert here.ended(task)["state"] == "COMPLETED"
@@ -113,7 +113,7 @@ def test_a_gpu_that_a_machine_with_gpus_lacks_is_not_made_up(here: Lab, nvml: Fa
 def test_aut_12_gpus_are_looked_at_now_and_then_not_all_the_time(here: Lab, nvml: FakeNvml) -> None:
     nvml.set(gpus(1, **used(0, memory=9000)))
     here.serve("--gpus", 0, "--port", 0)
-    waits_for(here, here.task("true"), "others use 90% of its memory")
+    waits_for(here, here.task("true"), "other processes (90% of its memory)")
     with opens(nvml.file.parent) as count:
         until(count)  # a look has just begun
         begun, before = time.monotonic(), count()

@@ -10,9 +10,8 @@ import time
 
 from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
-from stoker.cli.session import was_used
+from stoker.cli.session import viewer, was_used
 from stoker.cli.table import Cell, Column
-from stoker.client.client import connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ OPTIONS = (
 COLUMNS = (
     Column("JOBID", right=True),
     Column("NAME", cut=True),
-    Column("USER", cut=True),
+    Column("USER", cut=True, drop=2),
     Column("STATE"),
-    Column("STARTS"),
-    Column("ENDS"),
-    Column("FROM", cut=True),
+    Column("STARTS", cut=True),
+    Column("ENDS", cut=True),
+    Column("FROM", cut=True, drop=3),
 )
 
 
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> int:
         else:
             output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
         return 0
-    client = connect()
+    client = viewer()
 
     def ask() -> dict[str, Any]:
         return client.eta(args.words, limit=limit)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stoker.cli import colour, output
+from stoker.cli import colour, output, sizes, table
 from stoker.cli.options import WATCH, Args, Option, parse
-from stoker.cli.table import Cell, Column, render, terminal_width
-from stoker.client.client import connect
+from stoker.cli.session import viewer
+from stoker.cli.table import Cell, Column
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
@@ -22,24 +22,28 @@ OPTIONS = (
     Option("-p/--show-pid", None, "show process ids", key="pid"),
 )
 STATES = {"free": "green", "busy": "cyan", "shared": "cyan", "foreign": "yellow",
-          "drained": "magenta", "unreachable": "red", "unknown": "red"}  # fmt: skip
+          "drained": "magenta", "unreachable": "red", "unavailable": "red"}  # fmt: skip
 COLUMNS = (
     Column("GPU"),
     Column("MODEL", cut=True),
-    Column("TEMP", right=True),
-    Column("UTIL", right=True),
+    Column("TEMP", right=True, drop=2),
+    Column("UTIL", right=True, drop=1),
     Column("MEMORY", right=True),
     Column("STATE"),
     Column("FREE", right=True),
     Column("USED BY", cut=True),
 )
 BAR = "▏▎▍▌▋▊▉█"
+FILLERS = ("NVIDIA", "AMD", "GeForce", "Tesla", "Instinct", "SXM", "PCI", "HBM", "MIG")
+"""Words of a model's name that tell nothing between the GPUs of one lab."""
+STOKER = "the stoker of "
+"""Begins the mark of a GPU that another user's daemon has locked."""
 
 
 def main(argv: list[str]) -> int:
     """Print the GPUs once, or again and again."""
     args = parse(OPTIONS, argv, verb="gpus")
-    client = connect()
+    client = viewer()
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
@@ -84,28 +88,51 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     gpus = asked_for(reply["gpus"], args.text("id"))
     if not gpus:
         return []
-    coloured, width = colour.wanted(), terminal_width()
+    coloured, width = colour.wanted(), table.terminal_width()
     several = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
-    rows = [_row(gpu, args, several=several, bars=width is not None) for gpu in gpus]
     header = not args.flag("no_header")
-    return render(COLUMNS, rows, header=header, width=width, coloured=coloured)
+    lines: list[str] = []
+    for short in (False, True):
+        rows = [_row(gpu, args, several, short, bars=width is not None) for gpu in gpus]
+        whole = table.render(COLUMNS, rows, header=header)
+        if width is None or short or max(map(table.wide, whole)) <= width:
+            lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
+            break
+    return lines
 
 
-def _row(gpu: dict[str, Any], args: Args, *, several: bool, bars: bool) -> list[str]:
-    state = str(gpu["state"])
-    used, total = gpu.get("memory_used"), gpu.get("memory")
-    memory = f"{'?' if used is None else used} / {total} MiB" if total else "-"
-    load = gpu.get("utilization")
+def _row(gpu: dict[str, Any], args: Args, several: bool, short: bool, *, bars: bool) -> list[str]:
+    """Return one line; with `short`, models and sizes are shortened to leave room for owners."""
+    state, total, load = str(gpu["state"]), gpu.get("memory"), gpu.get("utilization")
+    model = str(gpu.get("model") or "-")
     return [
         f"{gpu['node']}/{gpu['id']}" if several else str(gpu["id"]),
-        str(gpu.get("model") or "-"),
+        short_model(model) if short else model,
         "-" if gpu.get("temperature") is None else Cell(f"{gpu['temperature']}°C", "red"),
-        "-" if load is None else Cell(f"{bar(load) if bars else ''}{load:.0f} %", "green"),
-        Cell(memory, "yellow" if total else ""),
+        "-" if load is None else Cell(f"{bar(load) if bars and not short else ''}{load:.0f}%",
+                                      "green"),
+        Cell(_memory(gpu.get("memory_used"), total, short), "yellow" if total else ""),
         Cell(state, STATES.get(state, "")),
         str(gpu.get("free") or "-"),
-        users(gpu, args),
-    ]
+        users(gpu, args, short),
+    ]  # fmt: skip
+
+
+def _memory(used: int | None, total: int | None, short: bool) -> str:
+    """Return `39000/81920 MiB`, or short `38/80G`."""
+    if not total:
+        return "-"
+    if not short:
+        return f"{'?' if used is None else used}/{total} MiB"
+    taken = "?" if used is None else f"{used / sizes.GIB:.0f}"
+    return f"{taken}/{sizes.rounded(total)}"
+
+
+def short_model(name: str) -> str:
+    """Return `A100-80G` for NVIDIA A100-SXM4-80GB: no maker, no form factor."""
+    words = [word for word in name.replace("-", " ").split() if not word.startswith(FILLERS)]
+    words = [word[:-1] if word.endswith("GB") and word[0].isdigit() else word for word in words]
+    return "-".join(words) or name
 
 
 def bar(percent: float) -> str:
@@ -116,21 +143,25 @@ def bar(percent: float) -> str:
     return f"{text:<5} "
 
 
-def users(gpu: dict[str, Any], args: Args) -> str:
-    """Return who is on a GPU: our jobs, then strangers."""
+def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
+    """Return the users of a GPU, owners first: our jobs, then other stokers and processes."""
+    jobs, processes = gpu.get("jobs") or [], gpu.get("foreign") or []
+    names = not short or len(jobs) + len(processes) == 1
     parts = []
-    for job in gpu.get("jobs") or ():
+    for job in jobs:
         share = f" ({job['share']})" if job.get("share") not in (None, "1") else ""
         if gpu["state"] == "shared" and not share and job.get("memory"):
-            share = f" ({job['memory']} MiB)"
-        parts.append(
-            f"{job['label']} {job.get('name') or ''} {job.get('user') or ''}".strip() + share
-        )
-    for process in gpu.get("foreign") or ():
+            share = f" ({sizes.rounded(job['memory'])})"
+        name = f" {job['name']}" if names and job.get("name") else ""
+        parts.append(f"{job.get('user') or '?'}: job {job['label']}{name}{share}")
+    mark = str(gpu.get("stranger") or "")
+    if mark.startswith(STOKER):
+        parts.append(f"{mark.removeprefix(STOKER)}: stoker")
+    for process in processes:
         command = str(process.get("command") or "?")
         if not args.flag("command"):
             command = command.partition(" ")[0].rpartition("/")[2]
         pid = f"/{process['pid']}" if args.flag("pid") else ""
-        memory = f" ({process['memory']} MiB)" if process.get("memory") else ""
-        parts.append(f"{process.get('user') or '?'}:{command}{pid}{memory}")
-    return ", ".join(parts)
+        memory = f" ({sizes.rounded(process['memory'])})" if process.get("memory") else ""
+        parts.append(f"{process.get('user') or '?'}: {command}{pid}{memory}")
+    return ", ".join(parts) or mark

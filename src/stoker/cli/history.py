@@ -6,12 +6,11 @@ TIME is 2h or 3d (ago), 16:00, yesterday, 2026-11-01 or 2026-11-01T12:00.
 from __future__ import annotations
 
 from stoker.cli import colour, output, table, times
-from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, epochs, text
+from stoker.cli.joblist import LIST_OPTIONS, chosen, columns_of, epochs, gpus, text
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.queue import states
-from stoker.cli.session import was_used
+from stoker.cli.session import viewer, was_used
 from stoker.cli.table import Cell, Column
-from stoker.client.client import connect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ OPTIONS = (
 COLUMNS = (
     Column("JOBID", right=True),
     Column("NAME", cut=True),
-    Column("USER", cut=True),
+    Column("USER", cut=True, drop=3),
     Column("STATE"),
     Column("TIME", right=True),
     Column("GPUS", right=True),
-    Column("CODE", right=True),
+    Column("CODE", right=True, drop=4),
     Column("ENDED"),
     Column("CAUSE", cut=True),
 )
@@ -78,14 +77,14 @@ def _ask(args: Args) -> dict[str, Any]:
     }
     if not was_used():
         return {"jobs": [], "more": 0}
-    return connect().history(args.words, **filters)
+    return viewer().history(args.words, **filters)
 
 
 def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
     """Return columns and rows; a column for epochs if any job had some."""
     columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
-    if any(view.get("training") for view in views):
-        columns.insert(GPUS, Column("EPOCHS", right=True))
+    if any(epochs(view.get("training")) != "-" for view in views):
+        columns.insert(GPUS, Column("EPOCHS", right=True, drop=2))
         for row, view in zip(rows, views, strict=True):
             row.insert(GPUS, epochs(view.get("training")))
     return columns, rows
@@ -100,7 +99,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
         str(view.get("user") or ""),
         Cell(view["state"], tint),
         times.duration(view.get("elapsed") or 0),
-        str((view.get("request") or {}).get("gpus") or "-"),
+        gpus(view),
         "" if result is None else str(result),
         times.moment(view.get("ended_at"), verbose),
         str(view.get("cause") or ""),

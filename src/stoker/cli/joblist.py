@@ -26,19 +26,19 @@ LIST_OPTIONS = (
 QUEUE = (
     Column("JOBID", right=True),
     Column("NAME", cut=True),
-    Column("USER", cut=True),
+    Column("USER", cut=True, drop=6),
     Column("ST"),
     Column("TIME", right=True),
-    Column("LEFT", right=True),
+    Column("LEFT", right=True, drop=5),
     Column("GPUS", right=True),
     Column("NODE/REASON", cut=True),
 )
-
-
+COMMAND = Column("COMMAND", spare=24)
 ALL_GPUS = 64
 """So many mean as many as there are."""
 NAME = 1
 """The place of that column; the parameters of trials stand behind it, if there are any."""
+USER = 2
 OLD = 60.0
 """Seconds after which it is said how old a forecast is."""
 GPUS = 6
@@ -55,26 +55,31 @@ def queue_table(
     columns = list(QUEUE)
     if sweeps:
         views = _among(views, sweeps)
+    if len({view.get("user") for view in views}) > 1:
+        columns[USER] = Column("USER", cut=True, drop=3)
     rows = [_row(view) for view in views]
     if any(view.get("params") for view in views):
         columns.insert(NAME + 1, Column("PARAMS", cut=True))
         for row, view in zip(rows, views, strict=True):
             row.insert(NAME + 1, _params(view))
-    if any(view.get("training") for view in views):
+    if any(epochs(view.get("training")) != "-" for view in views):
         at = len(columns) - len(QUEUE) + GPUS
-        columns.insert(at, Column("EPOCHS", right=True))
+        columns.insert(at, Column("EPOCHS", right=True, drop=4))
         for row, view in zip(rows, views, strict=True):
             row.insert(at, epochs(view.get("training")))
     if any(view.get("expected_start") for view in views):
-        columns.insert(-1, Column("START"))
+        columns.insert(-1, Column("START", drop=1))
         for row, view in zip(rows, views, strict=True):
             row.insert(-1, times.moment(view.get("expected_start"), verbose))
     if any(view.get("foreseen") for view in views):
         from stoker.cli.eta import span
 
-        columns.insert(-1, Column(_eta_heading(views)))
+        columns.insert(-1, Column(_eta_heading(views), cut=True, drop=2))
         for row, view in zip(rows, views, strict=True):
             row.insert(-1, span((view.get("foreseen") or {}).get("end"), verbose=verbose))
+    columns.append(COMMAND)
+    for row, view in zip(rows, views, strict=True):
+        row.append(str(view.get("command") or ""))
     return columns, rows
 
 
@@ -123,7 +128,7 @@ def queue_row(view: dict[str, Any]) -> list[str]:
         Cell(short, colour.STATE_COLOURS.get(short, "")),
         times.duration(view.get("elapsed") or 0),
         _left(view),
-        _gpus(view.get("request") or {}),
+        gpus(view),
         place(view),
     ]
 
@@ -137,18 +142,24 @@ def _left(view: dict[str, Any]) -> str:
 
 
 def epochs(training: dict[str, Any] | None) -> str:
-    """Return `3/10`, or `3` where nobody knows of how many."""
+    """Return `3/10`, `3` where the total is not known, `-` for a job that counts no epochs."""
     if not training:
         return "-"
     done, total = training["epochs_done"], training.get("epochs")
-    return f"{done}/{total}" if total else str(done)
+    if total:
+        return f"{done}/{total}"
+    return str(done) if done or training.get("listening") else "-"
 
 
-def _gpus(request: dict[str, Any]) -> str:
-    """Return how many GPUs a job asks for: `2`, `0.5`, `2x4` for four on each of two machines."""
-    gpus = amount(request) or "-"
+def gpus(view: dict[str, Any]) -> str:
+    """Return the GPUs of a job: `2`, `0.5`, `2x4` on two machines, `2 of 1..4` if elastic."""
+    request = view.get("request") or {}
+    asked = amount(request) or "-"
+    held = view.get("devices") or {}
+    if request.get("most_gpus") and held.get("gpu") and view["state"] != "PENDING":
+        return f"{len(held['gpu'])} of {asked}"
     machines = request.get("machines") or 1
-    return f"{machines}x{gpus}" if machines > 1 and gpus != "-" else gpus
+    return f"{machines}x{asked}" if machines > 1 and asked != "-" else asked
 
 
 def amount(request: dict[str, Any]) -> str:

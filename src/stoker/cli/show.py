@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.cli import colour, output, times
+from stoker.cli import colour, output, sizes, times
 from stoker.cli.joblist import LIST_OPTIONS, amount, chosen, text
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.session import existing
@@ -25,6 +25,7 @@ NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "wa
          "environment_hash": "environment", "enforced": "note"}  # fmt: skip
 MOST = 100_000
 DURATIONS = ("elapsed", "limit", "left")
+SIZES = ("memory", "gpu_memory", "min_vram")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
@@ -37,7 +38,7 @@ IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids
 def main(argv: list[str]) -> int:
     """Print each job's facts; without a name, the newest job's."""
     args = parse(OPTIONS, argv, verb="show")
-    client = existing()
+    client = existing(autostart=False)
     words = args.words or ["last"]
     views = _meant(client, words, args.count("tail"))
     if views is None:
@@ -100,7 +101,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     if request.pop("most_gpus", None):
         request["gpus"] = amount(view["request"])
     asked = [
-        f"{key.replace('_', ' ')} {text(value)}"
+        f"{key.replace('_', ' ')} {sizes.exact(value) if key in SIZES else text(value)}"
         for key, value in request.items()
         if value not in (None, {}, False, [], "0", 0)
     ]

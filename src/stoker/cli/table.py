@@ -9,20 +9,32 @@ from stoker.cli.output import clean, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 GAP = "  "
 
 
+LEAST = 8
+"""Columns that may be cut keep this many cells, unless nothing else is left to give."""
+
+
 class Column:
-    """A heading, whether numbers stand to the right, and whether it may be cut to fit."""
+    """A heading, its alignment, and what happens to the column on a narrow terminal.
 
-    __slots__ = ("cut", "right", "title")
+    `cut`: its cells may be shortened. `drop`: it may be left out, the highest number first.
+    `spare`: it is shown only where so many cells are left beside all others, never in a pipe.
+    """
 
-    def __init__(self, title: str, *, right: bool = False, cut: bool = False) -> None:
+    __slots__ = ("cut", "drop", "right", "spare", "title")
+
+    def __init__(
+        self, title: str, *, right: bool = False, cut: bool = False, drop: int = 0, spare: int = 0
+    ) -> None:
         self.title = title
         self.right = right
-        self.cut = cut
+        self.cut = cut or spare > 0
+        self.drop = drop
+        self.spare = spare
 
 
 class Cell(str):
@@ -52,14 +64,13 @@ def render(
         max([wide(column.title) if header else 0, *(wide(row[i]) for row in texts)])
         for i, column in enumerate(columns)
     ]
+    shown = _shown(columns, widths, width)
+    columns, widths = [columns[i] for i in shown], [widths[i] for i in shown]
     if width is not None:
         _shrink(columns, widths, width)
-    lines = []
-    if header:
-        titles = [Cell(column.title, "bold") for column in columns]
-        lines.append(_line(columns, widths, titles, coloured))
-    lines += [_line(columns, widths, row, coloured) for row in texts]
-    return lines
+    titles = [[Cell(column.title, "bold") for column in columns]] if header else []
+    cells = [[row[i] for i in shown] for row in texts]
+    return [_line(columns, widths, row, coloured) for row in titles + cells]
 
 
 def write(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: bool = True) -> None:
@@ -102,16 +113,43 @@ def shorten(text: str, width: int) -> str:
     return kept + "…"
 
 
+def _total(widths: Iterable[int]) -> int:
+    """Return how many cells a line of columns takes."""
+    widths = list(widths)
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _shown(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+    """Return which columns are shown, by their places."""
+    shown = [i for i, column in enumerate(columns) if not column.spare]
+    if width is None:
+        return shown
+
+    def least() -> int:
+        return _total(min(widths[i], LEAST) if columns[i].cut else widths[i] for i in shown)
+
+    while least() > width:
+        drop = max(shown, key=lambda i: columns[i].drop)
+        if not columns[drop].drop:
+            return shown
+        shown.remove(drop)
+    room = width - _total(widths[i] for i in shown) - len(GAP)
+    spare = [i for i, column in enumerate(columns) if column.spare and column.spare <= room]
+    return sorted([*shown, *spare[:1]])
+
+
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    while over > 0:
-        able = [i for i, column in enumerate(columns) if column.cut and widths[i] > 8]
-        if not able:
-            return
-        widest = max(able, key=lambda i: widths[i])
-        taken = min(over, max(1, (widths[widest] - 8) // 2))
-        widths[widest] -= taken
-        over -= taken
+    """Cut the widest columns until all fit; in the end, any column."""
+    for least, able in ((LEAST, [c.cut for c in columns]), (1, [True] * len(columns))):
+        over = _total(widths) - width
+        while over > 0:
+            wide_ones = [i for i, may in enumerate(able) if may and widths[i] > least]
+            if not wide_ones:
+                break
+            widest = max(wide_ones, key=lambda i: widths[i])
+            taken = min(over, max(1, (widths[widest] - least) // 2))
+            widths[widest] -= taken
+            over -= taken
 
 
 def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell], coloured: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.cli.joblist import epochs
 from stoker.cli.output import clean, counted
 from stoker.cli.times import rough
 
@@ -21,7 +22,8 @@ def bar(done: int, total: int) -> str:
 def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the facts of a training job, in a sensible order."""
     training = view["training"]
-    found = [("epochs", _epochs(training)), ("time left", _left(view, training))]
+    counts = epochs(training) != "-"  # of a plain job only the memory is measured
+    found = [("epochs", _epochs(training) if counts else ""), ("time left", _left(view, training))]
     found += [("memory", _memory(view, training)), ("stopping", _stopping(view, training))]
     if training["preemptions"]:
         found.append(("preempted", counted(training["preemptions"], "time")))
@@ -33,7 +35,8 @@ def told(view: dict[str, Any]) -> list[tuple[str, str]]:
     if training["metrics"]:
         pairs = (f"{clean(name)} {_value(value)}" for name, value in training["metrics"].items())
         found.append(("metrics", ", ".join(pairs)))
-    found.append(("checkpoints", clean(training["checkpoints"])))
+    if counts or training["snapshots"]:
+        found.append(("checkpoints", clean(training["checkpoints"])))
     return [(key, text) for key, text in found if text]
 
 

@@ -141,6 +141,12 @@ class Device:
         return self.free - self.others
 
     @property
+    def available(self) -> int:
+        """Return what a job could get of it now without sharing its memory with other jobs."""
+        closed = self.gone or self.drained is not None or self.stranger is not None
+        return 0 if closed or self.slivers else max(self.left, 0)
+
+    @property
     def standing(self) -> tuple[int, ...]:
         """Its kind and what is left of it: equal ones serve a request equally well."""
         marks = (self.drained is not None) + 2 * (self.stranger is not None) + 4 * self.gone

@@ -337,7 +337,7 @@ def _obstacle(state: State, node: Node, device: Device, ask: GpuAsk, boot: float
         if ask.memory is None or left >= ask.memory:
             return None
         beside = f", beside {_holders(state, node, device, boot)}" if device.slivers else ""
-        return f"has {left} MiB of its memory left, not {ask.memory}{beside}"
+        return f"has {left} MiB of its memory left, not {ask.memory} MiB{beside}"
     return "is held by " + _holders(state, node, device, boot)
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from math import inf, log2
 
 from stoker.core.estimate import remaining
 from stoker.core.explain_figure import overdue_in, span
 from stoker.core.explain_order import FIRST, helps, level, quantum_left, running_level
 from stoker.core.forecast import Expected
+from stoker.core.foreign import UNAVAILABLE
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
+from stoker.core.policy.fit import on_node, suits
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
 from stoker.core.policy.rules import Gaps
-from stoker.core.request import Request
+from stoker.core.request import GPU, Request
 from stoker.core.state import State
 
 ENDS, QUANTA = 3, 2
@@ -48,7 +51,7 @@ def unblocks(
     soonest, told = 0.0, _stops(leaving)
     if not (leaving and then.has_room([])):
         soonest, ends = _ends(state, then, holders, at, boot, expected)
-        told = ends + _quanta(state, job, holders, at) + told
+        told = ends + _quanta(state, job, holders, at) + told + _foreign_use(state, then, request)
         told = told or then.those_before_it()
     late = overdue_in(state.known(job), at)
     return (*told, *_overdue(state, job, late)) if late <= soonest else tuple(told)
@@ -66,9 +69,12 @@ class _Then:
                 break
             self.before.append(each)
 
-    def has_room(self, gone: list[Job]) -> bool:
-        """Whether it is the turn of this job when these are over."""
+    def has_room(self, gone: list[Job], vacated: Iterable[tuple[str, str]] = ()) -> bool:
+        """Return True if the job starts once these jobs are over and these GPUs are left alone."""
         later, state = self.state.cluster.shadow(), self.state
+        for node, gpu in vacated:
+            device = later.own(node).by_name[GPU, gpu]
+            device.stranger, device.stranger_memory = None, 0
         for each in (*self.leaving, *gone):
             if each.placement is not None:
                 later.release(each.placement)
@@ -198,6 +204,35 @@ def _ends_in(
     if total is None:
         return inf, "has no time limit"
     return max(total - ran, 0.0), "about"
+
+
+def _foreign_use(state: State, then: _Then, request: Request) -> list[str]:
+    """Name the GPUs that would do if their other users left: each user alone, else together."""
+    ask = request.gpus
+    if ask is None or not ask.amount or ask.despite_strangers:
+        return []
+    used: dict[str, list[tuple[str, str]]] = {}
+    for node in state.cluster.nodes.values():
+        for device in node.types.get(GPU, ()) if node.closed is None else ():
+            if device.stranger is not None and suits(device, on_node(ask, node.name)):
+                used.setdefault(device.stranger, []).append((node.name, device.name))
+    alone = list(islice((it for it in used.items() if then.has_room([], it[1])), ENDS))
+    if not alone:
+        needed = dict(used)
+        if not used or not then.has_room([], chain(*needed.values())):
+            return []
+        for mark in used:
+            fewer = {each: gpus for each, gpus in needed.items() if each != mark}
+            needed = fewer if then.has_room([], chain(*fewer.values())) else needed
+        alone = [(_listed(list(needed), "and"), list(chain(*needed.values())))]
+    several = len(state.cluster.nodes) > 1
+    return [_becomes_free(mark, gpus, several) for mark, gpus in alone]
+
+
+def _becomes_free(mark: str, gpus: list[tuple[str, str]], several: bool) -> str:
+    names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus], "and")
+    why = mark if mark.startswith(UNAVAILABLE) else f"used by {mark}"
+    return f"GPU{'s' * (len(gpus) > 1)} {names} become{'s' * (len(gpus) == 1)} free, now {why}"
 
 
 def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:

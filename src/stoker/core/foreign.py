@@ -141,7 +141,7 @@ def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str
         if not stranger.graphics and (
             stranger.memory is None or stranger.memory >= limits.process_memory
         ):
-            found["processes"] = _who(stranger)
+            found["processes"] = _process(stranger)
             break
     visible = sum(stranger.memory or 0 for stranger in sample.strangers)
     alone = not settling and not sample.ours
@@ -154,9 +154,9 @@ def _causes(sample: Sample, limits: Thresholds, settling: bool) -> dict[str, str
     if foreign is not None and sample.memory_total:
         share = foreign / sample.memory_total
         if share >= limits.memory:
-            found["memory"] = f"other processes use {share:.0%} of its memory{_names(sample)}"
+            found["memory"] = _others(sample, f"{share:.0%} of its memory")
     if alone and sample.utilization is not None and sample.utilization / 100 >= limits.load:
-        found["load"] = f"other processes keep it {sample.utilization} % busy{_names(sample)}"
+        found["load"] = _others(sample, f"{sample.utilization}% load")
     return found
 
 
@@ -172,13 +172,14 @@ def _readable(sample: Sample) -> frozenset[str]:
     return frozenset(seen)
 
 
-def _who(stranger: Stranger) -> str:
-    size = "" if stranger.memory is None else f" uses {stranger.memory} MiB"
+def _process(stranger: Stranger) -> str:
+    size = "" if stranger.memory is None else f", {stranger.memory} MiB"
     owner = f"{stranger.user}'s " if stranger.user else ""
     command = stranger.command if len(stranger.command) <= 60 else stranger.command[:57] + "..."
-    return f"{owner}{command or 'process'} (pid {stranger.pid}){size}"
+    return f"{owner}{command or 'process'} (pid {stranger.pid}{size})"
 
 
-def _names(sample: Sample) -> str:
+def _others(sample: Sample, how_much: str) -> str:
+    """Name the users of a GPU of which only the total use is known."""
     users = sorted({stranger.user for stranger in sample.strangers if stranger.user})
-    return f" ({', '.join(users)})" if users else ""
+    return f"{', '.join(users) or 'other processes'} ({how_much})"

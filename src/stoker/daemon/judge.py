@@ -120,10 +120,11 @@ def _figures(use: GpuUse, verdict: Verdict) -> dict[str, Any]:
 
 
 def _named(verdict: Verdict) -> str | None:
-    """Who it is, in words that stay the same while it is the same one."""
+    """Name the user of a GPU in words that stay the same while it is the same process."""
     if not verdict.busy:
         return None
     for stranger in verdict.strangers:
         name = stranger.command.split(" ")[0].rpartition("/")[2] or "a process"
-        return f"{stranger.user or 'another user'}'s {name} (pid {stranger.pid})"
-    return verdict.why or "somebody else"
+        owner = f"{stranger.user}'s " if stranger.user else ""
+        return f"{owner}{name} (pid {stranger.pid})"
+    return verdict.why or "another process"

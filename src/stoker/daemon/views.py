@@ -13,6 +13,7 @@ from stoker import places
 from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.events import QueueDefined
 from stoker.core.explain import reason, silent_since
+from stoker.core.foreign import UNAVAILABLE
 from stoker.core.job import Job, Score, Spec
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
 from stoker.core.request import GPU, Request
@@ -282,7 +283,8 @@ def gpu_view(node: Node, device: Device, state: State, reading: dict[str, Any]) 
         "power": reading.get("power"),
         "state": "unreachable" if node.closed is not None else _gpu_state(device, len(jobs)),
         "drained": device.drained,
-        "free": format_amount(0 if device.slivers else device.free),
+        "free": format_amount(device.available if node.closed is None else 0),
+        "held": format_amount(_held(device)),
         "memory_left": device.memory_free - device.stranger_memory if facts.memory else None,
         "jobs": jobs,
         "foreign": reading.get("foreign", []),
@@ -295,7 +297,9 @@ def _gpu_state(device: Device, jobs: int) -> str:
         return "drained"
     if jobs:
         return "busy" if device.free == 0 else "shared"
-    return "foreign" if device.stranger is not None else "free"
+    if device.stranger is None:
+        return "free"
+    return "unavailable" if device.stranger.startswith(UNAVAILABLE) else "foreign"
 
 
 def resources_view(node: Node) -> dict[str, Any]:
@@ -303,10 +307,9 @@ def resources_view(node: Node) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     for type, devices in node.types.items():
         shown = str if type == "mem" else format_amount
-        usable = [device for device in devices if device.drained is None and not device.gone]
         resources[type] = {
             "total": shown(sum(device.facts.capacity for device in devices)),
-            "free": shown(max(sum(each.left for each in usable if not each.slivers), 0)),
+            "free": shown(sum(each.available for each in devices)),
             "held": shown(max(sum(map(_held, devices)), 0)),
             "devices": [device.name for device in devices],
         }
@@ -314,7 +317,7 @@ def resources_view(node: Node) -> dict[str, Any]:
 
 
 def _held(device: Device) -> int:
-    """So much is given out; of a GPU that is shared by memory, nothing else can be."""
+    """Return how much of it jobs hold: all of a GPU that is shared by memory."""
     return device.facts.capacity - (0 if device.slivers else device.free)
 
 

@@ -46,7 +46,7 @@ def _gpu(seen: dict[str, Any], book: dict[str, Any]) -> Gpu | None:
         memory = int(seen["memory"]) - int(seen["memory_used"] or 0)
         if book.get("memory_left") is not None:
             memory = min(memory, int(book["memory_left"]))
-    held = THOUSAND - round(float(book.get("free", 1)) * THOUSAND)
+    held = round(float(book.get("held", 0)) * THOUSAND)
     used = int(seen["utilization"] or 0) * THOUSAND // 100
     return Gpu(int(seen["index"]), memory, used, held, book.get("stranger") is not None)
 

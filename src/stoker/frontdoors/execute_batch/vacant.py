@@ -39,7 +39,7 @@ def _is_vacant(slot: Slot, node: dict[str, Any] | None, gpus: Sequence[dict[str,
     return any(
         gpu["index"] == slot.gpu
         and gpu["drained"] is None
-        and float(gpu["free"]) >= asked
+        and 1 - float(gpu["held"]) >= asked
         and not (strangers and gpu["stranger"] is not None)
         for gpu in there
     )

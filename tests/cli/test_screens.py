@@ -1,0 +1,154 @@
+"""What the lists look like on terminals of 80 and of 140 columns."""
+
+from typing import Any
+
+import pytest
+
+from client.fake_daemon import view
+from stoker.cli import gpus, history, joblist, sizes, table
+from stoker.cli.options import Args
+
+REQUEST = {"gpus": "1", "cpus": None, "memory": None}
+COMMAND = "python train.py --config configs/imagenet/resnet50.yaml --lr 0.01 --epochs 90"
+
+
+def job(number: int, **changes: Any) -> dict[str, Any]:
+    return view(number, request=REQUEST, name="resnet50-imagenet-baseline", command=COMMAND,
+                **changes)  # fmt: skip
+
+
+RUNS = {"state": "RUNNING", "short": "R", "node": "box", "elapsed": 4000.0, "limit": 86400,
+        "left": 82400.0, "devices": {"gpu": ["0", "1"]}}  # fmt: skip
+TRAINS = {"epochs_done": 3, "epochs": 90, "listening": True}
+PLAIN = {"epochs_done": 0, "epochs": None, "listening": False}
+"""What the daemon tells of a job whose GPU memory was measured and that counts no epochs."""
+
+
+def screen(views: list[dict[str, Any]], width: int | None) -> list[str]:
+    return table.render(*joblist.queue_table(views), width=width)
+
+
+TWO = [job(1, **RUNS, training=TRAINS), job(2, reason="Priority", training=PLAIN)]
+AT_80 = """\
+JOBID  NAME               USER  ST     TIME      LEFT  EPOCHS  GPUS  NODE/REASON
+    1  resnet50-imagene…  ana   R   1:06:40  22:53:20    3/90     1  box:0,1
+    2  resnet50-imagene…  ana   PD     0:00         -       -     1  (Priority)
+"""
+AT_140 = """\
+JOBID  NAME                        USER  ST     TIME      LEFT  EPOCHS  GPUS  NODE/REASON  COMMAND
+    1  resnet50-imagenet-baseline  ana   R   1:06:40  22:53:20    3/90     1  box:0,1      \
+python train.py --config configs/imagenet/resnet…
+    2  resnet50-imagenet-baseline  ana   PD     0:00         -       -     1  (Priority)   \
+python train.py --config configs/imagenet/resnet…
+"""
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, AT_80), (140, AT_140)])
+def test_the_queue_has_the_command_where_there_is_room(width: int, lines: str) -> None:
+    assert screen(TWO, width) == lines.splitlines()
+
+
+def test_a_pipe_gets_whole_cells_and_the_columns_that_scripts_know() -> None:
+    header, first, _ = screen(TWO, None)
+    assert header.endswith("NODE/REASON")
+    assert "resnet50-imagenet-baseline" in first
+
+
+START = {"expected_start": "2100-01-01T00:00:00Z"}
+FORESEEN = {"foreseen": {"at": None, "end": {
+    "low": "2100-01-01T00:00:00Z", "likely": "2101-01-01T00:00:00Z", "high": None}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
+def test_no_line_of_the_queue_wraps(width: int) -> None:
+    several = [*TWO, job(3, user="bo", **START, **FORESEEN, params={"lr": 0.1, "width": 1024})]
+    assert max(map(table.wide, screen(several, width))) <= width
+
+
+def test_the_user_is_the_first_to_go_unless_there_are_several() -> None:
+    assert "USER" not in screen(TWO, 66)[0]
+    several = [TWO[0], {**TWO[1], "user": "bo"}]
+    header = screen(several, 66)[0]
+    assert ("USER" in header, "LEFT" in header) == (True, False)
+
+
+def test_a_queue_of_plain_jobs_has_no_epochs() -> None:
+    assert "EPOCHS" not in screen([job(2, training=PLAIN)], 200)[0]
+    (row,) = history._table([job(2, training=PLAIN)], verbose=False)[1]
+    assert "0" not in row
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "1..4"),
+        (RUNS, "2 of 1..4"),
+        ({**RUNS, "state": "COMPLETED", "result": 0}, "2 of 1..4"),
+        ({"devices": {"gpu": ["0", "1"]}}, "1..4"),  # it held two before it was preempted
+    ],
+)
+def test_an_elastic_job_shows_what_it_holds(changes: dict[str, Any], shown: str) -> None:
+    elastic = view(1, **{**changes, "request": {**REQUEST, "most_gpus": "4"}})
+    assert joblist.gpus(elastic) == shown
+
+
+def test_sizes_have_units() -> None:
+    assert [sizes.exact(mib) for mib in (2048, 2047, 81920, 0)] == [
+        "2 GiB", "2047 MiB", "80 GiB", "0 MiB"]  # fmt: skip
+    assert [sizes.rounded(mib) for mib in (300, 1536, 39000, 81920)] == ["300M", "1.5G", "38G",
+                                                                         "80G"]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------- gpus
+
+A100 = {
+    "node": "box", "id": "0", "index": 0, "model": "NVIDIA A100-SXM4-80GB", "memory": 81920,
+    "memory_used": 39936, "utilization": 97, "temperature": 61, "state": "busy", "free": "0",
+    "jobs": [{"label": "7", "name": "resnet50-imagenet-baseline", "user": "ana", "share": "1"}],
+    "foreign": [], "stranger": None,
+}  # fmt: skip
+CARDS = [
+    A100,
+    {**A100, "id": "1", "jobs": [], "state": "foreign", "stranger": "the stoker of bo"},
+    {**A100, "id": "2", "jobs": [], "state": "foreign", "stranger": "eve's python (pid 8)",
+     "foreign": [{"pid": 8, "user": "eve", "command": "/usr/bin/python x.py", "memory": 39000}]},
+    {**A100, "id": "3", "jobs": [], "state": "foreign",
+     "stranger": "other processes (49% of its memory)"},
+    {**A100, "id": "4", "state": "shared",
+     "jobs": [{**A100["jobs"][0], "share": "0.5"},  # type: ignore[index]
+              {"label": "8", "name": "evaluate", "user": "bo", "share": "0.5"}]},
+]  # fmt: skip
+GPUS_AT_80 = """\
+GPU  MODEL     TEMP  UTIL  MEMORY  STATE    FREE  USED BY
+0    A100-80G  61°C   97%  39/80G  busy        0  ana: job 7 resnet50-imagenet-…
+1    A100-80G  61°C   97%  39/80G  foreign     0  bo: stoker
+2    A100-80G  61°C   97%  39/80G  foreign     0  eve: python (38G)
+3    A100-80G  61°C   97%  39/80G  foreign     0  other processes (49% of its m…
+4    A100-80G  61°C   97%  39/80G  shared      0  ana: job 7 (0.5), bo: job 8 (…
+"""
+
+
+def test_gpus_at_80_columns_keep_the_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "terminal_width", lambda: 80)
+    assert gpus.drawn({"gpus": CARDS}, Args({}, [])) == GPUS_AT_80.splitlines()
+    monkeypatch.setattr(table, "terminal_width", lambda: 160)
+    first = gpus.drawn({"gpus": CARDS}, Args({}, []))[1]
+    assert first == (
+        "0    NVIDIA A100-SXM4-80GB  61°C  ████▉ 97%  39936/81920 MiB  busy        0  "
+        "ana: job 7 resnet50-imagenet-baseline"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-80G"),
+        ("NVIDIA H100 80GB HBM3", "H100-80G"),
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+        ("Tesla V100-SXM2-32GB", "V100-32G"),
+        ("AMD Instinct MI250X", "MI250X"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_models_are_shortened(model: str, short: str) -> None:
+    assert gpus.short_model(model) == short
