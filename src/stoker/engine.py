@@ -192,7 +192,7 @@ class Engine:
     def _finish(self, turn: _Turn) -> None:
         """What the turn has decided is on record: carry it out, answer and publish it."""
         if turn.wishes:
-            self._contain("carrying out instructions", self.carry_out, turn.wishes)
+            self._contain("executing instructions", self.carry_out, turn.wishes)
         for ask, refusal, decision in turn.answers:
             if refusal is not None:
                 self._contain("answering a request", ask.refuse, refusal)
@@ -207,7 +207,7 @@ class Engine:
         try:
             reply = decision.reply(self.state) if decision.reply else None
         except Exception as error:
-            ask.refuse(_internal(error, "What was asked for is done, but its answer is not."))
+            ask.refuse(_internal(error, "The request was carried out, but its reply failed."))
             raise
         ask.answer(reply)
 
@@ -373,7 +373,9 @@ _Part = tuple[list[Event], list[Ask], list[str]]
 """Some events, requests and stages of a turn."""
 
 
-def _internal(error: Exception, what: str = "It is refused and nothing has changed.") -> Refusal:
+def _internal(
+    error: Exception, what: str = "The request was rejected and nothing changed."
+) -> Refusal:
     return Refusal(f"Internal error {error!r}. {what} See: stoker daemon log", "internal")
 
 

@@ -63,7 +63,7 @@ def _verb(word: str) -> str:
     if word in ALIASES:
         return ALIASES[word]
     if word in ELSEWHERE:
-        raise UsageError(f"There is no command {word!r} here. Use: stoker {ELSEWHERE[word]}")
+        raise UsageError(f"There is no command {word!r} in stoker. Use: stoker {ELSEWHERE[word]}")
     from stoker.cli.nearest import nearest
 
     guess = nearest(word, [*VERBS, *ALIASES])

@@ -109,7 +109,9 @@ def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
 
 def test_no_job_at_all_cannot_be_asked_for(fake: FakeDaemon, capsys: Captured) -> None:
     assert main(["eta", "--limit", "0"]) == 2
-    assert capsys.readouterr().err == "stoker: --limit takes a whole number from 1 on, not '0'.\n"
+    assert (
+        capsys.readouterr().err == "stoker: --limit takes a whole number of at least 1, not '0'.\n"
+    )
     assert not fake.requests
 
 

@@ -54,7 +54,15 @@ def test_a_new_home_is_auto_and_says_what_that_means_now(two: Run) -> None:
     assert found["default"]["policy"] == "backfill"
     assert found["default"]["why"] == "backfill until a job reports epochs"
     heading, row, others = two("policy").stdout.splitlines()
-    assert heading.split() == ["QUEUE", "POLICY", "SINCE", "WAITS", "RUNS", "PARAMETERS", "ABOUT"]
+    assert heading.split() == [
+        "QUEUE",
+        "POLICY",
+        "SINCE",
+        "PENDING",
+        "RUNNING",
+        "PARAMETERS",
+        "ABOUT",
+    ]
     assert row.split()[:3] == ["default", "backfill", "(auto)"]
     assert others.split()[:2] == ["*", "auto"]
     assert "policy      auto" in two("daemon", "status").stdout
@@ -71,7 +79,7 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == (
         "stoker: all queues: auto → planner with quantum=20m hysteresis=3;"
-        " 2 waiting jobs stand anew, nothing that runs is touched"
+        " 2 pending jobs reordered; running jobs are unaffected"
     )
     first = why(two, 3)
     assert (first["position"], first["standing"]["policy"]) == (1, "planner")
@@ -82,7 +90,7 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
     assert "cannot be preempted and resumed" in two("why", 1).stdout
     chosen = views(two)["default"]["since"]
     again = two("policy", "planner", "quantum=20m", "hysteresis=3").stderr
-    assert "already; nothing has changed" in again
+    assert "nothing changed" in again
     assert two("daemon", "restart").returncode == 0
     found = views(two)["default"]
     assert (found["policy"], found["waiting"], found["running"]) == ("planner", 2, 1)
@@ -96,11 +104,11 @@ def test_a_choice_counts_at_once_and_after_a_restart(two: Run) -> None:
 
 @pytest.mark.e2e
 def test_one_queue_may_have_its_own(two: Run) -> None:
-    assert "none is defined" in two("policy", "fifo", "--queue", "night").stderr
+    assert "is not defined yet" in two("policy", "fifo", "--queue", "night").stderr
     assert views(two)["night"]["policy"] == "fifo"
     assert views(two)["night"]["since"] > views(two)["default"]["since"]
     told = two("policy", "tiresias").stderr
-    assert told.startswith("stoker: all queues but night: auto → tiresias; nobody waits there")
+    assert told.startswith("stoker: all queues but night: auto → tiresias; no pending jobs")
     found = views(two)
     assert (found["night"]["policy"], found["default"]["policy"]) == ("fifo", "tiresias")
     assert found["night"]["since"] < found["default"]["since"] == found["*"]["since"]
@@ -123,10 +131,10 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(two: Run) -> None:
         (["planner", "hysteresis=nan"], "hysteresis must be between 1 and 1000, not nan."),
         (["planner", "hysteresis=a"], "hysteresis takes a number, not 'a'."),
         (["fifo", "quantum=20m"], "fifo has no parameter quantum."),
-        (["fifo", "skip"], "One policy at a time, not fifo and skip."),
-        (["quantum=20m"], "Which policy?"),
+        (["fifo", "skip"], "Give one policy, not fifo and skip."),
+        (["quantum=20m"], "No policy given."),
         (["planner", "fair=1", "fair=2"], "fair is given twice."),
-        (["--reset", "fifo"], "With --reset goes no policy"),
+        (["--reset", "fifo"], "--reset takes no policy"),
         (["--list", "fifo"], "Write stoker policy --list"),
     ):
         done = two("policy", *words)
@@ -201,9 +209,9 @@ def test_what_is_typed_is_what_is_asked(fake: FakeDaemon, capsys: Captured) -> N
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first == (
         "stoker: queue q: auto (now backfill) → planner;"
-        " 1 waiting job stands anew, nothing that runs is touched"
+        " 1 pending job reordered; running jobs are unaffected"
     )
-    assert "may have to make room" in second
+    assert "may be preempted" in second
 
 
 @pytest.mark.parametrize(
@@ -231,7 +239,7 @@ def test_a_queue_that_nobody_knows_is_said_to_go_by_what_all_others_do(
     assert main(["policy", "--queue", "nosuch", "--no-header"]) == 0
     out, err = capsys.readouterr()
     assert out.split()[0] == "*"
-    assert err == "stoker: nothing else is said for a queue 'nosuch', so it goes by *\n"
+    assert err == "stoker: queue 'nosuch' has no policy of its own; it uses *\n"
     for known in ("default", "*"):
         assert main(["policy", "--queue", known, "--no-header"]) == 0
         out, err = capsys.readouterr()

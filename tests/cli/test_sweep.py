@@ -95,7 +95,7 @@ def test_one_word_is_a_line_for_the_shell() -> None:
 def test_one_word_that_is_a_program_is_run_with_its_parameters(tmp_path: Path) -> None:
     program = tmp_path / "go"
     program.write_text("#!/bin/sh\n")
-    assert "Type: stoker sweep ... sh" in refused("--param", "lr=1,2", str(program))
+    assert "Write: stoker sweep ... sh" in refused("--param", "lr=1,2", str(program))
     program.chmod(0o755)
     assert definition("--param", "lr=1,2", str(program))["command"] == [str(program)]
 
@@ -151,10 +151,10 @@ def test_a_file_without_a_suffix_is_known_by_its_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "kept", "said"),
     [
-        ("python t.py -m lr=1,2", "python t.py lr=${param:lr}", "-m is left out"),
+        ("python t.py -m lr=1,2", "python t.py lr=${param:lr}", "-m is ignored"),
         ("python -m pkg.t --multirun lr=1,2", "python -m pkg.t lr=${param:lr}", "--multirun is"),
         ("python t.py lr=1,2 hydra/launcher=stoker hydra.launcher.gpus=1",
-         "python t.py lr=${param:lr}", "hydra.launcher.gpus=1 are left out"),
+         "python t.py lr=${param:lr}", "hydra.launcher.gpus=1 are ignored"),
         ("python t.py -m resnet lr=1,2", "python t.py -m resnet lr=${param:lr}", None),
         ("torchrun -m pkg.t lr=1,2", "torchrun -m pkg.t lr=${param:lr}", None),
     ],
@@ -180,15 +180,15 @@ def test_where_the_metric_is_found() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "What runs?"),
-        (("python", "train.py"), "Nothing varies."),
-        (("cancel", "17"), "Type: stoker cancel 17"),
+        ((), "No command given."),
+        (("python", "train.py"), "No parameter varies."),
+        (("cancel", "17"), "Use the commands for jobs: stoker cancel 17"),
         (("no-such.yaml",), "no-such.yaml cannot be read"),
         (("--csv", "no-such.csv", "x", "y"), "no-such.csv cannot be read"),
         (("--param", "lr", "x", "y"), "--param lr:"),
         (("--param", "lr=1,2", "--param", "lr=3,4", "x", "y"), "lr is swept twice"),
         (("--param", "lr=1,2", "echo hi"), "line does not name lr"),
-        (("--param", "lr=1,2", "echo {lr}", "--wait"), "options come before the line"),
+        (("--param", "lr=1,2", "echo {lr}", "--wait"), "options come before the shell"),
         (("--param", "lr=1,2", "--method", "magic", "x", "y"),
          "--method is 'magic'; one of grid, random, sobol, tpe, gp was expected."),
         (("--param", "lr=1,2", "--method", "tpe", "x", "y"),
@@ -196,19 +196,19 @@ def test_where_the_metric_is_found() -> None:
         (("--param", "lr=1,2", "--stop", "asha", "x", "y"), "is missing; --stop needs one."),
         (("--param", "lr=1,2", "--stop", "so", "--metric", "a", "x", "y"), "--stop is 'so'"),
         (("--param", "lr=1,2", "--stop", "median", "--max-steps", "9", "--metric", "a", "x", "y"),
-         "--max-steps does not go with --stop median"),
+         "--max-steps cannot be used with --stop median"),
         (("--param", "lr=1,2", "--stop", "asha", "--min-steps", "9", "--max-steps", "3", "--metric",
           "a", "x", "y"), "--max-steps is 3; a number above"),
         (("--param", "lr=1,2", "--metric", "loss", "--metric-regex", "acc=(?P<acc>.*)", "x", "y"),
          "--metric-regex is 'acc=(?P<acc>.*)'; one group"),
         (("--param", "lr=1,2", "--max-running", "x", "x", "y"), "--max-running takes a whole"),
         (("--param", "lr=1,2", "--method", "list", "x", "y"), "--csv or --jsonl"),
-        (("--param", "lr=1,2", "--eta", "4", "x", "y"), "go with --stop asha"),
-        (("--param", "lr=1,2", "--metric-regex", "x", "x", "y"), "Which metric?"),
+        (("--param", "lr=1,2", "--eta", "4", "x", "y"), "need --stop asha"),
+        (("--param", "lr=1,2", "--metric-regex", "x", "x", "y"), "No metric given."),
         (("--param", "lr=1,2", "--metric", "a", "--goal", "up", "x", "y"), "min or max"),
         (("--param", "lr=1,2", "--minimize", "a", "--maximize", "b", "x", "y"), "one metric"),
         (("--param", "lr=1,2", "-n", "many", "x", "y"), "--samples takes a whole number"),
-        (("--param", "lr=1,2", "--csv", "x.csv", "x", "y"), "from one place"),
+        (("--param", "lr=1,2", "--csv", "x.csv", "x", "y"), "only one source of trials"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_said_in_a_sentence(argv: tuple[str, ...], said: str) -> None:
@@ -351,7 +351,7 @@ def test_what_failed_on_its_way_is_not_compared(ready: FakeDaemon) -> None:
     [
         ({"kind": "report"}, "stoker.training.report(loss=...)"),
         ({"kind": "log", "pattern": "l=(.)"}, "no line of a log matches 'l=(.)': stoker logs 17_0"),
-        ({"kind": "file", "path": "o.json"}, "o.json is not there"),
+        ({"kind": "file", "path": "o.json"}, "o.json does not exist"),
     ],
 )
 def test_a_metric_that_nobody_reports_is_said(source: dict[str, str], said: str) -> None:
@@ -473,7 +473,7 @@ def test_what_was_left_as_it_is_of_a_sweep_is_one_line(ready: FakeDaemon, capsys
     assert main(["cancel", "17"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "stoker: cancelled 17_9"
-    assert lines[1:] == ["stoker: 9 jobs of 17 left as they are; 17_0: it has already ended (done)"]
+    assert lines[1:] == ["stoker: 9 jobs of 17 not changed; 17_0: it has already ended (done)"]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_interrupting_run_leaves_the_job_running(endless: FakeDaemon) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "job 5 keeps running" in err
+    assert "job 5 continues" in err
     assert not endless.bodies("/v1/cancel")
 
 

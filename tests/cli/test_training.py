@@ -54,7 +54,7 @@ def test_show_has_all_of_a_training_job(fake: FakeDaemon, capsys: Captured) -> N
     assert found["stopping"] == "at the end of its epoch for job 8: job 8 is more urgent"
     assert found["preempted"] == "1 time"
     assert found["ran short"] == "of GPU memory, 1 time"
-    assert found["may have"] == "1 to 4 GPUs; 2 would be best now"
+    assert found["may have"] == "1 to 4 GPUs; 2 wanted now"
     assert found["speed"] == "1 GPU: 2 min, 2 GPUs: 70 s (1.9x)"
     assert found["metrics"] == "loss 0.25"
     assert found["checkpoints"] == "/c/0123abcd-7"
@@ -66,12 +66,16 @@ WISH = {"why": "job 8 needs room", "by": "8"}
 @pytest.mark.parametrize(
     ("changes", "stop", "told"),
     [
-        ({"state": "SUSPENDED"}, WISH, "as soon as it goes on for job 8: job 8 needs room"),
+        ({"state": "SUSPENDED"}, WISH, "when it is resumed for job 8: job 8 needs room"),
         (
             {"devices": {"gpu": ["0", "1"]}}, WISH,
             "at the end of its epoch or of the next for job 8: job 8 needs room",
         ),
-        ({}, {**WISH, "ignored": True}, "it was asked to for job 8, and has not: job 8 needs room"),
+        (
+            {},
+            {**WISH, "ignored": True},
+            "asked to stop for job 8 but has not stopped: job 8 needs room",
+        ),
         ({"state": "COMPLETING"}, WISH, "as soon as it can for job 8: job 8 needs room"),
     ],
     ids=["paused", "several", "ignored", "ending"],
@@ -97,14 +101,15 @@ def test_show_says_that_a_job_takes_far_longer_than_was_said(
     assert main(["show", "7"]) == 0
     late = facts(capsys.readouterr().out)["late"]
     assert late == (
-        "it takes far longer than was said (2 h said, about 10 h measured); what is left is "
+        "it runs much longer than was said (2 h said, about 10 h measured); the remaining time is "
         "estimated from that"
     )
     answer(fake, trains(expected_seconds=None))
     assert main(["show", "7"]) == 0
     late = facts(capsys.readouterr().out)["late"]
     assert late == (
-        "it takes far longer than its epochs let expect; what is left is estimated from that"
+        "it runs much longer than expected from its epochs; "
+        "the remaining time is estimated from that"
     )
 
 

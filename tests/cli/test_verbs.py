@@ -178,7 +178,7 @@ def test_a_dry_run_prints_no_id(fake: FakeDaemon, capsys: Captured) -> None:
     assert main(["submit", "--test-only", "true"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "would wait" in err
+    assert "would be pending" in err
     assert fake.bodies("/v1/jobs")[0]["dry_run"] is True
 
 
@@ -311,7 +311,7 @@ def test_wait_returns_the_highest_code(fake: FakeDaemon, capsys: Captured) -> No
 def test_wait_gives_up_with_101(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["POST /v1/wait"] = (200, {"finished": False, "jobs": [view(1)], "stuck": []})
     assert main(["wait", "--any", "--timeout", "0.05s", "1"]) == 101
-    assert "time is up; 1 job not finished" in capsys.readouterr().err
+    assert "timeout; 1 job not finished" in capsys.readouterr().err
     assert fake.bodies("/v1/wait")[0]["any"] is True
 
 
@@ -358,11 +358,11 @@ def test_a_log_of_a_later_attempt_says_where_the_earlier_one_is(
     told = capsys.readouterr()
     assert told.out == "second\n"
     assert told.err == (
-        "stoker: attempt 1 of job 18; what it printed before: stoker logs --attempt 0 18\n"
+        "stoker: attempt 1 of job 18; output of the previous attempt: stoker logs --attempt 0 18\n"
     )
     fake.answers["GET /v1/jobs"] = listing(earlier(18))
     assert main(["logs", "18"]) == 0
-    assert "attempt 1 of job 18 has not begun; what it" in capsys.readouterr().err
+    assert "attempt 1 of job 18 has not started; output of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--attempt", "0"], ["--json"], ["--path"]])
@@ -431,7 +431,7 @@ def test_when_nothing_could_be_done_the_code_is_1(fake: FakeDaemon, capsys: Capt
     skipped = [{"id": 7, "label": "7", "why": "it has already finished"}]
     fake.answers["POST /v1/cancel"] = (200, {"done": [], "skipped": skipped})
     assert main(["cancel", "7"]) == 1
-    assert capsys.readouterr().err == "stoker: job 7 left as it is: it has already finished\n"
+    assert capsys.readouterr().err == "stoker: job 7 not changed: it has already finished\n"
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_show_of_what_is_over_and_of_what_was_asked(fake: FakeDaemon, capsys: Ca
     assert "holds" not in told
     assert "left" not in told
     assert "up to 1 time, after oom, exit:3" in text
-    assert "SIGUSR1, 120 s before its time is up" in text
+    assert "SIGUSR1, 120 s before its time limit" in text
     assert "notify" in text
     assert told["deadline"].startswith("2026-11-1")
     assert "T20:35" not in text
@@ -493,7 +493,7 @@ def test_why_reads_like_a_sentence(fake: FakeDaemon, capsys: Captured) -> None:
     assert main(["why", "42"]) == 0
     assert capsys.readouterr().out == (
         "Job 42 is PENDING (Resources): it waits for its turn.\n"
-        "It is number 3 in the queue; before it: 39, 40.\n"
+        "It is number 3 in the queue; ahead of it: 39, 40.\n"
         "  box\n"
         "    gpus: needs 2 GPUs, 1 is free\n"
     )
@@ -573,7 +573,7 @@ def test_adding_machines_says_what_they_have(
     assert main(["nodes", "add", *files]) == 1
     out, err = capsys.readouterr()
     assert out == "gpu1 is up: 2 x T4, 8 cores, 4 GiB of memory free\n"
-    assert err.count("config.toml names") == 2
+    assert err.count("config.toml also defines") == 2
     assert "Added, but gpu2 cannot be reached yet: Connection refused." in err
     asked = [body["name"] for body in fake.bodies("/v1/nodes")]
     assert asked == ["gpu1", "gpu2"]
@@ -605,8 +605,8 @@ def test_removing_a_machine_says_what_that_means(fake: FakeDaemon, capsys: Captu
     assert main(["nodes", "rm", "gpu1", "--force"]) == 0
     assert fake.bodies("/v1/nodes/remove") == [{"name": "gpu1", "force": True}]
     said = capsys.readouterr().err
-    assert "removed gpu1; 2 jobs given up there" in said
-    assert "config.toml names gpu1" in said
+    assert "removed gpu1; 2 jobs abandoned there" in said
+    assert "config.toml defines gpu1" in said
 
 
 def test_gpus_of_several_machines_are_named_with_theirs(fake: FakeDaemon, capsys: Captured) -> None:
@@ -685,7 +685,7 @@ def test_drain_and_undrain(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["POST /v1/undrain"] = (200, {"devices": ["box/gpu:2"]})
     assert main(["drain", "2,3", "--reason", "hot"]) == 0
     assert fake.bodies("/v1/drain") == [{"devices": ["2", "3"], "reason": "hot"}]
-    assert "still there: 5" in capsys.readouterr().err
+    assert "still running there: 5" in capsys.readouterr().err
     assert main(["undrain", "all"]) == 0
     assert main(["drain"]) == 2
 
@@ -744,7 +744,7 @@ def test_every_verb_has_a_json_form(
         assert main([*argv[:1], "--json", *argv[1:]]) == 0
         assert json.loads(capsys.readouterr().out)
     assert main(["queue", "--json", "--watch"]) == 2
-    assert "cannot be watched" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "--watch cannot be combined" in json.loads(capsys.readouterr().out)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -781,7 +781,7 @@ def test_a_daemon_that_does_not_end_is_told_of(
     fake.answers["GET /v1/daemon"] = (200, {"pid": os.getpid()})
     fake.answers["POST /v1/daemon/stop"] = (200, {"running": [], "text": ""})
     assert main(["daemon", "stop"]) == 1
-    assert "has not ended yet" in capsys.readouterr().err
+    assert "has not stopped yet" in capsys.readouterr().err
 
 
 def test_daemon_status(fake: FakeDaemon, capsys: Captured) -> None:

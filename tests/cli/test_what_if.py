@@ -85,7 +85,7 @@ def test_another_policy_tells_the_whole_of_it_on_a_screen_and_a_page(
 
 
 MISTAKES = (
-    ("", "What is to be different?", 2),
+    ("", "No change given.", 2),
     ("later", "takes options and PARAMETER=VALUE, not 'later'", 2),
     ("--policy best", "There is no policy 'best'", 2),
     ("--policy planer", "Did you mean planner?", 2),
@@ -97,7 +97,7 @@ MISTAKES = (
     ("--add 3", "--add 3 cannot be read; write --add gpus=4", 2),
     ("--add gpus=0", "write a number of GPUs", 2),
     ("--add node=2by8", "is not a number of machines", 2),
-    ("--remove node=nowhere", "There is no machine 'nowhere'; there are ", 3),
+    ("--remove node=nowhere", "There is no node 'nowhere'; there are ", 3),
     ("--remove nowhere", "write --remove node=NAME", 2),
     ("--priority 1", "cannot be read; write 42=high", 2),
     ("--priority 1=soon", "cannot be read; write 42=high", 2),
@@ -119,5 +119,5 @@ def test_a_mistake_is_said_in_one_sentence(stoker: Run) -> None:
 def test_where_nothing_was_ever_queued_there_is_nothing_to_ask(stoker: Run, home: Path) -> None:
     done = stoker("what-if", "--policy", "fifo")
     assert done.returncode == 3
-    assert "Begin with: stoker submit" in done.stderr
+    assert "Start with: stoker submit" in done.stderr
     assert not any(home.iterdir())

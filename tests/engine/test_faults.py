@@ -228,7 +228,7 @@ def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: R
 
     bad, good = room.asking(decide), room.submission()
     turn_at(room, 1001, asks=(bad, good))
-    assert "is done" in bad.refusals[0].message
+    assert "was carried out" in bad.refusals[0].message
     assert good.answers == [(1, 1)]
     assert room.states() == ["CONFIGURING"]
 
@@ -262,7 +262,7 @@ def test_an_executor_that_fails_keeps_nobody_from_being_answered(
     monkeypatch.setattr(room.engine, "carry_out", carry_out)
     assert room.submit().answers == [(1, 1)]
     assert ("published", room.engine.seq) in room.log
-    assert "carrying out instructions" in faults(room).report()[0]
+    assert "executing instructions" in faults(room).report()[0]
 
 
 # -- the store ----------------------------------------------------------------------------

@@ -204,8 +204,8 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
         ("SWF --estimates 0.5", "--estimates takes a factor from 1 to 1000, not '0.5'"),
         ("SWF --estimates 2 --limits exact", "--estimates and --limits say what is known"),
         ("SWF --checkpoint soon", "--checkpoint 'soon' is not a duration"),
-        ("SWF --first 0", "--first takes a whole number from 1 on"),
-        ("SWF --seed x", "--seed takes a whole number from 0 on"),
+        ("SWF --first 0", "--first takes a whole number of at least 1"),
+        ("SWF --seed x", "--seed takes a whole number of at least 0"),
         (
             "SWF --seed 99999999999999999999999",
             "--seed takes a whole number of at most 15 digits, not '99999999999999999999999'.",

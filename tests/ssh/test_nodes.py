@@ -157,7 +157,7 @@ def test_a_machine_goes_when_nothing_runs_there_or_by_force(rich: tuple[Box, Mac
     code, said = refused(box, "remove", "rich")
     assert (code, f"Job {job} still runs on rich" in said) == (1, True)
     done = box.stoker("nodes", "remove", "rich", "--force")
-    assert (done.returncode, "1 job given up there" in done.stderr) == (0, True)
+    assert (done.returncode, "1 job abandoned there" in done.stderr) == (0, True)
     assert box.end_of(job)["state"] == "NODE_FAIL"
     assert list(nodes(box)) == [box.client.daemon()["node"]]
     assert refused(box, "remove", "rich")[0] == 3
@@ -185,7 +185,7 @@ def test_machines_of_the_configuration_come_and_go_with_it(field: tuple[Box, Lab
     until(lambda: all(nodes(box)[name]["state"] == "up" for name in "ab"))
     assert nodes(box)["a"]["configured"] is True
     done = box.stoker("nodes", "remove", "b")
-    assert (done.returncode, "config.toml names b" in done.stderr) == (0, True)
+    assert (done.returncode, "config.toml defines b" in done.stderr) == (0, True)
     job = box.submit("-w", "a", "--wrap", FOREVER)
     box.becomes(job, "RUNNING")
     start("b")

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="completion")
     name = args.words[0] if args.words else os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS or len(args.words) > 1:
-        raise UsageError("Which shell? Type: stoker completion bash, zsh or fish")
+        raise UsageError("No shell given. Write: stoker completion bash, zsh or fish")
     path = os.path.join(os.path.dirname(__file__), "completions", f"stoker.{name}")
     with open(path, encoding="utf-8") as file:
         text = file.read()

@@ -71,10 +71,10 @@ def start(args: Args) -> int:
         wanted = [*_declared(args), *(["--db", "URL"] if args.text("db") else [])]
         if wanted:
             raise StokerError(
-                f"A daemon runs already (pid {running['pid']}). To change what it was told: "
+                f"A daemon is already running (pid {running['pid']}). To change its options: "
                 f"stoker daemon restart {' '.join(wanted)}"
             )
-        return _told(running, args, f"the daemon runs already (pid {running['pid']})")
+        return _told(running, args, f"the daemon is already running (pid {running['pid']})")
     from stoker.client.start import start_daemon
 
     pid = start_daemon([*_declared(args), *_store(args)])
@@ -114,7 +114,9 @@ def _stop_silent(pid: int, mode: str = "leave") -> str:
         _wait_for_end(fd, pid, STOP_SECONDS)
     finally:
         os.close(fd)
-    return f"stopped the daemon (pid {pid}), which did not answer; the next one takes its jobs over"
+    return (
+        f"stopped the daemon (pid {pid}), which did not answer; the next daemon recovers its jobs"
+    )
 
 
 def _silent(pid: int) -> str:
@@ -123,8 +125,9 @@ def _silent(pid: int) -> str:
     missing = "" if os.path.exists(path) else f" at {path}, which is missing"
     what = "stoker daemon stop" if _is_daemon(pid) else f"kill {pid}"
     return (
-        f"A daemon runs (pid {pid}) but does not answer{missing}. Wait a moment; if it stays so, "
-        f"end it with `{what}`: its jobs keep running, and the next daemon takes them over."
+        f"A daemon is running (pid {pid}) but does not answer{missing}. Wait a moment; if it "
+        f"still does not answer, stop it with `{what}`: its jobs continue, and the next daemon "
+        "recovers them."
     )
 
 
@@ -174,7 +177,7 @@ def status(args: Args) -> int:
         silent = lock_holder()
         if silent is not None:
             raise DaemonUnreachable(_silent(silent))
-        raise DaemonUnreachable("No daemon is running. It starts by itself when it is needed.")
+        raise DaemonUnreachable("No daemon is running. Submitting a job starts it.")
     if args.flag("json"):
         output.emit(running)
         return 0
@@ -200,7 +203,7 @@ def log(args: Args) -> int:
     from stoker.cli.daemon_log import show
 
     if args.flag("json") and args.flag("follow"):
-        raise UsageError("With --json a log is one value; it cannot be followed.")
+        raise UsageError("--json and --follow cannot be combined.")
     return show(args.count("tail"), follow=args.flag("follow"))
 
 
@@ -219,7 +222,7 @@ def install(args: Args) -> int:
 
     if args.text("db") is not None:
         raise UsageError(
-            "A unit can be read by everybody. Write the store to config.toml instead: "
+            "Every user can read a systemd unit. Set the database in config.toml instead: "
             '[store] url = "postgresql://…"'
         )
     return install_unit(_declared(args), only_print=args.flag("print"))
@@ -316,5 +319,5 @@ def _wait_for_end(fd: int, pid: int, seconds: float | None) -> None:
 
     if not select.select([fd], [], [], seconds)[0]:
         raise StokerError(
-            f"The daemon (pid {pid}) has not ended yet. Its log: {places.daemon_log()}"
+            f"The daemon (pid {pid}) has not stopped yet. Its log: {places.daemon_log()}"
         )

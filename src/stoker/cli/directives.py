@@ -32,7 +32,7 @@ def read(text: str, *, strict: bool = False) -> tuple[Args, list[str]]:
     ours, slurm = _words(text)
     known, ignored = _sift(slurm)
     if ignored and strict:
-        raise UsageError(f"#SBATCH options without effect here: {' '.join(ignored)}.")
+        raise UsageError(f"#SBATCH options without effect: {' '.join(ignored)}.")
     merged = parse((*JOB, *SUBMIT), known)
     if merged.words:
         raise UsageError(f"In a #SBATCH line: {merged.words[0]!r} is not an option.")

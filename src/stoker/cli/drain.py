@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         output.emit(reply)
         return 0
     running = reply.get("running") or []
-    still = f"; still there: {', '.join(map(str, running))}" if running else ""
+    still = f"; jobs still running there: {', '.join(map(str, running))}" if running else ""
     output.say(f"stoker: draining {names(reply)}{still}")
     return 0
 
@@ -43,5 +43,5 @@ def devices(words: list[str], verb: str) -> list[str]:
     """Return the devices named, `2,3` as two."""
     found = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if not found:
-        raise UsageError(f"Which GPUs? For example: stoker {verb} 2,3")
+        raise UsageError(f"No GPU given. For example: stoker {verb} 2,3")
     return found

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     client = existing()
     if not options:
         if not (output.is_terminal(0) and output.is_terminal(1)):
-            raise UsageError("What should change? For example: stoker edit 42 --priority 5")
+            raise UsageError("Nothing to change. For example: stoker edit 42 --priority 5")
         from stoker.cli.editor import edited
 
         views = client.jobs(select)["jobs"]

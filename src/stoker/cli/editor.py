@@ -51,7 +51,7 @@ def as_text(view: dict[str, Any], values: dict[str, str]) -> str:
     command = clean((str(view.get("command") or "").splitlines() or [""])[0])
     lines = [
         f"# Job {view['label']}: {command}",
-        "# Change values between the quotes; an empty one is not set. Save and leave.",
+        "# Change the values between the quotes; an empty value is not set. Save and exit.",
     ]
     lines += [f"{key} = {jsonlight.dumps(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
@@ -62,7 +62,7 @@ def changes(before: dict[str, str], text: str) -> dict[str, object]:
     try:
         after = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"This cannot be read: {error}.") from None
+        raise UsageError(f"The edited text cannot be parsed: {error}.") from None
     unknown = [key for key in after if key not in before]
     if unknown:
         raise UsageError(f"There is no field {unknown[0]!r}.")

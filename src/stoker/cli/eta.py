@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         if args.flag("json"):
             output.emit({"jobs": [], "more": 0})
         else:
-            output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
+            output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
         return 0
     client = viewer()
 
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     if lines:
         print("\n".join(lines))
     if not reply["jobs"]:
-        output.say("stoker: nothing runs, and nothing waits")
+        output.say("stoker: no running or pending jobs")
     else:
         output.say(f"stoker: {age(reply)}")
     return 0

@@ -40,7 +40,7 @@ def wait_to_end(client: Client, label: str) -> int:
 
 
 def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
-    """Say which jobs did not end well, and return the highest code."""
+    """Say which jobs failed, and return the highest code."""
     code = 0
     for view in views:
         result = view.get("result")
@@ -50,7 +50,7 @@ def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
     for view in bad[:10]:
         output.say(f"stoker: {ending(view)}")
     if len(bad) > 10:
-        output.say(f"stoker: ... and {output.counted(len(bad) - 10, 'more job')} did not end well")
+        output.say(f"stoker: ... and {output.counted(len(bad) - 10, 'more job')} failed")
     if bad and output.is_terminal(2):
         mark_seen(client, [str(view["label"]) for view in bad])
     return code
@@ -90,8 +90,8 @@ def mark_seen(client: Client, labels: Sequence[str]) -> None:
 def detached(client: Client, label: str) -> int:
     """Leave the job running, unless ^C comes again at once."""
     output.say(
-        f"\nstoker: detached; job {label} keeps running. ^C again cancels it. "
-        f"To look again: stoker logs -f {label}"
+        f"\nstoker: detached; job {label} continues. ^C again cancels it. "
+        f"To follow it again: stoker logs -f {label}"
     )
     try:
         time.sleep(CANCEL_SECONDS)

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
         columns, rows = columns_of(args, views) or _table(views, args.flag("verbose"))
         table.write(columns, rows, header=not args.flag("no_header"))
         if reply.get("more"):
-            output.say(f"stoker: {int(reply['more']):,} older ones not shown; see --limit")
+            output.say(f"stoker: {int(reply['more']):,} older jobs not shown; see --limit")
     return 0
 
 

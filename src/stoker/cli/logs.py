@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Copy logs to stdout; without a name, the newest job's."""
     args = parse(OPTIONS, argv, verb="logs")
     if args.flag("json") and args.flag("follow"):
-        raise UsageError("With --json a log is one value; it cannot be followed.")
+        raise UsageError("--json and --follow cannot be combined.")
     client = existing(autostart=False)
     views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
     _check_attempt(views, args)
@@ -93,9 +93,9 @@ def _mention_earlier(views: list[dict[str, Any]], args: Args) -> None:
     own = str(view["log"]).endswith(f"/{view['id']}.{attempt}.out")
     if not earlier or not own or (args.flag("stderr") and view.get("error_log")):
         return
-    begun = " has not begun" if view["state"] == "PENDING" else ""
+    begun = " has not started" if view["state"] == "PENDING" else ""
     output.say(
-        f"stoker: attempt {attempt} of job {view['label']}{begun}; what it printed before: "
+        f"stoker: attempt {attempt} of job {view['label']}{begun}; output of the previous attempt: "
         f"stoker logs --attempt {earlier[-1]} {view['label']}"
     )
 

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     """Show the curves of one job; without a name, the newest one's."""
     args = parse(OPTIONS, argv, verb="metrics")
     if args.flag("csv") and (args.flag("json") or args.flag("watch")):
-        raise UsageError("--csv is one way to write it; leave out --json and --watch.")
+        raise UsageError("--csv cannot be combined with --json or --watch.")
     client = existing(autostart=False)
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):
@@ -73,7 +73,7 @@ def _ask(client: Client, job: str, names: list[str], args: Args) -> dict[str, An
         has = ", ".join(output.clean(name) for name in reply["names"][:8])
         more = ", ..." if len(reply["names"]) > 8 else ""
         text = (
-            f"Job {reply['label']} has no figures called {', '.join(missing)}; it has {has}{more}."
+            f"Job {reply['label']} has no metrics named {', '.join(missing)}; it has {has}{more}."
         )
         raise StokerError(text, 3, "not_found")
     return reply
@@ -82,7 +82,7 @@ def _ask(client: Client, job: str, names: list[str], args: Args) -> dict[str, An
 def nothing(reply: dict[str, Any]) -> str:
     """Return what to do where there is nothing to show."""
     return (
-        f"job {reply['label']} has reported no figures; call "
+        f"job {reply['label']} has reported no metrics; call "
         "stoker.training.report(loss=...) in its script (see docs/training.md)"
     )
 

@@ -21,6 +21,8 @@ def main(argv: list[str]) -> int:
     select = selected(args, "move")
     places = [where for where in ("first", "last", "before", "after") if args.flag(where)]
     if len(places) != 1:
-        raise UsageError("Where to? Give one of --first, --last, --before JOB, --after JOB.")
+        raise UsageError(
+            "No position given. Use one of --first, --last, --before JOB, --after JOB."
+        )
     reply = existing().move(select, places[0], args.text(places[0]))
     return report(reply, args, "moved")

@@ -78,7 +78,7 @@ def _add(words: list[str], args: Args) -> int:
         reply = client.add_node(name, address, shared=shared, force=force, **more)
         if reply["configured"] and reply["changed"]:
             output.say(
-                f"stoker: config.toml names {name} as well, and counts again at the next start"
+                f"stoker: config.toml also defines {name}; that applies again at the next start"
             )
     names = [name for name, _, _ in machines]
     found = _patiently(f"reaching {', '.join(names)} ...", lambda: client.look_at_nodes(names))
@@ -96,7 +96,7 @@ def _add(words: list[str], args: Args) -> int:
             silent.append(f"{view['name']} cannot be reached yet: {_why(view)}")
     if silent:
         raise StokerError(
-            f"Added, but {'; '.join(silent)}. It is tried again and again; see stoker nodes."
+            f"Added, but {'; '.join(silent)}. The daemon keeps trying; see stoker nodes."
         )
     return 0
 
@@ -106,7 +106,7 @@ def _named(words: list[str], key: str | None) -> list[Known]:
     files = [word for word in words if word.endswith((".yaml", ".yml"))]
     if files and len(files) == len(words):
         if key is not None:
-            raise UsageError("A machine's file says which key it is; leave --key out.")
+            raise UsageError("A node file names its key; do not give --key.")
         from stoker.client.machines import read_machine
 
         machines = [read_machine(path) for path in files]
@@ -114,12 +114,12 @@ def _named(words: list[str], key: str | None) -> list[Known]:
         machines = [(words[0], words[1], key)]
     else:
         raise UsageError(
-            "Write stoker nodes add NAME ssh://me@host:22, or the names of machines' files."
+            "Write stoker nodes add NAME ssh://me@host:22, or the names of node files."
         )
     names = [name for name, _, _ in machines]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise UsageError(f"Two files are called {twice[0]}, and so would be their machines.")
+        raise UsageError(f"Two files are named {twice[0]}; their nodes would have the same name.")
     checked: list[Known] = []
     for name, address, path in machines:
         if path is not None and not os.path.isfile(os.path.expanduser(path)):
@@ -168,12 +168,12 @@ def _remove(names: list[str], args: Args) -> int:
         return 0
     for reply in gone:
         name, lost = reply["name"], reply["lost"]
-        told = f"; {output.counted(len(lost), 'job')} given up there" if lost else ""
+        told = f"; {output.counted(len(lost), 'job')} abandoned there" if lost else ""
         output.say(f"stoker: removed {name}{told}")
         if reply["configured"]:
             output.say(
-                f"stoker: config.toml names {name}: take it out there, or the next daemon has it"
-                " again"
+                f"stoker: config.toml defines {name}: remove it there too, or the next daemon adds"
+                " it again"
             )
     return 0
 

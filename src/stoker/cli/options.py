@@ -90,7 +90,9 @@ class Args:
         if not value.isdecimal():
             raise UsageError(f"{_typed(key)} takes a whole number, not {value!r}.")
         if int(value) < least:
-            raise UsageError(f"{_typed(key)} takes a whole number from {least} on, not {value!r}.")
+            raise UsageError(
+                f"{_typed(key)} takes a whole number of at least {least}, not {value!r}."
+            )
         return int(value)
 
 

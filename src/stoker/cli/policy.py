@@ -42,11 +42,11 @@ def main(argv: list[str]) -> int:
         raise UsageError("--queue takes the name of a queue; leave it out for all of them.")
     if args.flag("reset"):
         if args.words or args.flag("list"):
-            raise UsageError("With --reset goes no policy: stoker policy --reset [--queue Q]")
+            raise UsageError("--reset takes no policy: stoker policy --reset [--queue Q]")
         return _choose("", {}, args)
     if args.words:
         if args.flag("list"):
-            raise UsageError("Write stoker policy --list, or the name of one to choose it.")
+            raise UsageError("Write stoker policy --list, or stoker policy NAME to set one.")
         return _choose(*_typed(args.words), args)
     reply = viewer().policies()
     if args.flag("json"):
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     print("\n".join(_all(reply, args) if args.flag("list") else _queues(reply, args)))
     if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
         said = output.clean(queue)
-        output.say(f"stoker: nothing else is said for a queue '{said}', so it goes by {ALL}")
+        output.say(f"stoker: queue '{said}' has no policy of its own; it uses {ALL}")
     return 0
 
 
@@ -64,9 +64,9 @@ def _typed(words: list[str]) -> tuple[str, dict[str, object]]:
     names = [word for word in words if "=" not in word]
     if len(names) != 1:
         raise UsageError(
-            "Which policy? For example: stoker policy planner quantum=20m"
+            "No policy given. For example: stoker policy planner quantum=20m"
             if not names
-            else f"One policy at a time, not {output.clean(' and '.join(names[:3]))}."
+            else f"Give one policy, not {output.clean(' and '.join(names[:3]))}."
         )
     found: dict[str, object] = {}
     for word in words:
@@ -100,17 +100,17 @@ def told(reply: dict[str, Any]) -> list[str]:
     if kept:
         where += f" but {', '.join(kept)}"
     if not reply["changed"]:
-        go = "go" if queue == ALL else "goes"
-        return [f"{where} {go} by {after} already; nothing has changed"]
+        use = "use" if queue == ALL else "uses"
+        return [f"{where} already {use} {after}; nothing changed"]
     waiting = int(reply["waiting"])
-    anew = f"{output.counted(waiting, 'waiting job')} {'stands' if waiting == 1 else 'stand'} anew"
-    if not waiting:
-        anew = "nobody waits there"
-    lines = [f"{where}: {before} → {after}; {anew}, nothing that runs is touched"]
+    reordered = (
+        f"{output.counted(waiting, 'pending job')} reordered" if waiting else "no pending jobs"
+    )
+    lines = [f"{where}: {before} → {after}; {reordered}; running jobs are unaffected"]
     if reply.get("preempts"):
-        lines.append("from now on jobs that can stop and go on later may have to make room")
+        lines.append("from now on jobs that can be resumed may be preempted")
     if not reply.get("known", True) and reply["after"]["own"]:
-        lines.append(f"no job is in a queue '{queue}', and none is defined under that name yet")
+        lines.append(f"queue '{queue}' has no jobs and is not defined yet")
     return lines
 
 
@@ -137,14 +137,14 @@ def _only(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
 
 def _queues(reply: dict[str, Any], args: Args) -> list[str]:
     columns = [
-        Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("WAITS", right=True),
-        Column("RUNS", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
+        Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("PENDING", right=True),
+        Column("RUNNING", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
     ]  # fmt: skip
     views = _only(reply["queues"], args)
     rows = [_row(view, args.flag("verbose")) for view in views]
     lines = _table(columns, rows, args)
     if not args.flag("no_header") and not args.flag("verbose") and output.is_terminal(1):
-        hint = "Others: stoker policy --list   Choose: stoker policy NAME [--queue QUEUE]"
+        hint = "All policies: stoker policy --list   Set one: stoker policy NAME [--queue QUEUE]"
         lines += ["", colour.paint(hint, "dim") if colour.wanted() else hint]
     return lines
 
@@ -155,7 +155,7 @@ def _row(view: dict[str, Any], verbose: bool) -> list[str]:
         policy += f" ({view['chosen']})"
     about = view["why"] or view["about"]
     if view["strict"]:
-        about = f"nobody overtakes here, since the queue is strict; else {about}"
+        about = f"strict queue without backfill; otherwise {about}"
     others = view["queue"] == ALL
     counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
     figures = view["parameters"]

@@ -76,7 +76,7 @@ def _nothing(args: Args) -> int:
     if args.flag("json"):
         output.emit({"jobs": [], "sweeps": [], "more": 0, "counts": {}})
     else:
-        output.say("stoker: nothing queued. Begin with: stoker submit COMMAND")
+        output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
     return 0
 
 

@@ -37,7 +37,7 @@ def existing(*, autostart: bool = True) -> Client:
     """Return a client for verbs about jobs that must exist already."""
     if not was_used():
         raise StokerError(
-            "There are no jobs: nothing was ever queued here. Begin with: stoker submit COMMAND",
+            "There are no jobs yet. Start with: stoker submit COMMAND",
             wire.EXIT_NOT_FOUND,
             "not_found",
         )
@@ -47,7 +47,7 @@ def existing(*, autostart: bool = True) -> Client:
 def selected(args: Args, verb: str) -> list[str]:
     """Return the selectors typed, or say that some are needed."""
     if not args.words:
-        raise UsageError(f"Which jobs? For example: stoker {verb} 42, stoker {verb} last")
+        raise UsageError(f"No job given. For example: stoker {verb} 42, stoker {verb} last")
     return args.words
 
 
@@ -82,7 +82,7 @@ def report(reply: dict[str, Any], args: Args, past: str) -> int:
         # Trials that were over, or run already, are no news of a sweep that was meant as a whole.
         _say_who_is_skipped([job for job in skipped if _whole(job) not in map(str, sweeps)])
         if not (done or skipped or sweeps):
-            output.say("stoker: there was nothing to do")
+            output.say("stoker: nothing to do")
     return wire.EXIT_FAILED if skipped and not (done or sweeps) else wire.EXIT_OK
 
 
@@ -120,14 +120,14 @@ def _say_who_is_skipped(skipped: list[dict[str, Any]]) -> None:
         if len(jobs) > 3:
             first = jobs[0]
             lines.append(
-                f"{len(jobs):,} jobs of {array} left as they are; {first['label']}: {first['why']}"
+                f"{len(jobs):,} jobs of {array} not changed; {first['label']}: {first['why']}"
             )
         else:
-            lines += [f"job {job['label']} left as it is: {job['why']}" for job in jobs]
+            lines += [f"job {job['label']} not changed: {job['why']}" for job in jobs]
     for line in lines[:20]:
         output.say(f"stoker: {line}")
     if len(lines) > 20:
-        output.say(f"stoker: ... and {len(lines) - 20:,} more left as they are")
+        output.say(f"stoker: ... and {len(lines) - 20:,} more not changed")
 
 
 def _say_who_is_silent(done: list[dict[str, Any]]) -> None:
@@ -139,7 +139,7 @@ def _say_who_is_silent(done: list[dict[str, Any]]) -> None:
     where, answer = " and ".join(machines[:3]), "answers" if len(machines) == 1 else "answer"
     output.say(
         f"stoker: of {spans([str(job['label']) for job in late])} this takes effect when {where}"
-        f" {answer} again; to give up what runs there: stoker nodes remove {machines[0]} --force"
+        f" {answer} again; to abandon jobs there: stoker nodes remove {machines[0]} --force"
     )
 
 

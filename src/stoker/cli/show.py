@@ -105,7 +105,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         for key, value in request.items()
         if value not in (None, {}, False, [], "0", 0)
     ]
-    found.append(("asks for", ", ".join(asked) or "nothing in particular"))
+    found.append(("asks for", ", ".join(asked) or "no resources"))
     over = view.get("result") is not None
     found += _held(view, over) + _container(view.get("container")) + _training(view)
     found += _trial(view) + _foreseen(view, verbose)
@@ -222,7 +222,7 @@ def _retry(rule: object) -> str:
 
 
 def _warning(value: object) -> str:
-    """Say `10@120` as `SIGUSR1, 120 s before its time is up`."""
+    """Say `10@120` as `SIGUSR1, 120 s before its time limit`."""
     from signal import Signals
 
     name, _, seconds = text(value).partition("@")
@@ -231,7 +231,7 @@ def _warning(value: object) -> str:
             name = Signals(int(name)).name
         except ValueError:
             name = f"signal {name}"
-    return f"{name}, {seconds} s before its time is up" if seconds else name
+    return f"{name}, {seconds} s before its time limit" if seconds else name
 
 
 def _time(value: str | None, verbose: bool) -> str:

@@ -36,7 +36,7 @@ def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
         directives, ignored = read(what["script"], strict=typed.flag("strict"))
         if ignored:
             names = " ".join(dict.fromkeys(ignored))
-            output.say(f"stoker: #SBATCH options without effect here: {names}")
+            output.say(f"stoker: #SBATCH options without effect: {names}")
         layers.insert(0, directives.values)
     args = Args(merged([*layers, typed.values]), typed.words)
     options = job_options(args)
@@ -67,7 +67,7 @@ def what_to_run(args: Args) -> dict[str, Any]:
     if line is not None:
         return {"line": line}
     if not words:
-        raise UsageError("What should run? For example: stoker submit --gpus 1 python train.py")
+        raise UsageError("No command given. For example: stoker submit --gpus 1 python train.py")
     if os.path.isfile(words[0]) and (len(words) == 1 or not os.access(words[0], os.X_OK)):
         text = read_script(words[0], alone=len(words) == 1)
         if text is not None:
@@ -110,10 +110,10 @@ def read_lines(path: str) -> list[str]:
         raise UsageError(f"Line {number} of {name} is not valid UTF-8.") from None
     commands = [line for line in lines if line and not line.startswith("#")]
     if not commands:
-        raise UsageError(f"{name} holds no commands.")
+        raise UsageError(f"{name} contains no commands.")
     if "\0" in "".join(commands):
         number = next(at for at, line in enumerate(lines, 1) if "\0" in line)
-        raise UsageError(f"Line {number} of {name} holds a NUL byte.")
+        raise UsageError(f"Line {number} of {name} contains a NUL byte.")
     return commands
 
 
@@ -173,7 +173,7 @@ def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> d
     found, odd = surroundings.environment(environ, keep_terminal=keep_terminal)
     if odd:
         names = " ".join(output.clean(name) for name in odd)
-        output.say(f"stoker: not passing on variables that are not UTF-8: {names}")
+        output.say(f"stoker: variables that are not UTF-8 are not passed to the job: {names}")
     return found
 
 

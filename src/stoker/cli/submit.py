@@ -71,7 +71,7 @@ def when(reply: dict[str, Any]) -> str:
 
     expected = reply.get("expected_start")
     if not expected:
-        return "wait; when it starts cannot be told yet"
+        return "be pending; there is no estimate of its start yet"
     distance = relative(expected)
     if distance == "now" or distance.endswith("ago"):
         machines = " and ".join(reply.get("nodes") or ())

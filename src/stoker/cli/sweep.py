@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
         print(reply["label"], flush=True)
         if not args.flag("quiet"):
             output.say(f"stoker: {begun(reply, body['definition'])}")
-            output.say(f"stoker: to look at it: stoker sweep show {reply['label']}")
+            output.say(f"stoker: to inspect it: stoker sweep show {reply['label']}")
     if args.flag("wait"):
         from stoker.cli.follow import wait_to_end
 
@@ -134,7 +134,7 @@ def to_its_end(definition: dict[str, Any]) -> str:
     whole = size(definition["parameters"])
     if whole is None:
         return "until it is cancelled"
-    return f"until all {whole:,} that there are have been tried"
+    return f"until all {whole:,} combinations have run"
 
 
 def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
@@ -154,8 +154,8 @@ def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> i
     again = f" and {reply['retried']:,} again" if reply["retried"] else ""
     if thinks:
         output.say(
-            f"stoker: these are examples of its space; {definition['method']} thinks of trials "
-            "one after the other, as they end"
+            f"stoker: these are examples; {definition['method']} chooses each trial from the "
+            "results of earlier ones"
         )
     if one_by_one:
         count = f"{total:,} trials in all" if total else f"trials {to_its_end(definition)}"

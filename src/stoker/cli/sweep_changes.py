@@ -50,8 +50,8 @@ def change(raw: dict[str, Any], args: Args) -> None:
     method = (args.text("method") or "").lower()
     if method and (method == "list" or raw.get("method") == "list"):
         raise UsageError(
-            "The rows of a table are the trials, in their order: --csv or --jsonl, "
-            "and no --method beside it."
+            "--method cannot be combined with --csv or --jsonl: the rows of the table "
+            "are the trials."
         )
     if args.text("name") is not None:
         raw["name"] = args.text("name")
@@ -78,7 +78,7 @@ def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
     if named and named[0] != "metric":
         found["goal"] = named[0]
         if args.text("goal") is not None:
-            raise UsageError(f"--{named[0]} says the goal already; --goal goes with --metric.")
+            raise UsageError(f"--{named[0]} already sets the goal; use --goal only with --metric.")
     elif args.text("goal") is not None:
         goal = args.text("goal") or ""
         if goal not in GOALS:
@@ -92,7 +92,7 @@ def _metric(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
     if source is not None:
         found["source"] = source
     if found and "name" not in found:
-        raise UsageError("Which metric? Give its name: --minimize loss or --maximize accuracy.")
+        raise UsageError("No metric given. Name it: --minimize loss or --maximize accuracy.")
     return found or None
 
 
@@ -120,10 +120,10 @@ def _stop(args: Args, before: dict[str, Any] | None) -> dict[str, Any] | None:
     if before is not None and before.get("kind") == "median":
         for key, name in (("max", "--max-steps"), ("eta", "--eta")):
             if key in given:
-                raise UsageError(f"{name} does not go with --stop median; --min-steps does.")
+                raise UsageError(f"{name} cannot be used with --stop median; use --min-steps.")
     if before is None:
         if given:
-            raise UsageError("--min-steps, --max-steps and --eta go with --stop asha.")
+            raise UsageError("--min-steps, --max-steps and --eta need --stop asha.")
         return None
     return {**before, **{key: _whole(value) for key, value in given.items()}}
 

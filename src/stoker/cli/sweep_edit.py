@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     """Apply what was typed to one sweep."""
     args = parse(OPTIONS, argv, verb="sweep")
     if len(args.words) != 1:
-        raise UsageError("Which sweep? For example: stoker sweep edit 17 --max-running 4")
+        raise UsageError("No sweep given. For example: stoker sweep edit 17 --max-running 4")
     changes: dict[str, object] = {}
     if args.text("max_running") is not None:
         changes["max_running"] = args.count("max_running")
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         output.emit(view)
         return 0
     most = view.get("max_running")
-    at_once = f"at most {most} at a time" if most else "any number at a time"
+    at_once = f"at most {most} at a time" if most else "no limit of running trials"
     output.say(
         f"stoker: sweep {view['label']} ({output.clean(view['name'])}): {at_once}, "
         f"priority {view['priority']}; {progress(view)}"

@@ -51,5 +51,5 @@ def main(argv: list[str]) -> int:
     elif args.flag("all"):
         output.say("stoker: there are no sweeps")
     else:
-        output.say("stoker: no sweep goes on; those that are over: stoker sweep list --all")
+        output.say("stoker: no unfinished sweeps; finished ones: stoker sweep list --all")
     return 0

@@ -37,7 +37,5 @@ def told(left_out: Sequence[str]) -> str:
     several = len(left_out) > 1
     named = f"{', '.join(left_out[:-1])} and {left_out[-1]}" if several else left_out[0]
     wanted = any("launcher." in word for word in left_out)
-    instead = "; what a trial needs comes before the command: --gpus 1" if wanted else ""
-    return (
-        f"{named} {'are' if several else 'is'} left out: each trial is a run of its own{instead}."
-    )
+    instead = "; give resources of a trial before the command: --gpus 1" if wanted else ""
+    return f"{named} {'are' if several else 'is'} ignored: each trial is a run of its own{instead}."

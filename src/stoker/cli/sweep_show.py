@@ -73,7 +73,7 @@ def newest(client: Client) -> str:
     """Return the sweep that was begun last."""
     sweeps = client.sweeps(all=True)["sweeps"]
     if not sweeps:
-        raise UsageError("There are no sweeps. Begin with: stoker sweep COMMAND lr=0.1,0.01")
+        raise UsageError("There are no sweeps. Start with: stoker sweep COMMAND lr=0.1,0.01")
     return str(sweeps[-1]["label"])
 
 
@@ -127,16 +127,16 @@ def unheard(reply: dict[str, Any]) -> str:
         return ""
     name, source = output.clean(metric["name"]), metric["source"]
     if sweep.get("reading"):
-        return f"the figures of {output.counted(int(sweep['reading']), 'trial')} are being read"
+        return f"reading the metrics of {output.counted(int(sweep['reading']), 'trial')}"
     first = next((t["label"] for t in reply["trials"] if t["state"] == "COMPLETED"), sweep["label"])
     if source["kind"] == "log":
         what = f"no line of a log matches {source['pattern']!r}: stoker logs {first}"
     elif source["kind"] == "file":
-        what = f"{output.clean(source['path'])} is not there, or has no such figure"
+        what = f"{output.clean(source['path'])} does not exist or lacks the metric"
     else:
         call = f"{name}=..." if name.isidentifier() else f"**{{'{name}': ...}}"
         what = (
-            f"scripts do so by stoker.training.report({call}), or begin it anew with "
+            f"report it with stoker.training.report({call}), or submit again with "
             "--new and --metric-regex or --metric-file"
         )
     return f"no trial has reported '{name}'; {what}"

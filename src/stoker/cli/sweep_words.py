@@ -61,7 +61,7 @@ def typed(argv: Sequence[str]) -> Args:
     more = parse(OPTIONS, args.words[1:], verb="sweep")
     if more.words:
         raise UsageError(
-            f"{args.words[0]} describes the whole sweep, its command too; "
+            f"{args.words[0]} describes the whole sweep, including its command; "
             f"{more.words[0]!r} cannot follow it."
         )
     from stoker.cli.submission import merged
@@ -113,24 +113,26 @@ def _described(args: Args, doubts: list[str]) -> tuple[str, dict[str, Any]]:
     tables = [key for key in ("csv", "jsonl") if args.text(key) is not None]
     is_described = bool(args.words) and is_file(args.words[0])
     if len(tables) + is_described > 1 or (tables and args.many("param")):
-        raise UsageError("The trials come from one place: a file, --csv, --jsonl or --param.")
+        raise UsageError("Give only one source of trials: a file, --csv, --jsonl or --param.")
     if is_described:
         from stoker.sweep.wandb import read_yaml
 
         path = args.words[0]
         if args.text("wrap") is not None:
-            raise UsageError(f"{path} describes the whole sweep; --wrap does not go with it.")
+            raise UsageError(
+                f"{path} describes the whole sweep; --wrap cannot be combined with it."
+            )
         where = "stdin" if path == "-" else path
         return where, {**read_yaml(read(path), where, doubts=doubts)}
     raw, parameters = _command(args, doubts)
     if tables:
         if parameters:
-            raise UsageError("The trials come from one place: a table, or values in the command.")
+            raise UsageError("Give only one source of trials: a table, or values in the command.")
         return "the sweep", {**raw, "method": "list", "points": _rows(args, tables[0])}
     for text in args.many("param"):
         name, spec = _param(text)
         if name in parameters:
-            raise UsageError(f"{name} is swept twice; once is enough.")
+            raise UsageError(f"{name} is swept twice.")
         parameters[name] = spec
     if not parameters:
         raise UsageError(_nothing_varies(args.words))
@@ -148,8 +150,8 @@ def _nothing_varies(words: list[str]) -> str:
         "logs",
         "why",
     }:
-        return f"Sweeps take the verbs of jobs. Type: stoker {words[0]} {words[1]}"
-    return f"Nothing varies. Say what does: {EXAMPLE}"
+        return f"Use the commands for jobs: stoker {words[0]} {words[1]}"
+    return f"No parameter varies. For example: {EXAMPLE}"
 
 
 def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -157,14 +159,16 @@ def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, A
     words, line = args.words, args.text("wrap")
     if bool(words) == (line is not None):
         raise UsageError(
-            "Give a command or --wrap LINE; one of them." if words else f"What runs? {EXAMPLE}"
+            "Give a command or --wrap LINE; one of them."
+            if words
+            else f"No command given. For example: {EXAMPLE}"
         )
     if len(words) == 1 and os.path.isfile(words[0]):
         return {"command": [_program(words[0])]}, {}
     if len(words) <= 1:
         return {"line": words[0] if words else line}, {}
     if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
-        raise UsageError("Our options come before the line for a shell, which is one word.")
+        raise UsageError("stoker's options come before the shell command line, which is one word.")
     from stoker.cli.sweep_pasted import told, without_hydras_own
     from stoker.sweep.overrides import split
 
@@ -182,7 +186,7 @@ def _program(path: str) -> str:
     if os.access(path, os.X_OK):
         return os.path.abspath(path)
     how = f"python {path}" if path.endswith(".py") else f"sh {path}"
-    raise UsageError(f"{path} cannot be executed by itself. Type: stoker sweep ... {how}")
+    raise UsageError(f"{path} is not executable. Write: stoker sweep ... {how}")
 
 
 def _param(text: str) -> tuple[str, dict[str, Any]]:

@@ -93,13 +93,13 @@ def _stopping(view: dict[str, Any], training: dict[str, Any]) -> str:
         return ""
     for_whom = f" for job {stop['by']}" if stop["by"] else ""
     if stop.get("ignored"):
-        return f"it was asked to{for_whom}, and has not: {clean(stop['why'])}"
+        return f"asked to stop{for_whom} but has not stopped: {clean(stop['why'])}"
     return f"{_when(view, training)}{for_whom}: {clean(stop['why'])}"
 
 
 def _when(view: dict[str, Any], training: dict[str, Any]) -> str:
     if view["state"] == "SUSPENDED":
-        return "as soon as it goes on"
+        return "when it is resumed"
     if view["state"] != "RUNNING" or not training["listening"]:
         return "as soon as it can"
     several = len((view.get("devices") or {}).get("gpu") or ()) > 1 or view.get("parts")
@@ -112,7 +112,7 @@ def _elastic(training: dict[str, Any]) -> str:
     least, most = training["elastic"]
     text = f"{least} to {most} GPUs" if most else f"{least} or more GPUs"
     wanted = training["gpus_wanted"]
-    return f"{text}; {wanted} would be best now" if wanted else text
+    return f"{text}; {wanted} wanted now" if wanted else text
 
 
 def _speeds(training: dict[str, Any]) -> str:
@@ -133,5 +133,5 @@ def _overrun(training: dict[str, Any]) -> str:
     figures = ""
     if expected and estimate:
         figures = f" ({rough(expected)} said, about {rough(estimate)} measured)"
-    than = "was said" if expected else "its epochs let expect"
-    return f"it takes far longer than {than}{figures}; what is left is estimated from that"
+    than = "was said" if expected else "expected from its epochs"
+    return f"it runs much longer than {than}{figures}; the remaining time is estimated from that"

@@ -18,7 +18,7 @@ Description=stoker keeps your GPUs fed
 [Service]
 Type=simple
 ExecStart={command}
-{environment}# Jobs are children of the keeper, not of the daemon: they outlive its restart.
+{environment}# Jobs are children of the supervisor, not of the daemon: they survive its restart.
 KillMode=process
 Delegate=yes
 Restart=on-failure

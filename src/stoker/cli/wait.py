@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     if not reply["finished"] and not stuck:
         if not quiet:
             left = len(reply["jobs"]) - len(views)
-            output.say(f"stoker: time is up; {output.counted(left, 'job')} not finished")
+            output.say(f"stoker: timeout; {output.counted(left, 'job')} not finished")
         return wire.EXIT_STILL_RUNNING
     return max(code, stuck)
 

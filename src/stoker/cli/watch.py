@@ -25,7 +25,7 @@ def seconds(args: Args) -> float | None:
     if not args.flag("watch"):
         return None
     if args.flag("json"):
-        raise UsageError("With --json a list is one value; it cannot be watched.")
+        raise UsageError("--json and --watch cannot be combined.")
     every = args.number("watch", 2.0)
     if every is None or not 0.05 <= every < 1e6:
         raise UsageError("--watch takes a number of seconds, 0.1 or more.")

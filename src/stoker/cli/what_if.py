@@ -45,7 +45,7 @@ def main(argv: list[str]) -> NoReturn:
             raise UsageError(f"what-if takes options and PARAMETER=VALUE, not '{word}'.")
     if not any(args.values.get(key) for key in CHANGES):
         raise UsageError(
-            "What is to be different? Write --policy NAME, --add gpus=4, --remove node=NAME or"
+            "No change given. Write --policy NAME, --add gpus=4, --remove node=NAME or"
             " --priority JOB=high."
         )
     days = args.number("days", 7.0) or 0.0
@@ -94,7 +94,7 @@ def _all_there(without: list[str], names: list[str]) -> None:
         if what == "node" and name and name not in names:
             there = f"there are {', '.join(names)}" if names else "there is none"
             raise StokerError(
-                f"There is no machine '{name}'; {there}.", wire.EXIT_NOT_FOUND, "not_found"
+                f"There is no node '{name}'; {there}.", wire.EXIT_NOT_FOUND, "not_found"
             )
 
 

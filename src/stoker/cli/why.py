@@ -107,8 +107,8 @@ def _in_line(reply: dict[str, Any]) -> list[str]:
         where += f", by {stands['by']} ({stands['policy']}){f': {text}' if text else ''}"
     if all(each["why"] == CAME_FIRST for each in first):
         names = ", ".join(str(label) for label in ahead[:8]) + (", ..." if len(ahead) > 8 else "")
-        return [f"{where}{f'; before it: {names}' if ahead else ''}."]
-    lines = [f"{where}. Before it:"]
+        return [f"{where}{f'; ahead of it: {names}' if ahead else ''}."]
+    lines = [f"{where}. Ahead of it:"]
     wide = max(len(str(each["label"])) for each in first)
     lines += [f"  {each['label']:<{wide}}  {output.clean(each['why'])}" for each in first]
     more = (place - 1 if place else len(first)) - len(first)
@@ -122,7 +122,9 @@ def _said(reply: dict[str, Any]) -> list[str]:
 
 
 def _node(node: dict[str, Any]) -> list[str]:
-    never = "" if node.get("fits_empty", True) else " (would not fit even if it were empty)"
+    never = (
+        "" if node.get("fits_empty", True) else " (the job would not fit even on the empty node)"
+    )
     lines = [f"  {output.clean(node['node'])}{never}"]
     for constraint in node.get("constraints") or ():
         text = constraint.get("text") or (
