@@ -136,6 +136,52 @@ def test_nobody_is_changed_twice_within_a_minute() -> None:
     assert b in story.ready()
 
 
+def test_one_alone_grows_at_its_first_checkpoint() -> None:
+    story = lab(machines=1)
+    fixed = story.submit(gpus(3), name="fixed")
+    story.run(fixed)
+    a = elastic(story, most=4)
+    listens(story, a)
+    assert held(story, a) == 1
+    story.exited(fixed)
+    assert later(story, 5) == []  # nothing is measured yet
+    for done, size in ((1, 2), (2, 4)):
+        story.now += 5
+        counted(story, a, done, seconds=1000.0 / size)
+        assert story.plan() == [a]
+        assert asked(story, a) == size
+        again(story, a)
+        assert held(story, a) == size
+    assert story.now - story.job(a).submitted_at < ROUND
+
+
+def test_one_alone_shrinks_in_rounds_only() -> None:
+    story = lab()
+    a = elastic(story)
+    listens(story, a)
+    counted(story, a, 4, seconds=1000.0)
+    assert story.plan() == [a]
+    again(story, a)
+    counted(story, a, 5, seconds=2000.0)  # two machines are slower
+    assert story.plan() == []
+    assert later(story) == [a]
+    assert asked(story, a) == 4
+
+
+def test_one_that_is_not_alone_waits_for_the_round() -> None:
+    story = lab(machines=1)
+    fixed = story.submit(gpus(2), name="fixed")
+    story.run(fixed)
+    a, b = elastic(story, most=4, name="a"), elastic(story, most=4, name="b")
+    listens(story, a, b)
+    story.exited(fixed)
+    story.now += 5
+    for job in (a, b):
+        counted(story, job, 1, seconds=1000.0)
+    assert story.plan() == []
+    assert sorted(later(story)) == [a, b]
+
+
 def test_a_newcomer_need_not_wait_for_the_next_round_when_there_is_room() -> None:
     story = lab(machines=3)
     a = elastic(story)

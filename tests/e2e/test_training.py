@@ -9,6 +9,8 @@ import pytest
 
 from e2e.box import Box, kill, until
 from e2e.journal import journal
+from stoker.cli.times import epoch
+from stoker.core.policy.rounds import ROUND
 
 SCRIPT = """
 import os, sys, time
@@ -200,3 +202,27 @@ def test_the_library_is_there_whatever_the_interpreter_has(box: Box, tmp_path: P
     job = box.submit("--epochs", 7, "--gpus", 0, "--env", f"PYTHONPATH={own}", python, "-c", line)
     assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
     assert box.output(job).startswith(f"7 {box.state}/library/")
+
+
+ELASTIC = """
+import os, time
+from stoker.training import job
+
+for epoch in job.epochs(100_000):
+    time.sleep(0.1 / len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+    with open("sizes", "a") as file:
+        print(os.environ["CUDA_VISIBLE_DEVICES"], file=file)
+"""
+
+
+def test_an_elastic_job_alone_grows_at_its_first_checkpoints(box: Box) -> None:
+    job = box.submit("--gpus", "1..4", sys.executable, box.script("elastic.py", ELASTIC))
+    began = box.becomes(job, "RUNNING")["started_at"]
+    until(lambda: len(box.job(job)["devices"].get("gpu", ())) == 4)
+    box.stoker("cancel", job)
+    box.end_of(job)
+    sizes = [len(line.split(",")) for line in (box.user / "sizes").read_text().splitlines()]
+    assert list(dict.fromkeys(sizes)) == [1, 2, 4]
+    asked = [event["at"] for event in journal(box, "StopAsked")]
+    assert [event["gpus"] for event in journal(box, "StopAsked")] == [2, 4]
+    assert asked[-1] - (epoch(began) or 0.0) < ROUND

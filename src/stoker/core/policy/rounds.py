@@ -7,7 +7,9 @@ what the elastic ones hold is dealt out.
 
 Who is to have fewer is asked at once. Who is to have more is asked when its new place is free: if
 it never is, it goes on where it is. A job that has just begun is left alone until the next round,
-and between rounds only newcomers are dealt something, of what is free.
+and between rounds only newcomers are dealt something, of what is free. The exception is the only
+elastic job while none is pending: no other job could use the free GPUs, so it grows as soon as its
+first epoch is measured.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
     between = state.dealt_at <= at < state.dealt_at + ROUND
     for id in [id for id in state.flexible if id not in state.line]:
         del state.flexible[id]
-    if between and not state.flexible and state.deal_at < inf:
+    if between and not state.flexible and state.deal_at < inf and not _alone(state):
         return
     waiting = [id for id in state.flexible if takes_part(state, state.jobs[id])]
     running = [job for job in state.elastic.values() if takes_part(state, job)]
@@ -73,9 +75,9 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
         return
     if between:
         state.deal_at = state.dealt_at + ROUND
-        if all(id in state.allotted for id in waiting):
+        running = [job for job in running if _alone(state) and _may_change(state, job, at)]
+        if not running and all(id in state.allotted for id in waiting):
             return
-        running = []
     else:
         state.dealt_at, state.deal_at = at, inf
         state.allotted.clear()
@@ -87,8 +89,8 @@ def deal(state: State, later: Cluster, at: float, boot: float) -> Iterator[StopA
     state.allotted |= allot((share for _, share in shares), gpus, machine)
     for job in running:
         now, then = _held(job), state.allotted[job.id]
-        if then == now:
-            del state.allotted[job.id]
+        if then == now or (then < now and between):
+            del state.allotted[job.id]  # jobs shrink in rounds only, so that none flaps
         elif then < now:
             why = (
                 f"other jobs use {now - then} of its GPUs better"
@@ -157,9 +159,16 @@ def _may_change(state: State, job: Job, at: float) -> bool:
         return False
     if progress is None or not progress.listening or progress.stop is not None:
         return False
-    if job.id not in state.stoppable or 0 <= at - job.started_at < ROUND:
+    young = 0 <= at - job.started_at < ROUND
+    measured_alone = progress.epochs > progress.since and _alone(state)
+    if job.id not in state.stoppable or (young and not measured_alone):
         return False
     return all(_is_its_own(state.cluster, part.node, part.names(GPU)) for part in placement.parts)
+
+
+def _alone(state: State) -> bool:
+    """Whether a single elastic job runs and no job is pending."""
+    return len(state.elastic) == 1 and not len(state.line)
 
 
 def _is_its_own(cluster: Cluster, name: str, gpus: list[str]) -> bool:
