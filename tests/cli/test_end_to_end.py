@@ -323,6 +323,21 @@ def test_stopping_says_what_runs_on(four: Run) -> None:
     assert shown(four, 1)["state"] == "RUNNING"
 
 
+def test_an_array_is_few_lines(four: Run) -> None:
+    four("submit", "--array", "0-9%2", "-J", "grid", "sleep 60", check=True)
+    four("submit", "--array", "0-4", "-c", "0.1", "-J", "fails", "echo no data; exit 3", check=True)
+    until(lambda: "5 FAILED" in four("queue").stdout)
+    lines = four("queue").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["1_0", "1_1", "1_[2-9%2]"]
+    assert lines[5].startswith("11_[0-4] fails  5 FAILED: exit 3, ")
+    assert lines[6] == "    | no data"
+    assert len(lines) == 8
+    assert four("cancel", "1_[2-9%2]").returncode == 0
+    assert "1_[2" not in four("queue").stdout
+    four("queue", "--seen", check=True)
+    assert "FAILED" not in four("queue").stdout
+
+
 def test_two_first_submissions_at_once_share_one_daemon(stoker: Run) -> None:
     processes = [
         subprocess.Popen(

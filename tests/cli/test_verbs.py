@@ -140,6 +140,28 @@ def test_a_long_queue_does_not_hide_what_failed(fake: FakeDaemon, capsys: Captur
     assert "499 more jobs" in err
 
 
+MEMBERS = {"label": "15_[0-299]", "count": 300, "causes": {"exit 3": 298, "killed by SEGV": 2}}
+
+
+def test_array_members_are_one_row_and_one_excerpt(fake: FakeDaemon, capsys: Captured) -> None:
+    pending = view(72, label="70_2", members={"label": "70_[2-9%2]", "count": 8, "causes": {}})
+    failed = view(313, **{**FAILED, "label": "15_298", "members": MEMBERS})
+    fake.answers["GET /v1/jobs"] = listing(pending, failed, counts={"PENDING": 8, "FAILED": 300})
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:2] == ["70_[2-9%2]", "train"]
+    assert lines[3].startswith("15_[0-299] train  300 FAILED: exit 3 (298), killed by SEGV (2), ")
+    assert lines[4:] == [
+        "    | Traceback",
+        "    | ValueError: nan",
+        "    stoker logs 15_298   stoker retry '15_[0-299]'",
+    ]
+    assert "arrays=1" in fake.requests[0][1]
+    for exact in ("--json", "--json-lines", "-e", "70"):
+        assert main(["queue", exact]) == 0
+        assert "arrays=1" not in fake.requests[-1][1]
+
+
 def test_an_empty_queue_says_so_on_stderr(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/jobs"] = listing()
     main([])

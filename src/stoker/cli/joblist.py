@@ -122,7 +122,7 @@ def queue_row(view: dict[str, Any]) -> list[str]:
     """Return one line of the queue."""
     short = str(view["short"])
     return [
-        str(view["label"]),
+        str((view.get("members") or view)["label"]),
         str(view.get("name") or ""),
         str(view.get("user") or ""),
         Cell(short, colour.STATE_COLOURS.get(short, "")),

@@ -1,7 +1,8 @@
 """List running and pending jobs, and failures you have not seen.
 
-A failure stays listed until `show` or `logs` has displayed it, or --seen dismisses it. A sweep is
-one line; -e, or its id, lists its trials.
+A failure stays listed until `show` or `logs` has displayed it, or --seen dismisses it. Pending
+tasks of an array are one line, its failed tasks one entry, a sweep is one line; -e, or the id,
+lists them one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OPTIONS = (
     Option("-p/--queue/--partition", "NAME", "only jobs of this queue", key="queue"),
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
-    Option("-e/--expand", None, "list the trials of sweeps"),
+    Option("-e/--expand", None, "list tasks of arrays and trials of sweeps one by one"),
     Option("--eta", None, "recompute expected start and end times"),
     Option("--seen", None, "dismiss the listed failures"),
     VERBOSE,
@@ -67,7 +68,8 @@ def main(argv: list[str]) -> int:
     if args.flag("seen"):
         from stoker.cli.follow import mark_seen
 
-        views = reply["jobs"] if not reply.get("more") else _failures(client, args, EVERYTHING)
+        args.values["expand"] = "1"  # each by its own label
+        views = _failures(client, args, EVERYTHING)
         mark_seen(client, [str(view["label"]) for view in views if _is_failure(view)])
     return 0
 
@@ -114,6 +116,7 @@ def _asked(args: Args) -> dict[str, Any]:
         "queue": args.text("queue"),
         "tail": TAIL if plain else None,
         "fold": "1" if plain and _folds(args) else None,
+        "arrays": "1" if _groups(args) else None,
     }
 
 
@@ -124,6 +127,13 @@ def _failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
         "jobs"
     ]
     return jobs
+
+
+def _groups(args: Args) -> bool:
+    """Return True if members of an array may share a row: only in a table for people."""
+    exact = any(args.flag(key) for key in ("json", "json_lines", "expand"))
+    chosen = any(args.text(key) is not None for key in ("format", "columns"))
+    return not (exact or chosen or args.words)
 
 
 def _folds(args: Args) -> bool:
@@ -159,13 +169,14 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
     for view in failures if width is None else failures[:FAILURES]:
-        lines += ["", *_failure(view, coloured)] if lines else _failure(view, coloured)
+        told = _failure(view, coloured, width)
+        lines += ["", *told] if lines else told
     if width is not None and len(failures) > FAILURES:
         lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
     hidden = _hidden_failures(reply, failures) if _folds(args) else 0
     if hidden:
-        told = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
-        lines += ["", told] if lines else [told]
+        rest = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
+        lines += ["", rest] if lines else [rest]
     if width is not None and reply.get("more"):
         lines.append(_rest(reply))
     if width is not None and lines and header and reply.get("counts"):
@@ -178,7 +189,12 @@ def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
     """Return how many failures are no lines of their own, since their sweeps stand for them."""
     counts = reply.get("counts") or {}
     all_of_them = sum(count for state, count in counts.items() if state in _UNHAPPY)
-    return 0 if reply.get("more") else max(all_of_them - len(shown), 0)
+    return 0 if reply.get("more") else max(all_of_them - sum(map(_size, shown)), 0)
+
+
+def _size(view: dict[str, Any]) -> int:
+    """Return how many jobs a row stands for."""
+    return int((view.get("members") or {}).get("count", 1))
 
 
 def _rest(reply: dict[str, Any]) -> str:
@@ -189,17 +205,36 @@ def _is_failure(view: dict[str, Any]) -> bool:
     return view.get("result") is not None
 
 
-def _failure(view: dict[str, Any], coloured: bool) -> list[str]:
-    """Say what failed, why, its last words, and what to type next."""
-    label = view["label"]
-    name = f" {output.clean(view['name'])}" if view.get("name") else ""
-    cause = f": {output.clean(view['cause']).rstrip('.')}" if view.get("cause") else ""
-    state = str(view["state"])
-    if coloured:
-        state = colour.paint(state, "red", "bold")
-    ended = times.relative(view.get("ended_at"))
-    lines = [f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else "")]
-    lines += [f"    | {output.clean(line)}" for line in view.get("tail") or ()]
-    hint = f"    stoker logs {label}   stoker retry {label}"
+def _failure(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+    """Return what failed, why, its last lines, and what to type next."""
+    heading, state = failure_heading(view)
+    cut = heading if width is None else table.shorten(heading, width)
+    lines = [cut.replace(state, colour.paint(state, "red", "bold"), 1) if coloured else cut]
+    for line in view.get("tail") or ():
+        told = f"    | {output.clean(line)}"
+        lines.append(told if width is None else table.shorten(told, width))
+    label, members = view["label"], view.get("members")
+    again = f"stoker retry {label}"
+    if members:
+        whole = "..." not in members["label"]
+        again = f"stoker retry '{members['label']}'" if whole else "stoker retry --failed"
+    hint = f"    stoker logs {label}   {again}"
     lines.append(colour.paint(hint, "dim") if coloured else hint)
     return lines
+
+
+def failure_heading(view: dict[str, Any]) -> tuple[str, str]:
+    """Return `15_[0-299] evaluate  300 FAILED: exit 3, 2 min ago`, and the state in it."""
+    members = view.get("members") or {}
+    name = f" {output.clean(view['name'])}" if view.get("name") else ""
+    causes = members.get("causes") or {view.get("cause") or "": 1}
+    told = [output.clean(cause).rstrip(".") for cause in list(causes)[:2] if cause]
+    if len(causes) > 1:
+        counts = list(causes.values())
+        told = [f"{cause} ({count:,})" for cause, count in zip(told, counts, strict=False)]
+        told += [f"{len(causes) - 2} other causes"] if len(causes) > 2 else []
+    state = f"{members['count']:,} {view['state']}" if members else str(view["state"])
+    cause = f": {', '.join(told)}" if told else ""
+    ended = times.relative(view.get("ended_at"))
+    label = members.get("label") or view["label"]
+    return f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else ""), state

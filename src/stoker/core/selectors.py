@@ -83,6 +83,24 @@ class _Arrays:
             raise NotFound(f"There is no job {array}_{index}.")
         return ids[at]
 
+    def some(self, array: int, spans: str) -> list[int]:
+        """Return members by their numbers, as a listing prints them: `2-9,12`."""
+        found: list[int] = []
+        for span in spans.split(","):
+            low, _, high = span.partition("-")
+            if not low.isdecimal() or not (high or low).isdecimal():
+                raise BadValue(f"'{array}_[{spans}]' is not a list of members; write 70_[2-9,12].")
+            numbers = range(int(low), int(high or low) + 1)
+            ids = self.whole(array)
+            found += ids[
+                bisect_left(ids, numbers.start, key=self._index) : bisect_left(
+                    ids, numbers.stop, key=self._index
+                )
+            ]
+        if not found:
+            raise NotFound(f"There is no job {array}_[{spans}].")
+        return found
+
     def _index(self, id: int) -> int:
         job = self._job(id)
         return job.index if job is not None and job.index is not None else 0
@@ -114,6 +132,9 @@ def _one(word: str, state: State, by_name: ByName, arrays: _Arrays) -> list[int]
     match = re.fullmatch(r"(\d{1,15})_(\d{1,7})", word)
     if match:
         return [arrays.member(int(match[1]), int(match[2]))]
+    match = re.fullmatch(r"(\d{1,15})_\[([\d,-]+)(?:%\d+)?\]", word)
+    if match:
+        return arrays.some(int(match[1]), match[2])
     try:
         return _named(word, state, by_name)
     except NotFound:

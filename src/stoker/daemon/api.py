@@ -130,6 +130,7 @@ class Api:
             limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
             tail=min(number(query.get("tail"), "tail"), 100),
             fold=query.get("fold") in ("1", "true"),
+            arrays=query.get("arrays") in ("1", "true"),
         )
         words = query.getlist("select")
 
@@ -138,10 +139,13 @@ class Api:
             return {**facts, "warnings": [*facts["warnings"], *self.loop.faults.report(all=False)]}
 
         found = await self.ask(looks.choose(self.desk, words, wanted, general))
-        ids, jobs = found.pop("ids"), []
+        ids, members, jobs = found.pop("ids"), found.pop("members"), []
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
             jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
+        for job in jobs:
+            if job["id"] in members:
+                job["members"] = members[job["id"]]
         if query.get("hook") in ("1", "true"):
             for job in jobs:
                 ended = job["result"] is not None

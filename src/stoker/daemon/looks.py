@@ -13,8 +13,9 @@ from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import FINISHED, JobState
-from stoker.core.policy.order import in_order
+from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
+from stoker.daemon import array_rows
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.parts import machines
@@ -44,6 +45,8 @@ class Wanted(Struct, frozen=True):
     tail: int
     fold: bool = False
     """Sweeps stand for their trials."""
+    arrays: bool = False
+    """Members of an array that are pending alike, or failed alike, are one row."""
 
 
 def known_states(states: list[str]) -> list[str]:
@@ -64,21 +67,26 @@ def choose(
         narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
         most = MOST if narrowed else wanted.limit
         fold = wanted.fold and not words
-        chosen = desk.ids(words, state) if words else _current(state, most, fold)
-        total = len(chosen)
-        if narrowed:
-            chosen = [id for id in chosen if _matches(*desk.either(id, state), wanted)]
-            total = len(chosen)
-        elif not words:
-            hidden = _folded(state) if fold else 0
-            total = state.live + len(state.unseen) - hidden
-        ids = chosen[: wanted.limit]
-        more = max(total - len(ids), 0)
+        arrays = wanted.arrays and not words
+        if arrays and not narrowed:
+            rows = _current_rows(state, most, fold)
+        else:
+            chosen = desk.ids(words, state) if words else _current(state, most, fold)
+            if narrowed:
+                chosen = [id for id in chosen if _matches(*desk.either(id, state), wanted)]
+            jobs = [state.jobs[id] for id in chosen] if arrays else []
+            rows = array_rows.rows(jobs) if arrays else [[id] for id in chosen]
+        total = sum(map(len, rows))
+        if not (narrowed or words):
+            total = state.live + len(state.unseen) - (_folded(state) if fold else 0)
+        rows = rows[: wanted.limit]
+        more = max(total - sum(map(len, rows)), 0)
+        members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
         sweeps = [sweep_view(desk, state, state.sweeps[id], now) for id in state.boards
                   if fold and state.sweeps[id].open]  # fmt: skip
         return answered(
-            {"ids": ids, "more": more, "counts": counts(state), "now": iso(now.at),
-             "sweeps": sweeps, **general()}
+            {"ids": [row[0] for row in rows], "members": members, "more": more,
+             "counts": counts(state), "now": iso(now.at), "sweeps": sweeps, **general()}
         )  # fmt: skip
 
     return decide
@@ -144,6 +152,27 @@ def _current(state: State, limit: int, fold: bool = False) -> list[int]:
                     break
     failed = sorted((state.jobs[id].ended_at or 0.0, id) for id in unseen)
     return [*running, *ready, *waiting, *(id for _, id in reversed(failed))]
+
+
+def _current_rows(state: State, limit: int, fold: bool) -> list[list[int]]:
+    """Return the same as `_current` by rows, members of arrays together."""
+    hidden = state.sweeps if fold else {}
+    shown = [job for job in state.running.values() if not hidden or job.params is None]
+    ready = in_rows(state.line, state.jobs, limit, hidden)
+    blocked: list[Job] = []
+    if state.live - len(state.running) > len(state.line):
+        blocked = [
+            job
+            for id, job in state.jobs.items()
+            if job.state is JobState.PENDING
+            and id not in state.line
+            and not (hidden and job.params is not None)
+        ]
+    failed = [state.jobs[id] for id in state.unseen]
+    failed = [job for job in failed if not hidden or job.params is None]
+    failed.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
+    first = [[job.id] for job in sorted(shown, key=lambda job: job.id)]
+    return [*first, *ready, *array_rows.rows(blocked), *array_rows.rows(failed)]
 
 
 def counts(state: State) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from math import inf
 
@@ -372,13 +372,43 @@ def in_order(
     """The first ready jobs in the order in which they are considered, but for these arrays."""
     first: list[Place] = []
     for found in line.classes.values():
+        if not (found.array and found.array in but):
+            first += map(found.place_of, _first(line, found, most))
+    return [jobs[int(place[-1])] for place in sorted(first)[:most]]
+
+
+def _first(line: ReadyLine, found: JobClass, most: int) -> list[Entry]:
+    """Return the first jobs of a class that are still ready."""
+    heap, taken = found.heap.copy(), list[Entry]()
+    while heap and len(taken) < most:
+        entry = heappop(heap)
+        if (found, *entry) not in line.dead:
+            taken.append(entry)
+    return taken
+
+
+def in_rows(
+    line: ReadyLine, jobs: dict[int, Job], most: int, but: Container[int] = ()
+) -> list[list[int]]:
+    """Return the first ready jobs in the same order, equal members of an array in one row."""
+    first: list[tuple[Place, list[Entry]]] = []
+    for found in line.classes.values():
         if found.array and found.array in but:
             continue
-        heap, taken = found.heap.copy(), 0
-        while heap and taken < most:
-            entry = heappop(heap)
-            if (found, *entry) not in line.dead:
-                rank, order, id = entry
-                first.append((-found.priority, found.stands(rank), order, id))
-                taken += 1
-    return [jobs[int(place[-1])] for place in sorted(first)[:most]]
+        if all(jobs[entry[2]].array is None for entry in found.heap):
+            first += [(found.place_of(entry), [entry]) for entry in _first(line, found, most)]
+            continue
+        # Not sorted: 100,000 members of an array take 40 ms, sorting them several times as long.
+        rows: dict[object, list[Entry]] = {}
+        for entry in found.heap:
+            if not line.dead or (found, *entry) not in line.dead:
+                job = jobs[entry[2]]
+                alike = job.array is not None and job.params is None
+                row = (job.array, job.spec) if alike else entry[2]
+                rows.setdefault(row, []).append(entry)
+        first += [(found.place_of(min(entries)), entries) for entries in rows.values()]
+    found_rows = nsmallest(most, first, key=lambda row: row[0])
+    return [
+        [int(place[-1]), *(entry[2] for entry in entries if entry[2] != place[-1])]
+        for place, entries in found_rows
+    ]

@@ -1,0 +1,70 @@
+"""Rows of a listing that stand for several members of an array."""
+
+from core.story import Story
+from stoker.core import events as e
+from stoker.core.policy.order import in_order, in_rows
+from stoker.daemon.array_rows import rows, spans, summary
+from stoker.daemon.looks import _current, _current_rows
+
+
+def listed(story: Story, limit: int = 100) -> list[str]:
+    found = _current_rows(story.state, limit, fold=True)
+    return [
+        summary(row, story.state)["label"] if len(row) > 1 else story.job(row[0]).label
+        for row in found
+    ]
+
+
+def test_pending_members_are_one_row_with_the_limit_of_their_array() -> None:
+    story = Story(gpus=2)
+    array = story.submit(count=10, array=True, array_limit=2)
+    other = story.submit()
+    story.plan()
+    assert listed(story) == [f"{array}_0", f"{array}_1", f"{array}_[2-9%2]", str(other)]
+
+
+def test_members_that_differ_have_rows_of_their_own() -> None:
+    story = Story(gpus=1)
+    array = story.submit(count=6, array=True)
+    story.tell(e.JobHeld(at=story.now, job=array + 3))
+    assert listed(story) == [f"{array}_[0-2,4-5]", f"{array}_3"]
+    ids = [id for row in _current_rows(story.state, 100, fold=True) for id in row]
+    assert sorted(ids) == sorted(_current(story.state, 100))
+
+
+def test_a_group_stands_where_its_first_member_does() -> None:
+    story = Story(gpus=1)
+    before, array = story.submit(), story.submit(count=4, array=True)
+    urgent = story.submit(count=2, array=True, priority=5)
+    after = story.submit()
+    heads = [ids[0] for ids in in_rows(story.state.line, story.state.jobs, 10)]
+    assert heads == [urgent, before, array, after]
+    assert [ids[0] for ids in in_rows(story.state.line, story.state.jobs, 2)] == heads[:2]
+    first = in_order(story.state.line, story.state.jobs, 1)[0]
+    assert first.id == heads[0]
+
+
+def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> None:
+    story = Story(gpus=3)
+    array = story.submit(count=3, array=True)
+    for member in range(3):
+        story.run(array + member)
+        story.exited(array + member, code=3 if member else 4)
+    (row,) = _current_rows(story.state, 100, fold=True)
+    assert row[0] == array + 2
+    assert summary(row, story.state) == {
+        "label": f"{array}_[0-2]",
+        "count": 3,
+        "causes": {"exit 3": 2, "exit 4": 1},
+    }
+
+
+def test_jobs_of_no_array_are_never_grouped() -> None:
+    story = Story(gpus=1)
+    story.submit(count=3)
+    assert [len(row) for row in rows(story.state.jobs.values())] == [1, 1, 1]
+
+
+def test_long_lists_of_members_are_cut() -> None:
+    assert spans([2, 3, 4, 7, 9, 10]) == "2-4,7,9-10"
+    assert spans(list(range(0, 40, 2))) == "0,2,4,6,8,10,..."
