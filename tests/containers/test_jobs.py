@@ -300,9 +300,7 @@ def test_a_killed_daemon_is_followed_by_one_that_takes_over(podman: Podman, ship
     assert podman.containers(ship) == []
 
 
-def test_its_looker_after_killed_by_somebody_takes_the_container_along(
-    podman: Podman, hasty: Box
-) -> None:
+def test_a_container_is_removed_after_its_wrapper_was_killed(podman: Podman, hasty: Box) -> None:
     job = hasty.submit("--image", IMAGE, "--", "python3", "-c",
                       "import time; print('on', flush=True); time.sleep(60)")  # fmt: skip
     hasty.says(job, "on")

@@ -495,6 +495,9 @@ class Calls:
             return [str(pid) for pid in self.kernel.processes]
         return os.listdir(path)
 
+    def readlink(self, path: str) -> str:
+        return "pid:[1]" if path.endswith("/ns/pid") else os.readlink(path)
+
     def set_inheritable(self, fd: int, yes: bool) -> None:
         self.kernel.current.inherited.add(fd)
 

@@ -29,6 +29,8 @@ CANNOT_RUN_HERE = b"stoker: cannot run here: "
 """Begins the last line of a container that lacks something on its node: engine, image, mount."""
 LAST_WORD = 2
 """Seconds that the engine has to kill a container before all its processes are killed."""
+REMOVAL_SECONDS = 10.0
+"""How long the engine has to remove a container whose processes were killed."""
 AT_ONCE = signal.SIGPWR
 """Tells who looks after a container that it has no time left."""
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"

@@ -502,7 +502,7 @@ class LocalExecutor(Executor):
             elif seen.complete:
                 self.finish(attempt)
         self._reap(seen)
-        self._kill([a for a in due if left[a.key]])
+        self._kill([(a, left[a.key]) for a in due if left[a.key]], boot)
 
     def _end_rest(self, attempt: Attempt, left: list[int], boot: float) -> None:
         """Its main process has ended, others have not: these are left behind."""
@@ -512,10 +512,20 @@ class LocalExecutor(Executor):
             attempt.ending_since, attempt.kill_at = boot, boot + self.grace
             tree.end(left, signal.SIGTERM)
 
-    def _kill(self, attempts: list[Attempt]) -> None:
-        """Kill trees, also those whose processes flee."""
-        for attempt in attempts:
+    def _kill(self, trees: list[tuple[Attempt, list[int]]], boot: float) -> None:
+        """Kill trees, also those whose processes flee.
+
+        Of a container, kill what runs in it first: then its engine removes the container.
+        """
+        attempts = []
+        for attempt, pids in trees:
+            inside = [] if attempt.killed else tree.in_other_namespaces(pids)
             attempt.killed = True
+            if inside:
+                tree.signal_all(inside, signal.SIGKILL)
+                attempt.kill_at = boot + container.REMOVAL_SECONDS
+                continue
+            attempts.append(attempt)
             if attempt.group is not None:
                 cgroup.kill(attempt.group)
         if attempts:

@@ -211,6 +211,16 @@ def group_alive(session: int) -> bool:
     return True
 
 
+def in_other_namespaces(pids: Iterable[int]) -> list[int]:
+    """Return the processes that are in another pid namespace, such as those in a container."""
+    own, found = os.readlink("/proc/self/ns/pid"), []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"/proc/{pid}/ns/pid") != own:
+                found.append(pid)
+    return found
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for this signal."""
     with contextlib.suppress(OSError, ValueError, IndexError):
