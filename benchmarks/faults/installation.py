@@ -43,8 +43,6 @@ class Installation:
         self.records, self.devices = directory / "records", devices or directory / "devices"
         for path in (directory, self.home, self.work, self.records, self.devices):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if user is not None and path != self.devices:
-                os.chown(path, user, user)
         self.environment = {
             **clean_environment(),
             **(environment or {}),
@@ -60,6 +58,9 @@ class Installation:
             self.socket = Path(places.socket_path())
             self.journal = Path(places.journal_path())
             self.log = Path(places.daemon_log())
+        if user is not None:  # only now: a home of another user is refused
+            for path in (directory, self.home, self.work, self.records):
+                os.chown(path, user, user)
 
     # -- commands -----------------------------------------------------------------------
 
