@@ -142,7 +142,12 @@ class Installation:
             pid: SUPERVISOR if pid in daemons and parent in daemons else each
             for pid, (parent, each) in found.items()
         }
-        return sorted(pid for pid, each in roles.items() if each == role)
+        # A job that is being started is called like its supervisor until it is executed.
+        return sorted(
+            pid
+            for pid, each in roles.items()
+            if each == role and roles.get(found[pid][0]) != SUPERVISOR
+        )
 
     def _all(self) -> Iterator[tuple[int, int, str]]:
         token = f"STOKER_HOME={self.home}".encode()
