@@ -18,7 +18,7 @@ from benchmarks.settings import Settings
 
 PARTS = (
     "oracle", "limits", "baselines", "frontier", "elastic", "sharing", "placement", "cost",
-    "speed", "eta",
+    "speed",
 )  # fmt: skip
 COMMAND = "make bench-planner"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -94,8 +94,6 @@ class Bench:
                 return goals.sharing(self.find)
             case "speed":
                 return speed.speed(self.folder, options.full, options.quick)
-            case "eta":
-                return speed.forecasts(self.folder, self.small[:2])
             case "placement":
                 return elsewhere.placement(self.folder, options.quick)
             case _:

@@ -1,11 +1,9 @@
-"""How fast the simulator is, and how good its forecasts are."""
+"""How fast the simulator is."""
 
 from pathlib import Path
 
 from benchmarks.planner.goals import Section, Verdict
-from benchmarks.planner.suite import MILLION, Outcome, Task, played, told, workload
-from stoker.simulate.calibrate import Score, calibrate
-from stoker.simulate.replay import Assumed
+from benchmarks.planner.suite import MILLION, Outcome, Task, played, told
 
 
 def speed(folder: Path, full: bool, quick: bool) -> Section:
@@ -35,28 +33,4 @@ def _cells(name: str, ours: Outcome) -> list[str]:
     return [
         name, f"{ours.jobs:,}", f"{ours.gpus:,}", f"{ours.took:,.1f}",
         f"{ours.decision * 1e6:,.0f}", f"{ours.peak:,}",
-    ]  # fmt: skip
-
-
-def forecasts(folder: Path, names: list[str]) -> Section:
-    """How often the truth was in the range."""
-    rows = []
-    for name in names:
-        told(f"forecasts for {name}")
-        load = workload(folder, name)
-        for policy in ("backfill", "planner"):
-            scores = calibrate(load, list(load.nodes), policy, assumed=Assumed())
-            rows += [_told(name, policy, score) for score in scores if score.count]
-    told("")
-    return Section(
-        "Forecasts: how often the truth is in the range",
-        ["workload", "policy", "of", "forecasts", "within", "earlier", "later", "median error"],
-        rows,
-    )
-
-
-def _told(name: str, policy: str, score: Score) -> list[str]:
-    return [
-        name, policy, score.kind, f"{score.count:,}", f"{score.within:.0%}",
-        f"{score.before:.0%}", f"{score.after:.0%}", f"{score.error:.0%}",
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, view
 from e2e.box import Box, Run, until
-from stoker.cli import eta, times
+from stoker.cli import estimates, times
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -19,8 +19,12 @@ def later(seconds: float) -> str:
     return times.iso(time.time() + seconds + 0.5)
 
 
-def span(low: float, likely: float | None, high: float | None) -> dict[str, Any]:
+def span(
+    low: float, likely: float | None, high: float | None, kind: str = "runs", basis: str = "x"
+) -> dict[str, Any]:
     return {
+        "kind": kind,
+        "basis": basis,
         "low": later(low),
         "likely": None if likely is None else later(likely),
         "high": None if high is None else later(high),
@@ -30,7 +34,7 @@ def span(low: float, likely: float | None, high: float | None) -> dict[str, Any]
 def foreseen(id: int, **more: Any) -> dict[str, Any]:
     return {
         "id": id, "label": str(id), "name": "train", "user": "ana", "state": "PENDING",
-        "start": None, "end": None, "basis": None, "never": None, **more,
+        "start": None, "end": None, "never": None, **more,
     }  # fmt: skip
 
 
@@ -45,13 +49,13 @@ HOUR = 3600.0
 
 
 def runs() -> dict[str, Any]:
-    end = span(2.2 * HOUR, 3.2 * HOUR, 5.2 * HOUR)
-    return foreseen(1, state="RUNNING", end=end, basis="its epochs so far")
+    end = span(2.2 * HOUR, 3.2 * HOUR, 5.2 * HOUR, "epochs", "its measured epochs")
+    return foreseen(1, state="RUNNING", end=end)
 
 
 def waits() -> dict[str, Any]:
     start, end = span(2.2 * HOUR, 3.2 * HOUR, 5.2 * HOUR), span(3.2 * HOUR, 6.2 * HOUR, None)
-    return foreseen(2, start=start, end=end, basis="x")
+    return foreseen(2, start=start, end=end)
 
 
 def test_a_table_of_all_with_its_age(fake: FakeDaemon, capsys: Captured) -> None:
@@ -64,13 +68,13 @@ def test_a_table_of_all_with_its_age(fake: FakeDaemon, capsys: Captured) -> None
     assert heading.split() == ["JOBID", "NAME", "USER", "STATE", "STARTS", "ENDS", "FROM"]
     assert "RUNNING" in first
     assert "in 3 h (2 h - 5 h)" in first
-    assert first.endswith("its epochs so far")
+    assert first.endswith("its measured epochs")
     assert "in 3 h (2 h - 5 h)" in second
     assert "in 6 h (3 h - ?)" in second
     assert "after in 2 h" not in third
     assert "after 2 h" in third
     assert fourth.endswith("it is held")
-    assert " ago, from 9 possible futures" in err
+    assert " ago, from 9 simulated futures" in err
 
 
 def test_an_answer_that_could_not_be_renewed_says_why(fake: FakeDaemon, capsys: Captured) -> None:
@@ -78,33 +82,49 @@ def test_an_answer_that_could_not_be_renewed_says_why(fake: FakeDaemon, capsys: 
     fake.answers["GET /v1/eta"] = reply(runs(), newer=True, trouble=trouble)
     assert main(["eta"]) == 0
     said = capsys.readouterr().err
-    assert f" ago, from 9 possible futures; {trouble}; a newer answer is being worked out" in said
+    assert f" ago, from 9 simulated futures; {trouble}; a newer forecast is being computed" in said
 
 
 def test_one_job_in_sentences(fake: FakeDaemon, capsys: Captured) -> None:
     fake.answers["GET /v1/eta"] = reply(waits())
     assert main(["eta", "2"]) == 0
-    first, starts, ends, basis = capsys.readouterr().out.splitlines()
+    first, starts, ends = capsys.readouterr().out.splitlines()
     assert fake.requests[-1][1] == "/v1/eta?select=2"
     assert first == "Job 2 train is PENDING."
-    assert starts.startswith("It should start in 3 h, at ")
+    assert starts.startswith("It should start in about 3 h, at ")
     assert " (between " in starts
-    assert ends.startswith("It should end in 6 h, at ")
+    assert ends.startswith("It should end in about 6 h, at ")
     assert "(not before " in ends
-    assert basis == "That goes by x."
+    assert ends.endswith(", from x.")
+
+
+def test_the_basis_is_marked_in_columns_and_said_in_sentences() -> None:
+    similar = span(HOUR, 2.2 * HOUR, 3.2 * HOUR, "similar", "2 runs of a.py with other arguments")
+    assert estimates.cell(similar) == "in ~2 h (60 min - 3 h)"
+    assert estimates.cell(similar, ranged=False) == "in ~2 h"
+    assert estimates.sentence(similar).startswith("in about 2 h, at ")
+    assert estimates.sentence(similar).endswith(", from 2 runs of a.py with other arguments")
+    bound = span(HOUR, 2.2 * HOUR, 2.2 * HOUR, "limit", "its time limit")
+    assert estimates.cell(bound) == "in <2 h"
+    assert estimates.sentence(bound).startswith("in 2 h at the latest, at ")
+    assert estimates.cell(bound, verbose=True).startswith("<")
+
+
+def test_what_has_not_happened_is_never_now() -> None:
+    late = span(-60, -50, -40)
+    assert estimates.cell(late) == "in 1 s"
+    assert estimates.sentence(late).startswith("in about 1 s, at ")
 
 
 def test_what_lies_too_far_ahead(fake: FakeDaemon, capsys: Captured) -> None:
     far = foreseen(2, start=span(86400 * 3.2, None, None), end=span(86400 * 4.2, None, None))
     fake.answers["GET /v1/eta"] = reply(far)
     main(["eta", "2"])
-    assert "later than can be foreseen" in capsys.readouterr().out
-    assert eta.span(far["start"]) == "after 3 days"
-    nobody_knows = foreseen(2, start=span(0, None, None), end=span(0, None, None))
-    assert eta.span(nobody_knows["start"]) == "not foreseeable"
-    fake.answers["GET /v1/eta"] = reply(nobody_knows)
+    assert "later than was simulated" in capsys.readouterr().out
+    assert estimates.cell(far["start"]) == "after 3 days"
+    fake.answers["GET /v1/eta"] = reply(foreseen(2, never="it is held"))
     main(["eta", "2"])
-    assert "It should start when nobody can foresee." in capsys.readouterr().out
+    assert "There is no estimate: it is held." in capsys.readouterr().out
 
 
 def test_no_job_at_all_cannot_be_asked_for(fake: FakeDaemon, capsys: Captured) -> None:
@@ -148,13 +168,12 @@ def test_the_column_says_how_old_it_is(fake: FakeDaemon, capsys: Captured) -> No
 
 
 @pytest.mark.e2e
-def test_a_daemon_looks_ahead_when_it_is_asked(home: Path, stoker: Run) -> None:
+def test_all_commands_print_one_estimate(home: Path, stoker: Run) -> None:
     box = Box(home, stoker).start("{gpu:1}")
     first = box.submit("--gpus", "1", "-t", "2h", "sleep", "600")
     second = box.submit("--gpus", "1", "-t", "1h", "sleep", "600")
     until(lambda: box.job(first)["state"] == "RUNNING")
-    plain = json.loads(stoker("queue", "--json").stdout)["jobs"]
-    assert not any("foreseen" in job for job in plain)
+    assert "foreseen" not in box.job(second), "a client that polls does not cause a forecast"
 
     done = stoker("eta", "--json")
     assert done.returncode == 0, done.stderr
@@ -164,15 +183,23 @@ def test_a_daemon_looks_ahead_when_it_is_asked(home: Path, stoker: Run) -> None:
     assert answer["age"] >= 0
     assert (holds["label"], queued["label"]) == (first, second)
     assert holds["start"] is None
-    assert holds["end"]["low"] <= holds["end"]["likely"] <= holds["end"]["high"]
-    assert queued["start"] == holds["end"], "it starts when the GPU is free"
-    assert queued["basis"] == "its time limit"
+    assert holds["end"]["kind"] == "limit"
+    assert holds["end"]["basis"] == "its time limit"
+    assert holds["end"]["low"] < holds["end"]["likely"] == holds["end"]["high"]
+    assert queued["start"]["likely"] == holds["end"]["likely"], "it starts when the GPU is free"
+    assert queued["start"]["basis"] == "time limits of the jobs ahead"
 
     listed = {job["label"]: job for job in json.loads(stoker("queue", "--json").stdout)["jobs"]}
-    assert listed[second]["foreseen"]["end"] == queued["end"]
-    assert listed[second]["expected_start"] == queued["start"]["likely"]
-
-    assert "expected end" in stoker("show", second).stdout
+    shown = json.loads(stoker("show", second, "--json").stdout)
+    explained = json.loads(stoker("why", second, "--json").stdout)
+    for each in (listed[second], shown, explained):
+        assert each["foreseen"]["start"] == queued["start"]
+        assert each["foreseen"]["end"] == queued["end"]
+        assert each["expected_start"] == queued["start"]["likely"]
+        assert each["expected_end"] == queued["end"]["likely"]
+    assert " in <2 h " in stoker("queue").stdout
+    for command in ("eta", "show", "why"):
+        assert "in 2 h at the latest, at " in stoker(command, second).stdout
 
     third = box.submit("--gpus", "1", "sleep", "600")
     assert third in [job["label"] for job in json.loads(stoker("eta", "--json").stdout)["jobs"]]

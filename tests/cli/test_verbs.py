@@ -72,7 +72,10 @@ def test_the_queue_has_the_columns_people_expect(fake: FakeDaemon, capsys: Captu
 
 
 def test_an_expected_start_gets_a_column(fake: FakeDaemon, capsys: Captured) -> None:
-    fake.answers["GET /v1/jobs"] = listing(view(1, expected_start="2090-01-01T00:00:00Z"))
+    moment = "2090-01-01T00:00:00Z"
+    start = {"low": moment, "likely": moment, "high": moment, "kind": "similar", "basis": ""}
+    foreseen = {"at": moment, "start": start, "end": None, "never": None}
+    fake.answers["GET /v1/jobs"] = listing(view(1, state="PENDING", foreseen=foreseen))
     main([])
     heading, row = capsys.readouterr().out.splitlines()
     assert "START" in heading
@@ -122,7 +125,7 @@ def test_filters_are_passed_on(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/jobs"] = listing()
     main(["queue", "--state", "pd,failed", "-u", "ana", "--limit", "7", "3-5"])
     assert fake.requests[0][1] == (
-        "/v1/jobs?select=3-5&state=PENDING%2CFAILED&limit=7&user=ana&tail=5"
+        "/v1/jobs?select=3-5&state=PENDING%2CFAILED&limit=7&user=ana&tail=5&estimate=1"
     )
 
 

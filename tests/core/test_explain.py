@@ -7,17 +7,14 @@ from core.story import Afar, Story, gpus
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.explain import reason, why
-from stoker.core.forecast import Expected, forecast
 from stoker.core.job import Job
+from stoker.core.outlook import Kind, Span
 from stoker.core.request import Request
 
 
-def by_limit(story: Story) -> Expected:
-    def expected(job: Job) -> float | None:
-        limit = story.state.spec(job).limit
-        return float(limit) if limit is not None else None
-
-    return expected
+def unknown(_: Job) -> Span | None:
+    """No forecast."""
+    return None
 
 
 def reason_of(story: Story, job: int) -> str | None:
@@ -29,7 +26,7 @@ def test_a_running_job_has_no_reason() -> None:
     job = story.submit()
     story.run(job)
     assert reason_of(story, job) is None
-    told = why(story.state, story.job(job), story.now, story.now, by_limit(story))
+    told = why(story.state, story.job(job), story.now, story.now, unknown)
     assert told.text == "it is not waiting for anything"
 
 
@@ -67,7 +64,7 @@ def test_why_names_each_gpu_and_who_has_it() -> None:
     )
     waiting = story.submit(gpus(2))
     story.plan()
-    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    told = why(story.state, story.job(waiting), story.now, story.now, unknown)
     (constraint,) = told.nodes[0].constraints
     assert constraint.text == "needs 2 GPUs, 0 free on box"
     assert constraint.details == (
@@ -90,7 +87,7 @@ def test_why_names_the_foreign_use_that_would_have_to_end() -> None:
     used("3", "bob's python (pid 8)")
 
     def unblocks(job: int) -> tuple[str, ...]:
-        found = why(story.state, story.job(job), story.now, story.now, by_limit(story)).unblocks
+        found = why(story.state, story.job(job), story.now, story.now, unknown).unblocks
         return tuple(line for line in found if line.startswith("GPU"))
 
     one, three = story.submit(gpus(1)), story.submit(gpus(3))
@@ -107,37 +104,17 @@ def test_why_names_the_foreign_use_that_would_have_to_end() -> None:
     assert unblocks(four) == ()
 
 
-def test_a_start_is_forecast_from_time_limits() -> None:
-    story = Story(gpus=1)
-    first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
-    story.run(first)
-    starts, basis = forecast(story.state, story.now, story.now, by_limit(story), 10)
-    assert starts == {second: 100.0, third: 150.0}
-    assert basis == "time limits"
-
-
-def test_a_forecast_knows_backfill() -> None:
-    story = Story(gpus=2)
-    first = story.submit(limit=1000)
-    story.run(first)
-    big = story.submit(gpus(2), limit=100)
-    small = story.submit(limit=200)
-    long = story.submit(limit=5000)
-    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
-    assert starts == {big: 1000.0, small: 0.0, long: 1100.0}
-
-
 @pytest.mark.parametrize(
-    ("policy", "small", "long"), [("fifo", 1100.0, 1100.0), ("skip", 0.0, 200.0)]
-)  # fmt: skip
-def test_a_forecast_goes_by_the_policy(policy: str, small: float, long: float) -> None:
-    story = Story(gpus=2)
-    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy))
-    story.run(story.submit(limit=1000))
-    story.submit(gpus(2), limit=100)
-    others = story.submit(limit=200), story.submit(limit=5000)
-    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
-    assert [starts.get(job) for job in others] == [small, long]
+    ("kind", "text"), [(Kind.RUNS, "ends in about 25 min"), (Kind.LIMIT, "ends in at most 25 min")]
+)
+def test_ends_of_running_jobs_are_those_of_the_forecast(kind: Kind, text: str) -> None:
+    story = Story(gpus=1)
+    first = story.submit(limit=3600)
+    story.run(first)
+    waiting = story.submit()
+    end = Span(story.now, story.now + 1500.0, None, kind, "")
+    told = why(story.state, story.job(waiting), story.now, story.now, lambda job: end)
+    assert told.unblocks == (f"job {first} {text}",)
 
 
 def test_nobody_knows_when_a_paused_job_ends() -> None:
@@ -146,16 +123,14 @@ def test_nobody_knows_when_a_paused_job_ends() -> None:
     story.run(first, second)
     waiting = story.submit(gpus(1))
     story.tell(e.JobPaused(at=story.now, job=first, boot=story.now))
-    starts, _ = forecast(story.state, story.now, story.now, by_limit(story), 10)
-    assert starts == {waiting: 2000.0}
-    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    told = why(story.state, story.job(waiting), story.now, story.now, unknown)
     assert told.unblocks == (f"job {second} ends in at most 33 min",)
     story.tell(e.JobPaused(at=story.now, job=second, boot=story.now))
-    told = why(story.state, story.job(waiting), story.now, story.now, by_limit(story))
+    told = why(story.state, story.job(waiting), story.now, story.now, unknown)
     (said,) = told.unblocks
     assert said.startswith(f"job {first} or {second} ends: no estimate, because job {first}")
     assert said.endswith(f"is paused (stoker resume {first})")
-    paused = why(story.state, story.job(first), story.now, story.now, by_limit(story))
+    paused = why(story.state, story.job(first), story.now, story.now, unknown)
     assert paused.text == f"it is paused; to continue it: stoker resume {first}"
 
 
@@ -163,9 +138,7 @@ def test_nobody_knows_when_an_unlimited_job_ends() -> None:
     story = Story(gpus=1)
     first, second = story.submit(), story.submit()
     story.run(first)
-    assert forecast(story.state, story.now, story.now, by_limit(story), 10)[0] == {}
-    told = why(story.state, story.job(second), story.now, story.now, by_limit(story))
-    assert told.expected_in is None
+    told = why(story.state, story.job(second), story.now, story.now, unknown)
     assert told.position == 1
 
 
@@ -176,11 +149,10 @@ def test_only_the_very_first_in_line_waits_for_resources() -> None:
     assert [reason_of(story, job) for job in waiting] == ["Resources", "Priority", "Priority"]
 
 
-def test_nobody_forecasts_what_waits_for_a_limit() -> None:
+def test_what_waits_for_the_limit_of_its_array_says_so() -> None:
     story = Story(gpus=4)
     array = story.submit(count=3, array=True, array_limit=1, limit=60)
     story.plan()
-    assert forecast(story.state, story.now, story.now, by_limit(story), 10)[0] == {}
     assert reason_of(story, array + 2) == "JobArrayTaskLimit"
 
 
@@ -201,7 +173,7 @@ def test_a_running_job_says_that_its_machine_does_not_answer() -> None:
     story.now += 90
     told = "ant has been unreachable for 1:30 (no route to host)"
     assert reason(story.state, story.job(job), story.now) == ("NodeUnreachable", told)
-    answer = why(story.state, story.job(job), story.now, story.boot, by_limit(story))
+    answer = why(story.state, story.job(job), story.now, story.boot, unknown)
     assert answer.text.startswith(f"{told}; it is assumed to be running there")
     story.reached("ant")
     assert reason_of(story, job) is None
@@ -216,7 +188,7 @@ def test_why_speaks_of_the_machines_asked_for_and_of_those_never_reached() -> No
     anywhere, there = story.submit(), story.submit(replace(gpus(1), nodes=("ant",)))
 
     def nodes(job: int) -> dict[str, list[str]]:
-        found = why(story.state, story.job(job), story.now, story.boot, by_limit(story))
+        found = why(story.state, story.job(job), story.now, story.boot, unknown)
         return {view.node: [each.text for each in view.constraints] for view in found.nodes}
 
     assert list(nodes(there)) == ["ant"]
@@ -249,7 +221,7 @@ def test_jobs_whose_machines_all_are_silent_say_so_and_not_that_they_wait_for_th
     assert reason_of(story, both) != "NodeUnreachable"
     pair = story.submit(replace(there, nodes=("ant", "bee"), machines=2))
     assert reason(story.state, story.job(pair), story.now) == told
-    answer = why(story.state, story.job(second), story.now, story.boot, by_limit(story))
+    answer = why(story.state, story.job(second), story.now, story.boot, unknown)
     assert (answer.reason, answer.position) == ("NodeUnreachable", 2)
     assert "ant is unreachable: no route to host" in answer.text
 
@@ -262,7 +234,7 @@ def test_why_says_what_helps_with_a_machine_that_does_not_answer() -> None:
     story.silent("ant")
 
     def told() -> str:
-        return why(story.state, story.job(job), story.now, story.boot, by_limit(story)).text
+        return why(story.state, story.job(job), story.now, story.boot, unknown).text
 
     assert f"abandon it with stoker nodes remove ant --force, then stoker retry {job}" in told()
     story.tell(e.JobCancelled(at=story.now, job=job))
@@ -278,10 +250,10 @@ def test_what_is_still_being_started_is_not_said_to_run_on() -> None:
     alone = story.submit(replace(Request(cpus=1000), nodes=("ant",)))
     story.plan()
     story.silent("bee")
-    told = why(story.state, story.job(gang), story.now, story.boot, by_limit(story)).text
+    told = why(story.state, story.job(gang), story.now, story.boot, unknown).text
     assert "it is starting; its parts wait for each other until bee answers" in told
     story.silent("ant")
-    told = why(story.state, story.job(alone), story.now, story.boot, by_limit(story)).text
+    told = why(story.state, story.job(alone), story.now, story.boot, unknown).text
     assert "whether it runs is known when ant answers" in told
     assert "runs on there" not in told
 

@@ -7,8 +7,10 @@ import pytest
 from core.story import Afar, gpus
 from core.test_training import counted, listens, progress, training
 from stoker.core import events as e
+from stoker.core.estimate import remaining
 from stoker.core.explain import Why, why
-from stoker.core.job import Training
+from stoker.core.job import Job, Training
+from stoker.core.outlook import Kind, Span
 from stoker.core.policy.order import in_order
 from stoker.core.policy.rules import POLICIES
 
@@ -31,7 +33,14 @@ def line(story: Afar) -> list[int]:
 
 
 def told(story: Afar, job: int) -> Why:
-    return why(story.state, story.job(job), story.now, story.boot, lambda _: None)
+    state, at = story.state, story.now
+
+    def measured(other: Job) -> Span | None:
+        """The end of a job whose epochs were measured, as a forecast has it."""
+        left = remaining(state.rest.families, state.cluster, other, state.spec(other), at)
+        return Span(at, at + left, None, Kind.EPOCHS, "") if left is not None else None
+
+    return why(state, story.job(job), at, story.boot, measured)
 
 
 def full(gpus: int = 1, **fields: Any) -> tuple[Afar, int]:

@@ -1,16 +1,27 @@
-"""The process that looks ahead: what becomes of one that hangs, dies or talks nonsense."""
+"""Forecasts in the daemon: the helper process, its failures, and one estimate for all commands."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from core.story import Story
 from stoker.core import events as e
+from stoker.core.outlook import Foreseen, Kind, Outlook, Samples, command_key, question
 from stoker.core.state import State
-from stoker.daemon import outlook
-from stoker.daemon.desk import Desk, clock
+from stoker.core.sweep import Board, trial_of
+from stoker.daemon import looks, outlook, views
+from stoker.daemon.desk import Decide, Desk, clock
 from stoker.daemon.loop import Poller
+from stoker.engine import Moment
+from stoker.simulate.ahead import foresee
 from stoker.store.memory import MemoryStore
+from stoker.store.port import Filter
+from store.rows import batch, done
+from store.rows import sweep as a_sweep
 
 
 @pytest.fixture
@@ -34,17 +45,17 @@ def settle(outlooks: outlook.Outlooks) -> None:
 
 def test_the_answer_is_kept_until_something_happens(outlooks: outlook.Outlooks) -> None:
     state, done = State(), []
-    assert not outlooks.look(state, clock(), lambda: done.append(1))
+    assert outlooks.look(state, clock(), lambda: done.append(1)) == outlook.FIRST
     assert not done
     settle(outlooks)
     assert outlooks.trouble is None
     assert outlooks.latest is not None
     assert done == [1]
     outlooks.after([e.JobsSeen(at=0.0, jobs=())])
-    assert outlooks.look(state, clock(), lambda: done.append(2))
+    assert not outlooks.look(state, clock(), lambda: done.append(2)), "there is nothing to wait for"
     assert (outlooks.process, done) == (None, [1, 2])
     outlooks.after([e.JobHeld(at=0.0, job=1)])
-    assert outlooks.look(state, clock())
+    assert outlooks.look(state, clock()) == outlook.NEXT
     second = outlooks.process
     assert second is not None
     outlooks.look(state, clock())
@@ -135,3 +146,102 @@ def test_one_that_hangs_is_given_up(
     process.process.wait(10)
     outlooks.tick()
     assert outlooks.leaving == []
+
+
+def estimated(outlooks: outlook.Outlooks, story: Story) -> Moment:
+    """Have a forecast of the jobs of a story."""
+    asked = question(story.state, story.now, story.now, {})
+    outlooks._heard(msgspec.json.encode(foresee(msgspec.json.encode(asked))))
+    outlooks.desk.foreseen = outlooks.of
+    outlooks.desk.foreseen_sweep = outlooks.of_sweep
+    return Moment(story.now, story.now)
+
+
+def reply(decide: Decide, story: Story, now: Moment) -> Any:
+    found = decide(story.state, now).reply
+    assert found is not None
+    return found(story.state)
+
+
+def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.Outlooks) -> None:
+    story = Story(gpus=1)
+    first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
+    story.run(first)
+    now, desk = estimated(outlooks, story), outlooks.desk
+    listed = {each["id"]: each for each in reply(looks.views(desk, [1, 2, 3], 0), story, now)}
+    all_of_them = reply(outlook.told(outlooks, desk, [], 10), story, now)["jobs"]
+    assert [each["id"] for each in all_of_them] == [first, second, third]
+    for each in all_of_them:
+        view = listed[each["id"]]
+        assert view["foreseen"] == {key: each[key] for key in ("at", "start", "end", "never")}
+        why = reply(looks.explain(desk, str(each["id"])), story, now)
+        assert why["foreseen"] == view["foreseen"]
+        assert why["expected_end"] == view["expected_end"] == each["end"]["likely"]
+    assert listed[third]["expected_start"] == views.iso(story.now + 150)
+    assert listed[third]["foreseen"]["start"]["kind"] == "limit"
+    why = reply(looks.explain(desk, str(second)), story, now)
+    assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
+
+
+def test_a_pending_job_never_starts_now(outlooks: outlook.Outlooks) -> None:
+    """Whatever the forecast said, and however long ago."""
+    story = Story(gpus=1)
+    first, second = (story.submit(limit=100) for _ in range(2))
+    story.run(first)
+    estimated(outlooks, story)
+    for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
+        now = Moment(story.now + later, story.now + later)
+        (view,) = reply(looks.views(outlooks.desk, [second], 0), story, now)
+        start = view["expected_start"]
+        assert start is None or start >= (views.iso(now.at + 0.99) or "")
+    assert view["foreseen"]["never"] is not None
+
+
+def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.Outlooks) -> None:
+    store = outlooks.desk.store
+    runs = [done(1, 10.0), done(2, 20.0, command=("train", "1")), done(3, 30.0, user="bob")]
+    store.commit(batch(*runs), force=False)
+    (newest, seconds), (older, _) = outlooks._runs_of(done(9, 90.0))
+    assert newest == command_key(runs[1], store.past(Filter(ids=[2]))[0].spec)
+    assert newest != older
+    assert seconds == 5.0
+
+
+def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(gpus=1)
+    assert not outlooks.look_for_a_list(story.state, clock(), list), "there is no job"
+    story.submit()
+    assert outlooks.look_for_a_list(story.state, clock(), list) == outlook.LIST_WAIT
+    settle(outlooks)
+    outlooks.after([e.JobHeld(at=0.0, job=1)])
+    monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
+    assert not outlooks.look_for_a_list(story.state, clock(), list)
+    assert outlooks.process is None
+    outlooks.after([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
+    assert outlooks.look_for_a_list(story.state, clock(), list) == outlook.LIST_WAIT
+    assert outlooks.process is not None
+
+
+def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.Outlooks) -> None:
+    at = clock().at
+    samples = {
+        1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
+        2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
+    }
+    jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
+    outlooks._heard(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
+    story = Story(gpus=1)
+    sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
+    for id in (story.submit(), story.submit()):
+        story.job(id).params, story.job(id).array, story.job(id).index = "{}", 1, id
+        story.state.boards.setdefault(1, Board()).trials[id] = trial_of(story.job(id))
+    found = outlooks.of_sweep(sweep, story.state, Moment(at, at))
+    assert found is not None
+    assert found.end is not None
+    assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
+    found = outlooks.of_sweep(replace(sweep, total=4), story.state, Moment(at, at))
+    assert found is not None
+    assert found.end is not None
+    assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"

@@ -165,7 +165,8 @@ def test_small_jobs_with_a_time_limit_fill_the_gap_before_a_reserved_start(box: 
     short = box.submit("--gpus", "1", "--time", "5m", HOLDS)
     box.becomes(short, "RUNNING")
     long = waits(box, "--gpus", "1", "--time", "30m")
-    assert box.job(large)["expected_start"] is not None
+    (estimate,) = box.client.eta([large])["jobs"]
+    assert estimate["start"]["likely"] is not None
     assert box.job(long)["reason"] in ("Priority", "Resources")
 
 

@@ -14,7 +14,16 @@ from stoker.core.dependency import Clause, Dependency
 from stoker.core.estimate import Family, Pace
 from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Foreseen, Outlook, Question, Span, question
+from stoker.core.outlook import (
+    Kind,
+    Outlook,
+    Question,
+    Span,
+    Told,
+    command_key,
+    interval,
+    question,
+)
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
 from stoker.simulate import requests as ask
@@ -79,8 +88,27 @@ THREE = [
 JOBS = [trained(1, "first"), waiting(2, "long"), waiting(3, "short")]
 
 
-def by_id(answer: Outlook) -> dict[int, Foreseen]:
-    return {each.job: each for each in answer.jobs}
+def by_id(answer: Outlook) -> dict[int, Told]:
+    """The estimates at the moment of the forecast."""
+    return {
+        each.job: Told(
+            answer.at,
+            interval(each.start, answer.at) if each.start is not None else None,
+            interval(each.end, answer.at) if each.end is not None else None,
+            each.never,
+        )
+        for each in answer.jobs
+    }
+
+
+def basis(span: Span | None) -> tuple[Kind, str] | None:
+    return (span.kind, span.basis) if span is not None else None
+
+
+def runs(spec: Spec, *seconds: float, command: Job | None = None) -> dict[str, object]:
+    """Completed runs: of the command of the jobs, or of another one."""
+    key = command_key(command, spec) if command is not None else "another"
+    return {"runs": {f"ana:{spec.name}": [(key, each) for each in seconds]}}
 
 
 def after(span: Span | None) -> float | None:
@@ -94,8 +122,10 @@ def test_with_known_epochs_the_starts_are_exact() -> None:
     assert after(found[1].end) == 360
     assert (after(found[2].start), after(found[2].end)) == (360, 960)
     assert (after(found[3].start), after(found[3].end)) == (960, 1260)
-    assert found[1].basis == "its epochs so far"
-    assert found[2].basis == "the epochs of its like"
+    assert basis(found[1].end) == (Kind.EPOCHS, "its measured epochs")
+    assert basis(found[2].start) == (Kind.EPOCHS, "measured epochs of the jobs ahead")
+    assert basis(found[2].end) == (Kind.SIMILAR, "measured epochs of earlier long runs")
+    assert basis(found[3].start) == (Kind.SIMILAR, "runs of jobs similar to the jobs ahead")
 
 
 def test_it_is_the_policy_of_the_queue_that_is_played() -> None:
@@ -111,7 +141,7 @@ def test_the_range_is_around_what_is_likely_and_a_seed_repeats_exactly() -> None
     assert first == again
     assert first != other
     assert first.plays == 9
-    for each in first.jobs:
+    for each in by_id(first).values():
         for span in filter(None, (each.start, each.end)):
             assert span.likely is not None
             assert span.high is not None
@@ -128,18 +158,78 @@ def test_a_job_waits_for_the_one_it_depends_on() -> None:
     assert (after(found[2].start), after(found[3].start)) == (360, 660)
 
 
-def test_earlier_runs_of_its_name_count_for_more_than_the_time_limit() -> None:
+def test_runs_of_the_same_command_count_for_more_than_the_time_limit() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
     plain = spec("plain", limit=3600)
-    found = by_id(foresee(asked([plain], jobs, runs={"ana:plain": [100.0, 120.0, 140.0]}), plays=1))
+    same = runs(plain, 100.0, 120.0, 140.0, command=jobs[0])
+    found = by_id(foresee(asked([plain], jobs, **same), plays=1))
     assert after(found[1].end) == 70
     assert after(found[2].end) == 190
-    assert found[1].basis == "3 earlier runs of this name"
+    assert basis(found[1].end) == (Kind.RUNS, "3 earlier runs of this command")
+    assert basis(found[2].start) == (Kind.RUNS, "earlier runs of the jobs ahead")
 
 
-def test_nobody_outlasts_a_time_limit() -> None:
+def test_runs_with_other_arguments_are_a_looser_basis() -> None:
     jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
-    found = by_id(foresee(asked([spec("plain", limit=60)], jobs, runs={"ana:plain": [10_000.0]})))
+    plain = spec("plain")
+    found = by_id(foresee(asked([plain], jobs, **runs(plain, 100.0, 120.0, 140.0)), plays=1))
+    assert after(found[1].end) == 70
+    assert basis(found[1].end) == (Kind.SIMILAR, "3 runs of plain with other arguments")
+    assert basis(found[2].start) == (Kind.SIMILAR, "runs of jobs similar to the jobs ahead")
+
+
+def test_the_same_command_in_another_directory_or_with_more_gpus_is_another_command() -> None:
+    job = waiting(1, "plain", command=("python", "train.py"))
+    here = command_key(job, spec("plain"))
+    assert command_key(waiting(2, "plain", command=("python", "train.py")), spec("plain")) == here
+    more = Request(gpus=GpuAsk(2000))
+    for other in (spec("plain", directory="/home"), spec("plain", request=more)):
+        assert command_key(job, other) != here
+    other_arguments = waiting(3, "plain", command=("python", "train.py", "1"))
+    assert command_key(other_arguments, spec("plain")) != here
+
+
+def test_a_run_that_has_outlived_all_earlier_ones_moves_the_jobs_behind_it() -> None:
+    """Runs of 10 s with other arguments; this one has run for 100 s, and the next are like it."""
+    jobs = [running(1, "plain", 100.0), waiting(2, "plain"), waiting(3, "plain")]
+    plain = spec("plain")
+    found = by_id(foresee(asked([plain], jobs, **runs(plain, 10.0, 10.0)), plays=1))
+    left = 100 * (2**0.5 - 1)
+    assert after(found[1].end) == pytest.approx(left, abs=0.1)
+    assert after(found[2].start) == pytest.approx(left, abs=0.1)
+    assert after(found[3].start) == pytest.approx(left + 100 * 2**0.5, abs=0.2)
+
+
+def test_of_time_limits_alone_the_estimate_is_the_latest_moment() -> None:
+    jobs = [running(1, "plain", 60.0), waiting(2, "plain"), waiting(3, "plain")]
+    found = by_id(foresee(asked([spec("plain", limit=600)], jobs)))
+    assert after(found[1].end) == 540
+    assert basis(found[1].end) == (Kind.LIMIT, "its time limit")
+    assert after(found[3].start) == 1140
+    assert basis(found[3].start) == (Kind.LIMIT, "time limits of the jobs ahead")
+    start = found[3].start
+    assert start is not None
+    assert NOW < start.low < (start.likely or 0) == start.high
+
+
+def test_without_any_basis_there_is_no_estimate() -> None:
+    jobs = [running(1, "plain", 60.0), waiting(2, "plain"), waiting(3, "other")]
+    specs = [spec("plain"), spec("other", limit=60)]
+    answer = foresee(asked(specs, jobs))
+    assert [(each.start, each.end) for each in by_id(answer).values()] == [(None, None)] * 3
+    first, second, third = answer.jobs
+    assert first.end is not None
+    assert first.end.basis == "no earlier run of its command and no time limit"
+    assert second.start is not None
+    assert third.end is not None
+    assert second.start.basis == "job 1 has no earlier run and no time limit"
+    assert third.end.basis.endswith("has no earlier run and no time limit")
+
+
+def test_no_job_outlasts_its_time_limit() -> None:
+    jobs = [running(1, "plain", 50.0), waiting(2, "plain")]
+    plain = spec("plain", limit=60)
+    found = by_id(foresee(asked([plain], jobs, **runs(plain, 10_000.0, command=jobs[0]))))
     first, second = found[1].end, found[2].end
     assert first is not None
     assert second is not None
@@ -157,9 +247,7 @@ def test_of_held_and_paused_jobs_nothing_can_be_foreseen() -> None:
     found = by_id(foresee(asked(THREE, jobs)))
     assert found[1].never == "it is paused"
     assert found[2].never == "it is held"
-    start = found[3].start
-    assert start is not None
-    assert start.likely is None  # it waits for the GPU of the one that is paused
+    assert found[3].start is None, "it waits for the GPU of the one that is paused"
 
 
 def test_nor_of_those_who_wait_for_them() -> None:
@@ -167,7 +255,8 @@ def test_nor_of_those_who_wait_for_them() -> None:
         return Dependency(tuple(Clause("afterok", (id,)) for id in ids), any)
 
     specs = [
-        spec("free"), spec("after 1", dependency=after(1)), spec("after 2", dependency=after(2)),
+        spec("free", limit=60), spec("after 1", dependency=after(1)),
+        spec("after 2", dependency=after(2)),
         spec("either", dependency=after(1, 4, any=True)),
     ]  # fmt: skip
     jobs = [
@@ -176,7 +265,7 @@ def test_nor_of_those_who_wait_for_them() -> None:
     ]  # fmt: skip
     found = by_id(foresee(asked(specs, jobs)))
     assert [found[id].never for id in (1, 4, 5)] == ["it is held", None, None]
-    assert found[2].never == found[3].never == "what it waits for is held or paused"
+    assert found[2].never == found[3].never == "a job that it depends on is held or paused"
     assert found[5].start is not None
 
 
@@ -201,6 +290,43 @@ def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
     assert among.likely > alone.likely + 120
 
 
+def starts(story: Story) -> dict[int, float | None]:
+    """Seconds until each pending job starts, if every job uses its whole time limit."""
+    asked = question(story.state, story.now, story.now, {})
+    found = foresee(msgspec.json.encode(asked), plays=1)
+    at = {each.job: each.start.at[0] for each in found.jobs if each.start is not None}
+    return {job: None if when is None else round(when - story.now, 3) for job, when in at.items()}
+
+
+def test_backfill_is_part_of_a_forecast() -> None:
+    story = Story(gpus=2)
+    story.run(story.submit(limit=1000))
+    big, small = story.submit(gpus(2), limit=100), story.submit(limit=200)
+    long = story.submit(limit=5000)
+    assert starts(story) == {big: 1000.0, small: 0.0, long: 1100.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "small", "long"), [("fifo", 1100.0, 1100.0), ("skip", 0.0, 200.0)]
+)
+def test_a_forecast_follows_the_policy(policy: str, small: float, long: float) -> None:
+    story = Story(gpus=2)
+    story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy))
+    story.run(story.submit(limit=1000))
+    story.submit(gpus(2), limit=100)
+    others = story.submit(limit=200), story.submit(limit=5000)
+    found = starts(story)
+    assert [found[job] for job in others] == [small, long]
+
+
+def test_the_members_of_an_array_with_a_limit_start_one_after_the_other() -> None:
+    story = Story(gpus=4)
+    array = story.submit(count=3, array=True, array_limit=1, limit=60)
+    story.plan()
+    story.started(array)
+    assert starts(story) == {array + 1: 60.0, array + 2: 120.0}
+
+
 def test_a_machine_in_the_middle_of_its_work() -> None:
     """Arrays, a job that is being ended, one that is paused: each has an answer, or a reason."""
     box = Box(gpus=4)
@@ -219,10 +345,9 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
     end = found[stubborn].end
     assert end is not None
     assert end.likely == pytest.approx(now.at + 5, abs=1)
-    start = found[waits].start
-    assert start is not None
-    assert start.likely is not None
-    assert start.likely >= end.likely
+    (samples,) = [each.start for each in answer.jobs if each.job == waits]
+    assert samples is not None
+    assert min(at or 0.0 for at in samples.at) >= end.low
 
 
 def test_those_who_still_run_have_lasted_longer() -> None:

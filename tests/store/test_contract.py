@@ -182,13 +182,6 @@ def test_many_ids_at_once(store: Store):
     assert len(store.past(Filter(ids=ids))) == 300
 
 
-def test_how_long_jobs_of_a_name_took(store: Store):
-    store.commit(batch(*HISTORY, done(8, 90.0)), force=False)
-    assert store.durations("ada", "train", 10) == [5.0, 5.0]
-    assert store.durations("ada", "train", 1) == [5.0]
-    assert store.durations("ada", "nothing", 10) == []
-
-
 def test_a_sweep_is_read_back_as_it_was_last_written(store: Store, reopen: Open):
     assert store.load().sweeps == []
     store.commit(batch(sweeps=[sweep(9), sweep(2, total=4)]), force=False)

@@ -289,7 +289,7 @@ def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opene
         lambda: recorded(store),
         lambda: store.blob("b"),
         lambda: store.find_key("k"),
-        lambda: store.durations("ada", "train", 3),
+        lambda: store.past(Filter(user="ada", name="train", states=["COMPLETED"])),
     ):
         before = read()
         proxy.plan = "before the answer"

@@ -627,3 +627,14 @@ def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
         store.force()
     reader.close()
     store.force()
+
+
+def test_the_runs_of_a_name_are_found_by_its_index(path: Path, opened: Open) -> None:
+    """Among a million other jobs, a scan would hold up the daemon."""
+    store, statements = opened(path), []
+    store._db.set_trace_callback(statements.append)
+    store.past(Filter(user="ada", name="train", states=["COMPLETED"], limit=50))
+    store._db.set_trace_callback(None)
+    (select,) = [each for each in statements if each.startswith("SELECT jobs.data")]
+    plan = store._db.execute(f"EXPLAIN QUERY PLAN {select}").fetchall()
+    assert any("jobs_done_by_name (name=?" in str(row) for row in plan), plan

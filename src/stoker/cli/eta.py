@@ -1,14 +1,14 @@
-"""When jobs should start and end, with a range that holds four times out of five.
+"""When jobs should start and end, with a range that contains the truth four times out of five.
 
-The daemon plays its own queue on, several times, with its own rules: each job lasts as long as it
-may, by what is known of it, and others come as they have come before.
+The daemon simulates its queue several times, with its own policies: durations come from measured
+epochs, earlier runs and time limits, and jobs are submitted as they were submitted before.
+In columns, ~ marks an estimate from similar jobs and < an upper bound from time limits.
 """
 
 from __future__ import annotations
 
-import time
-
 from stoker.cli import colour, output, table, times
+from stoker.cli.estimates import away, cell, sentence
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.session import viewer, was_used
 from stoker.cli.table import Cell, Column
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def main(argv: list[str]) -> int:
-    """Print what is foreseen, once or again and again."""
+    """Print the estimates once or repeatedly."""
     args = parse(OPTIONS, argv, verb="eta")
     limit = args.count("limit", least=1)
     if not was_used():
@@ -91,10 +91,10 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
 
 def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str]:
     waits = view["state"] == "PENDING"
-    starts, ends = span(view["start"], verbose=verbose), span(view["end"], verbose=verbose)
+    starts, ends = cell(view["start"], verbose=verbose), cell(view["end"], verbose=verbose)
     if waits and not starts:
         starts = "-" if view.get("never") else _later(reply)
-    basis = view.get("never") or view.get("basis") or ""
+    basis = view.get("never") or ((view["start"] if waits else view["end"]) or {}).get("basis", "")
     state = str(view["state"])
     return [
         str(view["label"]),
@@ -108,76 +108,33 @@ def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str
 
 
 def _later(reply: dict[str, Any]) -> str:
-    """Return when a job starts of which nothing was foreseen, since too many are before it."""
-    away = _away(reply["horizon"]) if reply.get("horizon") else "now"
-    return "later" if away == "now" else f"after {away}"
-
-
-def span(found: dict[str, Any] | None, *, verbose: bool = False) -> str:
-    """Return `in 2 h (1 h - 5 h)`, or with more said `21:31 (20:40 - 2026-11-16 03:00)`."""
-    if not found:
-        return ""
-    low, likely, high = found["low"], found["likely"], found["high"]
-    if likely is None and _away(low) == "now":
-        return "not foreseeable"
-    if likely is None:
-        return f"after {_clock(low)}" if verbose else f"after {_away(low)}"
-    if verbose:
-        return f"{_clock(likely)} ({_clock(low)} - {_clock(high) if high else '?'})"
-    first, last = _away(low), _away(high) if high else "?"
-    middle = times.relative(likely)
-    if middle.endswith(" ago"):
-        middle = "any moment"
-    return middle if first == last else f"{middle} ({first} - {last})"
-
-
-def _away(moment: str) -> str:
-    """Return how long it is until then: `3 h`, `now`."""
-    return "now" if times.relative(moment).endswith(("ago", "now")) else times.relative(moment)[3:]
+    """Return when a job starts that is too far back in the queue to be simulated."""
+    return f"after {away(reply['horizon'])}" if reply.get("horizon") else "later"
 
 
 def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
-    """Return what is to be said about one job."""
+    """Return the estimates of one job in sentences."""
     bold = ("bold",) if colour.wanted() else ()
     name = f" {output.clean(view['name'])}" if view.get("name") else ""
     head = colour.paint(f"Job {view['label']}{name}", *bold)
-    if view.get("never"):
-        return [f"{head} is {view['state']}: nothing can be foreseen, {view['never']}."]
     lines = [f"{head} is {view['state']}."]
-    if view["state"] == "PENDING":
-        starts = _sentence(view["start"]) if view["start"] else f" {_later(reply)}"
-        lines.append(f"It should start{starts}.")
+    waits = view["state"] == "PENDING"
+    if waits and (view["start"] or not view.get("never")):
+        starts = sentence(view["start"]) if view["start"] else _later(reply)
+        lines.append(f"It should start {starts}.")
     if view["end"]:
-        lines.append(f"It should end{_sentence(view['end'])}.")
-    if view.get("basis"):
-        lines.append(f"That goes by {output.clean(view['basis'])}.")
+        lines.append(f"It should end {sentence(view['end'])}.")
+    if view.get("never"):
+        lines.append(f"There is no estimate: {output.clean(view['never'])}.")
     return lines
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    """Return ` in 2 h, at 21:31 (between 20:40 and 23:00)`, as far as that is known."""
-    low, likely, high = found["low"], found["likely"], found["high"]
-    if likely is None and _away(low) == "now":
-        return " when nobody can foresee"
-    if likely is None:
-        return f" after {_clock(low)}, later than can be foreseen"
-    soon = times.relative(likely)
-    soon = "any moment" if soon.endswith((" ago", "now")) else soon
-    edges = f"between {_clock(low)} and {_clock(high)}" if high else f"not before {_clock(low)}"
-    return f" {soon}, at {_clock(likely)} ({edges})"
-
-
-def _clock(moment: str) -> str:
-    """Return `21:31`, with the date unless that is today."""
-    day, _, clock = times.absolute(moment)[:-3].partition(" ")
-    today = times.absolute(times.iso(time.time())).partition(" ")[0]
-    return clock if day == today else f"{day} {clock}"
-
-
 def age(reply: dict[str, Any]) -> str:
-    """Return `as of 12 s ago, from 9 possible futures`, and why there is nothing newer."""
+    """Return `as of 12 s ago, from 9 simulated futures`, and why there is nothing newer."""
     ago = times.relative(reply["at"])
     when = "as of now" if ago == "now" else f"as of {ago}"
     failed = f"; {output.clean(reply['trouble'])}" if reply.get("trouble") else ""
-    newer = "; a newer answer is being worked out" if reply.get("newer") else ""
-    return f"{when}, from {output.counted(int(reply['futures']), 'possible future')}{failed}{newer}"
+    newer = "; a newer forecast is being computed" if reply.get("newer") else ""
+    return (
+        f"{when}, from {output.counted(int(reply['futures']), 'simulated future')}{failed}{newer}"
+    )

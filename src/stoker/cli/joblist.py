@@ -67,16 +67,17 @@ def queue_table(
         columns.insert(at, Column("EPOCHS", right=True, drop=4))
         for row, view in zip(rows, views, strict=True):
             row.insert(at, epochs(view.get("training")))
-    if any(view.get("expected_start") for view in views):
-        columns.insert(-1, Column("START", drop=1))
-        for row, view in zip(rows, views, strict=True):
-            row.insert(-1, times.moment(view.get("expected_start"), verbose))
     if any(view.get("foreseen") for view in views):
-        from stoker.cli.eta import span
+        from stoker.cli.estimates import cell
 
-        columns.insert(-1, Column(_eta_heading(views), cut=True, drop=2))
+        columns[-1:-1] = (
+            Column("START", drop=1), Column(_eta_heading(views), cut=True, drop=2),
+        )  # fmt: skip
         for row, view in zip(rows, views, strict=True):
-            row.insert(-1, span((view.get("foreseen") or {}).get("end"), verbose=verbose))
+            found = view.get("foreseen") or {}
+            start = cell(found.get("start"), verbose=verbose, ranged=False)
+            end = cell(found.get("end"), verbose=verbose)
+            row[-1:-1] = start or ("-" if view["state"] == "PENDING" else ""), end or "-"
     columns.append(COMMAND)
     for row, view in zip(rows, views, strict=True):
         row.append(str(view.get("command") or ""))

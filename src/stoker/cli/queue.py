@@ -117,6 +117,7 @@ def _asked(args: Args) -> dict[str, Any]:
         "tail": TAIL if plain else None,
         "fold": "1" if plain and _folds(args) else None,
         "arrays": "1" if _groups(args) else None,
+        "estimate": "1" if plain else None,
     }
 
 

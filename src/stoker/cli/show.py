@@ -19,7 +19,7 @@ OPTIONS = (
     VERBOSE,
 )
 TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ended",
-         "expected_start": "expected start", "begin_at": "not before",
+         "begin_at": "not before",
          "deadline_at": "deadline", "unreachable_since": "last heard of"}  # fmt: skip
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
          "environment_hash": "environment", "enforced": "note"}  # fmt: skip
@@ -29,7 +29,8 @@ SIZES = ("memory", "gpu_memory", "min_vram")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
-                     "restartable", "foreseen", "hook"})  # fmt: skip
+                     "restartable", "foreseen", "hook", "expected_start",
+                     "expected_end"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""
@@ -65,12 +66,12 @@ def main(argv: list[str]) -> int:
 def _meant(client: Client, words: list[str], tail: int | None) -> list[dict[str, Any]] | None:
     """Return the jobs that were named; None when that is one sweep, however many trials it has."""
     word = words[0] if len(words) == 1 else None
-    reply = client.jobs(words, tail=tail, hook=1, limit=MOST if word is None else 1)
+    reply = client.jobs(words, tail=tail, hook=1, estimate=1, limit=MOST if word is None else 1)
     views: list[dict[str, Any]] = reply["jobs"]
     if word is not None and (not views or _is_sweep(word, views[0])):
         return None
     if word is not None and reply.get("more"):
-        views = client.jobs(words, tail=tail, hook=1, limit=MOST)["jobs"]
+        views = client.jobs(words, tail=tail, hook=1, estimate=1, limit=MOST)["jobs"]
     return views
 
 
@@ -108,7 +109,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     found.append(("asks for", ", ".join(asked) or "no resources"))
     over = view.get("result") is not None
     found += _held(view, over) + _container(view.get("container")) + _training(view)
-    found += _trial(view) + _foreseen(view, verbose)
+    found += _trial(view) + _foreseen(view)
     alike = SKIPPED | IN_PARTS if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):
@@ -176,14 +177,13 @@ def _trial(view: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _foreseen(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
-    """Say when it should end, if somebody has asked for that lately."""
-    end = (view.get("foreseen") or {}).get("end")
-    if not end:
-        return []
-    from stoker.cli.eta import span
+def _foreseen(view: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say when it should start and end, or why there is no estimate."""
+    found = view.get("foreseen") or {}
+    from stoker.cli.estimates import sentence
 
-    return [("expected end", span(end, verbose=verbose))]
+    told = [(f"expected {key}", sentence(found[key])) for key in ("start", "end") if found.get(key)]
+    return [*told, ("no estimate", output.clean(found["never"]))] if found.get("never") else told
 
 
 def _container(container: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.cli import output, table, times
+from stoker.cli import output, table
+from stoker.cli.estimates import cell
 from stoker.cli.options import Option, parse
 from stoker.cli.session import viewer, was_used
 from stoker.cli.sweep_text import age, best, progress, state
@@ -21,7 +22,7 @@ COLUMNS = (
     Column("ST"),
     Column("METHOD"),
     Column("TIME", right=True),
-    Column("LEFT", right=True),
+    Column("ETA"),
     Column("TRIALS", cut=True),
     Column("BEST", cut=True),
 )
@@ -41,8 +42,8 @@ def main(argv: list[str]) -> int:
     rows = [
         [
             str(sweep["label"]), str(sweep["name"]), str(sweep["user"]), state(sweep),
-            str(sweep["method"]), age(sweep), times.duration(sweep.get("eta_seconds")) or "-",
-            progress(sweep), best(sweep),
+            str(sweep["method"]), age(sweep),
+            cell((sweep.get("foreseen") or {}).get("end")) or "-", progress(sweep), best(sweep),
         ]
         for sweep in sweeps
     ]  # fmt: skip

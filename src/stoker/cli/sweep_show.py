@@ -6,6 +6,7 @@ Without a name, the newest sweep. The report is one HTML file that needs nothing
 from __future__ import annotations
 
 from stoker.cli import colour, output, table, times
+from stoker.cli.estimates import sentence
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.session import existing
 from stoker.cli.sweep_text import best, brief, ended, figure, params
@@ -105,9 +106,8 @@ def summary(reply: dict[str, Any], coloured: bool, width: int | None) -> list[st
     head = colour.paint(head, "bold") if coloured else head
     lines = [f"{head}  {sweep['state']}  {sweep['method']}{goal}"]
     lines.append(f"  trials      {counted(sweep)}")
-    if sweep.get("eta"):
-        left = times.rough(sweep["eta_seconds"])
-        lines.append(f"  left        about {left} (until {times.absolute(sweep['eta'])})")
+    if (sweep.get("foreseen") or {}).get("end"):
+        lines.append(f"  ends        {sentence(sweep['foreseen']['end'])}")
     if sweep.get("best"):
         trial = sweep["best"]
         lines.append(f"  best        {best(sweep)}  ({trial['label']}: {params(trial['params'])})")

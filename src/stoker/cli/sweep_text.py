@@ -81,7 +81,7 @@ def queue_row(sweep: dict[str, Any]) -> list[str]:
         str(sweep["user"]),
         state(sweep),
         age(sweep),
-        times.duration(sweep.get("eta_seconds")) or "-",
+        "-",
         "-",
         told,
     ]

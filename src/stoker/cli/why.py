@@ -8,9 +8,9 @@ its first pending trial does not start.
 from __future__ import annotations
 
 from stoker.cli import colour, output
+from stoker.cli.estimates import sentence
 from stoker.cli.options import VERBOSE, parse
 from stoker.cli.session import existing
-from stoker.cli.times import absolute, relative
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 
@@ -87,10 +87,12 @@ def told(reply: dict[str, Any]) -> list[str]:
         lines.append(f"{said[:1].upper()}{said[1:]}.")
     opens = [f"  {output.clean(text)}" for text in reply.get("unblocks") or ()]
     lines += ["What would let it start:", *opens] if opens else []
-    expected = reply.get("expected_start")
-    if expected:
-        basis = f", from {reply['expected_basis']}" if reply.get("expected_basis") else ""
-        lines.append(f"Expected start: {relative(expected)} ({absolute(expected)}{basis}).")
+    found = reply.get("foreseen") or {}
+    for key in ("start", "end"):
+        if found.get(key):
+            lines.append(f"Expected {key}: {sentence(found[key])}.")
+    if found.get("never"):
+        lines.append(f"There is no estimate: {output.clean(found['never'])}.")
     return lines
 
 

@@ -10,8 +10,7 @@ from stoker.core.cluster import SLIVER, Device, Node
 from stoker.core.dependency import Standing as Dependent
 from stoker.core.estimate import estimate, hardware
 from stoker.core.explain_order import FEW, Ahead, Standing, before, room, standing
-from stoker.core.explain_start import unblocks
-from stoker.core.forecast import Expected, forecast
+from stoker.core.explain_start import Ends, unblocks
 from stoker.core.foreign import in_words
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
@@ -23,7 +22,7 @@ from stoker.core.state import State
 from stoker.core.units import THOUSAND, format_amount, format_duration
 
 AHEAD = 500
-"""How many jobs ahead a prediction looks through before it gives up."""
+"""How many pending jobs are looked through for the position of one."""
 
 
 class Constraint(Struct, frozen=True):
@@ -53,9 +52,6 @@ class Why(Struct, frozen=True):
     position: int | None = None
     ahead: tuple[str, ...] = ()
     nodes: tuple[NodeView, ...] = ()
-    expected_in: float | None = None
-    """Seconds from now."""
-    basis: str | None = None
     coming: tuple[str, ...] = ()
     """Who makes room for it, and when."""
     standing: Standing | None = None
@@ -148,7 +144,7 @@ def _silence(state: State, job: Job, now: float) -> tuple[str | None, str | None
     return "NodeUnreachable", "; ".join(told)
 
 
-def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> Why:
+def why(state: State, job: Job, at: float, boot: float, ends: Ends) -> Why:
     """Everything there is to say about why a job is where it is."""
     code, phrase = reason(state, job, at)
     if job.state is not JobState.PENDING:
@@ -159,15 +155,13 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
     nodes = _nodes(state, request, boot)
     coming = _coming(state, job, at)
     lacking = {GPU if each.name == "gpus" else each.name for v in nodes for each in v.constraints}
-    opens = unblocks(state, job, lacking, at, boot, expected)
+    opens = unblocks(state, job, lacking, at, boot, ends)
     if code not in ("Resources", "Priority", "NodeUnreachable") or job.id not in state.line:
         return Why(reason=code, text=phrase or "", nodes=nodes, coming=coming, unblocks=opens)
     line = in_order(state.line, state.jobs, AHEAD)
     position = next((n for n, each in enumerate(line, 1) if each.id == job.id), None)
     others = line[: position - 1] if position else line
     ahead = tuple(each.label for each in others) if position else ()
-    starts, basis = forecast(state, at, boot, expected, AHEAD, job.id)
-    wait = starts.get(job.id)
     text = f"needs {describe(request)}"
     said = [constraint.text for view in nodes for constraint in view.constraints]
     if said:
@@ -176,12 +170,10 @@ def why(state: State, job: Job, at: float, boot: float, expected: Expected) -> W
         text += f"; {phrase}"
     if ahead:
         text += f"; {len(ahead)} ahead of it"
-    basis = basis if wait is not None else ""
     place_in_line = standing(state, job, position, at)
     first = before(state, job, others[:FEW], at)
     return Why(
-        code, text, position, ahead[:50], nodes, wait, basis or None, coming, place_in_line, first,
-        opens,
+        code, text, position, ahead[:50], nodes, coming, place_in_line, first, opens,
     )  # fmt: skip
 
 

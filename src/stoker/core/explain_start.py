@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from itertools import chain, islice
 from math import inf, log2
 
-from stoker.core.estimate import remaining
 from stoker.core.explain_figure import overdue_in, span
 from stoker.core.explain_order import FIRST, helps, level, quantum_left, running_level
-from stoker.core.forecast import Expected
 from stoker.core.foreign import UNAVAILABLE
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
+from stoker.core.outlook import Kind, Span
 from stoker.core.policy.fit import on_node, suits
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
@@ -21,6 +20,8 @@ from stoker.core.policy.rules import Gaps
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 
+Ends = Callable[[Job], Span | None]
+"""The estimated end of a running job."""
 ENDS, QUANTA = 3, 2
 """How many ends and quanta are told."""
 MOST_NAMED = 6
@@ -30,7 +31,7 @@ LOOK_AT = 64
 
 
 def unblocks(
-    state: State, job: Job, lacking: set[str], at: float, boot: float, expected: Expected
+    state: State, job: Job, lacking: set[str], at: float, boot: float, ends: Ends
 ) -> tuple[str, ...]:
     """What would have to happen, the soonest first of each kind."""
     found = state.line.where.get(job.id)
@@ -50,8 +51,8 @@ def unblocks(
     then = _Then(state, job, request, leaving)
     soonest, told = 0.0, _stops(leaving)
     if not (leaving and then.has_room([])):
-        soonest, ends = _ends(state, then, holders, at, boot, expected)
-        told = ends + _quanta(state, job, holders, at) + told + _foreign_use(state, then, request)
+        soonest, first = _ends(state, then, holders, at, boot, ends)
+        told = first + _quanta(state, job, holders, at) + told + _foreign_use(state, then, request)
         told = told or then.those_before_it()
     late = overdue_in(state.known(job), at)
     return (*told, *_overdue(state, job, late)) if late <= soonest else tuple(told)
@@ -135,10 +136,10 @@ def _can_be_waited_for(job: Job) -> bool:
 
 
 def _ends(
-    state: State, then: _Then, holders: list[Job], at: float, boot: float, expected: Expected
+    state: State, then: _Then, holders: list[Job], at: float, boot: float, ends: Ends
 ) -> tuple[float, list[str]]:
     """Whose end would do, or of whom all have to end; and in how many seconds that is at best."""
-    known = [(_ends_in(state, each, at, boot, expected), each) for each in holders]
+    known = [(_ends_in(state, each, at, boot, ends), each) for each in holders]
     known = nsmallest(LOOK_AT, known, key=lambda it: it[0][0])
     alone = list(islice((it for it in known if then.has_room([it[1]])), ENDS))
     if not alone:
@@ -186,24 +187,19 @@ def _listed(labels: list[str], word: str) -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-def _ends_in(
-    state: State, job: Job, at: float, boot: float, expected: Expected
-) -> tuple[float, str]:
-    """Seconds until a job ends, and how sure that is; or why nobody knows."""
-    spec = state.spec(job)
+def _ends_in(state: State, job: Job, at: float, boot: float, ends: Ends) -> tuple[float, str]:
+    """Return the seconds until a job ends and "about" or "at most"; or inf and why."""
     if job.state is JobState.SUSPENDED:
         return inf, f"is paused (stoker resume {job.label})"
     if job.started_boot is None:
         return inf, "is starting"
-    left = remaining(state.rest.families, state.cluster, job, spec, at)
-    if left is not None:
-        return left, "about"
-    ran, total = boot - job.started_boot - job.slack, expected(job)
-    if spec.limit is not None and (total is None or total >= spec.limit or total <= ran):
-        return max(spec.limit - ran, 0.0), "at most"
-    if total is None:
+    end = ends(job)
+    if end is not None and end.likely is not None:
+        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about"
+    limit = state.spec(job).limit
+    if limit is None:
         return inf, "has no time limit"
-    return max(total - ran, 0.0), "about"
+    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most"
 
 
 def _foreign_use(state: State, then: _Then, request: Request) -> list[str]:

@@ -117,6 +117,8 @@ class Api:
     async def submit(self, request: Request) -> Response:
         """New jobs."""
         body = _at_home(await read_body(request, requests.Submit))
+        if body.dry_run:
+            await self._forecast(queue=True)
         return reply(await self.ask(intake.submit(self.desk, body)))
 
     async def jobs(self, request: Request) -> Response:
@@ -138,11 +140,13 @@ class Api:
             facts = self._general()
             return {**facts, "warnings": [*facts["warnings"], *self.loop.faults.report(all=False)]}
 
+        if query.get("estimate") in ("1", "true"):
+            await self._forecast(queue=not words)
         found = await self.ask(looks.choose(self.desk, words, wanted, general))
         ids, members, jobs = found.pop("ids"), found.pop("members"), []
         for start in range(0, len(ids), looks.AT_ONCE):
             page = ids[start : start + looks.AT_ONCE]
-            jobs += await self.ask(looks.views(self.desk, page, wanted.tail, first=start == 0))
+            jobs += await self.ask(looks.views(self.desk, page, wanted.tail))
         for job in jobs:
             if job["id"] in members:
                 job["members"] = members[job["id"]]
@@ -152,6 +156,20 @@ class Api:
                 record = record_path(self.desk.logs, job["id"])
                 job["hook"] = hook_view(record) if ended else None
         return reply({"jobs": jobs, **found})
+
+    async def _forecast(self, queue: bool = False) -> None:
+        """Wait a moment for a forecast, if one is needed; for the queue, if a job is pending."""
+        over, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            if queue and state.live == len(state.running) and not state.boards:
+                return answered(0.0)
+            told = self.loop.outlooks.look_for_a_list(state, now, lambda: done(None, None))
+            return answered(told)
+
+        seconds = await self.ask(look)
+        if seconds:
+            await asyncio.wait([over], timeout=seconds)
 
     def _general(self) -> dict[str, Any]:
         """What is said about the daemon itself; only for the loop's own thread."""
@@ -169,11 +187,13 @@ class Api:
 
     async def sweeps(self, request: Request) -> Response:
         """Unfinished sweeps, or all of them."""
+        await self._forecast(queue=True)
         all = request.query_params.get("all") in ("1", "true")
         return reply(await self.ask(sweep_view.listed(self.desk, all)))
 
     async def one_sweep(self, request: Request) -> Response:
         """A sweep with all its trials."""
+        await self._forecast(queue=True)
         return reply(await self.ask(sweep_view.whole(self.desk, request.path_params["sweep"])))
 
     async def change_sweep(self, request: Request) -> Response:
@@ -184,10 +204,11 @@ class Api:
 
     async def why(self, request: Request) -> Response:
         """Why a job is pending or in its current state."""
+        await self._forecast()
         return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
 
     async def eta(self, request: Request) -> Response:
-        """Expected start and end of jobs; a new answer is waited for, but not for long."""
+        """Expected start and end of jobs; a new forecast is waited for, but not for long."""
         from stoker.daemon import outlook
 
         query = request.query_params
@@ -197,8 +218,7 @@ class Api:
         def look(state: State, now: Moment) -> Decision:
             return answered(self.loop.outlooks.look(state, now, lambda: done(None, None)))
 
-        patience = outlook.NEXT if await self.ask(look) else outlook.FIRST
-        await asyncio.wait([over], timeout=patience)
+        await asyncio.wait([over], timeout=await self.ask(look))
         words = query.getlist("select")
 
         def tell(state: State, now: Moment) -> Decision:

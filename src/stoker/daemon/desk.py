@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from stoker.core.events import Event, JobRecalled, TrialsRecalled
 from stoker.core.job import Job, Spec
+from stoker.core.outlook import Told
 from stoker.core.selectors import NotFound, select, sweep_meant
 from stoker.core.state import State
 from stoker.core.sweep import Sweep, Trial, trial_of
@@ -36,8 +37,10 @@ class Desk(Struct):
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
-    foreseen: Callable[[int, State, Moment], dict[str, Any] | None] = lambda *_: None
-    """When a job should start and end, if somebody has asked for that lately."""
+    foreseen: Callable[[int, State, Moment], Told | None] = lambda *_: None
+    """When a job starts and ends, if there is a forecast."""
+    foreseen_sweep: Callable[[Sweep, State, Moment], Told | None] = lambda *_: None
+    """When the last trial of a sweep ends, if there is a forecast."""
     reading: Callable[[], Collection[int]] = tuple
     """Jobs that are over and whose figures are still being read."""
     faults: FaultTracker | None = None

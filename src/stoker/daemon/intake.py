@@ -13,12 +13,11 @@ from msgspec.structs import replace
 from stoker.core.changes.remotes import NOT_YET
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import Event, JobsSubmitted, NodeJoined, SpecRecorded
-from stoker.core.explain import AHEAD
-from stoker.core.forecast import forecast
 from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import BROUGHT
 from stoker.core.lifecycle import JobState
 from stoker.core.options import Context, Wanted, read
+from stoker.core.outlook import MOST
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import GPU, Request, describe
 from stoker.core.selectors import sweep_meant
@@ -165,7 +164,9 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
             lines = lines * count
     first = state.rest.next_id
     if body.dry_run:
-        return Decision(reply=lambda state: _dry(state, ready.spec, now, wanted.warnings, count))
+        return Decision(
+            reply=lambda state: _dry(desk, state, ready.spec, now, wanted.warnings, count)
+        )
     events = [
         *ready.events,
         JobsSubmitted(
@@ -238,7 +239,9 @@ def _receipt(
     }  # fmt: skip
 
 
-def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int) -> dict[str, Any]:
+def _dry(
+    desk: Desk, state: State, spec: Spec, now: Moment, warnings: list[str], count: int
+) -> dict[str, Any]:
     """What would happen: nothing is stored."""
     from stoker.core.policy.place import place
 
@@ -247,20 +250,16 @@ def _dry(state: State, spec: Spec, now: Moment, warnings: list[str], count: int)
         where = place(state.cluster, state.effective(Job(0, "", "", "", 0.0), spec))
     if where is not None:
         start = iso(now.at)
-    else:
-        starts, _ = forecast(state, now.at, now.boot, lambda job: _limit(state, job), AHEAD)
-        if starts and len(starts) == len(state.line):
-            start = iso(now.at + max(starts.values()))
+    elif 0 < len(state.line) <= MOST:
+        told = (desk.foreseen(id, state, now) for id in state.line.where)
+        known = [each.start.likely if each and each.start else None for each in told]
+        latest = max((each for each in known if each is not None), default=None)
+        start = iso(latest) if None not in known else None  # behind all that are pending
     return {
         "first": None, "last": None, "count": count, "label": None,
         "warnings": warnings, "expected_start": start,
         "nodes": [part.node for part in where.parts] if where is not None else [],
     }  # fmt: skip
-
-
-def _limit(state: State, job: Job) -> float | None:
-    limit = state.spec(job).limit
-    return float(limit) if limit is not None else None
 
 
 def _spec(

@@ -9,10 +9,10 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from stoker.core.explain import how_it_ended, why
-from stoker.core.forecast import forecast
 from stoker.core.job import Job, Spec
 from stoker.core.launch import log_paths
 from stoker.core.lifecycle import FINISHED, JobState
+from stoker.core.outlook import Span, Told
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
 from stoker.daemon import array_rows
@@ -20,7 +20,7 @@ from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.parts import machines
 from stoker.daemon.sweep_view import sweep_view
-from stoker.daemon.views import gpu_view, iso, job_view, queue_view
+from stoker.daemon.views import estimate_view, gpu_view, iso, job_view, queue_view
 from stoker.engine import PLANNING, Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -28,10 +28,6 @@ PAGE = 1000
 MOST = 1_000_000
 AT_ONCE = 250
 """Views built in one turn of the loop: a long listing must not hold anybody up."""
-ETAS = 20
-"""How many waiting jobs of a listing get a predicted start."""
-RUNS = 10
-"""How many earlier runs an expectation is drawn from."""
 
 
 class Wanted(Struct, frozen=True):
@@ -101,26 +97,29 @@ def _matches(job: Job, spec: Spec, wanted: Wanted) -> bool:
     )
 
 
-def views(desk: Desk, ids: list[int], tail: int, first: bool) -> Decide:
-    """Some jobs, whole; the first waiting ones with the time they may start."""
+def views(desk: Desk, ids: list[int], tail: int) -> Decide:
+    """Some jobs, whole, with their estimates if there is a forecast."""
 
     def decide(state: State, now: Moment) -> Decision:
-        starts = forecast(state, now.at, now.boot, Expected(desk, state), ETAS)[0] if first else {}
         shown = []
         for id in ids:
             view = job_view(*desk.either(id, state), state, now, desk.logs, tail, desk.live)
-            if id in starts:
-                view["expected_start"] = iso(now.at + starts[id])
-            foreseen = desk.foreseen(id, state, now)
-            if foreseen is not None:
-                view["foreseen"] = foreseen
-                start = foreseen["start"]
-                if start is not None and start["likely"] is not None:  # not before now, at least
-                    view["expected_start"] = max(start["likely"], iso(now.at) or "")
+            view.update(_estimate(desk.foreseen(id, state, now)))
             shown.append(view)
         return answered(shown)
 
     return decide
+
+
+def _estimate(told: Told | None) -> dict[str, Any]:
+    """Show an estimate with its two moments by themselves, for columns of lists."""
+    if told is None:
+        return {}
+    found = estimate_view(told)
+    start, end = found["start"] or {}, found["end"] or {}
+    return {
+        "expected_start": start.get("likely"), "expected_end": end.get("likely"), "foreseen": found,
+    }  # fmt: skip
 
 
 def _folded(state: State) -> int:
@@ -189,26 +188,6 @@ def counts(state: State) -> dict[str, int]:
     return found
 
 
-class Expected:
-    """How long a job will run: its limit, else what jobs of its name took before."""
-
-    def __init__(self, desk: Desk, state: State) -> None:
-        self.desk, self.state = desk, state
-        self.known: dict[tuple[str, str], float | None] = {}
-
-    def __call__(self, job: Job) -> float | None:
-        """Seconds in all, or None when there is nothing to go by."""
-        spec = self.state.spec(job)
-        key = (job.user, job.name)
-        if key not in self.known:
-            runs = sorted(self.desk.store.durations(*key, RUNS))
-            self.known[key] = runs[len(runs) // 2] if runs else None
-        usual = self.known[key]
-        if spec.limit is None:
-            return usual
-        return float(spec.limit) if usual is None else min(usual, float(spec.limit))
-
-
 def explain(desk: Desk, word: str) -> Decide:
     """Why a job is pending or in its current state."""
 
@@ -225,8 +204,12 @@ def explain(desk: Desk, word: str) -> Decide:
             text = f"no job is started because of an internal error: {failing}"
             unknown: dict[str, Any] = {"nodes": [], "ahead": []}
             return answered({**found, "reason": "PlanningFailed", "text": text, **unknown})
-        answer = why(state, job, now.at, now.boot, Expected(desk, state))
-        start = iso(now.at + answer.expected_in) if answer.expected_in is not None else None
+
+        def ends(other: Job) -> Span | None:
+            told = desk.foreseen(other.id, state, now)
+            return told.end if told is not None else None
+
+        answer = why(state, job, now.at, now.boot, ends)
         return answered(
             {
                 **found,
@@ -239,8 +222,9 @@ def explain(desk: Desk, word: str) -> Decide:
                 "before": to_builtins(answer.before),
                 "unblocks": list(answer.unblocks),
                 "room": list(answer.room),
-                "expected_start": start,
-                "expected_basis": answer.basis,
+                "expected_start": None,
+                "expected_end": None,
+                **_estimate(desk.foreseen(id, state, now)),
                 "nodes": [
                     {
                         "node": view.node,

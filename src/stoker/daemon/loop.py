@@ -333,12 +333,13 @@ class Loop:
 
     @property
     def outlooks(self) -> Outlooks:
-        """Loaded when somebody wants to know what is to come."""
+        """Loaded when a command needs a forecast."""
         if self._outlooks is None:
             from stoker.daemon.outlook import Outlooks
 
             self._outlooks = Outlooks(self.desk, self.poller)
             self.desk.foreseen = self._outlooks.of
+            self.desk.foreseen_sweep = self._outlooks.of_sweep
         return self._outlooks
 
     def _facts(self) -> list[Event]:

@@ -27,7 +27,8 @@ ERROR = {
 
 GETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "/jobs": ("The queue, or selected jobs",
-        ("select", "state", "user", "queue", "door", "limit", "tail", "fold", "arrays", "hook")),
+        ("select", "state", "user", "queue", "door", "limit", "tail", "fold", "arrays", "hook",
+         "estimate")),
     "/sweeps": ("Unfinished sweeps, or all of them", ("all",)),
     "/sweeps/{sweep}": ("A sweep with all its trials", ()),
     "/eta": ("Expected start and end of jobs", ("select", "limit")),

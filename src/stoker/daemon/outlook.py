@@ -1,6 +1,6 @@
-"""When jobs will start and end: foreseen in a process of its own, when somebody asks, and kept.
+"""Forecasts of starts and ends: computed in a helper process when a command needs one, and kept.
 
-Made for the epoll loop: nothing here waits. The process gets a copy of the state, plays it on
+Made for the epoll loop: nothing here blocks. The process gets a copy of the state, simulates it
 and answers once; if it takes too long, it is ended.
 """
 
@@ -17,46 +17,63 @@ import msgspec
 from stoker.core import events as e
 from stoker.core.explain import how_it_ended
 from stoker.core.job import Job
-from stoker.core.outlook import Foreseen, Outlook, Span, name_key, question
+from stoker.core.outlook import (
+    Foreseen,
+    Outlook,
+    Told,
+    command_key,
+    interval,
+    last_of,
+    name_key,
+    question,
+    run_seconds,
+    told_of,
+)
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
+from stoker.core.sweep import Sweep
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.helper_process import HelperProcess
-from stoker.daemon.views import iso
+from stoker.daemon.views import estimate_view, iso
 from stoker.engine import Decision, Moment, Refusal
 from stoker.executors.ssh.link import Poller
+from stoker.store.port import Filter
 
 logger = logging.getLogger(__name__)
 
 COMMAND = ("-P", "-m", "stoker.simulate.ahead")
 PATIENCE = 90.0
-"""Seconds after which the process has hung."""
+"""Seconds after which the process is taken to hang."""
 FRESH = 30.0
-"""Seconds for which an answer is good, if nothing has happened."""
+"""Seconds for which a forecast is used if nothing has happened."""
 KEPT = 600.0
-"""Seconds for which an answer is better than none, in a list that does not ask for a new one."""
-FIRST, NEXT = 20, 4
-"""Seconds that one waits for the very first answer, and for a newer one than there is."""
+"""Seconds for which a forecast is better than none."""
+FIRST, NEXT = 20.0, 4.0
+"""Seconds that `eta` waits for the very first forecast, and for a newer one than there is."""
+LIST_WAIT, LIST_EVERY = 1.0, 2.0
+"""Seconds that other commands wait for a forecast, and the least time between two for them."""
 QUICK, REST = 3.0, 4.0
-"""An answer that took more seconds than that is good for so many times as long as it took."""
-NAMES, RUNS = 64, 10
-"""Of how many names earlier runs are looked up, and how many of each."""
+"""A forecast that took longer than QUICK is used for REST times as long as it took."""
+NAMES, RUNS = 64, 50
+"""Of how many names completed runs are looked up, and how many of each."""
 QUIET = (
     e.EpochsCounted, e.MemoryMeasured, e.TrialMeasured, e.NodeMeasured, e.ForeignUseChanged,
     e.JobsSeen, e.JobsForgotten, e.TrialsForgotten, e.RecordsCleared,
 )  # fmt: skip
-"""What leaves a forecast as good as it was."""
+"""Events that leave a forecast as good as it was."""
 
 
 class Outlooks:
-    """The last answer, and the process that works on the next one."""
+    """The latest forecast, and the process that works on the next one."""
 
     def __init__(self, desk: Desk, poller: Poller) -> None:
         self.desk, self.poller = desk, poller
         self.latest: Outlook | None = None
         self.jobs: dict[int, Foreseen] = {}
         self.changed = True
-        """Whether something has happened since the moment that it was played on from."""
+        """Whether something has happened since the moment of the latest forecast."""
+        self.incomplete = True
+        """Whether jobs were submitted since then."""
         self.trouble: str | None = None
         """Why the last one has no answer."""
         self.failed = 0
@@ -67,10 +84,10 @@ class Outlooks:
         self.waiting: list[Callable[[], None]] = []
         """Called when the process has answered or failed."""
 
-    def look(self, state: State, now: Moment, done: Callable[[], None] | None = None) -> bool:
-        """Have it worked out, unless what there is will do; return whether there is an answer.
+    def look(self, state: State, now: Moment, done: Callable[[], None] | None = None) -> float:
+        """Start a forecast unless the latest one will do; return the seconds to wait for it.
 
-        `done` is called when the newest answer is there, which may be at once.
+        `done` is called when the newest forecast is there, which may be at once.
         """
         if self.process is None and not self._will_do(now):
             self._start(state, now)
@@ -78,7 +95,15 @@ class Outlooks:
             self.waiting.append(done)
         if self.process is None:
             self._notify()
-        return self.latest is not None
+            return 0.0
+        return FIRST if self.latest is None else NEXT
+
+    def look_for_a_list(self, state: State, now: Moment, done: Callable[[], None]) -> float:
+        """Do the same for a command that shows a forecast but is not about it: wait for less."""
+        recent = time.monotonic() < self.since + LIST_EVERY
+        if not state.live or (recent and not self.incomplete and self.process is None):
+            return 0.0
+        return min(self.look(state, now, done), LIST_WAIT)
 
     def _notify(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -95,6 +120,7 @@ class Outlooks:
     def after(self, events: Sequence[e.Event]) -> None:
         """Something has happened."""
         self.changed = self.changed or any(type(event) not in QUIET for event in events)
+        self.incomplete = self.incomplete or any(type(each) is e.JobsSubmitted for each in events)
 
     def tick(self) -> float | None:
         """Give up on a process that has hung; seconds until the next look."""
@@ -114,7 +140,7 @@ class Outlooks:
     # -- the process --------------------------------------------------------------------
 
     def _start(self, state: State, now: Moment) -> None:
-        self.changed, self.since = False, time.monotonic()
+        self.changed, self.incomplete, self.since = False, False, time.monotonic()
         try:
             self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
@@ -123,17 +149,19 @@ class Outlooks:
         asked = question(state, now.at, now.boot, self._runs(state))
         self.process.send(msgspec.json.encode(asked) + b"\n")
 
-    def _runs(self, state: State) -> dict[str, list[float]]:
-        """How long earlier jobs of the same names took."""
+    def _runs(self, state: State) -> dict[str, list[tuple[str, float]]]:
+        """Return completed runs of the names of unfinished jobs, newest first."""
         named: dict[str, Job] = {}
         for job in (*state.running.values(), *in_order(state.line, state.jobs, 500)):
             if len(named) < NAMES:
                 named.setdefault(name_key(job), job)
-        found = ((key, self._durations(job)) for key, job in named.items())
-        return {key: runs for key, runs in found if runs}
+        return {key: runs for key, job in named.items() if (runs := self._runs_of(job))}
 
-    def _durations(self, job: Job) -> list[float]:
-        return self.desk.store.durations(job.user, job.name, RUNS)
+    def _runs_of(self, job: Job) -> list[tuple[str, float]]:
+        wanted = Filter(user=job.user, name=job.name, states=["COMPLETED"], limit=RUNS)
+        found = reversed(self.desk.store.past(wanted))
+        timed = ((command_key(run.job, run.spec), run_seconds(run.job)) for run in found)
+        return [(command, seconds) for command, seconds in timed if seconds is not None]
 
     def _heard(self, line: bytes) -> None:
         try:
@@ -162,30 +190,39 @@ class Outlooks:
                 self.leaving.append(process)
         self._notify()
 
-    # -- what is told -------------------------------------------------------------------
+    # -- estimates -----------------------------------------------------------------------
 
-    def of(self, id: int, state: State, now: Moment) -> dict[str, Any] | None:
-        """What was foreseen of a job, unless that is too long ago."""
+    def of(self, id: int, state: State, now: Moment) -> Told | None:
+        """Return the estimate of an unfinished job, if there is a forecast that is not too old."""
         found, job = self.jobs.get(id), state.jobs.get(id)
-        if found is None or job is None or job.finished or self.latest is None:
+        latest = self._usable(now)
+        if found is None or job is None or job.finished or latest is None:
             return None
-        if not 0 <= now.at - self.latest.at < KEPT:
+        return told_of(found, job, latest.at, now.at)
+
+    def of_sweep(self, sweep: Sweep, state: State, now: Moment) -> Told | None:
+        """Return when the last trial of a sweep ends; trials without a forecast count pro rata."""
+        latest = self._usable(now)
+        if not sweep.open or sweep.held or sweep.total is None or latest is None:
             return None
-        at = iso(self.latest.at)
-        if job.held:
-            return {"at": at, "start": None, "end": None, "basis": None, "never": "it is held"}
-        waits = job.placement is None
-        return {
-            "at": at,
-            "start": _span(found.start) if waits else None,
-            "end": _span(found.end),
-            "basis": found.basis or None,
-            "never": found.never,
-        }
+        trials = [id for id in state.boards[sweep.id].trials if not _is_over(state, id)]
+        ends = [found.end for id in trials if (found := self.jobs.get(id)) and found.end]
+        left = len(trials) + max(sweep.total - sweep.issued, 0)
+        whole = last_of(ends, left / len(ends), latest.at) if ends else None
+        return Told(latest.at, end=interval(whole, now.at)) if whole is not None else None
+
+    def _usable(self, now: Moment) -> Outlook | None:
+        """Return the latest forecast unless it is too old."""
+        latest = self.latest
+        return latest if latest is not None and 0 <= now.at - latest.at < KEPT else None
+
+
+def _is_over(state: State, id: int) -> bool:
+    return id not in state.jobs or state.jobs[id].finished
 
 
 def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide:
-    """What was foreseen, of all jobs or of some: who runs before who waits, the first first."""
+    """Return the estimates of all jobs or some: running jobs first, then by their start."""
 
     def decide(state: State, now: Moment) -> Decision:
         trouble, latest = outlooks.trouble, outlooks.latest
@@ -221,22 +258,15 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
 
 def _view(outlooks: Outlooks, desk: Desk, id: int, state: State, now: Moment) -> dict[str, Any]:
     job, _ = desk.either(id, state)
-    found = outlooks.of(id, state, now) or {"start": None, "end": None, "basis": None}
-    if job.finished:
-        found["never"] = how_it_ended(job)
-    return {
+    found = outlooks.of(id, state, now)
+    view = {
         "id": job.id, "label": job.label, "name": job.name, "user": job.user,
-        "state": job.state.value, "never": None, **found,
+        "state": job.state.value, **estimate_view(found or Told(now.at)),
     }  # fmt: skip
+    return {**view, "never": how_it_ended(job)} if job.finished else view
 
 
 def _place(view: dict[str, Any]) -> tuple[bool, bool, str, int]:
     span = view["start"] or view["end"] or {}
     likely = span.get("likely")
     return view["state"] == "PENDING", likely is None, likely or "", view["id"]
-
-
-def _span(span: Span | None) -> dict[str, Any] | None:
-    if span is None:
-        return None
-    return {"low": iso(span.low), "likely": iso(span.likely), "high": iso(span.high)}

@@ -15,7 +15,7 @@ from stoker.daemon import requests as r
 from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.parts import devices_of, machines
 from stoker.daemon.sweep_intake import kept
-from stoker.daemon.views import iso
+from stoker.daemon.views import estimate_view, iso
 from stoker.engine import Decision, Moment, Refusal
 from stoker.store.port import Filter
 
@@ -98,7 +98,8 @@ def change(desk: Desk, word: str, body: r.ChangeSweep) -> Decide:
 
 def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str, Any]:
     """One sweep: what it is, how far it is, what it has found."""
-    seconds = _time_left(desk, state, sweep, now)
+    told = desk.foreseen_sweep(sweep, state, now)
+    end = told.end.likely if told is not None and told.end is not None else None
     return {
         "id": sweep.id,
         "label": str(sweep.id),
@@ -119,8 +120,9 @@ def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str,
         "note": sweep.note,
         "created_at": iso(sweep.created_at),
         "ended_at": iso(sweep.ended_at),
-        "eta_seconds": seconds,
-        "eta": iso(now.at + seconds) if seconds is not None else None,
+        "eta_seconds": round(end - now.at, 3) if end is not None else None,
+        "eta": iso(end),
+        "foreseen": estimate_view(told) if told is not None else None,
     }
 
 
@@ -146,24 +148,6 @@ def _best(desk: Desk, state: State, sweep: Sweep) -> dict[str, Any] | None:
     return {
         "value": sweep.best, "id": job.id, "label": job.label, "params": decode(job.params or "{}"),
     }  # fmt: skip
-
-
-def _time_left(desk: Desk, state: State, sweep: Sweep, now: Moment) -> float | None:
-    """Until all trials have ended, if they take as long as the others and as many run as now."""
-    if not sweep.open or sweep.total is None:
-        return None
-    took = sorted(desk.store.durations(sweep.user, sweep.name, RUNS))
-    running = [
-        state.jobs[id]
-        for id in state.boards[sweep.id].trials
-        if id in state.running and state.jobs[id].started_boot is not None
-    ]
-    if not took or not running:
-        return None
-    usual = took[len(took) // 2]
-    spent = sum(min(now.boot - (job.started_boot or now.boot), usual) for job in running)
-    over = sum(sweep.counts.get(word, 0) for word in (DONE, STOPPED, FAILED, CANCELLED))
-    return max((sweep.total - over) * usual - spent, 0.0) / len(running)
 
 
 def trial_view(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:

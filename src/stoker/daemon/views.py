@@ -16,6 +16,7 @@ from stoker.core.explain import reason, silent_since
 from stoker.core.foreign import UNAVAILABLE
 from stoker.core.job import Job, Score, Spec
 from stoker.core.lifecycle import SHORT, UNHAPPY, JobState
+from stoker.core.outlook import Span, Told
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import format_amount
@@ -105,6 +106,22 @@ def _asked(job: Job, spec: Spec) -> dict[str, Any]:
     }
 
 
+def estimate_view(told: Told) -> dict[str, Any]:
+    """Show when a job starts and ends, with the range and the basis of each."""
+    return {
+        "at": iso(told.at), "start": _span(told.start), "end": _span(told.end), "never": told.never,
+    }  # fmt: skip
+
+
+def _span(span: Span | None) -> dict[str, Any] | None:
+    if span is None:
+        return None
+    return {
+        "low": iso(span.low), "likely": iso(span.likely), "high": iso(span.high),
+        "kind": span.kind.value, "basis": span.basis,
+    }  # fmt: skip
+
+
 def _objective(score: Score | None) -> dict[str, Any] | None:
     """What a trial is worth to its sweep."""
     if score is None:
@@ -137,7 +154,8 @@ def _times(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:
         "started_at": iso(job.started_at),
         "ended_at": iso(job.ended_at) if job.finished else None,
         "begin_at": iso(job.begin_at),
-        "expected_start": iso(job.begin_at) if job.state is JobState.PENDING else None,
+        "expected_start": None,
+        "expected_end": None,
         "elapsed": ran,
         "limit": spec.limit,
         "left": _left(job, spec.limit, ran),

@@ -1,7 +1,8 @@
-"""When jobs will start and end: a copy of the daemon's state, played on by the daemon's own core.
+"""Forecast of starts and ends: a copy of the daemon's state, simulated on by the daemon's own core.
 
-It is played several times. Every time each job lasts as long as it may, and others come as they
-have come before. Of all those futures, the middle and the range are told.
+It is simulated several times. Each time the durations of the jobs are drawn from their
+distributions, and jobs are submitted as they were submitted before. One more simulation, with the
+median durations, finds on which durations each start depends.
 
 `python -m stoker.simulate.ahead` reads one question and writes one answer, each a line of JSON.
 """
@@ -16,7 +17,6 @@ from random import Random
 from time import perf_counter
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core import events as e
@@ -28,28 +28,24 @@ from stoker.core.estimate import Family, attained, epoch_on, epochs_of, known, l
 from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Foreseen, Outlook, Question, Span
+from stoker.core.outlook import Foreseen, Kind, Outlook, Question, Samples, combined
 from stoker.core.policy.rules import USUAL
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.simulate.diary import Diary
-from stoker.simulate.lifetimes import Guesses
+from stoker.simulate.lifetimes import ENDING, Guesses
 from stoker.simulate.newcomers import Newcomer, Newcomers
 from stoker.simulate.replay import Course, Replay
 from stoker.simulate.workload import Load, Speed, Workload
 
 PLAYS = 9
-"""How often the future is played: of so many, the earliest and the latest are the range."""
-SHARE = 0.8
-"""How often the truth should be within the range."""
+"""How many futures are simulated: of nine, the earliest and the latest are the range of 80 %."""
 SECONDS = 20.0
 """When that much is spent, there are no more plays."""
 HORIZON = 30 * 86400.0
 """Nobody looks further."""
 TURNS = 20_000
 """Of all plays together: where much happens, nobody looks as far ahead."""
-ENDING = 5.0
-"""Seconds that the end of a job takes that is being ended."""
 NICE = 10
 
 
@@ -80,16 +76,21 @@ class Outline(Load, kw_only=True):
 
 
 class Watched(Diary):
-    """Notes only when each job begins and ends."""
+    """Records when each job begins and ends, and on which durations its start depends."""
 
     def __init__(self) -> None:
         super().__init__([], 0)
         self.starts: dict[int, float] = {}
         self.ends: dict[int, float] = {}
+        self.after: dict[int, tuple[int, ...]] = {}
+        """The jobs whose durations the start of a job depends on, the last to end first."""
+        self.freed: tuple[int, ...] = ()
+        """The same for what was freed last."""
 
     def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
         """An attempt has begun; the first one counts."""
-        self.starts.setdefault(id, at)
+        if id not in self.starts:
+            self.starts[id], self.after[id] = at, self.freed
 
     def over(
         self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
@@ -97,7 +98,14 @@ class Watched(Diary):
     ) -> None:  # fmt: skip
         """An attempt is over, and perhaps the job."""
         if ended:
-            self.ends[id] = at
+            self.end(id, at)
+        else:
+            self.freed = self.after.get(id, ())
+
+    def end(self, id: int, at: float) -> None:
+        """A job is over."""
+        self.ends[id] = at
+        self.freed = (id, *self.after.get(id, ()))
 
     def note(self, at: float, waiting: int) -> None:
         """Of no interest here."""
@@ -112,7 +120,9 @@ class Ahead(Replay):
         self.now = asked.at
         self.diary = self.watched = Watched()
         self.waited = {job.id for job in asked.jobs if not job.finished}
-        """Those of whom something is to be foreseen."""
+        """Jobs that are to be forecast."""
+        self.halted = False
+        """Whether nothing more happens: pending jobs wait for something that is not simulated."""
 
     # -- the jobs that there are --------------------------------------------------------
 
@@ -185,8 +195,9 @@ class Ahead(Replay):
             moment = self.todo[0][0] if self.todo else inf
             if due is not None:  # never twice at the same moment, however it is rounded
                 moment = min(moment, self.now + max(due, 0.01))
-            if moment == inf or perf_counter() > stop:
-                break  # whoever still waits does so for something that nobody can foresee
+            self.halted = moment == inf
+            if self.halted or perf_counter() > stop:
+                break
             self.now = max(min(moment, arrival), self.now)
             if self.now > end:
                 break
@@ -227,7 +238,7 @@ class Ahead(Replay):
         if isinstance(wish, EndAttempt):
             job, course = self.state.jobs[wish.job], self.courses[wish.job]
             if job.finished:  # its time was up
-                self.watched.ends[job.id] = self.now
+                self.watched.end(job.id, self.now)
                 del self.courses[job.id]
             elif isinstance(course.load, Outline) and course.load.anew:
                 course.done = 0.0
@@ -235,68 +246,46 @@ class Ahead(Replay):
 
 
 def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float = inf) -> Outlook:
-    """What is to be expected of every job; with one play, that in which all is as likely.
+    """Return the forecast of every job; with one play, that of the median durations.
 
     With enough seconds, the same question and seed have the same answer.
     """
     asked = _decoded(question)
     state = _restored(asked)
-    middle = Guesses(asked, state)
-    ids = [job.id for job in asked.jobs if not job.finished]
-    seen = {id: _Seen() for id in ids}
-    still = _standing_still(state)
-    begin, played = perf_counter(), 0
-    while played < plays and (not played or perf_counter() - begin < seconds):
-        random = Random(f"{seed}:{played}") if plays > 1 else None
+    begin, turns = perf_counter(), max(TURNS // plays, 1)
+    expected = Guesses(asked, state)
+    middle = _played(question, asked, expected, None, turns, begin + seconds)
+    futures = [middle] if plays == 1 else []
+    while len(futures) < plays and (not futures or perf_counter() - begin < seconds):
+        random = Random(f"{seed}:{len(futures)}")
         guesses = Guesses(asked, state, random)
-        again = _decoded(question)
-        future = Ahead(again, _restored(again))
-        for job in again.jobs:
-            if not job.finished:
-                future.take(job, guesses.of(job).left(random))
-        others = Newcomers(asked, guesses).drawn(random) if random is not None else []
-        future.play(others, max(TURNS // plays, 1), begin + seconds)
-        for id in ids:
-            seen[id].note(future.watched, id, future.now)
-        played += 1
+        futures.append(_played(question, asked, guesses, random, turns, begin + seconds))
+    still = _standing_still(state)
     jobs = [
-        _foreseen(state, job, job.id in still, middle.of(job).basis, seen[job.id])
+        _foreseen(state, job, job.id in still, expected, middle, futures)
         for job in asked.jobs
         if not job.finished
     ]
-    begun = [each.start.likely for each in jobs if each.start and each.start.likely is not None]
-    return Outlook(at=asked.at, jobs=jobs, plays=played, horizon=max(begun, default=None))
+    starts = middle.watched.starts
+    begun = [starts[each.job] for each in jobs if each.start and each.job in starts]
+    return Outlook(
+        at=asked.at, jobs=jobs, plays=len(futures), horizon=max(begun, default=None)
+    )  # fmt: skip
 
 
-class _Moments(Struct):
-    """When something happened, one play after the other."""
-
-    at: list[float] = []
-    """Infinite where it did not happen as long as anybody looked."""
-    least: list[float] = []
-    """How long that was, there."""
-
-    def note(self, at: float | None, end: float) -> None:
-        self.at.append(inf if at is None else at)
-        self.least.append(end if at is None else at)
-
-    def span(self) -> Span:
-        """The middle and the range."""
-        edge = (1 - SHARE) / 2
-        low = _at(self.least, edge)
-        assert low is not None
-        return Span(low, _at(self.at, 0.5), _at(self.at, 1 - edge))
-
-
-class _Seen(Struct):
-    """What became of one job."""
-
-    start: _Moments = field(default_factory=_Moments)
-    end: _Moments = field(default_factory=_Moments)
-
-    def note(self, watched: Watched, id: int, end: float) -> None:
-        self.start.note(watched.starts.get(id), end)
-        self.end.note(watched.ends.get(id), end)
+def _played(
+    question: bytes, asked: Question, guesses: Guesses, random: Random | None, turns: int,
+    stop: float,
+) -> Ahead:  # fmt: skip
+    """Simulate one future."""
+    again = _decoded(question)
+    future = Ahead(again, _restored(again))
+    for job in again.jobs:
+        if not job.finished:
+            future.take(job, guesses.of(job).left(random))
+    others = Newcomers(asked, guesses).drawn(random) if random is not None else []
+    future.play(others, turns, stop)
+    return future
 
 
 def _decoded(question: bytes) -> Question:
@@ -339,27 +328,63 @@ def _standing_still(state: State) -> set[int]:
     return found
 
 
-def _foreseen(state: State, job: Job, still: bool, basis: str, seen: _Seen) -> Foreseen:
+def _foreseen(
+    state: State, job: Job, still: bool, expected: Guesses, middle: Ahead, futures: list[Ahead]
+) -> Foreseen:
     if job.state is JobState.SUSPENDED:
         return Foreseen(job=job.id, never="it is paused")
     if job.held:
         return Foreseen(job=job.id, never="it is held")
     if job.id in state.doomed:
-        return Foreseen(job=job.id, never="what it waits for has failed")
+        return Foreseen(job=job.id, never="a job that it depends on has failed")
     if still:
-        return Foreseen(job=job.id, never="what it waits for is held or paused")
-    start = None if job.placement is not None else seen.start.span()
-    return Foreseen(job=job.id, start=start, end=seen.end.span(), basis=basis)
+        return Foreseen(job=job.id, never="a job that it depends on is held or paused")
+    if all(future.halted and job.id not in future.watched.ends for future in futures):
+        return Foreseen(job=job.id, never="it waits for something whose end cannot be estimated")
+    own = expected.of(job)
+    until = min(future.now for future in futures)
+    # A job that did not start there is behind all that were simulated.
+    others = middle.watched.after.get(job.id, middle.watched.freed)
+    ahead = {expected.of(state.jobs[id]).kind: id for id in reversed(others)}
+    kind = combined(ahead)
+    start = None
+    if job.placement is None:
+        start = Samples(
+            at=[_rounded(future.watched.starts.get(job.id)) for future in futures],
+            until=until, kind=kind, basis=_ahead_in_words(state, ahead, kind),
+            latest=_rounded(middle.watched.starts.get(job.id)) if kind is Kind.LIMIT else None,
+        )  # fmt: skip
+    whole = combined({*ahead, own.kind})
+    end = Samples(
+        at=[_rounded(future.watched.ends.get(job.id)) for future in futures],
+        until=until, kind=whole,
+        basis=own.basis if whole is own.kind else _ahead_in_words(state, ahead, whole),
+        latest=_rounded(middle.watched.ends.get(job.id)) if whole is Kind.LIMIT else None,
+    )  # fmt: skip
+    return Foreseen(job=job.id, start=start, end=end)
 
 
-def _at(values: list[float], share: float) -> float | None:
-    """Where one more value would be with this probability below; None: beyond all that was seen."""
-    values = sorted(values)
-    place = min(max(share * (len(values) + 1) - 1, 0.0), len(values) - 1.0)
-    low, high = values[int(place)], values[min(int(place) + 1, len(values) - 1)]
-    part = place - int(place)
-    found = low if part < 1e-9 else low + part * (high - low)
-    return found if found < inf else None
+AHEAD = {
+    Kind.EPOCHS: "measured epochs of the jobs ahead",
+    Kind.RUNS: "earlier runs of the jobs ahead",
+    Kind.STATED: "stated durations of the jobs ahead",
+    Kind.ORDER: "the order of the queue",
+    Kind.LIMIT: "time limits of the jobs ahead",
+    Kind.SIMILAR: "runs of jobs similar to the jobs ahead",
+}
+
+
+def _ahead_in_words(state: State, ahead: dict[Kind, int], kind: Kind) -> str:
+    """Say what the start of a job depends on."""
+    if kind is Kind.UNKNOWN and Kind.UNKNOWN in ahead:
+        return f"job {state.jobs[ahead[kind]].label} has no earlier run and no time limit"
+    if kind is Kind.SIMILAR and kind not in ahead:
+        return "time limits and earlier runs of the jobs ahead"
+    return AHEAD.get(kind, "")
+
+
+def _rounded(at: float | None) -> float | None:
+    return None if at is None else round(at, 3)
 
 
 def main() -> int:

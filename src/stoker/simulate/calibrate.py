@@ -1,6 +1,6 @@
-"""How good the forecasts are: a workload is played, and at some moments somebody asks.
+"""Calibration of the forecasts: a workload is replayed, and at some moments a forecast is made.
 
-What was foreseen then is compared with what became of it in the same run.
+Each forecast is compared with what happened later in the same replay.
 """
 
 from __future__ import annotations
@@ -13,29 +13,42 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts, Placement
-from stoker.core.outlook import Outlook, Span, question
+from stoker.core.outlook import (
+    Kind,
+    Outlook,
+    Samples,
+    Span,
+    command_key,
+    interval,
+    name_key,
+    question,
+)
 from stoker.simulate.ahead import PLAYS, foresee
 from stoker.simulate.diary import Diary
-from stoker.simulate.replay import Assumed, Replay
+from stoker.simulate.replay import Assumed, Course, Replay
 from stoker.simulate.workload import Load, Workload
 
 LEAST = 60.0
 """Seconds: an error is compared with the time to come, but not with less than this."""
 FIRST, LAST = 0.2, 0.7
 """The share of the submissions before the first moment, and before the last one."""
-KINDS = ("start", "end of waiting", "end of running")
+KINDS = ("start", "end of pending", "end of running")
+RUNS = 50
+"""Completed runs of a name that count, as in the daemon."""
 
 
 class Score(Struct, kw_only=True):
-    """How the forecasts of one kind have turned out."""
+    """How well the forecasts of one event and one basis fit."""
 
     kind: str
-    """What was foreseen: one of KINDS."""
+    """What was forecast: one of KINDS."""
+    basis: str
+    """The kind of its basis; empty: all of them."""
     count: int
     within: float
-    """The share of truths in the range."""
+    """The share of truths in the range; for an upper bound, not above it."""
     before: float
-    """The share that was earlier than that."""
+    """The share that was earlier than the range."""
     after: float
     error: float
     """The median of the error, as a share of the time that was to come."""
@@ -51,7 +64,7 @@ class _Seen(Struct):
 
 
 class _Notes(Diary):
-    """All starts of every job: who has made room for others waits again."""
+    """All starts of every job: a preempted job starts again."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
         super().__init__(nodes, pieces)
@@ -73,6 +86,27 @@ class _Notes(Diary):
         return {result.job + 1: result.end for result in self.results}
 
 
+class _WithCommands(Replay):
+    """Jobs have their names as commands, and completed runs are remembered."""
+
+    def __init__(
+        self, workload: Workload, nodes: list[NodeFacts], policy: str,
+        parameters: dict[str, float] | None, assumed: Assumed | None,
+    ) -> None:  # fmt: skip
+        super().__init__(workload, nodes, policy, parameters, assumed)
+        self.runs: dict[str, list[tuple[str, float]]] = {}
+
+    def _argv(self, id: int, load: Load) -> tuple[str, ...]:
+        return tuple(load.name.split()) or super()._argv(id, load)
+
+    def _over(self, id: int, course: Course, stopped: bool = False) -> list[object]:
+        job = self.state.jobs[id]
+        if not stopped:
+            run = command_key(job, self.state.spec(job)), course.load.seconds
+            self.runs.setdefault(name_key(job), []).insert(0, run)
+        return super()._over(id, course, stopped)
+
+
 def calibrate(
     workload: Workload,
     nodes: list[NodeFacts],
@@ -81,8 +115,12 @@ def calibrate(
     assumed: Assumed | None = None,
     plays: int = PLAYS,
     parameters: dict[str, float] | None = None,
+    commands: bool = False,
 ) -> list[Score]:
-    """Ask at moments among the submissions: when there is a past, and while others still come."""
+    """Forecast at moments among the submissions: after some history, while others still come.
+
+    With `commands`, the names of the jobs are commands with arguments, whose runs are history.
+    """
     arrivals = [load.at for load in workload.jobs]
     first, last = int(len(arrivals) * FIRST), int(len(arrivals) * LAST)
     step = max((last - first) // moments, 1)
@@ -92,41 +130,49 @@ def calibrate(
     def look(_: int) -> None:
         if todo and replay.now >= todo[-1]:
             todo.pop()
-            asked = question(replay.state, replay.now, replay.now, {})
+            runs = {}
+            if isinstance(replay, _WithCommands):
+                runs = {name: some[:RUNS] for name, some in replay.runs.items()}
+            asked = question(replay.state, replay.now, replay.now, runs)
             answer = foresee(msgspec.json.encode(asked), plays=plays, seed=len(todo))
             seen.extend(_noted(answer))
 
-    replay = Replay(workload, nodes, policy, parameters, assumed)
+    replay = (_WithCommands if commands else Replay)(workload, nodes, policy, parameters, assumed)
     replay.diary = notes = _Notes(nodes, 0)
     replay.run(look)
-    return [_score(kind, seen, notes) for kind in KINDS]
+    bases = ["", *dict.fromkeys(each.span.kind.value for each in seen)]
+    return [_score(kind, basis, seen, notes) for kind in KINDS for basis in bases]
 
 
 def _noted(answer: Outlook) -> list[_Seen]:
-    found = []
+    found: list[_Seen] = []
+
+    def note(kind: str, job: int, samples: Samples | None) -> None:
+        span = interval(samples, answer.at) if samples is not None else None
+        if span is not None:
+            found.append(_Seen(kind, job, answer.at, span))
+
     for each in answer.jobs:
-        if each.start is not None:
-            found.append(_Seen("start", each.job, answer.at, each.start))
-        if each.end is not None:
-            kind = "end of running" if each.start is None else "end of waiting"
-            found.append(_Seen(kind, each.job, answer.at, each.end))
+        note("start", each.job, each.start)
+        note("end of running" if each.start is None else "end of pending", each.job, each.end)
     return found
 
 
-def _score(kind: str, seen: Sequence[_Seen], notes: _Notes) -> Score:
+def _score(kind: str, basis: str, seen: Sequence[_Seen], notes: _Notes) -> Score:
     count = early = late = 0
     errors: list[float] = []
     for each in seen:
         real, span = notes.truth(kind, each.job, each.at), each.span
-        if each.kind != kind or real is None:
+        if each.kind != kind or real is None or (basis and span.kind != basis):
             continue
+        if span.likely is None:
+            continue  # later than was simulated: there is no range
         count += 1
-        early += real < span.low - 1.0
+        early += real < span.low - 1.0 and span.kind is not Kind.LIMIT
         late += span.high is not None and real > span.high + 1.0
-        if span.likely is not None:
-            errors.append(abs(span.likely - real) / max(real - each.at, LEAST))
+        errors.append(abs(span.likely - real) / max(real - each.at, LEAST))
     whole = max(count, 1)
     return Score(
-        kind=kind, count=count, within=1 - (early + late) / whole, before=early / whole,
-        after=late / whole, error=median(errors) if errors else 0.0,
+        kind=kind, basis=basis, count=count, within=1 - (early + late) / whole,
+        before=early / whole, after=late / whole, error=median(errors) if errors else 0.0,
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""How long jobs last, as far as that is known of each: what was measured, said, or seen of others.
+"""The duration of each job as a distribution, from what was measured, stated or seen of others.
 
-Nobody knows. So each job has a distribution, from which every play of the future draws.
+Every simulated future draws from these distributions.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ from msgspec import Struct
 from stoker.core.estimate import attained, epochs_of, estimate, known, remaining, restart_cost
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
-from stoker.core.outlook import Question, name_key
+from stoker.core.outlook import Kind, Question, command_key, name_key
 from stoker.core.policy.rank import gpus_of
 from stoker.core.state import State
 
-MEASURED, ALIKE, SAID, NAMED = 0.05, 0.25, 0.5, 0.15
-"""By how much (a standard deviation, of the logarithm) it turns out otherwise than was measured of
-this job, measured of its like, said by its owner, seen in earlier runs of its name."""
+MEASURED, ALIKE, SAID, SAME = 0.05, 0.25, 0.5, 0.15
+"""Standard deviation of the logarithm of truth over estimate: measured epochs of this job, epochs
+of jobs of its kind, stated durations, runs of the same command."""
+NAMED = 0.5
+"""The same for the runs of one command, together, when only other arguments have run."""
 COMMON = 0.5
 """By how much, all together, those of whom nothing is known differ from those who were seen."""
 SMOOTH = 0.2
 """The same for a job that lasts as long as some other one did."""
+ENDING = 5.0
+"""Seconds that the end of a job takes that is being ended."""
 POWER, LONGEST = 2.0, 4.0
 """Of those who have outlasted all that was seen, a share of 1/x² lasts x times as long, and nobody
 longer than this."""
 ENOUGH = 30
 """So many others of the same size say more than all others do."""
 USED = 10
-"""So many others with a time limit say how much of it is used."""
+"""Completed jobs with a time limit that are needed to say how much of a limit is used."""
+FEWEST_OTHERS = 10
+"""With fewer recent jobs, a job of which nothing else is known has no estimate."""
+SAME_RUNS = 10
+"""Runs of the same command that count; the newest."""
 NOTHING_KNOWN = (3600.0, 1.5)
 """When there is nothing at all to go by: the median, and the deviation of the logarithm."""
 
@@ -92,35 +100,42 @@ class Lifetimes:
 
 
 class Guess(Struct, frozen=True):
-    """What one job is believed to need from now on."""
+    """The distribution of the seconds that one job needs from now on."""
 
+    kind: Kind
     basis: str
     middle: float = 0.0
-    """Seconds; 0: as the lifetimes say."""
+    """The median; 0: as the lifetimes say."""
     spread: float = 0.0
     lifetimes: Lifetimes | None = None
     scale: float = 1.0
-    """What those are multiplied with."""
+    """The factor of the lifetimes."""
     age: float = 0.0
     most: float = inf
+    least: float = 0.0
+    """A running job with the same command has lasted this long already."""
+    chance: float | None = None
+    """The quantile that all jobs with the same command have in this future."""
 
     def left(self, random: Random | None) -> float:
-        """Seconds from now on: one of the possibilities, or without dice the one in the middle."""
+        """Return a random sample; without `random` the median, or of a limit the whole of it."""
+        if random is None and self.kind is Kind.LIMIT:
+            return self.most
         wobble = exp(self.spread * random.gauss(0.0, 1.0)) if random is not None else 1.0
         if self.lifetimes is None:
-            return min(self.middle * wobble, self.most)
-        chance = 1.0 - random.random() if random is not None else 0.5
-        total = self.lifetimes.total(self.age / self.scale, chance) * self.scale
-        # What is uncertain is what is left of it, not what is behind it.
+            return min(max(self.middle * wobble, 1.0), self.most)
+        chance = 0.5 if random is None else self.chance or 1.0 - random.random()
+        total = self.lifetimes.total(max(self.age, self.least) / self.scale, chance) * self.scale
+        # What is uncertain is the time that is left, not the time that has passed.
         return min(max((total - self.age) * wobble, 1.0), self.most)
 
 
 class Guesses:
-    """What is believed about every job of a state, one after the other."""
+    """The duration of every job of a state."""
 
     def __init__(self, asked: Question, state: State, random: Random | None = None) -> None:
-        """With dice, those who were seen are drawn as well: others might have been seen."""
-        self.asked, self.state = asked, state
+        """With `random`, the recent jobs are a bootstrap sample."""
+        self.asked, self.state, self.random = asked, state, random
         self.known: dict[int, Guess] = {}
         self.common = exp(COMMON * random.gauss(0.0, 1.0)) if random is not None else 1.0
         seen = [(job, life) for job in asked.jobs if (life := self._life(job)) is not None]
@@ -133,7 +148,23 @@ class Guesses:
         self.sizes = {size: Lifetimes(some) for size, some in sizes.items()}
         limits = [(life, asked.specs[job.spec].limit) for job, life in seen]
         self.used = Lifetimes(_share(life, limit) for life, limit in limits if limit)
-        self.named = {name: Lifetimes(map(Life, runs)) for name, runs in asked.runs.items() if runs}
+        self.runs: dict[tuple[str, str | None], Lifetimes] = {}
+        self.common_draws: dict[tuple[str, str], tuple[float, float]] = {}
+        self.oldest: dict[tuple[str, str], float] = {}
+        going: dict[str, list[Life]] = {}
+        for job in asked.jobs:
+            if job.placement is not None and name_key(job) in asked.runs:
+                key, age = self._key(job), attained(job, asked.at)
+                self.oldest[key] = max(self.oldest.get(key, 0.0), age)
+                going.setdefault(key[0], []).append(Life(age, ended=False))
+        for name, runs in asked.runs.items():
+            lives = (Life(seconds) for _, seconds in runs)
+            self.runs[name, None] = Lifetimes([*lives, *going.get(name, ())])
+            commands: dict[str, list[float]] = {}
+            for command, seconds in runs:
+                commands.setdefault(command, []).append(seconds)
+            for command, some in commands.items():
+                self.runs[name, command] = Lifetimes(map(Life, some[:SAME_RUNS]))
 
     def _life(self, job: Job) -> Life | None:
         """What was seen of one job; None if it has not run. Of whom has been measured, more."""
@@ -166,7 +197,7 @@ class Guesses:
         return gpus_of(self.asked.specs[job.spec].request)
 
     def of(self, job: Job) -> Guess:
-        """What is believed about one of them."""
+        """Return the distribution of one of them."""
         if job.id not in self.known:
             self.known[job.id] = self._guess(job)
         return self.known[job.id]
@@ -174,20 +205,43 @@ class Guesses:
     def _guess(self, job: Job) -> Guess:
         spec, at = self.asked.specs[job.spec], self.asked.at
         rest = self.state.rest
+        if job.state is JobState.COMPLETING and job.ending != "stop":
+            return Guess(Kind.ORDER, "the end that was requested", ENDING)
         measured, age = self._measured(job), attained(job, at)
         if measured is not None:
-            return Guess("its epochs so far", measured, MEASURED)
-        left = remaining(rest.families, self.state.cluster, job, spec, at)
-        if left is not None and self._counts_epochs(job, spec):
-            return Guess("the epochs of its like", left, ALIKE)
+            return Guess(Kind.EPOCHS, "its measured epochs", measured, MEASURED)
         most = max(spec.limit - age, 1.0) if spec.limit else inf
-        runs = self.named.get(name_key(job))
-        if runs is not None:
-            times = f"{len(runs)} earlier runs" if len(runs) > 1 else "an earlier run"
-            return Guess(f"{times} of this name", 0, NAMED, runs, age=age, most=most)
+        left = remaining(rest.families, self.state.cluster, job, spec, at)
+        counts = left is not None and self._counts_epochs(job, spec)
+        key = self._key(job)
+        same = self.runs.get(key)
+        if same is not None and not counts:
+            basis = f"{_counted(len(same), 'earlier run')} of this command"
+            scale = exp(SAME / len(same) ** 0.5 * self._common(key)[0])
+            return Guess(Kind.RUNS, basis, 0, SAME, same, scale, age, most)
+        if left is not None and counts:
+            return Guess(Kind.SIMILAR, f"measured epochs of earlier {job.name} runs", left, ALIKE)
         if left is not None:
-            return Guess("what its owner said", max(left, 0.1 * age, 1.0), SAID, most=most)
+            left = max(left, 0.1 * age)
+            return Guess(Kind.STATED, "its stated duration", left, SAID, most=most)
+        named = self.runs.get((key[0], None))
+        if named is not None:
+            basis = f"{_counted(len(named), 'run')} of {job.name} with other arguments"
+            normal, chance = self._common(key)
+            scale, least = exp(NAMED * normal) * self.common**0.5, self.oldest.get(key, 0.0)
+            return Guess(Kind.SIMILAR, basis, 0, SAME, named, scale, age, most, least, chance)
         return self._from_others(job, spec.limit, age, most)
+
+    def _key(self, job: Job) -> tuple[str, str]:
+        return name_key(job), command_key(job, self.asked.specs[job.spec])
+
+    def _common(self, key: tuple[str, str]) -> tuple[float, float]:
+        """Return a normal and a uniform sample, the same for all runs of a command."""
+        if self.random is None:
+            return 0.0, 0.5
+        if key not in self.common_draws:
+            self.common_draws[key] = self.random.gauss(0.0, 1.0), 1.0 - self.random.random()
+        return self.common_draws[key]
 
     def _counts_epochs(self, job: Job, spec: Spec) -> bool:
         if epochs_of(job, spec) is None:
@@ -197,19 +251,25 @@ class Guesses:
 
     def _from_others(self, job: Job, limit: int | None, age: float, most: float) -> Guess:
         if limit and len(self.used) >= USED:
-            words = f"its time limit, and how {len(self.used)} others used theirs"
+            basis = f"its time limit and the share that {len(self.used)} other jobs used of theirs"
             scale = limit * self.common
-            return Guess(words, 0, SMOOTH, self.used, scale=scale, age=age, most=most)
+            return Guess(Kind.SIMILAR, basis, 0, SMOOTH, self.used, scale, age, most)
+        if limit:
+            half = max(limit / 2 - age, 0.2 * limit)
+            return Guess(Kind.LIMIT, "its time limit", half, 0.5, most=most)
         alike = self.sizes.get(self._size(job))
         found = alike if alike is not None and len(alike) >= ENOUGH else self.lab
+        kind, basis = Kind.SIMILAR, f"the durations of {len(found)} recent jobs"
+        if len(found) < FEWEST_OTHERS:
+            kind, basis = Kind.UNKNOWN, "no earlier run of its command and no time limit"
         if len(found):
-            others = "another job" if len(found) == 1 else f"{len(found)} recent jobs"
-            words = f"a guess from {others}"
-            return Guess(words, 0, SMOOTH, found, scale=self.common, age=age, most=most)
-        if limit:
-            return Guess("its time limit", max(limit / 2 - age, 0.2 * limit), 0.5, most=most)
+            return Guess(kind, basis, 0, SMOOTH, found, scale=self.common, age=age, most=most)
         middle, spread = NOTHING_KNOWN
-        return Guess("a guess, since nothing is known of such jobs", max(middle, age), spread)
+        return Guess(kind, basis, max(middle, age), spread)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _share(life: Life, limit: int) -> Life:

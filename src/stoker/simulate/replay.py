@@ -230,11 +230,15 @@ class Replay:
         self.courses[id] = Course(load)
         wishes += self._apply(
             e.JobsSubmitted(
-                at=self.now, first=id, count=1, spec=hash, argv=(f"{load.name}#{id}",),
+                at=self.now, first=id, count=1, spec=hash, argv=self._argv(id, load),
                 priority=load.priority,
             )
         )  # fmt: skip
         return wishes
+
+    def _argv(self, id: int, load: Load) -> tuple[str, ...]:
+        """Return a command that no other job has."""
+        return (f"{load.name}#{id}",)
 
     def _new_name(self) -> str:
         """A name for one more spec; those that the core has dropped are forgotten now and then."""

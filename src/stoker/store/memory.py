@@ -132,15 +132,6 @@ class MemoryStore:
         """The ids of all jobs of an array or a sweep."""
         return [each.job.id for each in self.past(Filter(array=array, limit=len(self.rows.jobs)))]
 
-    def durations(self, user: str, name: str, most: int) -> list[float]:
-        """How long recent successful jobs of this name took."""
-        wanted = Filter(user=user, name=name, states=["COMPLETED"], limit=most)
-        return [
-            each.job.ended_at - each.job.started_at
-            for each in self.past(wanted)
-            if each.job.ended_at is not None and each.job.started_at is not None
-        ]
-
     def warnings(self) -> list[str]:
         """Never any."""
         return []

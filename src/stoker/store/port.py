@@ -125,9 +125,6 @@ class Store(Protocol):
     def members(self, array: int) -> list[int]:
         """The ids of all jobs of an array or a sweep, in order."""
 
-    def durations(self, user: str, name: str, most: int) -> list[float]:
-        """How long recent successful jobs of this name took."""
-
     def warnings(self) -> list[str]:
         """What was found wrong and mended when the store was opened."""
 

@@ -410,15 +410,6 @@ class PostgresStore:
         rows = self._read("SELECT id FROM jobs WHERE member_of = %s ORDER BY id", (array,))
         return [row[0] for row in rows]
 
-    def durations(self, user: str, name: str, most: int) -> list[float]:
-        """How long recent successful jobs of this name took."""
-        rows = self._read(
-            "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = %s"
-            " AND owner = %s AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT %s",
-            (storable(name), storable(user), most),
-        )
-        return [row[0] for row in rows]
-
     def warnings(self) -> list[str]:
         """What was found wrong at opening."""
         return self._warnings

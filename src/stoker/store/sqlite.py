@@ -13,7 +13,7 @@ from typing import Any
 
 from stoker import places
 from stoker.core.events import Event
-from stoker.core.lifecycle import FINISHED
+from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec, replacement
 from stoker.store.layouts import SCHEMA, create, migrate
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
@@ -38,6 +38,7 @@ _MEMBERS = """
 _WAS_USED = "SELECT EXISTS (SELECT 1 FROM events WHERE kind = 'DaemonStarted')"
 """Every daemon begins by writing the summary; without a daemon there is none."""
 _ENDED = [state.value for state in FINISHED]
+_COMPLETED = [JobState.COMPLETED.value]
 _SURROUNDINGS = frozenset(
     {
         sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
@@ -528,15 +529,6 @@ class SqliteStore:
         rows = self._rows("SELECT id FROM jobs WHERE member_of = ? ORDER BY id", (array,))
         return [row[0] for row in rows]
 
-    def durations(self, user: str, name: str, most: int) -> list[float]:
-        """How long recent successful jobs of this name took."""
-        rows = self._rows(
-            "SELECT ended_at - started_at FROM jobs WHERE state = 'COMPLETED' AND name = ?"
-            " AND user = ? AND started_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?",
-            (name, user, most),
-        )
-        return [row[0] for row in rows]
-
     def warnings(self) -> list[str]:
         """What was found wrong and mended at opening."""
         return self._warnings
@@ -618,7 +610,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.array is None:
         parts, values = ["ended_at IS NOT NULL"], []
         states = [state for state in _ENDED if states is None or state in states]
-    if states is not None:
+    if states == _COMPLETED:
+        parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
+    elif states is not None:
         parts.append(f"state IN ({', '.join('?' * len(states))})")
         values += states
     for column, test, value in wanted.tests("user"):

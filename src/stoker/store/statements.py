@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.core.lifecycle import FINISHED
+from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec
 from stoker.store.port import Batch, Filter
 
@@ -110,7 +110,9 @@ def conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.array is None:
         parts, values = ["ended_at IS NOT NULL"], []
         states = [state for state in ENDED if states is None or state in states]
-    if states is not None:
+    if states == [JobState.COMPLETED.value]:
+        parts.append("state = 'COMPLETED'")  # a literal: only then jobs_done_by_name is used
+    elif states is not None:
         parts.append("state = ANY(%s)")
         values.append(states)
     for column, test, value in wanted.tests("owner"):
