@@ -161,7 +161,7 @@ def test_a_journal_that_is_deleted_loses_nothing(box: Box, what: str) -> None:
     box.up()
     assert box.job(running)["result"] == 5
     assert box.states(held) == ["PENDING"]
-    assert "its emergency copy has taken its place" in box.stoker("daemon", "status").stdout
+    assert "was restored from its emergency copy" in box.stoker("daemon", "status").stdout
     assert int(box.submit("true")) == int(held) + 1
 
 

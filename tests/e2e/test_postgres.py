@@ -102,12 +102,12 @@ def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(server: Server, box: B
     old = box.submit("exit 3")
     box.end_of(old)
     assert box.stoker("daemon", "restart", "--db", server.url()).returncode == 0
-    assert box.log.count("1 job stays behind in") == 1
+    assert box.log.count("1 earlier job remains in") == 1
     new = box.submit("exit 4")
     assert int(new) > int(old)  # the old log stays the old job's
     assert box.end_of(new)["result"] == 4
     box.stoker("daemon", "restart", check=True)
-    assert box.log.count("stays behind in") == 1
+    assert box.log.count("earlier job remains in") == 1
     assert box.stoker("queue").stderr == ""
     assert box.stoker("daemon", "restart", "--db", "sqlite").returncode == 0
     assert box.job(old)["result"] == 3

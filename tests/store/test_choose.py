@@ -119,7 +119,7 @@ def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
     db.close()
     before = journal.read_bytes()
     for last in (None, "sqlite"):
-        assert "2 jobs stay behind in" in str(left_behind(server, last, str(journal)))
+        assert "2 earlier jobs remain in" in str(left_behind(server, last, str(journal)))
     assert left_behind(server, server.shown, str(journal)) is None
     assert left_behind(Choice(), None, str(journal)) is None
     assert "those in" in str(left_behind(Choice(), server.shown, str(journal)))

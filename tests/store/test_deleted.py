@@ -94,7 +94,7 @@ def test_a_journal_that_is_deleted_is_lost_until_a_copy_takes_its_place(
     with closing(SqliteStore(str(crashed / path.name))) as again:
         assert ids(again) == [1, 2]
         assert again.id_floor() == 3
-        assert "its emergency copy has taken its place" in again.warnings()[0]
+        assert "was restored from its emergency copy" in again.warnings()[0]
         assert again.lost_events() == 0
         assert again.lost() is None
     assert not (crashed / copy.name).exists()

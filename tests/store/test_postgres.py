@@ -437,7 +437,7 @@ def test_a_journal_shorter_than_what_was_on_disk_is_reported(
     assert stat.S_IMODE(os.stat(aside).st_mode) == 0o600
     schema_sql(postgres, choice, "DELETE FROM events WHERE seq > 3")
     again = opened(choice, aside=aside)
-    assert "ends at event 3, but event 5 was once on disk" in again.warnings()[0]
+    assert "ends at event 3, but event 5 had been synced" in again.warnings()[0]
     assert (again.id_floor(), again.lost_events()) == (6, 2)  # nor are ids, and jobs are held
     assert again.commit(batch(job(9)), force=True) == 6  # numbers are not given out again
     other = opened(postgres.choice(), aside=aside)  # another journal knows nothing of that

@@ -291,7 +291,7 @@ def test_without_a_journal_a_damaged_one_is_repaired_again_and_that_is_reported(
     store = SqliteStore(str(path))
     [said] = store.warnings()
     assert said.startswith(
-        f"there was no journal, but a damaged one: it was rebuilt from {damaged}"
+        f"the journal was missing and was rebuilt from the damaged file {damaged}"
     )
     assert "they are held" not in said
     store.close()
@@ -329,7 +329,8 @@ def test_jobs_of_a_damaged_file_that_was_not_the_last_journal_are_held(path: Pat
     path.unlink()
     again = SqliteStore(str(path))
     assert (
-        f"{JOBS - 20} jobs (21 to {JOBS}) may have run further than is known" in again.warnings()[0]
+        f"{JOBS - 20} jobs (21 to {JOBS}) may have progressed further than "
+        "recorded" in again.warnings()[0]
     )
     assert all(each.held for each in again.load().jobs if not each.finished)
     again.close()
@@ -345,7 +346,7 @@ def test_a_log_without_its_database_is_read_too(tmp_path: Path):
     crashed.unlink()
     again = SqliteStore(str(crashed))
     assert [each.id for each in again.load().jobs] == [1, 2]
-    assert "only the log is there" in again.warnings()[0]
+    assert "only its write-ahead log exists" in again.warnings()[0]
     again.close()
 
 
@@ -381,7 +382,7 @@ def test_ids_are_not_given_out_again_when_the_journal_has_lost_them(
     store = remains_after(tmp_path / "journal.db", *lost)
     assert next_id(store) == 83
     assert store.lost_events() == 82
-    assert "event 82 was once on disk" in store.warnings()[0]
+    assert "event 82 had been synced" in store.warnings()[0]
     store.close()
 
 
@@ -396,7 +397,7 @@ def test_the_number_that_an_older_release_kept_still_counts(tmp_path: Path):
     path = tmp_path / "journal.db"
     Path(f"{path}.forced").write_text("17\n")
     store = SqliteStore(str(path))
-    assert "event 17 was once on disk" in store.warnings()[0]
+    assert "event 17 had been synced" in store.warnings()[0]
     store.claim()
     assert store.commit(batch(job(1)), force=True) == 18
     store.close()

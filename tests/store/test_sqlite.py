@@ -255,7 +255,7 @@ def test_a_log_with_garbage_at_its_end_opens(path: Path, tmp_path: Path, opened)
         log.write(random.Random(2).randbytes(3000))
     torn = opened(copy)
     assert ids(torn) == [1, 2, 3, 4]
-    assert "event 4, but event 5 was once on disk" in torn.warnings()[0]
+    assert "event 4, but event 5 had been synced" in torn.warnings()[0]
 
 
 def test_numbers_once_given_out_are_not_given_out_again(path: Path, tmp_path: Path, opened):

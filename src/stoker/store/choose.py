@@ -68,7 +68,7 @@ def parse(text: str, what: str, default: str | None = None) -> Choice:
     head, mark, query = text.partition("?")
     if head.count("@") > 1 or "@" in query:
         raise BadValue(
-            f"{what} has more than one @; inside a user name or password write it as %40."
+            f"{what} has more than one @; write %40 for an @ inside a user name or password."
         )
     ours = [part for part in query.split("&") if part.startswith("schema=")]
     others = [part for part in query.split("&") if part not in ours]
@@ -77,7 +77,7 @@ def parse(text: str, what: str, default: str | None = None) -> Choice:
     schema = unquote(ours[-1].partition("=")[2]) if ours else SCHEMA
     if not _NAME.fullmatch(schema):
         raise BadValue(
-            f"{what} names the schema '{schema[:80]}'; a schema is written with small letters, "
+            f"{what} has the invalid schema '{schema[:80]}'; use lower-case letters, "
             "digits and underscores."
         )
     return Choice(head + (mark + "&".join(others) if any(others) else ""), schema)
@@ -148,8 +148,8 @@ def need_driver() -> None:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise StoreError(
-            "PostgreSQL needs the package psycopg, which cannot be loaded here. "
-            "Type: pip install 'stoker[postgres]'"
+            "PostgreSQL needs the package psycopg, which cannot be imported. "
+            "Run: pip install 'stoker[postgres]'"
         ) from error
 
 
@@ -158,13 +158,13 @@ def left_behind(choice: Choice, last: str | None, journal: str) -> str | None:
     if last == choice.shown or (last is None and choice.url is None):
         return None
     if last not in (None, "sqlite"):
-        return f"jobs are kept in {choice.shown} from now on; those in {last} stay there"
+        return f"jobs are now stored in {choice.shown}; earlier jobs remain in {last}"
     count = _jobs_in(journal)
     if not count:
         return None
-    jobs = "1 job stays" if count == 1 else f"{count:,} jobs stay"
+    jobs = "1 earlier job remains" if count == 1 else f"{count:,} earlier jobs remain"
     return (
-        f"jobs are kept in {choice.shown} from now on; {jobs} behind in {journal}. "
+        f"jobs are now stored in {choice.shown}; {jobs} in {journal}. "
         "To go back: stoker daemon restart --db sqlite"
     )
 

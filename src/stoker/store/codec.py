@@ -39,16 +39,16 @@ def encode(value: Any) -> bytes:
 
 
 def checked(data: Any) -> bytes:
-    """Return an object as it was written; raise ValueError if its checksum does not match it.
+    """Return an object as it was written; raise ValueError if the checksum does not match it.
 
     A damaged byte in a key would otherwise go unnoticed: an unknown key is skipped, and the field
     that it stood for has its default. Rows of earlier versions have no checksum.
     """
     if not isinstance(data, bytes):
-        raise TypeError(f"{type(data).__name__} is not what was written")
+        raise TypeError(f"expected a stored row, found {type(data).__name__}")
     body, found, rest = data.rpartition(_CHECKSUM)
     if found and len(rest) == 10 and rest[:8] != b"%08x" % crc32(body):
-        raise ValueError("its checksum does not match")
+        raise ValueError("the checksum does not match")
     return data
 
 

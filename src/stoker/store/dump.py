@@ -17,8 +17,8 @@ def dump(choice: Choice, path: str) -> int:
     program = shutil.which("pg_dump")
     if program is None:
         raise StoreError(
-            "A copy of a PostgreSQL store is made by pg_dump, which is not on the PATH of the "
-            "daemon. Install PostgreSQL's client programs, or run pg_dump where they are."
+            "A backup of a PostgreSQL store needs pg_dump, which is not on the PATH of the daemon. "
+            "Install the PostgreSQL client programs, or run pg_dump on another machine."
         )
     given = {key: str(value) for key, value in conninfo_to_dict(choice.url or "").items()}
     password = given.pop("password", None)  # a command line is for all to see

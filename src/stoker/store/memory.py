@@ -76,7 +76,7 @@ class MemoryStore:
         if self._mine != self.rows.term:
             raise StoreFenced("another daemon has taken over")
         if any(key in self.rows.keys for key, _, _ in batch.keys):
-            raise StoreError("that submission is already on record")
+            raise StoreError("this submission is already stored")
         self.rows.specs.update((hash, codec.encode(spec)) for hash, spec in batch.specs.items())
         self.rows.blobs.update(batch.blobs)
         self.rows.secrets.update(batch.secrets)

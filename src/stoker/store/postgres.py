@@ -142,7 +142,7 @@ class PostgresStore:
         if self._seq < synced:
             self._lost_events = synced - self._seq
             self._warnings.append(
-                f"the journal ends at event {self._seq}, but event {synced} was once on disk: "
+                f"the journal ends at event {self._seq}, but event {synced} had been synced: "
                 f"{self.path} has lost its last events"
             )
         self._seq = max(self._seq, synced)  # numbers once given out are not given out again
@@ -172,14 +172,14 @@ class PostgresStore:
         A server that crashed may have lost what it had not forced, in the order it was
         written; everything from there on is still here and is written again.
         """
-        logger.warning("the connection to %s broke", self.path)
+        logger.warning("lost the connection to %s", self.path)
         deadline = time.monotonic() + self.patience
         while True:
             self._db.close()
             try:
                 self._db = server.connect(self.choice, self._name)
                 self._catch_up()
-                logger.info("connected to %s again", self.path)
+                logger.info("reconnected to %s", self.path)
                 return
             except (Lost, Unreachable, StoreFull) as error:
                 if time.monotonic() > deadline:
@@ -201,8 +201,8 @@ class PostgresStore:
         found = int(row[0]) if row else 0
         if found < self._durable:
             raise StoreError(
-                f"{self.path} has lost events: it ends at {found}, and {self._durable} was "
-                "on its disk. This daemon stops; the next one goes on from what is there."
+                f"{self.path} has lost events: the last one is {found}, but {self._durable} had "
+                f"been synced. This daemon stops; the next daemon continues from event {found}."
             )
         for each in self._unforced:
             if each.first > found:
@@ -237,7 +237,7 @@ class PostgresStore:
                     if not isinstance(failed, Lost):
                         raise failed from error
                 self._resume()
-            raise Unreachable(f"{self.path} breaks every connection.")
+            raise Unreachable(f"{self.path} closes every connection.")
 
     # -- the port -----------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class PostgresStore:
                         self._unforced = [e for e in self._unforced if id(e) not in kept]
                     return
                 self._last_seq()  # the server has forgotten: finding that out mends it
-            raise StoreError(f"{self.path} does not keep what was committed.")
+            raise StoreError(f"{self.path} lost a committed transaction.")
 
     def _flush_aside(self) -> int:
         deadline = time.monotonic() + self.patience
@@ -447,6 +447,6 @@ class PostgresStore:
 def _gone(error: Exception, path: str) -> StoreError:
     text = str(error) if isinstance(error, Unreachable) else f"{path} cannot be reached."
     return StoreError(
-        f"{text} It is not known whether the last changes were recorded: look at the queue "
-        "before repeating them. Jobs that run go on; the next daemon takes them over."
+        f"{text} The last changes may not have been stored: check the queue before repeating "
+        "them. Running jobs continue; the next daemon recovers them."
     )

@@ -59,7 +59,7 @@ def rebuild(path: str, synced: int = 0) -> str | None:
         found = _readable(source, path)
         if found.tables["jobs"] or found.tables["events"]:
             stale, stamp = found.last_event < synced, replacement.new_stamp(path)
-            text = "there was no journal, but a damaged one: it was rebuilt from " + source
+            text = "the journal was missing and was rebuilt from the damaged file " + source
             return _replace(path, found, stale, stamp, text + "; {}")
     return None
 
@@ -355,8 +355,9 @@ def _outcome(events: int, jobs: int, next_id: int, ids: set[int], doubtful: set[
         story += f"; {_jobs(missing, first, last)} {'is' if missing == 1 else 'are'} lost"
     if doubtful:
         story += (
-            f"; {_jobs(len(doubtful), min(doubtful), max(doubtful))} may have run further than is "
-            "known: they are held, release or cancel them"
+            f"; {_jobs(len(doubtful), min(doubtful), max(doubtful))} may have progressed "
+            "further than "
+            "recorded and are held: release or cancel them"
         )
     return story
 

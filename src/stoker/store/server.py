@@ -117,8 +117,8 @@ def connect(choice: Choice, name: Name) -> Connection:
     except psycopg.ProgrammingError:
         # libpq repeats the URL in its message, and with it the password.
         raise BadValue(
-            "The URL of the store cannot be read; write postgresql://user@host:5432/database, "
-            "with special characters as %40 and the like."
+            "The URL of the store is invalid; write postgresql://user@host:5432/database, "
+            "with special characters percent-encoded (@ as %40)."
         ) from None
     try:
         db = psycopg.connect(info, autocommit=True)
@@ -128,12 +128,12 @@ def connect(choice: Choice, name: Name) -> Connection:
         *_, commit, encoding, standby = _settled(db, choice)
         if standby:
             raise Unreachable(
-                f"{choice.shown} is a standby that takes no writes. Name its primary."
+                f"{choice.shown} is a read-only standby. Give the URL of its primary."
             )
         if encoding != "UTF8":
             raise StoreError(
                 f"{choice.shown} is encoded as {encoding}. "
-                "Make a database for stoker with: createdb --encoding=UTF8 NAME"
+                "Create a database for stoker with: createdb --encoding=UTF8 NAME"
             )
         if commit == "off":
             db.execute("SET synchronous_commit = on")
@@ -158,9 +158,9 @@ def _refused(error: psycopg.Error, choice: Choice, password: str | None) -> Stor
     text = text.rpartition(" failed: ")[2].rstrip(".")
     text = text.replace(password, "***") if password else text
     if "password" in text or "authentication" in text or "pg_hba" in text:
-        return Denied(f"{choice.shown} does not let us in: {text}.")
+        return Denied(f"{choice.shown} denied access: {text}.")
     if "does not exist" in text:
-        return StoreError(f"{choice.shown}: {text}. Create it first, with createdb or createuser.")
+        return StoreError(f"{choice.shown}: {text}. Create it first with createdb or createuser.")
     return Unreachable(f"{choice.shown} cannot be reached: {text}.")
 
 
@@ -182,7 +182,9 @@ def translated(error: psycopg.Error, choice: Choice) -> StoreError:
             f"The disk of {choice.shown} is full ({text}). Free some space; nothing was lost."
         )
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return Denied(f"{choice.shown}: {text}. Grant it, or use a database that is your own.")
+        return Denied(
+            f"{choice.shown}: {text}. Grant the privilege, or use a database of your own."
+        )
     return StoreError(f"{choice.shown}: {text}.")
 
 
@@ -220,10 +222,14 @@ def take_lease(db: Connection, choice: Choice, mine: Name, patience: float) -> N
         if found and holder and (holder == mine or holder.is_dead):
             db.execute("SELECT pg_terminate_backend(%s)", (found[0],))
         if time.monotonic() > deadline:
-            who = f"the daemon with pid {holder.pid} on {holder.host}" if holder else "somebody"
+            who = (
+                f"the daemon with pid {holder.pid} on {holder.host}"
+                if holder
+                else "another process"
+            )
             raise StoreFenced(
-                f"{choice.shown} is in use by {who}. Stop that one, "
-                "or give this one a schema of its own: ?schema=NAME"
+                f"{choice.shown} is in use by {who}. Stop that daemon, "
+                "or use another schema: ?schema=NAME"
             )
         time.sleep(0.02)
 
@@ -241,11 +247,13 @@ def layout_of(db: Connection, choice: Choice) -> int | None:
     except psycopg.errors.UndefinedColumn:
         row = None
     if row is None:
-        raise StoreError(f"{choice.shown} holds tables that are not stoker's. Name another schema.")
+        raise StoreError(
+            f"{choice.shown} contains tables of another program. Use another schema: ?schema=NAME"
+        )
     if row[0] > LAYOUT:
         raise StoreError(
-            f"{choice.shown} was written by a newer stoker (layout {row[0]}, this one knows "
-            f"{LAYOUT}). Upgrade stoker, or name another schema: ?schema=NAME"
+            f"{choice.shown} was written by a newer stoker (layout {row[0]}; this version "
+            f"supports {LAYOUT}). Upgrade stoker, or use another schema: ?schema=NAME"
         )
     return int(row[0])
 

@@ -91,7 +91,7 @@ class SqliteStore:
         replacement.finish(path)
         self._use_emergency_copy(path)
         if not replacement.has_content(path) and replacement.has_content(path + "-wal"):
-            self._repair(path, StoreError("of its files only the log is there"))
+            self._repair(path, StoreError("only its write-ahead log exists"))
         elif replacement.beside(path, replacement.KEPT) and replacement.is_empty(path):
             from stoker.store.salvage import rebuild
 
@@ -108,8 +108,8 @@ class SqliteStore:
             return  # a journal that cannot be read may still be newer than the copy
         if not replacement.continues(newest, path):
             self._warnings.append(
-                f"{newest} is a copy of a journal that was deleted, and another one has been begun "
-                "since: see docs/recovery.md for how to go on from the copy"
+                f"{newest} is a copy of a deleted journal, and a new journal has been created "
+                "since; see docs/recovery.md for how to continue from the copy"
             )
             return
         part = path + ".repair"
@@ -119,7 +119,7 @@ class SqliteStore:
         for copy in copies:
             os.unlink(copy)
         self._warnings.append(
-            "the journal was deleted while a daemon ran; its emergency copy has taken its place"
+            "the journal was deleted while a daemon ran and was restored from its emergency copy"
         )
 
     def _identify(self) -> None:
@@ -168,11 +168,11 @@ class SqliteStore:
             return
         if SCHEMA < version <= SCHEMA + NEWER:
             raise StoreError(
-                f"{path} was written by a newer stoker (layout {version}, this one knows "
+                f"{path} was written by a newer stoker (layout {version}; this version supports "
                 f"{SCHEMA}). Upgrade stoker, or set STOKER_HOME to another directory."
             )
         if not 0 < version <= SCHEMA:
-            raise sqlite3.DatabaseError(f"there is no layout {version}")
+            raise sqlite3.DatabaseError(f"unknown layout {version}")
         _check(db)
         migrate(db, version)
         story = db.execute("SELECT value FROM meta WHERE key = 'repair'").fetchone()
@@ -207,7 +207,7 @@ class SqliteStore:
         if last < synced and not self._repaired:
             self._lost_events = synced - last
             self._warnings.append(
-                f"the journal ends at event {last}, but event {synced} was once on disk: "
+                f"the journal ends at event {last}, but event {synced} had been synced: "
                 "the last events before a crash are missing"
             )
         self._seq = max(last, synced)  # numbers once given out are not given out again
@@ -219,7 +219,7 @@ class SqliteStore:
         copy = (self._emergency_copy or self._emergency_paths)[0]
         return (
             f"{self.path} was deleted or moved while the daemon runs, so no job can be queued; "
-            f"what is on record is kept in {copy}. To go on from there: stoker daemon restart"
+            f"its content was saved to {copy}. To continue from it: stoker daemon restart"
         )
 
     def _is_in_place(self) -> bool:
@@ -253,7 +253,7 @@ class SqliteStore:
             except (OSError, StoreError, places.UnsafeDirectory) as error:
                 errors.append(str(error))
             else:
-                logger.warning("the journal was deleted; its content is in %s", path)
+                logger.warning("the journal was deleted; its content was saved to %s", path)
                 self._emergency_copy = path, seq
                 return
         raise StoreError(f"{self.path} was deleted and no copy can be written: {errors[0]}")
@@ -314,7 +314,7 @@ class SqliteStore:
     def _load(self) -> Snapshot:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
         if row is None and self._db.execute(_WAS_USED).fetchone()[0]:
-            raise sqlite3.DatabaseError("its summary is gone")
+            raise sqlite3.DatabaseError("the state summary is missing")
         rest = codec.decode_rest(row[0] if row else b"{}")
         jobs = [
             codec.decode_job(data)
@@ -327,7 +327,7 @@ class SqliteStore:
         for hash in wanted:
             row = self._db.execute("SELECT data FROM specs WHERE hash = ?", (hash,)).fetchone()
             if row is None:
-                raise sqlite3.DatabaseError(f"what was submitted is gone ({hash})")
+                raise sqlite3.DatabaseError(f"the submission {hash} is missing")
             specs[hash] = codec.decode_spec(row[0])
         self._seq = max(self._seq, self._last_seq())
         return Snapshot(
@@ -465,7 +465,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise _translated(error, self.path) from error
         if busy:
-            raise StoreError(f"{self.path} is being read by another program; it is tried again.")
+            raise StoreError(f"{self.path} is locked by another program; stoker retries.")
         self._log_is_unsure = False
 
     def events(self, after: int, most: int) -> Iterator[tuple[int, Event]]:
@@ -599,7 +599,7 @@ def _check(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(found.splitlines()[-1])
     term = "SELECT count(*) FROM meta WHERE key = 'term' AND typeof(value) = 'integer'"
     if db.execute(term).fetchone()[0] != 1:
-        raise sqlite3.DatabaseError("its table of contents is gone")
+        raise sqlite3.DatabaseError("the term of the journal is missing")
 
 
 def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
