@@ -115,7 +115,7 @@ def test_asked_to_stop_it_saves_its_work_and_goes_on(bench: Bench) -> None:
     mark = bench.base / "mark"
     bench.write(Counter(mark), bench.go)
     code, said = bench.stop_at(mark.with_suffix(".1"))
-    assert (code, "its work is saved" in said) == (75, True), said
+    assert (code, "the state is saved" in said) == (75, True), said
     assert bench.outcome() is None
     assert bench.stop_at(mark.with_suffix(".2"))[0] == 75
     bench.go.touch()
@@ -147,7 +147,7 @@ def test_time_that_is_up_once_too_often(bench: Bench) -> None:
     assert bench.stop_at(mark.with_suffix(".2"))[0] == 75, "making room is not counted"
     code, said = bench.stop_at(mark.with_suffix(".3"), **soon)
     assert code == 124
-    assert "its time was up 2 times, and max_num_timeout is 1" in said
+    assert "time limit reached 2 times, and max_num_timeout is 1" in said
     assert bench.outcome() is None
     bench.go.touch()
     assert bench.run()[0] == 0, "what it saved is still there"
@@ -164,7 +164,7 @@ def test_a_call_without_checkpoint_begins_anew(bench: Bench) -> None:
     mark = bench.base / "mark"
     bench.write(wait, mark, bench.go)
     code, said = bench.stop_at(mark)
-    assert (code, "begin anew" in said) == (75, True)
+    assert (code, "run again from the start" in said) == (75, True)
     bench.go.touch()
     assert bench.run()[0] == 0
     assert bench.outcome() == Outcome("done")
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_returns_nothing_is_the_end(bench: Bench) -> None:
     mark = bench.base / "mark"
     bench.write(Ends(mark), bench.go)
     code, said = bench.stop_at(mark.with_suffix(".1"))
-    assert (code, "returned nothing" in said) == (1, True)
+    assert (code, "returned None" in said) == (1, True)
     assert bench.outcome() is None
 
 
@@ -242,7 +242,7 @@ def test_a_function_that_swallows_everything_for_ever_is_stopped_all_the_same(
     code, said = bench.stop_at(mark.with_suffix(".1"), STOKER_DEADLINE=str(time.time() + 2))
     assert code == (75 if timeouts else 124)
     assert "last words" in said
-    assert ("its time was up once, and max_num_timeout is 0" in said) == (not timeouts)
+    assert ("time limit reached once, and max_num_timeout is 0" in said) == (not timeouts)
     assert bench.outcome() is None
 
 

@@ -153,7 +153,7 @@ def test_errors_by_kind_with_the_servers_sentence(client: stoker.Client) -> None
         client.submit("true", time="soon")
     with pytest.raises(TypeError, match=r"There is no option 'gpu'\. Did you mean gpus"):
         client.submit("true", gpu=1)  # type: ignore[call-overload]
-    with pytest.raises(stoker.UsageError, match="means 2 jobs"):
+    with pytest.raises(stoker.UsageError, match="matches 2 jobs"):
         client.show(client.submit_lines(["true", "true"]))
 
 

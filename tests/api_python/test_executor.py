@@ -130,7 +130,7 @@ def test_what_cannot_be_pickled_is_said_clearly(executor: stoker.Executor) -> No
     with pytest.raises(NotPicklable, match=r"cannot be pickled.*Own: <unlocked") as caught:
         results[0].result(SOON)
     assert "in raises" in str(caught.value.__cause__)
-    with pytest.raises(NotPicklable, match=r"What it returned \(_thread.lock\) cannot be pickled"):
+    with pytest.raises(NotPicklable, match=r"The return value \(_thread.lock\) cannot be pickled"):
         results[1].result(SOON)
 
 
@@ -297,7 +297,7 @@ def test_map_gives_up_in_time_and_cancels_the_rest(
 def test_a_batch_is_one_array_of_different_calls(executor: stoker.Executor) -> None:
     with executor.batch():
         one = executor.submit(add, 1)
-        with pytest.raises(stoker.StokerError, match="no id yet"):
+        with pytest.raises(stoker.StokerError, match="no job id yet"):
             print(one.job_id)
         two = executor.submit(max, 3, 4)
     assert (one.result(SOON), two.result(SOON)) == (11, 4)
@@ -400,7 +400,7 @@ def test_the_daemon_may_be_killed_and_stopped_meanwhile(
 
 def test_a_job_that_is_no_call_has_no_future(client: stoker.Client) -> None:
     future = stoker.Future.of(client.run("true"))
-    with pytest.raises(stoker.NotFound, match="no call of an Executor"):
+    with pytest.raises(stoker.NotFound, match="not submitted by an Executor"):
         future.result(SOON)
     with pytest.raises(stoker.NotFound, match="no job 999999"):
         stoker.Future.of(999999)

@@ -37,13 +37,13 @@ def test_neighbours_are_a_range_and_keep_their_order_where_that_matters() -> Non
 
 @pytest.mark.parametrize("what", [None, 1.5, True, b"5", [None], object()])
 def test_what_is_no_job_is_said(what: object) -> None:
-    with pytest.raises(stoker.UsageError, match=r"is no job\. Give an id"):
+    with pytest.raises(stoker.UsageError, match=r"is not a job\. Give an id"):
         given.selectors([what])
 
 
 def test_one_job_is_not_several() -> None:
     assert given.selector([JOBS[1]]) == "9_1"
-    with pytest.raises(stoker.UsageError, match="One job is meant here, not 2"):
+    with pytest.raises(stoker.UsageError, match="Expected one job, got 2"):
         given.selector([3, 4])
 
 
@@ -73,10 +73,10 @@ NOWHERE = stoker.Client("/nowhere.sock", start=False)
         (lambda: NOWHERE.submit("true", env={"A": None}), "env: A has no value"),  # type: ignore[dict-item]
         (lambda: NOWHERE.run("true", timeout="x"), "timeout must be a number of seconds, not 'x'"),  # type: ignore[arg-type]
         (lambda: NOWHERE.wait(5, timeout=float("nan")), "timeout must be a number of seconds"),
-        (lambda: NOWHERE.kill(5, signal=1.5), "1.5 is no signal"),  # type: ignore[arg-type]
-        (lambda: NOWHERE.drain(None), "None is no device"),  # type: ignore[arg-type]
+        (lambda: NOWHERE.kill(5, signal=1.5), "1.5 is not a signal"),  # type: ignore[arg-type]
+        (lambda: NOWHERE.drain(None), "None is not a device"),  # type: ignore[arg-type]
         (lambda: NOWHERE.move(5, where="foo"), "where must be first, last, before or after, not"),
-        (lambda: NOWHERE.move(5, where="before"), "before and after need an other job"),
+        (lambda: NOWHERE.move(5, where="before"), "need another job"),
         (lambda: NOWHERE.logs(5, stream="foo"), "stream must be out or err, not 'foo'"),
         (lambda: next(NOWHERE.follow(5, stream="foo")), "stream must be out or err"),
         (lambda: stoker.Executor(client=NOWHERE).submit(None), "A call needs a function, not None"),  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ def test_where_the_metric_is_found() -> None:
         (("--csv", "no-such.csv", "x", "y"), "no-such.csv cannot be read"),
         (("--param", "lr", "x", "y"), "--param lr:"),
         (("--param", "lr=1,2", "--param", "lr=3,4", "x", "y"), "lr is swept twice"),
-        (("--param", "lr=1,2", "echo hi"), "line does not name lr"),
+        (("--param", "lr=1,2", "echo hi"), "line does not contain {lr}"),
         (("--param", "lr=1,2", "echo {lr}", "--wait"), "options come before the shell"),
         (("--param", "lr=1,2", "--method", "magic", "x", "y"),
          "--method is 'magic'; one of grid, random, sobol, tpe, gp was expected."),
@@ -300,7 +300,7 @@ def test_a_dry_run_of_what_is_not_known_in_advance(
 
 def test_a_misspelt_field_is_said(ready: FakeDaemon, capsys: Captured) -> None:
     assert main(["sweep", "--param", "lr=1,2", "python", "t.py", "{lrr}"]) == 0
-    assert "stoker: {lrr} in the command is no parameter" in capsys.readouterr().err
+    assert "stoker: {lrr} in the command is not a parameter" in capsys.readouterr().err
 
 
 def test_a_program_called_show(ready: FakeDaemon) -> None:

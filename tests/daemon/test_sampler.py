@@ -122,7 +122,7 @@ def test_the_real_process_suggests_what_nobody_has(stage: Stage) -> None:
     points, error, done = stage.answers[2][0]
     assert (sorted(p["n"] for p in points), error, done) == ([1, 2], None, True)
     odd = stage.heard(3, parameters={"x": {"distribution": "odd"}})
-    assert odd == "the sampler failed: 'odd' is no distribution"
+    assert odd == "the sampler failed: 'odd' is not a distribution"
 
 
 def test_only_news_is_told(stage: Stage, echo: Callable[..., None]) -> None:

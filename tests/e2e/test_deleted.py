@@ -149,7 +149,7 @@ def test_a_journal_that_is_deleted_loses_nothing(box: Box, what: str) -> None:
     code, said = box.refused("true")
     assert code == 4
     assert said.startswith(f"stoker: {journal} was deleted or moved while the daemon runs")
-    assert f"is kept in {journal}.emergency" in said
+    assert f"was saved to {journal}.emergency" in said
     assert "stoker daemon restart" in said
     assert f"{journal}.emergency" in box.stoker("daemon", "status").stdout
     (box.user / "gate").write_text("go\n")

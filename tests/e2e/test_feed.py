@@ -125,9 +125,9 @@ def test_a_feed_that_can_never_be_satisfied_is_refused(idle: Box) -> None:
 
 BAD_LINES = "echo a >> seen\nbad \udcff\nx\0y\n" + "x" * 1_100_000 + "\necho b >> seen\n"
 BAD_SAID = [
-    "stoker: line 2 is left out: it is not valid UTF-8",
-    "stoker: line 3 is left out: it holds a NUL byte",
-    "stoker: line 4 is left out: it is longer than 1 MiB",
+    "stoker: line 2 is skipped: it is not valid UTF-8",
+    "stoker: line 3 is skipped: it holds a NUL byte",
+    "stoker: line 4 is skipped: it is longer than 1 MiB",
 ]
 
 
@@ -339,7 +339,7 @@ def test_beside_a_daemon_bad_lines_are_left_out_in_the_same_words(box: Box) -> N
 def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: Box) -> None:
     done = box.stoker("feed", "--gpus", "0,9", input="touch ran\n")
     assert done.returncode == 3
-    assert done.stderr == "stoker: The daemon that is running has no GPU 9; it has: 0, 1, 2, 3.\n"
+    assert done.stderr == "stoker: The running daemon has no GPU 9; it has: 0, 1, 2, 3.\n"
     assert not (box.user / "ran").exists()
     assert states(box) == []
 
@@ -357,7 +357,7 @@ def test_beside_a_daemon_without_gpus_lines_run_on_its_cores(idle: Box) -> None:
     idle.start("{cpu:4}")
     done = idle.stoker("feed", input="true\n")
     assert done.returncode == 0, done.stderr
-    assert "no GPU here" in done.stderr
+    assert "this machine has no GPU" in done.stderr
 
 
 def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(

@@ -137,8 +137,8 @@ def test_a_second_daemon_on_the_same_store_is_told_who_has_it(
         ("postgresql://guarded:s3cret@/stoker?host={host}", 5, "password authentication failed"),
         ("postgresql://stoker@/nothing?host={host}", 1, "does not exist. Create it first"),
         ("mysql://ada:s3cret@db/lab", 2, "--db must be sqlite, postgres, or a URL such as"),
-        ("postgresql://ada:s3c@s3cret@db", 2, "write it as %40"),
-        ("postgresql://ada:s3cret@db/lab?colour=red", 2, "cannot be read"),
+        ("postgresql://ada:s3c@s3cret@db", 2, "write %40"),
+        ("postgresql://ada:s3cret@db/lab?colour=red", 2, "is invalid; write"),
     ],
 )
 def test_a_store_that_cannot_be_had_is_one_sentence_and_changes_nothing(

@@ -742,7 +742,7 @@ def test_stopped_from_elsewhere_it_says_so(idle: Box, beside: Beside) -> None:
     assert idle.stoker("daemon", "stop").returncode == 0
     _, said = running.communicate(timeout=30)
     assert running.returncode == 1
-    assert b"stopped from elsewhere" in said
+    assert b"stopped by another command" in said
     assert alive(pid)
 
 

@@ -87,7 +87,7 @@ def test_nonsense_is_an_error_and_the_next_question_gets_a_new_child(probe, line
     os.close(write)
     reading = probe.receive()
     assert reading is not None
-    assert "nonsense" in (reading.error or "")
+    assert "sent an invalid answer" in (reading.error or "")
     probe.ask()
     assert wait(probe).error is None
     assert probe.generation == 2

@@ -122,5 +122,5 @@ def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
         assert "2 earlier jobs remain in" in str(left_behind(server, last, str(journal)))
     assert left_behind(server, server.shown, str(journal)) is None
     assert left_behind(Choice(), None, str(journal)) is None
-    assert "those in" in str(left_behind(Choice(), server.shown, str(journal)))
+    assert "earlier jobs remain in" in str(left_behind(Choice(), server.shown, str(journal)))
     assert journal.read_bytes() == before

@@ -623,7 +623,7 @@ def test_a_reader_that_keeps_the_log_from_being_begun_again_is_waited_for(
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM jobs").fetchall()
     store.commit(batch(job(2)), force=False)
-    with pytest.raises(StoreError, match="read by another program"):
+    with pytest.raises(StoreError, match="locked by another program"):
         store.force()
     reader.close()
     store.force()

@@ -341,7 +341,7 @@ def test_the_process_says_nothing_but_the_protocol_and_ends_with_its_input() -> 
         timeout=50, check=True,
     )  # fmt: skip
     nonsense, reply, *failures = map(json.loads, run.stdout.splitlines())
-    assert "makes no sense" in nonsense["error"]
+    assert "invalid request" in nonsense["error"]
     assert [set(point) for point in reply["points"]] == [{"lr", "seed", "x"}] * 2
     assert [(failure["id"], "error" in failure) for failure in failures] == [
         ("r2", True), ("r3", True),

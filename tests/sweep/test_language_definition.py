@@ -139,14 +139,14 @@ def test_a_parameter_takes_its_shortest_form(raw: dict, checked: dict) -> None:
          "sweep.yaml: parameters.lr.probabilities is a list; a list of 2 numbers was expected."),
         (with_parameter({"values": [1, 2], "probabilities": [0.5, 0.4]}),
          ("sweep.yaml: parameters.lr.probabilities add up to 0.9; "
-         "numbers from 0 on that add up to 1 were expected.")),
+         "non-negative numbers that add up to 1 were expected.")),
         (with_parameter({"distribution": "unifrom", "min": 0, "max": 1}),
          ("sweep.yaml: parameters.lr.distribution is 'unifrom'; one of uniform, log_uniform, "
          "int_uniform, int_log_uniform, q_uniform, q_log_uniform, normal, log_normal, q_normal, "
          "q_log_normal, constant, categorical, categorical_w_probabilities was expected.")),
         (with_parameter({"distribution": "uniform", "min": 0, "max": 1}, method="grid"),
-         ("sweep.yaml: parameters.lr is uniform, which has no end of values for method grid; "
-         "give values, or a step q with q_uniform, or take method random or sobol.")),
+         ("sweep.yaml: parameters.lr is uniform, which has infinitely many values; for method grid "
+         "give values or a step q with q_uniform, or use method random or sobol.")),
         (sweep(parameters={"learning rate": {"value": 1}}),
          ("sweep.yaml: parameters has the name 'learning rate'; a name of letters, digits and "
          "_ . - / @ $ was expected, without - at its beginning.")),
@@ -192,7 +192,7 @@ def test_a_parameter_takes_its_shortest_form(raw: dict, checked: dict) -> None:
         (sweep(points=[{"lr": 1}]),
          "sweep.yaml: points belong to method list, and the method is random."),
         (sweep(method="list", points=[{"lr": 1}]),
-         "sweep.yaml: parameters cannot stand beside the points of method list."),
+         "sweep.yaml: parameters cannot be combined with the points of method list."),
         (sweep(method="list", parameters=..., points=[{"lr": 1}, {"lr": 2, "bs": 3}]),
          "sweep.yaml: points[1] has bs, unlike the first row."),
         (sweep(method="list", parameters=..., points=[{"lr": 1}, {"bs": 2}]),
@@ -240,7 +240,7 @@ def test_a_pattern_shows_where_the_value_is(pattern: str) -> None:
          ("sweep.yaml: metric.source.pattern is '(?P<step>a)'; one group around the value was "
          r"expected, for example loss=(?P<loss>\S+).")),
         ({"kind": "log", "pattern": "(a"},
-         ("sweep.yaml: metric.source.pattern is no regular expression: "
+         ("sweep.yaml: metric.source.pattern is not a valid regular expression: "
          "missing ), unterminated subpattern at position 0.")),
         ({"kind": "log"},
          "sweep.yaml: metric.source.pattern is empty; a regular expression was expected."),

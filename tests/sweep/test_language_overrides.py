@@ -219,23 +219,24 @@ def test_shuffled_values_have_the_same_order_each_time() -> None:
         ("x=1,,2", "x=1,,2: a value is missing."),
         ("x=range(0,5", "x=range(0,5: a ) is missing."),
         ("x=range(0,5,0)", "x=range(0,5,0): the step of range() is 0."),
-        ("x=range(5,0)", "x=range(5,0): range() has 0 values; 1 to 100,000 can be."),
-        ("x=range(1e6)", "x=range(1e6): range() has 1,000,000 values; 1 to 100,000 can be."),
+        ("x=range(5,0)", "x=range(5,0): range() has 0 values; 1 to 100,000 are allowed."),
+        ("x=range(1e6)", "x=range(1e6): range() has 1,000,000 values; 1 to 100,000 are allowed."),
         ("x=range(a)", ("x=range(a): range() takes numbers: range(start,stop) or "
          "range(start,stop,step).")),
         ("x=range(1,stop=2,end=3)", "x=range(1,stop=2,end=3): range() takes start, stop, step."),
         ("x=glob(*)", "x=glob(*): glob() needs Hydra's own config groups; list the names instead."),
-        ("x=1,range(3)", "x=1,range(3): range() cannot be one value among others."),
+        ("x=1,range(3)", "x=1,range(3): range() cannot be combined with other values."),
         ("x='a,b", "x='a,b: the quote ' is never closed."),
-        ("x='a',b'c',(d", "x='a',b'c',(d: ( belongs in quotes, or behind a backslash."),
-        ("x='a'b,c", "x='a'b,c: 'b,c' stands where a comma was expected; quote such a text."),
-        ("x=inf,1", "x=inf,1: inf is no value to sweep over."),
+        ("x='a',b'c',(d", "x='a',b'c',(d: ( must be quoted or escaped with a backslash."),
+        ("x='a'b,c", ("x='a'b,c: 'b,c' found where a comma was expected; "
+                      "put such a text in quotes.")),
+        ("x=inf,1", "x=inf,1: inf is not a value to sweep over."),
         ("x=interval(0)", "x=interval(0): interval() takes two numbers: interval(0,1)."),
         ("x=interval(a,b)", "x=interval(a,b): x.min is 'a'; a number was expected."),
-        ("x=tag(log)", ("x=tag(log): tag() takes a sweep at its end: "
+        ("x=tag(log)", ("x=tag(log): the last argument of tag() must be a sweep: "
          "tag(log, interval(1e-5,0.1)).")),
         ("x=sort(a,1)", "x=sort(a,1): sort() cannot compare texts and numbers."),
-        ("x=str(interval(0,1))", "x=str(interval(0,1)): str() cannot be made of uniform."),
+        ("x=str(interval(0,1))", "x=str(interval(0,1)): str() cannot be applied to uniform."),
     ],
 )  # fmt: skip
 def test_a_sweep_that_cannot_be_read_is_refused(word: str, sentence: str) -> None:
@@ -277,21 +278,21 @@ def test_param_is_read(text: str, name: str, spec: dict) -> None:
     ("text", "sentence"),
     [
         ("lr", "--param lr: NAME=VALUE,VALUE or NAME=uniform(0,1) was expected."),
-        ("lr=", "--param lr=: a value was expected behind the =."),
+        ("lr=", "--param lr=: a value was expected after the =."),
         ("l r=1", ("--param l r=1: it has the name 'l r'; a name of letters, digits and "
          "_ . - / @ $ was expected, without - at its beginning.")),
         ("x=f(1)",
          ("--param x=f(1): f() is not known; known are choice, range, interval, tag, sort, "
           "shuffle, uniform, log_uniform, int_uniform, int_log_uniform, q_uniform, q_log_uniform, "
-          "normal, log_normal, q_normal, q_log_normal. A text with parentheses belongs in "
+          "normal, log_normal, q_normal, q_log_normal. Put a text with parentheses in "
           "quotes.")),
         ("x=loguniform(1,2)",
          ("--param x=loguniform(1,2): loguniform() is not known; did you mean log_uniform? "
-          "A text with parentheses belongs in quotes.")),
+          "Put a text with parentheses in quotes.")),
         ("x=uniform(1,0)", "--param x=uniform(1,0): x.min is 1; at most its max, 0, was expected."),
         ("x=uniform(1)", "--param x=uniform(1): x has no max; uniform needs min and max."),
         ("x=uniform(1,2,3)", "--param x=uniform(1,2,3): uniform() takes min, max."),
-        ("x=(1", "--param x=(1: ( belongs in quotes, or behind a backslash."),
+        ("x=(1", "--param x=(1: ( must be quoted or escaped with a backslash."),
         ("x='a", "--param x='a: the quote ' is never closed."),
         ("x=" + "[" * 50, "--param x=" + "[" * 50 + ": it is nested more than 20 deep."),
     ],

@@ -82,7 +82,7 @@ def test_json_is_nested_as_the_parameters_were(tmp_path) -> None:
 def test_a_misspelt_field_is_doubted() -> None:
     definition = sweep({"lr": 1}, command=["t", "{lrr}", "{lr}", "{gpu}", "{}", '{"a": 1}', "{x}"])
     assert doubts(definition, filled_in="x:2") == [
-        "{lrr} in the command is no parameter, and stays as it is; there is lr."
+        "{lrr} in the command is not a parameter and is left unchanged; parameters: lr."
     ]
 
 
@@ -129,12 +129,12 @@ def test_values_are_never_read_as_templates() -> None:
          ("sweep.yaml: command has ${arg}; known are ${env}, ${interpreter}, ${program}, ${args}, "
          "${args_no_boolean_flags}, ${args_no_hyphens}, ${args_no_equals}, ${args_json}, "
          "${args_json_file}, ${no_args}, ${envvar:NAME} and ${param:NAME}. "
-         "Write $${arg} for one that is not ours.")),
-        (["${param:bs}"], "sweep.yaml: ${param:bs} is no parameter; there is lr."),
-        (["${program}"], "sweep.yaml: command has ${program}, but there is no program."),
+         "Write $${arg} for a literal ${arg}.")),
+        (["${param:bs}"], "sweep.yaml: ${param:bs} is not a parameter; parameters: lr."),
+        (["${program}"], "sweep.yaml: command has ${program}, but the definition has no program."),
         (["${envvar:A B}"], "sweep.yaml: ${envvar:A B} is not the name of a variable."),
         (["sh", "-c", "train ${args}"],
-         "sweep.yaml: ${args} becomes words of the command; it has to stand alone."),
+         "sweep.yaml: ${args} expands to several words; it must be a word of its own."),
         (["{lr:d}"],
          "sweep.yaml: {lr:d} has a format that 0.1, a value of lr, cannot take."),
         (["{lr!x}"], "sweep.yaml: {lr!x} has a conversion that is not !r, !s or !a."),
@@ -187,16 +187,14 @@ def test_a_line_is_filled_in(text: str, params: dict, found: str) -> None:
     ("text", "sentence"),
     [
         ("t {lr}",
-         ("sweep.yaml: line does not name bs; without {bs} in it, trials would do the same thing "
-         "twice.")),
+         "sweep.yaml: line does not contain {bs}, so several trials would run the same command."),
         ("t {lr} {bs} {x}",
-         ("sweep.yaml: line has {x}, which is no parameter; there are lr, bs. "
-         "Braces that are the shell's are doubled: {{x}}")),
-        ("t {lr} {bs} {", ("sweep.yaml: line has a { that belongs to no pair; one that is the "
-         "shell's is doubled: {{")),
+         ("sweep.yaml: line has {x}, which is not a parameter; parameters: lr, bs. "
+         "Write {{x}} for braces of the shell")),
+        ("t {lr} {bs} {", "sweep.yaml: line has an unpaired {; write {{ for a brace of the shell"),
         ("t {lr} {bs} {}",
-         ("sweep.yaml: line has {}, which is no parameter; there are lr, bs. "
-         "Braces that are the shell's are doubled: {{}}")),
+         ("sweep.yaml: line has {}, which is not a parameter; parameters: lr, bs. "
+         "Write {{}} for braces of the shell")),
     ],
 )  # fmt: skip
 def test_a_line_that_cannot_be_filled_in_is_refused(text: str, sentence: str) -> None:

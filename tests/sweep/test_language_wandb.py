@@ -259,7 +259,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
          "but found '<stream end>'.")),
         ("method: grid\nmethod: random\n", "sweep.yaml, line 2: the key method is given twice."),
         (f"{HEAD}{TAIL}early_terminate: {{type: envelope}}\n",
-         "sweep.yaml: early_terminate.type envelope is not there; hyperband is."),
+         "sweep.yaml: early_terminate.type envelope is not supported; use hyperband."),
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband}}\n",
          "sweep.yaml: early_terminate has neither min_iter nor max_iter with s."),
         (f"{HEAD}{TAIL}early_terminate: {{type: hyperband, min_iter: 3}}\n",
@@ -267,10 +267,10 @@ TAIL = "parameters: {x: {value: 1}}\n"
         (f"{HEAD}{TAIL}run_cap: many\n",
          "sweep.yaml: run_cap is 'many'; a whole number from 1 on was expected."),
         (f"{HEAD}{TAIL}run_cap: 3\nsamples: 3\n",
-         "sweep.yaml: run_cap and samples say the same thing; one of them is enough."),
+         "sweep.yaml: run_cap and samples mean the same; give only one of them."),
         (f"{HEAD}{TAIL}runcap: 3\n", "sweep.yaml: runcap is not known; did you mean run_cap?"),
         (f"method: grid\n{TAIL}",
-         "sweep.yaml: program is missing; the file of one was expected."),
+         "sweep.yaml: program is missing; give the path of a program."),
         (f"program: a.py\nmethod: custom\n{TAIL}",
          ("sweep.yaml: method is 'custom'; one of grid, random, bayes, sobol, tpe, gp was "
           "expected.")),
@@ -283,7 +283,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
          ("sweep.yaml: metric.regex is 'acc=(?P<acc>.*)'; one group around the value was expected, "
          "for example loss=(?P<loss>\\S+).")),
         (f"{HEAD}parameters: {{x: {{distribution: beta}}}}\n",
-         "sweep.yaml: parameters.x.distribution beta is not there; uniform or normal is."),
+         "sweep.yaml: parameters.x.distribution beta is not supported; use uniform or normal."),
         (f"{HEAD}parameters: {{x: {{distribution: log_uniform, min: 1, max: 1000}}}}\n",
          ("sweep.yaml: parameters.x.max is 1000; an exponent of e (limits that are values have "
          "log_uniform_values) was expected.")),
@@ -292,7 +292,7 @@ TAIL = "parameters: {x: {value: 1}}\n"
         (f"{HEAD}parameters: {{a.b: {{value: 1}}, a: {{parameters: {{b: {{value: 2}}}}}}}}\n",
          "sweep.yaml: parameters.a.parameters.b is the second parameter with the name a.b."),
         (f"method: grid\ncommand: ['${{program}}']\n{TAIL}",
-         "sweep.yaml: command has ${program}, but there is no program."),
+         "sweep.yaml: command has ${program}, but the definition has no program."),
         (f"{HEAD}{TAIL}metric: {{name: a, regex: '(a)', file: b}}\n",
          "sweep.yaml: metric has regex and file; one of them is enough."),
         (f"{HEAD}{TAIL}command: [python, {{a: 1}}]\n",
@@ -327,7 +327,7 @@ def test_what_is_probably_not_meant_is_doubted() -> None:
     assert doubts == [
         (
             "sweep.yaml: parameters.a runs from 1.0001 to 1.10517, since W&B's log_uniform takes "
-            "exponents of e; if 0.0001 and 0.1 are the limits themselves, it is log_uniform_values."
+            "exponents of e; if 0.0001 and 0.1 are the limits themselves, use log_uniform_values."
         ),
-        "sweep.yaml: of W&B's own, and without effect here: job, image_uri.",
+        "sweep.yaml: W&B keys without effect here: job, image_uri.",
     ]

@@ -147,7 +147,7 @@ def test_a_grid_of_a_million_millions_is_no_burden() -> None:
 
 
 def test_a_grid_of_numbers_without_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="parameter x has no end of values"):
+    with pytest.raises(ValueError, match="parameter x has infinitely many values"):
         points(sweep("grid", samples=3, x=EVERY["x"]), 0, 3)
 
 

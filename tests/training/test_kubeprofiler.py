@@ -245,7 +245,7 @@ def test_kub_59_60_a_stop_acts_at_the_start_of_an_epoch_and_nowhere_else(
     assert desk.lines("stopped")[0]["e"] == 1
     assert desk.lines("stopped")[0]["t"] >= saved - 0.01
     assert desk.epochs("start") == [0]
-    said = "stoker: stopping before epoch 1 as asked; it will go on later\n"
+    said = "stoker: stopping before epoch 1 as requested; the job resumes later\n"
     assert capsys.readouterr().err == said
 
 

@@ -67,9 +67,9 @@ def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: Des
         *("hello", "start", "end", "start", "end", "stopped")
     ]
     assert done.stderr.splitlines() == [
-        "stoker: stopping before epoch 2 as asked; it will go on later",
-        "stoker: stopped before epoch 2 as asked; it will go on later",
-        "stoker: stopped before epoch 2 as asked; it will go on later",
+        "stoker: stopping before epoch 2 as requested; the job resumes later",
+        "stoker: stopped before epoch 2 as requested; the job resumes later",
+        "stoker: stopped before epoch 2 as requested; the job resumes later",
     ]
 
 

@@ -122,7 +122,7 @@ def test_a_stop_ends_the_process_with_75_and_one_line(desk: Desk) -> None:
     )
     assert done.returncode == 75
     assert done.stdout == "begins\n"
-    assert done.stderr == "stoker: stopping before epoch 6 as asked; it will go on later\n"
+    assert done.stderr == "stoker: stopping before epoch 6 as requested; the job resumes later\n"
 
 
 def test_a_closed_stderr_is_no_obstacle(desk: Desk) -> None:

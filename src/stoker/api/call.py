@@ -80,7 +80,7 @@ class Folder:
         identity = (found.st_dev, found.st_ino)
         if self.identity not in (None, identity):
             os.close(fd)
-            raise Changed(f"{self.path} was replaced while the call ran; nothing is written to it")
+            raise Changed(f"{self.path} was replaced while the call ran; no result was written")
         self.identity = identity
         return fd
 
@@ -175,7 +175,7 @@ class Call:
         except Exception:  # noqa: BLE001 - objects raise what they like while they are pickled
             import traceback
 
-            what = f"What it returned ({_name(type(value))}) cannot be pickled."
+            what = f"The return value ({_name(type(value))}) cannot be pickled."
             self.folder.write(self.result, _head("unpicklable", what, traceback.format_exc()))
             traceback.print_exc()
             return 1
@@ -198,7 +198,7 @@ class Call:
             except Exception:  # noqa: BLE001, S112 - the parts may do, or nothing does
                 continue
             return 1
-        what = f"It raised an exception that cannot be pickled. {_name(type(error))}: {error}"
+        what = f"The call raised an exception that cannot be pickled. {_name(type(error))}: {error}"
         self.folder.write(self.result, _head("unpicklable", what, text))
         return 1
 
@@ -250,7 +250,7 @@ class Stop:
         if self.task is not None and not hasattr(self.task[0], "checkpoint"):
             if timed_out:
                 return  # it would begin anew and come no further: it has until its limit
-            _say("asked to stop; it will begin anew")
+            _say("stop requested; the call will be run again from the start")
             self.code = GO_ON_LATER
         else:
             self.code = self._save(timed_out)
@@ -276,17 +276,17 @@ class Stop:
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear of
             return self.call.failed(error)
         if later is None:
-            _say("asked to stop, and checkpoint() returned nothing: it is not run again")
+            _say("stop requested, and checkpoint() returned None: the call is not requeued")
             return 1
         most = int(self.settings["timeouts"])
         if timed_out and self.call.one_more_timeout() > most:
             often = f"{most + 1} times, and" if most else "once, and"
             _say(
-                f"its time was up {often} max_num_timeout is {most}; "
-                "`stoker retry` goes on from what it saved"
+                f"time limit reached {often} max_num_timeout is {most}; "
+                "`stoker retry` resumes from the saved state"
             )
             return TIME_IS_UP
-        _say("asked to stop; its work is saved and goes on later")
+        _say("stop requested; the state is saved and the call resumes later")
         return GO_ON_LATER
 
     def _time_is_up(self) -> bool:

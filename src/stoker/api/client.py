@@ -114,7 +114,7 @@ class Client(Sweeps):
         """Return one job."""
         found = self.jobs(which)
         if len(found) != 1:
-            raise UsageError(f"{which!r:.60} means {len(found)} jobs; jobs() returns them all.")
+            raise UsageError(f"{which!r:.60} matches {len(found)} jobs; jobs() returns them all.")
         return found[0]
 
     def why(self, which: Which) -> Why:
@@ -229,7 +229,9 @@ class Client(Sweeps):
         """Change the order of queued jobs: `first`, `last`, `before` or `after` the `other`."""
         given.one_of(where, given.PLACES, "where")
         if (where in {"before", "after"}) != (other is not None):
-            raise UsageError("before and after need an other job; first and last need none.")
+            raise UsageError(
+                "where='before' and where='after' need another job; first and last do not."
+            )
         beside = selector(other) if other is not None else None
         # Several are moved in the order in which they are named.
         reply = self.link.act("move", selectors(which), where=where, other=beside)

@@ -211,7 +211,7 @@ class Executor(concurrent.futures.Executor):
             if not wire.is_loopback(host) and self.folder is None:
                 raise UsageError(
                     f"The daemon is on {host}, which cannot see files of this machine. "
-                    "Give the executor a folder= that both have."
+                    "Give the executor a folder= that both machines share."
                 )
             self._node = str(self.client.link.daemon()["node"])
         return self._node

@@ -290,7 +290,7 @@ def paths_of(view: Mapping[str, Any]) -> Paths:
     is_ours = len(words) >= 3 and os.path.basename(words[-2]).startswith(RUNNER)
     if not is_ours:
         raise NotFound(
-            f"Job {view['label']} is no call of an Executor; it has no result to come back."
+            f"Job {view['label']} was not submitted by an Executor, so it has no result."
         )
     folder = Path(str(view["directory"]), words[-1])
     index = (view.get("array") or {}).get("index") or 0

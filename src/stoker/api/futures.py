@@ -177,7 +177,7 @@ class Future(concurrent.futures.Future[T]):
 
     def _known(self) -> dict[str, Any]:
         if not self._view:
-            raise StokerError("It is part of a batch() that has not ended, so it has no id yet.")
+            raise StokerError("The call belongs to an open batch(), so it has no job id yet.")
         return self._view
 
     def _now(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Future(concurrent.futures.Future[T]):
 
     def _failure(self, view: Mapping[str, Any]) -> JobFailed:
         lines = tuple((self._last_lines() or "").splitlines()[-LAST_LINES:])
-        cause = view.get("cause") or "nobody knows why"
+        cause = view.get("cause") or "cause unknown"
         if view["state"] == "COMPLETED":
             cause = f"it left no result in {self.paths.result_pickle}"
         message = f"Job {view['label']} ({view['name']}) {view['state']}: {cause}."

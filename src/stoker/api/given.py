@@ -28,7 +28,7 @@ def selector(job: object) -> str:
     """Return the text that means a job: its label, or whatever was given."""
     found = list(_each([job]))
     if len(found) != 1:
-        raise UsageError(f"One job is meant here, not {len(found)}.")
+        raise UsageError(f"Expected one job, got {len(found)}.")
     return found[0].text
 
 
@@ -65,7 +65,8 @@ def _each(jobs: Iterable[object]) -> Iterator[Named]:
             yield from _each(job)
         else:
             raise UsageError(
-                f"{job!r} is no job. Give an id, a name, a range, last, or what submit() returned."
+                f"{job!r} is not a job. Give an id, a name, a range, last, or what "
+                "submit() returned."
             )
 
 
@@ -121,7 +122,7 @@ def signal_name(given: object) -> str | None:
         return given.name
     if isinstance(given, int) and not isinstance(given, bool):
         return str(given)
-    raise UsageError(f"{given!r} is no signal; write 'USR1', 10 or signal.SIGUSR1.")
+    raise UsageError(f"{given!r} is not a signal; write 'USR1', 10 or signal.SIGUSR1.")
 
 
 def devices(given: Iterable[object]) -> list[str]:
@@ -129,7 +130,7 @@ def devices(given: Iterable[object]) -> list[str]:
     found = []
     for device in given:
         if not isinstance(device, str | int) or isinstance(device, bool):
-            raise UsageError(f"{device!r} is no device; write 0, 'gpu1/0', a machine or 'all'.")
+            raise UsageError(f"{device!r} is not a device; write 0, 'gpu1/0', a node or 'all'.")
         found.append(str(device))
     return found
 

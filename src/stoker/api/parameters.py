@@ -139,7 +139,7 @@ def _one_machine(own: Mapping[str, Any], rest: dict[str, Any]) -> None:
     ):
         if str(value) != "1":
             raise UsageError(
-                f"A call is one process on one machine, so {name} must be 1, not {value}. "
+                f"A call is one process on one node, so {name} must be 1, not {value}. "
                 "For more, have it start them, or use Client.submit with a command."
             )
 
@@ -168,8 +168,8 @@ def _check_in_time(limit: int | None, delay: Any, name: str) -> None:
     """A warning that would come before the call begins does not come at all."""
     if limit and delay is not None and str(delay).isdecimal() and int(delay) >= limit:
         raise UsageError(
-            f"{name}: {delay} s before its end is before a call of {limit} s begins, so "
-            "checkpoint() would never be called. Give it less, or the call more time."
+            f"{name}: {delay} s before the end of a call limited to {limit} s is before its start, "
+            "so checkpoint() would never be called. Use a shorter delay or a longer time limit."
         )
 
 

@@ -193,7 +193,7 @@ def _metric(
 ) -> dict[str, object] | None:
     if metric is None:
         if goal is not None:
-            raise UsageError("A goal is that of a metric; name the metric, too.")
+            raise UsageError("A goal needs a metric; give metric as well.")
         return None
     if not isinstance(metric, str | Mapping):
         raise UsageError(
@@ -216,11 +216,11 @@ def _described(
     """Return what is swept and run, and what to call that in a complaint."""
     ways = [way for way in (parameters, points, file, definition) if way is not None]
     if len(ways) != 1:
-        raise UsageError("What varies? Give one of parameters, points, file and definition.")
+        raise UsageError("Nothing varies: give one of parameters, points, file and definition.")
     if (command is None) != (file is not None or definition is not None):
         raise UsageError(
-            "What runs? Give a command." if command is None
-            else "A file or definition has a command of its own; leave the other one out."
+            "There is no command: give one." if command is None
+            else "A file or definition has its own command; leave the command argument out."
         )  # fmt: skip
     if definition is not None:
         return dict(definition), "the definition"

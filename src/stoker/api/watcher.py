@@ -179,7 +179,9 @@ class Watcher:
         with self.lock:
             left, self.open, self.thread = self.open, {}, None
             self.depend.clear()
-        told = error if isinstance(error, StokerError) else StokerError(f"Our own fault: {error!r}")
+        told = (
+            error if isinstance(error, StokerError) else StokerError(f"Internal error: {error!r}")
+        )
         for futures in left.values():
             for future in futures:
                 future.breaks(told)

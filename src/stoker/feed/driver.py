@@ -76,7 +76,10 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
     if feeder.error is not None:
         raise feeder.error
     if not feeder.stopping and (feeder.mine or not work.lines.done):
-        raise StokerError("It was stopped from elsewhere: what runs goes on, the rest is not run.")
+        raise StokerError(
+            "The daemon was stopped by another command: running lines continue, "
+            "the remaining lines are not run."
+        )
     return feeder.exit_code()
 
 

@@ -202,7 +202,7 @@ class Follower:
             if not meant and not self.work.trusts_names:
                 there = ", ".join(str(gpu["id"]) for gpu in gpus) or "none"
                 raise StokerError(
-                    f"The daemon that is running has no GPU {name}; it has: {there}.",
+                    f"The running daemon has no GPU {name}; it has: {there}.",
                     wire.EXIT_NOT_FOUND,
                     "not_found",
                 )

@@ -97,7 +97,7 @@ def named_devices(args: Args) -> list[str]:
         first, _, last = part.partition("-")
         if first.isdecimal() and last.isdecimal() and len(part) <= 11:
             if int(first) > int(last):
-                raise UsageError(f"--gpus {part} runs backwards; write {last}-{first}.")
+                raise UsageError(f"--gpus {part} is a descending range; write {last}-{first}.")
             names += map(str, range(int(first), int(last) + 1))
         else:
             names.append(part)

@@ -7,7 +7,7 @@ import os
 from stoker.cli.submission import environment
 from stoker.client.surroundings import current_directory, shell, umask
 
-NO_GPU = "no GPU here: one core per line (name devices with --gpus)"
+NO_GPU = "this machine has no GPU: one core per line (name devices with --gpus)"
 DRAINING = "stoker: draining: running lines finish, no more are started"
 
 
@@ -15,7 +15,7 @@ def in_use(name: str, stranger: str) -> str:
     """Return the warning for a device that another user or process has."""
     from stoker.core.foreign import in_words  # most feeds never need it
 
-    return f"GPU {name} {in_words(stranger)}; it is used all the same, because you named it"
+    return f"GPU {name} {in_words(stranger)}; it is used anyway because --gpus names it"
 
 
 class Place:

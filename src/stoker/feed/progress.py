@@ -74,9 +74,9 @@ class Progress:
             if self.left_out <= KEPT:
                 self.excuses.append({"line": number, "why": why})
             if self.left_out <= CAUSES:
-                self.say(f"stoker: line {number} is left out: {why}")
+                self.say(f"stoker: line {number} is skipped: {why}")
             elif self.left_out == CAUSES + 1:
-                self.say("stoker: more lines that are left out are only counted")
+                self.say("stoker: further skipped lines are only counted")
 
     def stopped(self, waiting: int) -> None:
         """No more lines are started: those still to come were not run."""
@@ -130,7 +130,7 @@ class Progress:
             self.say(f"    {clean(line)[:200]}")
         self.say(f"    {view['log']}")
         if self.failed == CAUSES:
-            self.say("more failures are only counted; see: stoker queue")
+            self.say("further failures are only counted; see: stoker queue")
 
     def warn(self, text: str) -> None:
         """Say something once."""

@@ -133,7 +133,7 @@ class Calls:
             waiting, self._waiting = self._waiting, deque()
             left = [future for future in self._open if not future.done()]
         for _, callback in waiting:
-            callback(_failed(StokerError("Another call has failed before this one began.")))
+            callback(_failed(StokerError("Another call failed before this call started.")))
         if left:
             with contextlib.suppress(StokerError):  # there is another error to be told of
                 self.executor.client.cancel(left)

@@ -81,7 +81,7 @@ def _spread(name: str) -> list[str]:
     if not (dash and first.isdecimal() and last.isdecimal()):
         return [name]
     if not 0 <= int(last) - int(first) < _MOST_DEVICES:
-        raise DeclarationError(f"--gpus {name} is no range; write the smaller number first.")
+        raise DeclarationError(f"--gpus {name} is not a range; write the smaller number first.")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
@@ -174,9 +174,9 @@ def _capacity(kind: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DeclarationError(f"{kind}: {_shown(value)} is not a number; write 2 or 0.5.")
     if not value >= 0:  # written so that NaN is refused too
-        raise DeclarationError(f"{kind}: {_shown(value)} is no capacity; write 2 or 0.5.")
+        raise DeclarationError(f"{kind}: {_shown(value)} is not a capacity; write 2 or 0.5.")
     if value > _MOST:
-        raise DeclarationError(f"{kind}: {_shown(value)} is too large; the most is {_MOST}.")
+        raise DeclarationError(f"{kind}: {_shown(value)} is too large; the maximum is {_MOST}.")
     # The shortest text of a float is what the user typed, so 0.1 is exactly a tenth.
     thousandths = Decimal(repr(value)) * THOUSAND
     if thousandths != int(thousandths):

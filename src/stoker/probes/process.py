@@ -109,7 +109,7 @@ class ProbeProcess:
                 self._buffer = rest
                 return self._answer(line)
             if len(self._buffer) > _LONGEST_LINE:
-                return self._ended("the process that reads the GPUs talks without end")
+                return self._ended("the process that reads the GPUs sent too much data")
         return None
 
     def abandon(self) -> None:
@@ -131,7 +131,7 @@ class ProbeProcess:
         try:
             reading = decode(line)
         except msgspec.DecodeError as error:
-            return self._ended(f"the process that reads the GPUs answered nonsense: {error}")
+            return self._ended(f"the process that reads the GPUs sent an invalid answer: {error}")
         self.waiting_since = None
         return reading
 

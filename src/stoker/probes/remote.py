@@ -293,7 +293,7 @@ def _check(look: Look) -> None:
         raise BadReport(f"{max(look.memory_total, look.memory_available)} MiB of memory")
     home = os.fsencode(look.home)
     if look.whole and (not home.startswith(b"/") or b"\0" in home or len(home) > _LONGEST_HOME):
-        raise BadReport("a home directory that is no path")
+        raise BadReport("a home directory that is not a path")
 
 
 def _text(data: bytes) -> str:

@@ -38,7 +38,7 @@ class Desk:
             message = json.loads(line)
             sweep = int(message["sweep"])
         except (ValueError, TypeError, KeyError) as error:
-            return {"error": f"a line that makes no sense: {type(error).__name__}: {error}"}
+            return {"error": f"invalid request: {type(error).__name__}: {error}"}
         try:
             return self._heard(sweep, message)
         except Exception as error:  # noqa: BLE001 - one sweep's trouble is not another's

@@ -97,7 +97,9 @@ def _space(
     points = found.get("points")
     if method == "list":
         if raw:
-            raise BadSweep(f"{where}: parameters cannot stand beside the points of method list.")
+            raise BadSweep(
+                f"{where}: parameters cannot be combined with the points of method list."
+            )
         return {}, _points(where, points)
     if points is not None:
         raise BadSweep(f"{where}: points belong to method list, and the method is {method}.")
@@ -207,7 +209,7 @@ def _pattern(where: str, metric: str, raw: object) -> str:
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadSweep(f"{where}: {path} is no regular expression: {error}.") from None
+        raise BadSweep(f"{where}: {path} is not a valid regular expression: {error}.") from None
     groups = compiled.groupindex
     if metric in groups or "value" in groups or compiled.groups - len(groups) == 1:
         return pattern

@@ -34,7 +34,9 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     if kind is None:
         return found
     if kind in {"beta", "q_beta"}:
-        raise BadSweep(f"{where}: {path}.distribution {kind} is not there; uniform or normal is.")
+        raise BadSweep(
+            f"{where}: {path}.distribution {kind} is not supported; use uniform or normal."
+        )
     one_of(where, f"{path}.distribution", kind, (*KEYS, *SAME, *IMPLIED))
     found["distribution"] = SAME.get(kind, kind)
     if kind in EXPONENTS:
@@ -55,7 +57,7 @@ def doubtful(where: str, path: str, raw: dict[str, Any]) -> list[str]:
     low, high = (math.exp(limit) for limit in limits if isinstance(limit, int | float))
     return [
         (f"{where}: {path} runs from {low:.6g} to {high:.6g}, since W&B's {kind} takes exponents "
-        f"of e; if {limits[0]} and {limits[1]} are the limits themselves, it is {kind}_values.")
+        f"of e; if {limits[0]} and {limits[1]} are the limits themselves, use {kind}_values.")
     ]  # fmt: skip
 
 

@@ -131,8 +131,8 @@ def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece
             piece = found[0][0]
         elif found["field"] is None:
             raise BadSweep(
-                f"{where}: line has a {found[0]} that belongs to no pair; "
-                f"one that is the shell's is doubled: {found[0] * 2}"
+                f"{where}: line has an unpaired {found[0]}; "
+                f"write {found[0] * 2} for a brace of the shell"
             )
         elif found["field"] not in STAYS or found["field"] in names:
             piece = _named(found["field"], names, where)
@@ -146,8 +146,8 @@ def _named(inner: str, names: Collection[str], where: str) -> Field:
     field = Field(inner)
     if field.name not in names:
         raise BadSweep(
-            f"{where}: line has {field.typed}, which is no parameter; {_listed(names)}. "
-            f"Braces that are the shell's are doubled: {{{field.typed}}}"
+            f"{where}: line has {field.typed}, which is not a parameter; {_listed(names)}. "
+            f"Write {{{field.typed}}} for braces of the shell"
         )
     return field
 
@@ -158,16 +158,16 @@ def _macro(inner: str, names: Collection[str], where: str) -> Macro:
     if name not in MACROS or bool(colon) != takes:
         raise BadSweep(
             f"{where}: command has ${{{inner}}}; known are {KNOWN}. "
-            f"Write $${{{inner}}} for one that is not ours."
+            f"Write $${{{inner}}} for a literal ${{{inner}}}."
         )
     if name == "program":
-        raise BadSweep(f"{where}: command has ${{program}}, but there is no program.")
+        raise BadSweep(f"{where}: command has ${{program}}, but the definition has no program.")
     if name == "param" and argument not in names:
-        raise BadSweep(f"{where}: ${{{inner}}} is no parameter; {_listed(names)}.")
+        raise BadSweep(f"{where}: ${{{inner}}} is not a parameter; {_listed(names)}.")
     if name == "envvar" and not _VARIABLE.fullmatch(argument):
         raise BadSweep(f"{where}: ${{{inner}}} is not the name of a variable.")
     return Macro(name, argument)
 
 
 def _listed(names: Collection[str]) -> str:
-    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names) or 'none'}"
+    return f"parameters: {', '.join(names) or 'none'}"

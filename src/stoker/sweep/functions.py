@@ -68,7 +68,9 @@ def _range(call: Call) -> dict[str, Any]:
         raise NotUnderstood("the step of range() is 0")
     count = ceil((last - first) / by)
     if not 0 < count <= MOST_VALUES:
-        raise NotUnderstood(f"range() has {max(count, 0):,} values; 1 to {MOST_VALUES:,} can be")
+        raise NotUnderstood(
+            f"range() has {max(count, 0):,} values; 1 to {MOST_VALUES:,} are allowed"
+        )
     kind = int if all(isinstance(number, int) for number in numbers) else float
     return {"values": [kind(first + by * place) for place in range(count)]}
 
@@ -85,7 +87,9 @@ def _tag(call: Call) -> dict[str, Any]:
     *tags, last = [*call.args, call.named.get("sweep")] if call.named else call.args or [None]
     found = swept(last) if isinstance(last, Call) else None
     if found is None:
-        raise NotUnderstood("tag() takes a sweep at its end: tag(log, interval(1e-5,0.1))")
+        raise NotUnderstood(
+            "the last argument of tag() must be a sweep: tag(log, interval(1e-5,0.1))"
+        )
     if "log" in tags and "distribution" in found:
         found["distribution"] = LOGARITHMIC.get(found["distribution"], found["distribution"])
     return found
@@ -133,7 +137,7 @@ def _cast(call: Call) -> dict[str, Any] | None:
     if kind == "float":
         return found
     if kind != "int" or found["distribution"] not in {"uniform", "log_uniform"}:
-        raise NotUnderstood(f"{kind}() cannot be made of {found['distribution']}")
+        raise NotUnderstood(f"{kind}() cannot be applied to {found['distribution']}")
     limits = {key: _as("int", found[key]) for key in ("min", "max")}
     return {"distribution": f"int_{found['distribution']}", **limits}
 
@@ -149,7 +153,7 @@ def _as(kind: str, value: Any) -> Any:
             return {"int": int, "float": float, "bool": bool}[kind](value)
         except (ValueError, OverflowError, KeyError):
             pass
-    raise NotUnderstood(f"{kind}() cannot be made of {value!r}")
+    raise NotUnderstood(f"{kind}() cannot be applied to {value!r}")
 
 
 def _hydra_word(value: Any) -> str:
@@ -172,7 +176,7 @@ def _several(call: Call, *named: str) -> list[Any] | None:
 def _plain(args: list[Any]) -> list[Any]:
     for value in args:
         if isinstance(value, Call):
-            raise NotUnderstood(f"{value.name}() cannot be one value among others")
+            raise NotUnderstood(f"{value.name}() cannot be combined with other values")
     return args
 
 

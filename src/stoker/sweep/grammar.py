@@ -85,7 +85,9 @@ class _Reader:
         self.blanks()
         if self.here() and self.here() not in ends:
             rest = self.text[self.at :]
-            raise NotUnderstood(f"{rest!r} stands where a comma was expected; quote such a text")
+            raise NotUnderstood(
+                f"{rest!r} found where a comma was expected; put such a text in quotes"
+            )
         return found
 
     def blanks(self) -> None:
@@ -133,7 +135,7 @@ class _Reader:
     def value(self, closing: str) -> Any:
         found = self.element("," + closing)
         if isinstance(found, Call):
-            raise NotUnderstood(f"{found.name}() cannot stand inside a value")
+            raise NotUnderstood(f"{found.name}() cannot be used inside a value")
         return found
 
     def pairs(self) -> dict[str, Any]:
@@ -158,11 +160,11 @@ class _Reader:
         if self.here() == "(" and not literal and _IDENTIFIER.fullmatch(text):
             return self.call(text)
         if self.here() and self.here() not in ends:
-            raise NotUnderstood(f"{self.here()} belongs in quotes, or behind a backslash")
+            raise NotUnderstood(f"{self.here()} must be quoted or escaped with a backslash")
         if not text and not literal:
             raise NotUnderstood("a value is missing")
         if _ENDLESS.fullmatch(text):
-            raise NotUnderstood(f"{text} is no value to sweep over")
+            raise NotUnderstood(f"{text} is not a value to sweep over")
         return text if literal else self.meaning(text)
 
     def gather(self, ends: str) -> tuple[str, bool]:
@@ -203,7 +205,7 @@ class _Reader:
                 self.at = argument.end()
                 found.named[argument[1]] = self.element(",)")
             elif found.named:
-                raise NotUnderstood("a value without a name stands behind one with a name")
+                raise NotUnderstood("a positional argument follows a named one")
             else:
                 found.args.append(self.element(",)"))
             if self.here() == ",":

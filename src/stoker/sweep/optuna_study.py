@@ -72,7 +72,7 @@ class Study:
     def tell(self, entry: dict[str, Any]) -> None:
         """A trial is new, or has changed."""
         if entry["state"] not in STATES:
-            raise ValueError(f"{entry['state']!r} is no state of a trial")
+            raise ValueError(f"{entry['state']!r} is not a trial state")
         trial, frozen = int(entry["trial"]), self._frozen(entry)
         self.known.add(canonical(entry["params"]))
         self.told[trial] = frozen
@@ -133,7 +133,7 @@ class Study:
     def ask(self, count: int) -> tuple[list[dict[str, Any]], bool]:
         """Suggest so many points that no trial has; True when there are no more in the space."""
         if not 1 <= count <= MOST:
-            raise ValueError(f"{count} points were asked for, 1 to {MOST} can be")
+            raise ValueError(f"{count} points were requested; 1 to {MOST} are allowed")
         self._require()
         self._catch_up()
         taken: set[str] = set()

@@ -54,7 +54,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
         raise BadSweep(f"{where}: NAME=VALUE,VALUE or NAME=uniform(0,1) was expected.")
     name_of(where, "it", name.strip())
     if not value.strip():
-        raise BadSweep(f"{where}: a value was expected behind the =.")
+        raise BadSweep(f"{where}: a value was expected after the =.")
     try:
         found = _read(value, typed)
     except NotUnderstood as why:
@@ -62,7 +62,7 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
     if isinstance(found, Call):
         raise BadSweep(
             f"{where}: {found.name}() is not known; {guess(found.name, names())} "
-            "A text with parentheses belongs in quotes."
+            "Put a text with parentheses in quotes."
         )
     raw = found if isinstance(found, dict) else {"value": found[0]}
     return name.strip(), spec(raw, name.strip(), Values(where))
@@ -78,7 +78,7 @@ def _read(value: str, bare: Callable[[str], Any] = hydras) -> dict[str, Any] | l
         return swept(only) or only
     for element in elements:
         if isinstance(element, Call):
-            raise NotUnderstood(f"{element.name}() cannot be one value among others")
+            raise NotUnderstood(f"{element.name}() cannot be combined with other values")
     return {"values": elements}
 
 

@@ -143,7 +143,7 @@ function section(title, small, ...inside) {
 
 function importance() {
   if (!data.importance.length) {
-    return section("What matters", "", make("p", { class: "none" }, "Too few trials have ended to tell."));
+    return section("Parameter importance", "", make("p", { class: "none" }, "Too few trials have finished."));
   }
   const grid = make("div", { class: "importance" });
   for (const [name, share] of data.importance) {
@@ -154,7 +154,7 @@ function importance() {
   const legend = make("div", { class: "legend", style: `background:linear-gradient(90deg,${SCALE.map((each) => `rgb(${each})`)})` });
   const ends = make("div", { class: "ends" }, make("span", {}, shown(measured[0].value)),
     make("span", {}, shown(measured[measured.length >> 1].value)), make("span", {}, shown(measured[measured.length - 1].value)));
-  return section("What matters", "share of the variance explained", grid, legend, ends,
+  return section("Parameter importance", "share of the variance explained", grid, legend, ends,
     make("div", { class: "ends" }, make("span", {}, "best"), make("span", {}, "median"), make("span", {}, "worst")));
 }
 

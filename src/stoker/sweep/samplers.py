@@ -95,7 +95,7 @@ def _maker(definition: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
         return _grid(parameters)
     if method in ENDLESS:
         return _spread(parameters, definition.get("seed") or 0, even=method == "sobol")
-    raise ValueError(f"the points of a sweep with method {method} depend on what came before")
+    raise ValueError(f"the points of a sweep with method {method} depend on earlier results")
 
 
 def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
@@ -104,7 +104,9 @@ def _grid(parameters: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
     for name, spec in parameters.items():
         values = grid_values(spec)
         if values is None:
-            raise ValueError(f"parameter {name} has no end of values, which a grid cannot try")
+            raise ValueError(
+                f"parameter {name} has infinitely many values, which method grid does not support"
+            )
         axes.append((name, values))
 
     def make(index: int) -> dict[str, Any]:

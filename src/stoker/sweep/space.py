@@ -105,7 +105,7 @@ def at(spec: dict[str, Any], u: float) -> Any:
         return nearest(spec, _normal(spec, u))
     if kind == "q_log_normal":
         return nearest(spec, _exp(_normal(spec, u)))
-    raise ValueError(f"{kind!r} is no distribution")
+    raise ValueError(f"{kind!r} is not a distribution")
 
 
 def tidy(spec: dict[str, Any], value: float) -> float:

@@ -105,7 +105,7 @@ def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
     if any(share < 0 for share in numbers) or abs(sum(numbers) - 1) > LOOSE:
         raise BadSweep(
             f"{where}: {path}.probabilities add up to {sum(numbers):.6g}; "
-            "numbers from 0 on that add up to 1 were expected."
+            "non-negative numbers that add up to 1 were expected."
         )
     return {**checked, "probabilities": numbers}
 
@@ -130,8 +130,8 @@ def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
     kind = spec.get("distribution")
     if kind is not None and kind not in COUNTABLE and spec.get("min", 0) != spec.get("max", 1):
         raise BadSweep(
-            f"{where}: {path} is {kind}, which has no end of values for method grid; "
-            "give values, or a step q with q_uniform, or take method random or sobol."
+            f"{where}: {path} is {kind}, which has infinitely many values; for method grid give "
+            "values or a step q with q_uniform, or use method random or sobol."
         )
     if "values" not in spec:
         return spec

@@ -58,8 +58,8 @@ def doubts(definition: dict[str, Any], filled_in: str = "") -> list[str]:
         name for word in definition.get("command") or () for name in unknown_fields(word, known)
     )
     return [
-        f"{{{name}}} in the command is no parameter, and stays as it is; "
-        f"there {'is' if len(known) == 1 else 'are'} {', '.join(known)}."
+        f"{{{name}}} in the command is not a parameter and is left unchanged; "
+        f"parameters: {', '.join(known)}."
         for name in dict.fromkeys(found)
         if name not in filled_in
     ]
@@ -86,16 +86,16 @@ class Template:
             for piece in word:
                 if isinstance(piece, Macro) and piece.name in (*LISTS, "no_args") and len(word) > 1:
                     raise BadSweep(
-                        f"{self.where}: ${{{piece.name}}} becomes words of the command; "
-                        "it has to stand alone."
+                        f"{self.where}: ${{{piece.name}}} expands to several words; "
+                        "it must be a word of its own."
                     )
         for piece in self._pieces():
             if isinstance(piece, Field):
                 piece.check(self.where, _examples(definition, piece.name))
         if self.line is not None and (unnamed := self._unnamed()):
             raise BadSweep(
-                f"{self.where}: line does not name {unnamed[0]}; "
-                f"without {{{unnamed[0]}}} in it, trials would do the same thing twice."
+                f"{self.where}: line does not contain {{{unnamed[0]}}}, "
+                "so several trials would run the same command."
             )
 
     def fill(self, params: dict[str, Any]) -> list[str] | str:

@@ -60,7 +60,7 @@ def read_yaml(
     unsure: list[str] = [] if doubts is None else doubts
     _flatten(where, given, "parameters", "", parameters, unsure)
     if unknown := [key for key in LAUNCH if key in found]:
-        unsure.append(f"{where}: of W&B's own, and without effect here: {', '.join(unknown)}.")
+        unsure.append(f"{where}: W&B keys without effect here: {', '.join(unknown)}.")
     words = list(command) if command else _command(where, found)
     definition = {
         "name": _name(where, found, words),
@@ -133,7 +133,7 @@ def _line(where: str, error: Exception) -> str:
 
 def _alone(where: str, found: dict[str, Any], theirs: str, ours: str) -> None:
     if ours in found:
-        raise BadSweep(f"{where}: {theirs} and {ours} say the same thing; one of them is enough.")
+        raise BadSweep(f"{where}: {theirs} and {ours} mean the same; give only one of them.")
 
 
 def _name(where: str, found: dict[str, Any], words: list[str]) -> str:
@@ -175,7 +175,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
     given = found.get("command")
     if given is None:
         if program is None:
-            raise BadSweep(f"{where}: program is missing; the file of one was expected.")
+            raise BadSweep(f"{where}: program is missing; give the path of a program.")
         # A script that is not Python's starts by itself; what has no suffix W&B gives to Python.
         stem = program.rpartition("/")[2]
         own = "." in stem.lstrip(".") and not stem.endswith(".py")
@@ -229,7 +229,7 @@ def _hyperband(where: str, raw: object) -> dict[str, Any]:
     path = "early_terminate"
     found = table(where, path, raw)
     if found.get("type") == "envelope":
-        raise BadSweep(f"{where}: {path}.type envelope is not there; hyperband is.")
+        raise BadSweep(f"{where}: {path}.type envelope is not supported; use hyperband.")
     one_of(where, f"{path}.type", found.get("type"), ("hyperband",))
     known_keys(where, path, found, HYPERBAND)
     if not isinstance(found.get("strict", False), bool):

@@ -290,14 +290,14 @@ class Job(Clock):
         """All that was done counts; leave, to be started again."""
         self._say(f'{{"k":"stopped","e":{self.epoch},"t":{time():.3f}}}')
         self._stopped = True
-        self._explain(f"stopping before epoch {self.epoch} as asked; it will go on later")
+        self._explain(f"stopping before epoch {self.epoch} as requested; the job resumes later")
         raise SystemExit(STOPPED)
 
     def _leave(self) -> None:
         """It was stopped before: in this process, which went on all the same, or in another."""
         stopped = self._past.stopped
         if stopped is not None:
-            self._explain(f"stopped before epoch {stopped} as asked; it will go on later")
+            self._explain(f"stopped before epoch {stopped} as requested; the job resumes later")
         raise SystemExit(STOPPED)
 
     def _explain(self, text: str) -> None:

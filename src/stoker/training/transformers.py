@@ -48,7 +48,7 @@ class StokerCallback(TrainerCallback):  # type: ignore[misc]
         if not self._job.attached or self._job.quiet:
             return
         if os.path.realpath(args.output_dir) != os.path.realpath(self._directory):
-            told = f"stoker: checkpoints are looked for in {self._directory}"
+            told = f"stoker: looking for checkpoints in {self._directory}"
             hint = f"write StokerCallback({args.output_dir!r}) to find those of this trainer"
             print(f"{told}; {hint}", file=sys.stderr)
 
