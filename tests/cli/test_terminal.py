@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from client.fake_daemon import FakeDaemon, view
-from stoker.cli import watch
+from client.fake_daemon import FakeDaemon, chunked, view
+from stoker.cli import output, watch
+from stoker.cli.progress import elapsed
 
 RUNNING = {"state": "RUNNING", "short": "R", "node": "box"}
 
@@ -237,3 +238,74 @@ def test_pty_needs_a_terminal(home: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "needs a terminal" in done.stderr
+
+
+class Slow:
+    """An answer that waits until it is let go."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.go = answer, threading.Event()
+
+    def __call__(self, _: Any) -> Any:
+        assert self.go.wait(30)
+        return self.answer
+
+
+CANCELLED = (200, {"done": [{"id": 1, "label": "1", "state": "CANCELLED"}], "skipped": []})
+SUBMITTED = (200, {"first": 1, "last": 3, "count": 3, "label": "1-3", "warnings": []})
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "answer", "text"),
+    [
+        (("submit", "--each-line", "lines"), "POST /v1/jobs", SUBMITTED, b"submitting 3 jobs, 1 s"),
+        (("cancel", "1-100000"), "POST /v1/cancel", CANCELLED, b"cancelling, 1 s"),
+        (
+            ("what-if", "--policy", "sjf"),
+            "GET /v1/nodes",
+            (200, {"nodes": []}),
+            b"the history, 1 s",
+        ),
+    ],
+)
+def test_what_takes_longer_than_a_second_says_so_on_a_terminal(
+    fake: FakeDaemon, home: Path, monkeypatch: pytest.MonkeyPatch,
+    argv: tuple[str, ...], path: str, answer: Any, text: bytes,
+) -> None:  # fmt: skip
+    (home / "lines").write_text("a\nb\nc\n")
+    monkeypatch.chdir(home)
+    fake.answers[path] = slow = Slow(answer)
+    terminal = OnTerminal(*argv)
+    terminal.until(text)
+    slow.go.set()
+    terminal.ends()
+    assert b"\r\x1b[K" in terminal.seen.rpartition(text)[2], "the line is left empty"
+
+
+@pytest.mark.parametrize(("terminal", "json"), [(False, False), (True, True)])
+def test_nothing_is_drawn_into_a_pipe_or_with_json(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, json: bool
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(output, "is_terminal", lambda _: terminal)
+    monkeypatch.setattr(output, "wants_json", json)
+    monkeypatch.setattr("_thread.start_new_thread", lambda *args: started.append(args))
+    with elapsed("waiting"):
+        pass
+    assert started == []
+
+
+def test_the_upload_that_a_command_waits_for_is_shown_until_the_first_output(
+    fake: FakeDaemon,
+) -> None:
+    text = "sending 312 of 900 MB to gpu1, about 40 s left"
+    sending = view(1, state="CONFIGURING", reason_text=text, uploads=[{"text": text}])
+    fake.answers["POST /v1/jobs"] = (200, {"first": 1, "last": 1, "count": 1, "label": "1"})
+    fake.answers["GET /v1/jobs"] = (200, {"jobs": [sending], "more": 0})
+    fake.answers["GET /v1/jobs/1/log"] = slow = Slow(chunked(b"hello\n"))
+    fake.answers["POST /v1/wait"] = (200, {"finished": True, "jobs": [view(1, result=0)]})
+    terminal = OnTerminal("run", "-Q", "true")
+    terminal.until(f"job 1: {text}".encode())
+    slow.go.set()
+    assert terminal.ends() == 0
+    assert terminal.seen.endswith(b"\r\x1b[Khello\r\n")

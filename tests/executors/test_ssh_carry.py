@@ -19,6 +19,7 @@ from e2e.box import until
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.carry import CarryError, LinkLost, Way, bring, send, unpack
 from stoker.executors.ssh.landing import Owner
+from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Tree, survey
 
 SSHD = "/usr/sbin/sshd"
@@ -162,6 +163,14 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: Way, tmp_path: Path) -> N
     for directory in (place, place / "dir with blank"):
         mode = directory.stat().st_mode & 0o777
         assert mode == 0o700, "others have no business there, and its owner can remove it"
+
+
+def test_the_bytes_of_an_upload_are_counted(way: Way, tmp_path: Path) -> None:
+    tree = survey(str(project(tmp_path / "project")))
+    transfer = Transfer(tree.size)
+    send(way, tree, transfer=transfer)
+    links = sum(len(os.readlink(f"{tree.base}/{name}")) for name in tree.links)
+    assert 2 << 20 < transfer.total - links <= transfer.sent <= transfer.total
 
 
 def test_a_name_with_a_newline_arrives(way: Way, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Jobs on machines over SSH, as a user sees them."""
 
+import re
+
 from e2e.box import Box, until
 from ssh.lab import Lab
-from ssh.moves import add, on
+from ssh.moves import HOLD, add, let_go, on
 
 
 def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
@@ -51,6 +53,26 @@ def test_the_time_limit_of_a_running_job_can_be_changed(field: tuple[Box, Lab]) 
     box.stoker("edit", str(job), "--time", "1s")
     assert box.end_of(job)["state"] == "TIMEOUT"
     assert lab.a.pids("sleep 300") == []
+
+
+def test_why_and_show_say_how_far_the_upload_of_its_files_is(field: tuple[Box, Lab]) -> None:
+    box, lab = field
+    slow = lab.machine("slow", hide=("rsync",))
+    slow.tool("tar", f'#!/bin/sh\n{HOLD}\nexec /bin/tar "$@"\n')
+    add(box, slow)
+    with open(box.user / "data", "wb") as file:
+        file.truncate(24_000_000)  # more than the pipes on the way hold
+    job = on(box, slow, "wc -c < data")
+    told = re.compile(r"CONFIGURING: sending [1-9]\d* of 24 MB to slow")
+    until(lambda: told.search(box.stoker("why", str(job)).stdout))
+    assert told.search(box.stoker("show", str(job)).stdout)
+    (upload,) = box.job(job)["uploads"]
+    assert (upload["node"], upload["total_bytes"]) == ("slow", 24_000_000)
+    assert 0 < upload["sent_bytes"] < 24_000_000
+    let_go(slow)
+    assert box.end_of(job)["result"] == 0
+    assert "uploads" not in box.job(job)
+    assert box.output(job) == "24000000\n"
 
 
 def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(

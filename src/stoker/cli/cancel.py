@@ -6,6 +6,7 @@ The whole process tree of a running job gets SIGTERM, a grace time, then SIGKILL
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
+from stoker.cli.progress import elapsed
 from stoker.cli.session import confirm, existing, report, selected
 
 USAGE = ("cancel [OPTIONS] JOB ...",)
@@ -19,4 +20,6 @@ def main(argv: list[str]) -> int:
     client = existing()
     if not confirm(args, client, "Cancel"):
         return 1
-    return report(client.cancel(select), args, "cancelled")
+    with elapsed("cancelling"):
+        reply = client.cancel(select)
+    return report(reply, args, "cancelled")

@@ -7,6 +7,7 @@ import time
 
 from stoker import wire
 from stoker.cli import output, patience
+from stoker.cli.progress import AfterProgress, upload
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -22,8 +23,9 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
     if count != 1:
         return wait_to_end(client, label)
     try:
-        with _errors_too(client, label, error):
-            patience.copy_attempts(client, label, sys.stdout.buffer, 0)
+        with _errors_too(client, label, error), upload(client, label) as progress:
+            target = AfterProgress(sys.stdout.buffer, progress)
+            patience.copy_attempts(client, label, target, 0)
         views = patience.wait(client, [label])["jobs"]
     except KeyboardInterrupt:
         return detached(client, label)
@@ -33,7 +35,8 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
 def wait_to_end(client: Client, label: str) -> int:
     """Wait for all jobs under a label; return the highest code. ^C detaches."""
     try:
-        reply = patience.wait(client, [label])
+        with upload(client, label):
+            reply = patience.wait(client, [label])
     except KeyboardInterrupt:
         return detached(client, label)
     return max(concluded(client, reply["jobs"]), stuck_code(reply))

@@ -30,7 +30,7 @@ SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "device
                      "reason_text", "array", "tail", "seen", "result", "past", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
                      "restartable", "foreseen", "hook", "expected_start",
-                     "expected_end"})  # fmt: skip
+                     "expected_end", "uploads"})  # fmt: skip
 
 IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """What is said part by part of a job on several machines, or would be said of the first only."""

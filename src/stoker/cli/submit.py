@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.jobflags import JOB, SUBMIT
+from stoker.cli.progress import elapsed
 from stoker.cli.submission import build
 from stoker.client.client import Client, connect
 
@@ -31,7 +32,8 @@ def main(argv: list[str]) -> int:
     """Submit and print the id alone; with --wait or --follow, stay until the end."""
     submission, args = build(argv, "submit")
     client = connect()
-    reply = client.submit(submission)
+    with elapsed(_doing(submission)):
+        reply = client.submit(submission)
     warn(reply, args)
     if args.flag("json"):
         output.emit({"id": reply.get("first"), **reply})
@@ -42,6 +44,11 @@ def main(argv: list[str]) -> int:
     if args.flag("dry_run"):
         return 0
     return stay(client, reply, args)
+
+
+def _doing(submission: dict[str, Any]) -> str:
+    lines = submission["what"].get("lines")
+    return f"submitting {output.counted(len(lines), 'job')}" if lines else "submitting"
 
 
 def stay(client: Client, reply: dict[str, Any], args: Args) -> int:

@@ -12,6 +12,7 @@ compares. Several changes are applied together. The real queue is not changed.
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
+from stoker.cli.progress import elapsed
 from stoker.cli.session import existing
 from stoker.client.errors import StokerError, UsageError
 
@@ -51,7 +52,9 @@ def main(argv: list[str]) -> NoReturn:
     days = args.number("days", 7.0) or 0.0
     if not 0 < days <= LONGEST:
         raise UsageError(f"--days takes a number of days above 0 and up to {LONGEST:,.0f}.")
-    _hand_over(_facts(days, args.many("priority"), args.many("remove")))
+    with elapsed("reading the queue and the history"):
+        facts = _facts(days, args.many("priority"), args.many("remove"))
+    _hand_over(facts)
     from stoker.cli.simulate import become
 
     become("what-if", ["-", *argv])

@@ -79,6 +79,7 @@ class Api:
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
+        self.desk.uploads = loop.fleet.uploads
         self.series = Shelf(loop.home)
         self.batches = Batches()
 

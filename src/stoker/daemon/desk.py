@@ -37,6 +37,8 @@ class Desk(Struct):
     """What went wrong before: told once to whoever submits next."""
     live: Callable[[int], dict[str, Any]] = lambda _: {}
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
+    uploads: Callable[[Job], list[dict[str, Any]]] = lambda _: []
+    """The uploads of a job's files to nodes, while they are under way."""
     foreseen: Callable[[int, State, Moment], Told | None] = lambda *_: None
     """When a job starts and ends, if there is a forecast."""
     foreseen_sweep: Callable[[Sweep, State, Moment], Told | None] = lambda *_: None

@@ -188,6 +188,25 @@ class Fleet:
         """Whether any of it is on another machine."""
         return placement.node != self.node or bool(placement.more)
 
+    def uploads(self, job: Job) -> list[dict[str, Any]]:
+        """The uploads of a job's files that are under way, one for each node."""
+        found, now = [], time.monotonic()
+        for part in job.placement.parts if job.placement is not None else ():
+            machine = self.machines.get(part.node)
+            key = (job.id, job.attempt)
+            transfer = machine.executor.transfer(key) if machine is not None else None
+            if transfer is not None:
+                found.append(
+                    {
+                        "node": part.node,
+                        "sent_bytes": transfer.sent,
+                        "total_bytes": transfer.total,
+                        "seconds_left": transfer.seconds_left(now),
+                        "text": transfer.text(part.node, now),
+                    }
+                )
+        return found
+
     # -- wishes -------------------------------------------------------------------------
 
     def start(self, wish: i.StartProcess) -> None:

@@ -103,7 +103,10 @@ def views(desk: Desk, ids: list[int], tail: int) -> Decide:
     def decide(state: State, now: Moment) -> Decision:
         shown = []
         for id in ids:
-            view = job_view(*desk.either(id, state), state, now, desk.logs, tail, desk.live)
+            job, spec = desk.either(id, state)
+            view = job_view(job, spec, state, now, desk.logs, tail, desk.live)
+            if uploads := _uploads(desk, job):
+                view |= {"uploads": uploads, "reason_text": _upload_text(uploads)}
             view.update(_estimate(desk.foreseen(id, state, now)))
             shown.append(view)
         return answered(shown)
@@ -120,6 +123,14 @@ def _estimate(told: Told | None) -> dict[str, Any]:
     return {
         "expected_start": start.get("likely"), "expected_end": end.get("likely"), "foreseen": found,
     }  # fmt: skip
+
+
+def _uploads(desk: Desk, job: Job) -> list[dict[str, Any]]:
+    return desk.uploads(job) if job.state is JobState.CONFIGURING else []
+
+
+def _upload_text(uploads: list[dict[str, Any]]) -> str:
+    return "; ".join(each["text"] for each in uploads)
 
 
 def _folded(state: State) -> int:
@@ -214,7 +225,7 @@ def explain(desk: Desk, word: str) -> Decide:
             {
                 **found,
                 "reason": answer.reason,
-                "text": answer.text,
+                "text": _upload_text(_uploads(desk, job)) or answer.text,
                 "position": answer.position,
                 "ahead": list(answer.ahead),
                 "coming": list(answer.coming),

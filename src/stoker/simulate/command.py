@@ -73,8 +73,9 @@ def simulate(args: Sequence[str]) -> int:
     if "--list-policies" in args:
         return _list("--json" in args)
     wanted = asked(args)
-    todo, none = _read(wanted, Meter(0))
-    meter = Meter(sum(len(each.jobs) for each in todo) * len(wanted.contenders))
+    todo, none = _read(wanted, Meter(0, quiet=wanted.json))
+    jobs = sum(len(each.jobs) for each in todo) * len(wanted.contenders)
+    meter = Meter(jobs, quiet=wanted.json)
     several = len(todo) > 1
     found: list[Compared] = []
     try:

@@ -15,12 +15,12 @@ OFTEN = 0.2
 class Meter:
     """Counts jobs that ended, over all runs."""
 
-    def __init__(self, jobs: int) -> None:
-        """`jobs` in all runs together."""
+    def __init__(self, jobs: int, quiet: bool = False) -> None:
+        """`jobs` in all runs together; `quiet`: show nothing."""
         self.all, self.before = jobs, 0
         self.title = ""
         self.begin = self.last = monotonic()
-        self.shown = sys.stderr is not None and sys.stderr.isatty()
+        self.shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self.calls = 0
 
     def about(self, text: str) -> None:

@@ -149,7 +149,7 @@ def answered(facts: Facts, question: Question) -> Answer:
     kept = [job for job in possible if job.id not in gone]
     runs = []
     if any(job.state in wire.FINISHED for job in kept):
-        drawn, meter = question.html is not None, Meter(2 * len(kept))
+        drawn, meter = question.html is not None, Meter(2 * len(kept), quiet=question.json)
         runs = [past(kept, lab, "today", drawn, meter),
                 past(_raised(kept, raised), then, short(question), drawn, meter)]  # fmt: skip
         meter.clear()

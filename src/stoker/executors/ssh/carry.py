@@ -18,6 +18,7 @@ from stoker.executors.ssh.excludes import NAME, Excludes
 from stoker.executors.ssh.landing import Landing, Owner, alone
 from stoker.executors.ssh.receive import PIECE, Patient, Wanted, parts_of, receive
 from stoker.executors.ssh.tar import Refused, Torn
+from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Tree, changed
 from stoker.executors.ssh.way import (
     MARK,
@@ -83,12 +84,19 @@ class Restless(CarryError):
     """A tree that is no longer what its name says."""
 
 
-def send(way: Way, tree: Tree, reuse: str | None = None, loose: bool = False) -> None:
+def send(
+    way: Way,
+    tree: Tree,
+    reuse: str | None = None,
+    loose: bool = False,
+    transfer: Transfer | None = None,
+) -> None:
     """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
 
     What a broken connection leaves is gone on from, with rsync; `reuse` names a tree that may
     be there already and is much like this one. `loose`: it may change meanwhile, for its name
-    says nothing about its content. The tree is not forced to the other disk.
+    says nothing about its content. The tree is not forced to the other disk. `transfer` counts
+    the bytes.
     """
     insist = (lambda _: None) if loose else _insist_on_rest
     mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
@@ -99,7 +107,7 @@ def send(way: Way, tree: Tree, reuse: str | None = None, loose: bool = False) ->
         if b"there" in said:
             return
         try:
-            _transfer(way, tree, part, said, reuse)
+            _transfer(way, tree, part, said, reuse, transfer or Transfer(tree.size))
         except LinkLost:
             raise  # what is there already is of use next time
         except CarryError:
@@ -116,12 +124,14 @@ def send(way: Way, tree: Tree, reuse: str | None = None, loose: bool = False) ->
         errand.end("finish")
 
 
-def _transfer(way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None) -> None:
+def _transfer(
+    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: Transfer
+) -> None:
     if way.by_rsync:
         with contextlib.suppress(NoRsync):
-            _send_by_rsync(way, tree, part, said, reuse)
+            _send_by_rsync(way, tree, part, said, reuse, transfer)
             return
-    _send_by_tar(way, tree, part)
+    _send_by_tar(way, tree, part, transfer)
 
 
 def _insist_on_rest(tree: Tree) -> None:
@@ -133,7 +143,9 @@ def _insist_on_rest(tree: Tree) -> None:
         )
 
 
-def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None) -> None:
+def _send_by_rsync(
+    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: Transfer
+) -> None:
     trees = f"{way.root}/trees"
     more = []
     if b"reuse" in said:
@@ -149,13 +161,14 @@ def _send_by_rsync(way: Way, tree: Tree, part: str, said: list[bytes], reuse: st
         "--links", "--perms", "--times", "--omit-dir-times", "--chmod=D700,F-s",
         "--partial", "--ignore-missing-args", f"--temp-dir={trees}/{part}/rest", *more,
         f"{tree.base.rstrip('/')}/", f"{host_of(way)}:{trees}/{part}/{tree.id}/",
+        transfer=transfer,
     )  # fmt: skip
 
 
-def _send_by_tar(way: Way, tree: Tree, part: str) -> None:
+def _send_by_tar(way: Way, tree: Tree, part: str, transfer: Transfer) -> None:
     command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
     try:
-        pipe(way, command, way.address.host, lambda out: pack(tree, out))
+        pipe(way, command, way.address.host, lambda out: pack(tree, out, transfer))
     except OSError as error:
         name = error.filename or tree.base
         raise CarryError(f"cannot read '{name}': {error.strerror or error}.") from None
@@ -164,15 +177,17 @@ def _send_by_tar(way: Way, tree: Tree, part: str) -> None:
 class _Padded:
     """A file that may be cut short while it is read: the length that was announced must hold."""
 
-    def __init__(self, file: io.BufferedReader) -> None:
-        self._file = file
+    def __init__(self, file: io.BufferedReader, transfer: Transfer | None) -> None:
+        self._file, self._transfer = file, transfer
 
     def read(self, size: int) -> bytes:
         """So many bytes, whatever there is."""
+        if self._transfer is not None:
+            self._transfer.sent += size
         return self._file.read(size).ljust(size, b"\0")
 
 
-def pack(tree: Tree, out: Patient) -> None:
+def pack(tree: Tree, out: Patient, transfer: Transfer | None = None) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
     # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
@@ -203,7 +218,7 @@ def pack(tree: Tree, out: Patient) -> None:
             now = os.fstat(file.fileno())
             info.size = now.st_size
             info.mode = now.st_mode & 0o777
-            tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
+            tar.addfile(info, _Padded(file, transfer))  # type: ignore[arg-type]
     tar.close()
     out.flush()
 

@@ -41,6 +41,7 @@ from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.mirror import Mirror
 from stoker.executors.ssh.provisions import Provisions
 from stoker.executors.ssh.reunion import Reunion
+from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.trees import Tree
 from stoker.executors.ssh.words import STOP, STOP_AT, Words
@@ -171,6 +172,13 @@ class RemoteExecutor:
                 launch.since,
                 lambda tree, why, again: self._travelled(attempt, tree, why, again),
             )
+
+    def transfer(self, key: Key) -> Transfer | None:
+        """The upload of an attempt's files, while it is under way."""
+        attempt = self.attempts.get(key)
+        if attempt is None or attempt.ordered or attempt.launch is None:
+            return None
+        return self.travel.transfer(attempt.launch.directory, attempt.launch.carry)
 
     def _owner(self, label: str, key: Key, part: int | None, umask: int, since: float) -> Owner:
         place = f"{self.fetching.host.install}.{word_of(key)}"

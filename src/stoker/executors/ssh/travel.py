@@ -14,6 +14,7 @@ from stoker.core.job import Carry
 from stoker.executors.ssh import carry
 from stoker.executors.ssh.carry import Way
 from stoker.executors.ssh.connection import Connection
+from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Hashes, Tree, survey
 from stoker.executors.ssh.worker import Worker
 
@@ -65,6 +66,9 @@ class Travel:
         self._looking: dict[Want, list[tuple[float, Found]]] = {}
         """Who waits for a look, and since when it must be."""
         self._sending: dict[str, list[Found]] = {}
+        self._names: dict[Want, str] = {}
+        """The trees that are being sent, by what was asked for."""
+        self._transfers: dict[str, Transfer] = {}
         self._era = 0
         """Goes up with every connection: what was begun over an older one is nobody's business."""
 
@@ -79,6 +83,11 @@ class Travel:
         waiting.append((since, found))
         if len(waiting) == 1:
             self._look(want, since)
+
+    def transfer(self, directory: str, what: Carry) -> Transfer | None:
+        """The upload of what goes along with a job, while it is under way."""
+        name = self._names.get((directory, what.send, what.exclude))
+        return self._transfers.get(name) if name is not None else None
 
     def _look(self, want: Want, since: float) -> None:
         self._do(
@@ -103,6 +112,7 @@ class Travel:
             for found in waiting:
                 found(tree, "", False)
             return
+        self._names[want] = tree.id
         sending = self._sending.setdefault(tree.id, [])
         sending += waiting
         if len(sending) == len(waiting):
@@ -113,8 +123,12 @@ class Travel:
         if words == ["done", "yes"]:
             self._sent(tree, None)
         elif way is not None:
-            reuse = self._last.get(tree.base)
-            self._do(lambda: carry.send(way, tree, reuse), lambda result: self._tried(tree, result))
+            reuse, transfer = self._last.get(tree.base), Transfer(tree.size)
+            self._transfers[tree.id] = transfer
+            self._do(
+                lambda: carry.send(way, tree, reuse, transfer=transfer),
+                lambda result: self._tried(tree, result),
+            )
 
     def _tried(self, tree: Tree, result: Exception | None) -> None:
         """A directory in which others write never comes to rest: then it is taken as it is."""
@@ -124,11 +138,25 @@ class Travel:
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
         self._sending[loose.id] = self._sending.pop(tree.id, [])
+        transfer = Transfer(tree.size)
+        self._transfers[loose.id] = transfer
+        for want in self._done_with(tree.id):
+            self._names[want] = loose.id
         self._do(
-            lambda: carry.send(way, loose, loose=True), lambda result: self._sent(loose, result)
+            lambda: carry.send(way, loose, loose=True, transfer=transfer),
+            lambda result: self._sent(loose, result),
         )
 
+    def _done_with(self, name: str) -> list[Want]:
+        """Forget the upload of a tree; return what had asked for it."""
+        self._transfers.pop(name, None)
+        wants = [want for want, each in self._names.items() if each == name]
+        for want in wants:
+            del self._names[want]
+        return wants
+
     def _sent(self, tree: Tree, result: Exception | None) -> None:
+        self._done_with(tree.id)
         if result is None:
             self._here.add(tree.id)
             self._last[tree.base] = tree.id
@@ -143,6 +171,8 @@ class Travel:
         self._era += 1
         self._looking.clear()
         self._sending.clear()
+        self._names.clear()
+        self._transfers.clear()
 
 
 def may_pass(error: Exception) -> bool:

@@ -22,6 +22,7 @@ from stoker.core.text import printable
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.receive import Patient, Stalled
 from stoker.executors.ssh.tar import Torn
+from stoker.executors.ssh.transfer import Transfer
 
 PATIENCE = 120
 """Seconds without a byte; a dead link is noticed by the connection itself, far sooner."""
@@ -201,8 +202,11 @@ class Errand:
             self._errors.text()
 
 
-def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
+def rsync(
+    way: Way, names: Iterable[str], full: str, *words: str, transfer: Transfer | None = None
+) -> None:
     """Run rsync on these names; `full` is whose disk it is when that is full."""
+    counted = () if transfer is None else COUNTING
     *options, _, _ = way.ssh()  # the host is rsync's to add
     # rsync's own rule: a quote inside quotes is written twice, a backslash means nothing.
     shell = " ".join("'" + option.replace("'", "''") + "'" for option in options)
@@ -211,17 +215,35 @@ def rsync(way: Way, names: Iterable[str], full: str, *words: str) -> None:
         list.seek(0)
         with subprocess.Popen(
             ["rsync", "--secluded-args", f"--timeout={PATIENCE}", "-e", shell,
-             "--files-from=-", "--from0", *words],
-            stdin=list, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+             "--files-from=-", "--from0", *counted, *words],
+            stdin=list, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if transfer is None else subprocess.PIPE,
             start_new_session=True, env={**os.environ, "LC_ALL": "C"},
             cwd="/",  # where a daemon was started may be gone, and rsync asks where it is
         ) as process:  # fmt: skip
             errors = Errors(process)
+            if transfer is not None:
+                _count(process, transfer)
             code = process.wait()
             complaints = errors.text()
     if code in (126, 127) or b"is your shell clean?" in complaints:
         raise NoRsync
     judge(way, code, complaints, full)
+
+
+COUNTING = ("--info=progress2", "--no-human-readable", "--outbuf=N")
+"""rsync then writes how many bytes it has sent, again and again, with a return in front."""
+
+
+def _count(process: subprocess.Popen[bytes], transfer: Transfer) -> None:
+    """Read what rsync says about its progress, until it ends."""
+    assert process.stdout is not None
+    fd, last = process.stdout.fileno(), b""
+    while piece := os.read(fd, 4096):
+        *reports, last = (last + piece)[-4096:].replace(b"\n", b"\r").split(b"\r")
+        for words in map(bytes.split, reports):
+            if len(words) > 1 and words[0].isdigit() and words[1].endswith(b"%"):
+                transfer.sent = int(words[0])
 
 
 def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None],
