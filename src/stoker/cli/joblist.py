@@ -67,7 +67,7 @@ def queue_table(
         columns.insert(at, Column("EPOCHS", right=True, drop=4))
         for row, view in zip(rows, views, strict=True):
             row.insert(at, epochs(view.get("training")))
-    if any(view.get("foreseen") for view in views):
+    if any(_is_estimated(view) for view in views):
         from stoker.cli.estimates import cell
 
         columns[-1:-1] = (
@@ -82,6 +82,11 @@ def queue_table(
     for row, view in zip(rows, views, strict=True):
         row.append(str(view.get("command") or ""))
     return columns, rows
+
+
+def _is_estimated(view: dict[str, Any]) -> bool:
+    found = view.get("foreseen") or {}
+    return bool(found.get("start") or found.get("end"))
 
 
 def _eta_heading(views: Sequence[dict[str, Any]]) -> str:

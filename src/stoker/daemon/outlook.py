@@ -50,7 +50,7 @@ KEPT = 600.0
 """Seconds for which a forecast is better than none."""
 FIRST, NEXT = 20.0, 4.0
 """Seconds that `eta` waits for the very first forecast, and for a newer one than there is."""
-LIST_WAIT, LIST_EVERY = 1.0, 2.0
+LIST_WAIT, LIST_EVERY = 2.0, 2.0
 """Seconds that other commands wait for a forecast, and the least time between two for them."""
 QUICK, REST = 3.0, 4.0
 """A forecast that took longer than QUICK is used for REST times as long as it took."""

@@ -345,7 +345,7 @@ def _foreseen(
     until = min(future.now for future in futures)
     # A job that did not start there is behind all that were simulated.
     others = middle.watched.after.get(job.id, middle.watched.freed)
-    ahead = {expected.of(state.jobs[id]).kind: id for id in reversed(others)}
+    ahead = {expected.of(state.jobs[id]).kind: id for id in others}  # the first to end is named
     kind = combined(ahead)
     start = None
     if job.placement is None:
