@@ -105,7 +105,7 @@ class Injector:
         With `is_due`, a moment after that has become true.
         """
         self._end_daemons()
-        self.clients.run("queue", "--json")
+        self.clients.run("daemon", "start")
         if is_due is None:
             time.sleep(self.dice.uniform(0.1, START_SECONDS))
         else:

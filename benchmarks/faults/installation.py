@@ -98,10 +98,10 @@ class Installation:
         return code, *printed(process)
 
     def up(self, seconds: float = 120.0) -> None:
-        """Have a daemon that answers, started by an ordinary command."""
+        """Start the daemon if none answers."""
         deadline = time.monotonic() + seconds
         while True:
-            code, _, said = self.stoker("queue", "--json")
+            code, _, said = self.stoker("daemon", "start")
             if code == 0:
                 return
             if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ class Installation:
         """Return True as soon as a daemon answers, False if none does within this time."""
         deadline = time.monotonic() + seconds
         if not self.processes(DAEMON):
-            self.popen("queue", "--json")
+            self.popen("daemon", "start")
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(self.socket))

@@ -24,7 +24,7 @@ from stoker.core.events import (
 )
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.executors import adoption, claims, tree
+from stoker.executors import adoption, claims, container, tree
 from stoker.executors.adoption import KEPT
 from stoker.executors.commands import Places
 from stoker.executors.keeper import BOOT, start_ticks
@@ -411,6 +411,23 @@ def test_an_attempt_is_over_when_its_end_is_on_record_and_no_process_is_left(
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_processes_in_a_container_are_killed_before_those_of_its_engine(
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the engine can remove the container."""
+    environment, now = {tree.TOKEN: executor.token(7, 0)}, adoption.time.clock_gettime(BOOT)
+    engine, inside = (os.posix_spawn("/bin/sleep", ["sleep", "60"], environment) for _ in range(2))
+    monkeypatch.setattr(tree, "in_other_namespaces", lambda pids: [inside])
+    executor.attempts[7, 0] = Attempt((7, 0), executor.token(7, 0), pid=engine, kill_at=now)
+    executor.busy.add((7, 0))
+    executor.tick(now)
+    assert os.waitpid(inside, 0)[1] == signal.SIGKILL
+    executor.tick(now + 1)
+    assert os.waitpid(engine, os.WNOHANG) == (0, 0)
+    executor.tick(now + container.REMOVAL_SECONDS)
+    assert os.waitpid(engine, 0)[1] == signal.SIGKILL
 
 
 def late(executor: LocalExecutor, claim: str) -> list[Event]:
