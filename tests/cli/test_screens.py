@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli import gpus, history, joblist, sizes, table
+from stoker.cli import board, gpus, history, joblist, sizes, table
 from stoker.cli.options import Args
 
 REQUEST = {"gpus": "1", "cpus": None, "memory": None}
@@ -152,3 +152,58 @@ def test_gpus_at_80_columns_keep_the_owners(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_models_are_shortened(model: str, short: str) -> None:
     assert gpus.short_model(model) == short
+
+
+# --------------------------------------------------------------------------------- watch
+
+FAILED = view(9, state="FAILED", short="F", cause="exit 3", result=3, label="9_298", name="eval",
+              tail=["loading", "FileNotFoundError: val.h5"],
+              members={"label": "9_[0-299]", "count": 300, "causes": {"exit 3": 300}})  # fmt: skip
+WAITS = view(72, label="70_2", name="grid", members={"label": "70_[2-9%2]", "count": 8})
+REPLY = {"jobs": [*TWO, WAITS, FAILED], "more": 30,
+         "counts": {"RUNNING": 1, "PENDING": 39, "FAILED": 300}}  # fmt: skip
+BOARD = """\
+14:32:07  1 running, 39 pending, 300 failed
+GPUs: 0 of 5 free; ana: 0; bo: 1; eve: 2; other processes: 3; ana, bo: 4
+9_[0-299] eval  300 FAILED: exit 3
+    | FileNotFoundError: val.h5
+
+JOBID  NAME               USER  ST     TIME      LEFT  EPOCHS  GPUS  NODE/REASON
+    1  resnet50-imagene…  ana   R   1:06:40  22:53:20    3/90     1  box:0,1
+    2  resnet50-imagene…  ana   PD     0:00         -       -     1  (Priority)
+… 38 more jobs
+"""
+
+
+def watched(height: int, width: int = 80, **changes: Any) -> list[str]:
+    return board.board({**REPLY, **changes}, CARDS, clock="14:32:07", width=width, height=height)
+
+
+def test_a_watched_queue_has_counts_gpus_and_failures_on_top() -> None:
+    assert watched(9) == BOARD.splitlines()
+    assert watched(10)[-2].split()[:2] == ["70_[2-9%2]", "grid"]
+    assert watched(10)[-1] == "… 30 more jobs"
+    assert watched(8)[2] == "… 300 failures"
+
+
+@pytest.mark.parametrize("height", range(1, 30))
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_a_watched_queue_fits_the_screen(height: int, width: int) -> None:
+    lines = watched(height, width)
+    assert len(lines) <= height
+    assert max(map(table.wide, lines)) <= width
+    many = watched(height, width, jobs=[*TWO * 40, *[FAILED] * 20])
+    assert len(many) <= height
+
+
+def test_failures_leave_room_for_jobs_and_are_counted() -> None:
+    many = watched(12, jobs=[*TWO, *[FAILED] * 20])
+    assert "… 5,400 more failures" in many
+    assert many[-4].startswith("JOBID")
+
+
+def test_the_gpus_of_several_nodes_are_counted_by_node() -> None:
+    there = {**A100, "node": "gpu1", "state": "free", "jobs": []}
+    assert board.gpu_line([A100, there, there]) == "GPUs: 2 of 3 free: box 0/1, gpu1 2/2"
+    assert board.gpu_line([{**there, "id": "3"}, A100]) == "GPUs: 1 of 2 free: gpu1 1/1, box 0/1"
+    assert board.gpu_line([{**A100, "state": "free", "jobs": []}]) == "GPUs: 1 of 1 free (0)"

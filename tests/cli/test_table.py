@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from stoker.cli import colour, output
 from stoker.cli.table import Cell, Column, render, shorten, wide
-from stoker.cli.watch import screen
+from stoker.cli.watch import Screen, fitted
 from stoker.terminal import COLOURS
 
 COLUMNS = (Column("ID", right=True), Column("NAME", cut=True), Column("ST"))
@@ -83,7 +83,18 @@ def test_a_dumb_terminal_has_no_colour(
     assert colour.wanted() is wanted
 
 
-def test_a_screen_says_what_did_not_fit() -> None:
-    text = screen([str(i) for i in range(50)], height=10, width=80)
-    assert text.count("\r\n") == 9
-    assert "42 more lines" in text
+def test_a_screen_counts_what_did_not_fit() -> None:
+    lines = fitted([str(i) for i in range(50)], height=10, width=80)
+    assert (len(lines), lines[-1]) == (10, "… 41 more lines")
+    assert fitted(["x" * 100], height=10, width=80) == ["x" * 79 + "…"]
+
+
+def test_only_lines_that_changed_are_written_again() -> None:
+    screen, size = Screen(), (10, 80)
+    assert "\x1b[2J" in screen.changes(["a", "b", "c"], size)
+    assert screen.changes(["a", "b", "c"], size) == ""
+    again = screen.changes(["a", "B"], size)
+    assert "\x1b[2;1H\x1b[2KB" in again
+    assert "\x1b[3;1H\x1b[J" in again  # what is below is erased
+    assert "a" not in again
+    assert "\x1b[2J" in screen.changes(["a", "B"], (10, 70))  # another size: all of it

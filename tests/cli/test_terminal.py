@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -26,8 +27,10 @@ RUNNING = {"state": "RUNNING", "short": "R", "node": "box"}
 class OnTerminal:
     """The command with a terminal of its own for stdin, stdout and stderr."""
 
-    def __init__(self, *argv: str) -> None:
+    def __init__(self, *argv: str, size: tuple[int, int] | None = None) -> None:
         self._ours, theirs = pty.openpty()
+        if size is not None:
+            termios.tcsetwinsize(theirs, size)
         self.seen = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stoker", *argv],
@@ -41,6 +44,10 @@ class OnTerminal:
 
     def type(self, text: bytes) -> None:
         os.write(self._ours, text)
+
+    def resize(self, lines: int, columns: int) -> None:
+        termios.tcsetwinsize(self._ours, (lines, columns))
+        self.process.send_signal(signal.SIGWINCH)  # it is not the terminal's foreground process
 
     def until(self, text: bytes, seconds: float = 10) -> None:
         deadline = time.monotonic() + seconds
@@ -149,18 +156,41 @@ def test_a_queue_on_a_terminal_has_colour_and_a_summary(fake: FakeDaemon) -> Non
     assert terminal.ends() == 0
     assert b"\x1b[32mR\x1b[0m" in terminal.seen
     assert b"n" * 90 not in terminal.seen
-    assert b"1 running, 5 waiting" in terminal.seen
+    assert b"1 running, 5 pending" in terminal.seen
     assert b"limit=100" in fake.requests[0][1].encode()
 
 
 def test_watching_redraws_and_leaves_the_terminal_as_it_was(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [view(1)], "more": 0, "counts": {}})
+    fake.answers["GET /v1/gpus"] = (200, {"gpus": []})
     terminal = OnTerminal("--watch", "0.1")
     terminal.until(watch.ENTER.encode())
-    soon(lambda: len(fake.requests) >= 3)
+    soon(lambda: len(fake.requests) >= 6)
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.ends() == 0
     assert terminal.seen.endswith(watch.LEAVE.encode())
+
+
+def test_watching_follows_the_size_of_the_terminal_and_outlives_the_daemon(
+    fake: FakeDaemon,
+) -> None:
+    views = [view(number, **RUNNING) for number in range(1, 31)]
+    fake.answers["GET /v1/jobs"] = (200, {"jobs": views, "more": 7, "counts": {"RUNNING": 37}})
+    fake.answers["GET /v1/gpus"] = (200, {"gpus": []})
+    terminal = OnTerminal("--watch", "600", size=(12, 80))
+    terminal.until("… 29 more jobs".encode())
+    assert len(fake.requests) == 2
+    terminal.resize(8, 80)
+    terminal.until("… 33 more jobs".encode())
+    assert len(fake.requests) == 2, "another size is no reason to ask the daemon"
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ends() == 0
+    terminal = OnTerminal("--watch", "0.1", size=(12, 80))
+    terminal.until("… 29 more jobs".encode())
+    fake.close()
+    terminal.until(b"No daemon is running.")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ends() == 0
 
 
 def test_interrupting_a_command_is_an_exit_code_and_no_death_by_signal(

@@ -48,7 +48,8 @@ class FakeDaemon:
         self._thread.start()
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it was closed by the test
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(5)
         self.path.unlink(missing_ok=True)

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 10.0, lambda: drawn(ask(), args))
+        return watch(seconds(args) or 10.0, ask, lambda reply, _: drawn(reply, args))
     reply = ask()
     if args.flag("json"):
         output.emit(reply)

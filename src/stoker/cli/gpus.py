@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 2.0, lambda: drawn(client.gpus(), args))
+        return watch(seconds(args) or 2.0, client.gpus, lambda reply, _: drawn(reply, args))
     reply = client.gpus()
     if args.flag("json"):
         output.emit({**reply, "gpus": asked_for(reply["gpus"], args.text("id"))})
@@ -139,6 +139,15 @@ def bar(percent: float) -> str:
     full, part = divmod(eighths, 8)
     text = "█" * full + (BAR[part - 1] if part else "")
     return f"{text:<5} "
+
+
+def owners(gpu: dict[str, Any]) -> str:
+    """Return the names of the users of a GPU; the mark of one whose users are not known."""
+    jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
+    processes = [str(each.get("user") or "?") for each in gpu.get("foreign") or ()]
+    mark = str(gpu.get("stranger") or "")
+    stoker = [mark.removeprefix(STOKER)] if mark.startswith(STOKER) else []
+    return ", ".join(dict.fromkeys([*jobs, *stoker, *processes])) or mark.partition(" (")[0]
 
 
 def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:

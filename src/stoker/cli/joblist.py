@@ -246,8 +246,8 @@ def no_field(name: str, views: Sequence[dict[str, Any]]) -> UsageError:
 
 
 def summary(counts: dict[str, int]) -> str:
-    """Return `3 running, 12 waiting, 1 failed`."""
-    words = {"PENDING": "waiting", "CONFIGURING": "starting", "SUSPENDED": "paused"}
+    """Return `3 running, 12 pending, 1 failed`."""
+    words = {"CONFIGURING": "starting", "SUSPENDED": "paused"}
     order = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "PENDING")
     names = [*order, *(name for name in counts if name not in order)]
     parts = [

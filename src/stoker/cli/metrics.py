@@ -49,7 +49,11 @@ def main(argv: list[str]) -> int:
         from stoker.cli.watch import seconds, watch
 
         every = seconds(args) or 2.0
-        return watch(every, lambda: drawn(_ask(client, job, names, args), names, args))
+        return watch(
+            every,
+            lambda: _ask(client, job, names, args),
+            lambda reply, _: drawn(reply, names, args),
+        )
     reply = _ask(client, job, names, args)
     if args.flag("json"):
         output.emit(reply)

@@ -13,7 +13,7 @@ from stoker.cli import colour, output, table, times
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.session import viewer
 from stoker.cli.table import Cell, Column
-from stoker.client.client import Client, connect
+from stoker.client.client import connect
 from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
@@ -58,11 +58,11 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 2.0, lambda: _drawn(client, args))
+        return watch(seconds(args) or 2.0, client.nodes, lambda reply, _: _drawn(reply, args))
     if args.flag("json"):
         output.emit(client.nodes())
     else:
-        print("\n".join(_drawn(client, args)))
+        print("\n".join(_drawn(client.nodes(), args)))
     return 0
 
 
@@ -181,9 +181,9 @@ def _remove(names: list[str], args: Args) -> int:
 # -- the list -----------------------------------------------------------------------------
 
 
-def _drawn(client: Client, args: Args) -> list[str]:
+def _drawn(reply: dict[str, Any], args: Args) -> list[str]:
     """Return the list as lines, with as much beside each machine as there is room for."""
-    nodes, verbose = client.nodes()["nodes"], args.flag("verbose")
+    nodes, verbose = reply["nodes"], args.flag("verbose")
     header, coloured = not args.flag("no_header"), colour.wanted()
     width = table.terminal_width()
     for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):

@@ -51,7 +51,10 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 2.0, lambda: drawn(_ask(client, args), args))
+        def ask() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            return _ask(client, args), client.gpus()["gpus"] if _is_board(args) else []
+
+        return watch(seconds(args) or 2.0, ask, lambda found, height: _watched(found, args, height))
     reply = _ask(client, args)
     if args.flag("json"):
         output.emit(reply)
@@ -70,7 +73,7 @@ def main(argv: list[str]) -> int:
 
         args.values["expand"] = "1"  # each by its own label
         views = _failures(client, args, EVERYTHING)
-        mark_seen(client, [str(view["label"]) for view in views if _is_failure(view)])
+        mark_seen(client, [str(view["label"]) for view in views if is_failure(view)])
     return 0
 
 
@@ -93,7 +96,7 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
     user = args.text("user")
     if user is not None and reply.get("sweeps"):
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
-    cut = bool(reply.get("more")) and not any(_is_failure(view) for view in reply["jobs"])
+    cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
     for_people = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
     if (
         cut
@@ -105,7 +108,7 @@ def _ask(client: Client, args: Args) -> dict[str, Any]:
         # A long queue must not push the failures off the list.
         failed = _failures(client, args, FAILURES)
         reply["jobs"] += failed
-        reply["more"] -= len(failed)
+        reply["more"] -= sum(map(size_of, failed))
     return reply
 
 
@@ -162,8 +165,8 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     custom = columns_of(args, views)
     failures: list[dict[str, Any]] = []
     if custom is None and not args.words and args.text("state") is None:
-        failures = [view for view in views if _is_failure(view)]
-        views = [view for view in views if not _is_failure(view)]
+        failures = [view for view in views if is_failure(view)]
+        views = [view for view in views if not is_failure(view)]
     sweeps = reply.get("sweeps") or ()
     columns, rows = custom or queue_table(views, verbose=args.flag("verbose"), sweeps=sweeps)
     lines = []
@@ -186,14 +189,41 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
+def _is_board(args: Args) -> bool:
+    """Return True if --watch shows the whole queue, and not a list of one's own."""
+    return _groups(args) and args.text("state") is None
+
+
+def _watched(
+    found: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
+) -> list[str]:
+    """Return one picture of --watch."""
+    reply, gpus = found
+    if height is None or not _is_board(args):
+        return drawn(reply, args)
+    from time import strftime
+
+    from stoker.cli.board import board
+
+    return board(
+        reply,
+        gpus,
+        clock=strftime("%H:%M:%S"),
+        width=table.terminal_width() or 80,
+        height=height,
+        coloured=colour.wanted(),
+        verbose=args.flag("verbose"),
+    )
+
+
 def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
     """Return how many failures are no lines of their own, since their sweeps stand for them."""
     counts = reply.get("counts") or {}
     all_of_them = sum(count for state, count in counts.items() if state in _UNHAPPY)
-    return 0 if reply.get("more") else max(all_of_them - sum(map(_size, shown)), 0)
+    return 0 if reply.get("more") else max(all_of_them - sum(map(size_of, shown)), 0)
 
 
-def _size(view: dict[str, Any]) -> int:
+def size_of(view: dict[str, Any]) -> int:
     """Return how many jobs a row stands for."""
     return int((view.get("members") or {}).get("count", 1))
 
@@ -202,7 +232,8 @@ def _rest(reply: dict[str, Any]) -> str:
     return f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)"
 
 
-def _is_failure(view: dict[str, Any]) -> bool:
+def is_failure(view: dict[str, Any]) -> bool:
+    """Return True for a job that is listed because it failed."""
     return view.get("result") is not None
 
 

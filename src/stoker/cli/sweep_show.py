@@ -49,7 +49,11 @@ def main(argv: list[str]) -> int:
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch
 
-        return watch(seconds(args) or 2.0, lambda: told(client.one_sweep(name), args))
+        return watch(
+            seconds(args) or 2.0,
+            lambda: client.one_sweep(name),
+            lambda reply, _: told(reply, args),
+        )
     return shown(client, name, args)
 
 

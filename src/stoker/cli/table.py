@@ -16,6 +16,8 @@ GAP = "  "
 
 LEAST = 8
 """Columns that may be cut keep this many cells, unless nothing else is left to give."""
+READABLE = 12
+"""Before they get narrower than this, other columns are left out."""
 
 
 class Column:
@@ -126,7 +128,7 @@ def _shown(columns: Sequence[Column], widths: list[int], width: int | None) -> l
         return shown
 
     def least() -> int:
-        return _total(min(widths[i], LEAST) if columns[i].cut else widths[i] for i in shown)
+        return _total(min(widths[i], READABLE) if columns[i].cut else widths[i] for i in shown)
 
     while least() > width:
         drop = max(shown, key=lambda i: columns[i].drop)
