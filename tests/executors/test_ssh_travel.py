@@ -59,3 +59,14 @@ def test_one_that_comes_during_a_look_and_was_submitted_later_has_another(
     ((work, then),) = later.todo
     then(work())
     assert found["second"] == found["third"] != tree
+
+
+def test_what_becomes_of_its_files_is_known_from_the_look_on(tmp_path: Path, later: Later) -> None:
+    travel = Travel(cast("Connection", later), cast("Worker", later), Surveys())
+    travel.want(str(tmp_path), Carry(), 1.0, lambda *_: None)
+    reading = travel.transfer(str(tmp_path), Carry())
+    assert reading is not None
+    assert reading.total is None
+    ((work, then),) = later.todo
+    then(work())
+    assert travel.transfer(str(tmp_path), Carry()) is None, "the node has it"

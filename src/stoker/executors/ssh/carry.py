@@ -183,7 +183,7 @@ class _Padded:
     def read(self, size: int) -> bytes:
         """So many bytes, whatever there is."""
         if self._transfer is not None:
-            self._transfer.sent += size
+            self._transfer.count(self._transfer.sent + size)
         return self._file.read(size).ljust(size, b"\0")
 
 

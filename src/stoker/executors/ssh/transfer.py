@@ -6,29 +6,40 @@ import time
 
 from stoker.core.policy.elastic import span
 
-UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
+UNITS = (("GB", 10**9, 10**10), ("MB", 10**6, 10**6), ("kB", 10**3, 10**3), ("bytes", 1, 0))
+"""Name, bytes, and the smallest upload that is shown in it."""
 FIRST_ESTIMATE_SECONDS = 2.0
 """Before that, the rate says little about the rest."""
 
 
 class Transfer:
-    """Bytes of one upload, in all and sent so far."""
+    """Bytes of one upload, in all and sent so far; `total` is None while files are read."""
 
-    __slots__ = ("began", "sent", "total")
+    __slots__ = ("_first", "began", "sent", "total")
 
-    def __init__(self, total: int) -> None:
-        self.total, self.sent, self.began = total, 0, time.monotonic()
+    def __init__(self, total: int | None) -> None:
+        self.total, self.sent = total, 0
+        self.began, self._first = 0.0, 0
+        """When bytes were first seen to be sent, and how many."""
+
+    def count(self, sent: int) -> None:
+        """Note how many bytes have been sent by now."""
+        if sent and not self.sent:
+            self.began, self._first = time.monotonic(), sent
+        self.sent = sent
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate the rest by the mean rate so far; None while that is unknown."""
-        elapsed = now - self.began
-        if elapsed < FIRST_ESTIMATE_SECONDS or not self.sent:
+        """Estimate the rest by the mean rate since the first bytes; None while that is unknown."""
+        elapsed, sent = now - self.began, self.sent - self._first
+        if self.total is None or elapsed < FIRST_ESTIMATE_SECONDS or sent <= 0:
             return None
-        return max(self.total - self.sent, 0) * elapsed / self.sent
+        return max(self.total - self.sent, 0) * elapsed / sent
 
     def text(self, node: str, now: float) -> str:
         """Return `sending 312 of 900 MB to gpu1, about 40 s left`."""
-        unit, size = next(each for each in UNITS if self.total >= each[1] or each[1] == 1)
+        if self.total is None:
+            return f"reading its files, to send them to {node}"
+        unit, size = next((name, size) for name, size, least in UNITS if self.total >= least)
         digits = 1 if unit == "GB" else 0
         done, total = (f"{amount / size:,.{digits}f}" for amount in (self.sent, self.total))
         left = self.seconds_left(now)

@@ -86,8 +86,11 @@ class Travel:
 
     def transfer(self, directory: str, what: Carry) -> Transfer | None:
         """The upload of what goes along with a job, while it is under way."""
-        name = self._names.get((directory, what.send, what.exclude))
-        return self._transfers.get(name) if name is not None else None
+        want = (directory, what.send, what.exclude)
+        name = self._names.get(want)
+        if name is not None:
+            return self._transfers.get(name)
+        return Transfer(None) if want in self._looking else None
 
     def _look(self, want: Want, since: float) -> None:
         self._do(

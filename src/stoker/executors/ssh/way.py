@@ -243,7 +243,7 @@ def _count(process: subprocess.Popen[bytes], transfer: Transfer) -> None:
         *reports, last = (last + piece)[-4096:].replace(b"\n", b"\r").split(b"\r")
         for words in map(bytes.split, reports):
             if len(words) > 1 and words[0].isdigit() and words[1].endswith(b"%"):
-                transfer.sent = int(words[0])
+                transfer.count(int(words[0]))
 
 
 def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None],
