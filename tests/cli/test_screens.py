@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli import board, gpus, history, joblist, sizes, table
+from stoker.cli import board, eta, gpus, history, joblist, sizes, table
 from stoker.cli.options import Args
 
 REQUEST = {"gpus": "1", "cpus": None, "memory": None}
@@ -152,6 +152,27 @@ def test_gpus_at_80_columns_keep_the_owners(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_models_are_shortened(model: str, short: str) -> None:
     assert gpus.short_model(model) == short
+
+
+def test_expected_times_are_whole_at_80_columns() -> None:
+    row = ["417", "resnet50", "ana", "PENDING", "in ~6 min (4 min - 9 min)",
+           "in 14 min (10 min - 20 min)", "earlier runs of this command"]  # fmt: skip
+    header, line = table.render(eta.COLUMNS, [row], width=80)
+    assert header.split() == ["JOBID", "NAME", "STATE", "STARTS", "ENDS"]
+    assert line.endswith("in ~6 min (4 min - 9 min)  in 14 min (10 min - 20 min)")
+
+
+def test_a_narrow_queue_has_expected_times_without_ranges() -> None:
+    end = {"low": "2100-01-01T00:00:00Z", "likely": "2100-06-01T00:00:00Z",
+           "high": "2101-01-01T00:00:00Z"}  # fmt: skip
+    views = [job(1, **RUNS, foreseen={"at": None, "start": None, "end": end})]
+
+    def shown(width: int) -> str:
+        return table.render(*joblist.queue_table(views, width=width), width=width)[1]
+
+    assert "days" in shown(80)
+    assert "(" not in shown(80)
+    assert " days - " in shown(140)
 
 
 # --------------------------------------------------------------------------------- watch

@@ -103,6 +103,6 @@ def _rows(
         kept = max(room - 2 - len(sweeps), 0)
         more += sum(map(size_of, jobs[kept:])) + len(sweeps[max(room - 2, 0) :])
         jobs, sweeps = jobs[:kept], sweeps[: max(room - 2, 0)]
-    columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps)
+    columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
     lines = table.render(columns, rows, width=width, coloured=coloured) if rows else []
     return [*lines, f"… {output.counted(more, 'more job')}"] if more else lines

@@ -29,8 +29,8 @@ COLUMNS = (
     Column("NAME", cut=True),
     Column("USER", cut=True, drop=2),
     Column("STATE"),
-    Column("STARTS", cut=True),
-    Column("ENDS", cut=True),
+    Column("STARTS"),
+    Column("ENDS"),
     Column("FROM", cut=True, drop=3),
 )
 

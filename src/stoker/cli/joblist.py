@@ -34,6 +34,8 @@ QUEUE = (
     Column("NODE/REASON", cut=True),
 )
 COMMAND = Column("COMMAND", spare=24)
+RANGES = 120
+"""Terminals with fewer columns show expected times without their ranges."""
 ALL_GPUS = 64
 """So many mean as many as there are."""
 NAME = 1
@@ -50,8 +52,9 @@ def queue_table(
     *,
     verbose: bool = False,
     sweeps: Sequence[dict[str, Any]] = (),
+    width: int | None = None,
 ) -> tuple[list[Column], list[list[str]]]:
-    """Return columns and rows of the queue; a column for the expected start if any is known."""
+    """Return columns and rows of the queue; columns for expected times if any are known."""
     columns = list(QUEUE)
     if sweeps:
         views = _among(views, sweeps)
@@ -71,12 +74,12 @@ def queue_table(
         from stoker.cli.estimates import cell
 
         columns[-1:-1] = (
-            Column("START", drop=1), Column(_eta_heading(views), cut=True, drop=2),
+            Column("START", drop=1), Column(_eta_heading(views), drop=2),
         )  # fmt: skip
         for row, view in zip(rows, views, strict=True):
             found = view.get("foreseen") or {}
             start = cell(found.get("start"), verbose=verbose, ranged=False)
-            end = cell(found.get("end"), verbose=verbose)
+            end = cell(found.get("end"), verbose=verbose, ranged=width is None or width >= RANGES)
             row[-1:-1] = start or ("-" if view["state"] == "PENDING" else ""), end or "-"
     columns.append(COMMAND)
     for row, view in zip(rows, views, strict=True):

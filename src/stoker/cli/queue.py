@@ -168,7 +168,9 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
         failures = [view for view in views if is_failure(view)]
         views = [view for view in views if not is_failure(view)]
     sweeps = reply.get("sweeps") or ()
-    columns, rows = custom or queue_table(views, verbose=args.flag("verbose"), sweeps=sweeps)
+    columns, rows = custom or queue_table(
+        views, verbose=args.flag("verbose"), sweeps=sweeps, width=width
+    )
     lines = []
     if rows or (custom and header):
         lines = table.render(columns, rows, header=header, width=width, coloured=coloured)

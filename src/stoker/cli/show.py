@@ -24,6 +24,8 @@ TIMES = {"submitted_at": "submitted", "started_at": "started", "ended_at": "ende
 NAMES = {"on_end": "when it ends", "retry": "tried again", "warning_signal": "warned by",
          "environment_hash": "environment", "enforced": "note"}  # fmt: skip
 MOST = 100_000
+POOL = "pool"
+"""The device of cores and of memory: what a job has of them is what it asks for."""
 DURATIONS = ("elapsed", "limit", "left")
 SIZES = ("memory", "gpu_memory", "min_vram")
 SKIPPED = frozenset({"id", "label", "name", "state", "short", "request", "devices", "reason",
@@ -144,7 +146,9 @@ def _held(view: dict[str, Any], over: bool) -> list[tuple[str, str]]:
     found = []
     for part in view.get("parts") or [view]:
         held = "; ".join(
-            f"{kind} {','.join(ids)}" for kind, ids in (part.get("devices") or {}).items()
+            f"{kind} {','.join(ids)}"
+            for kind, ids in (part.get("devices") or {}).items()
+            if ids != [POOL]
         )
         if held:
             on = f" on {part['node']}" if view.get("parts") else ""

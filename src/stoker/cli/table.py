@@ -16,7 +16,7 @@ GAP = "  "
 
 LEAST = 8
 """Columns that may be cut keep this many cells, unless nothing else is left to give."""
-READABLE = 12
+READABLE = 10
 """Before they get narrower than this, other columns are left out."""
 
 
