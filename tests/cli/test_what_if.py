@@ -72,10 +72,10 @@ def test_another_policy_tells_the_whole_of_it_on_a_screen_and_a_page(
     page = tmp_path / "page.html"
     done = lab("what-if", "--policy", "sjf", "--html", page, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("what if: policy sjf\n\nthe last 7 days: 7 jobs on 1 machine")
+    assert done.stdout.startswith("what if: policy sjf\n\nthe last 7 days: 7 jobs on 1 node")
     assert "mean wait" in done.stdout
     assert "today: 5 jobs; earlier: " in done.stdout
-    assert "note: sjf goes by what owners say; here it knows the truth." in done.stdout
+    assert "note: sjf uses stated durations; here it gets the actual ones." in done.stdout
     assert "note: Assumed: " in done.stdout
     assert f"stoker: wrote {page}" in done.stderr
     assert "what if: policy sjf" in page.read_text()
@@ -93,10 +93,10 @@ MISTAKES = (
     ("--policy planner quantum=", "write a parameter as NAME=VALUE", 2),
     ("--policy planner quantum=20m quantum=5m", "quantum is given twice", 2),
     ("--priority 1=high --priority 1=low", "1 is given twice", 2),
-    ("--add gpus=1 quantum=20m", "Parameters belong to a policy", 2),
+    ("--add gpus=1 quantum=20m", "Parameters need --policy", 2),
     ("--add 3", "--add 3 cannot be read; write --add gpus=4", 2),
     ("--add gpus=0", "write a number of GPUs", 2),
-    ("--add node=2by8", "is not a number of machines", 2),
+    ("--add node=2by8", "is not NODESxGPUS", 2),
     ("--remove node=nowhere", "There is no node 'nowhere'; there are ", 3),
     ("--remove nowhere", "write --remove node=NAME", 2),
     ("--priority 1", "cannot be read; write 42=high", 2),

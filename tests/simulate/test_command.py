@@ -52,10 +52,10 @@ def without_cost(value: Any) -> Any:
 
 def test_policies_are_compared_in_a_table(capsys: Captured) -> None:
     lines = simulated(capsys, SWF, "--policy", "fifo,planner").splitlines()
-    assert lines[0].startswith("example: 27 jobs on 16 machines with 128 GPUs, ")
+    assert lines[0].startswith("example: 27 jobs on 16 nodes with 128 GPUs, ")
     assert lines[2].split()[:3] == ["policy", "mean", "JCT"]
     assert [line.split()[0] for line in lines[3:5]] == ["fifo", "planner"]
-    assert "note: One processor stands for one GPU." in lines
+    assert "note: One processor is replayed as one GPU." in lines
 
 
 def test_the_same_seed_repeats_exactly_and_another_one_does_not(capsys: Captured) -> None:
@@ -140,9 +140,9 @@ def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
 
 def test_the_heading_counts_as_people_do() -> None:
     one = Workload(title="one", jobs=[Load(at=0.0, seconds=60.0)], nodes=machines("1x1"))
-    assert heading(one) == "one: 1 job on 1 machine with 1 GPU"
+    assert heading(one) == "one: 1 job on 1 node with 1 GPU"
     two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=machines("2x1"))
-    assert heading(two) == "two: 2 jobs on 2 machines with 2 GPUs"
+    assert heading(two) == "two: 2 jobs on 2 nodes with 2 GPUs"
 
 
 def test_guessed_limits_are_such_as_people_type() -> None:
@@ -162,7 +162,7 @@ def test_a_job_that_ran_beyond_its_limit_is_not_cut_short() -> None:
     workload = Workload(title="late", jobs=[Load(at=0.0, seconds=70.5, limit=60)])
     found = limited(workload, None, 0)
     assert found.jobs[0].limit == 71
-    assert found.notes == ["Ran beyond the time limit: 1 job, taken to be allowed to."]
+    assert found.notes == ["1 job ran beyond the time limit: the limit is raised to the run time."]
 
 
 def test_the_policies_are_listed(capsys: Captured) -> None:
@@ -176,33 +176,33 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "Which jobs? Name a file"),
+        ("", "No trace file given"),
         ("nothing.csv", "nothing.csv cannot be read"),
         ("SWF --policy best", "There is no policy 'best'; there are auto, fifo, "),
-        ("SWF --policy ,", "--policy names no policy"),
-        ("SWF --base fifo", "--base fifo is none of the policies compared: backfill, "),
+        ("SWF --policy ,", "--policy is empty"),
+        ("SWF --base fifo", "--base fifo is not one of the compared policies: backfill, "),
         ("SWF --set planner.speed=1", "There is no parameter 'speed'. planner has: fair, "),
         ("SWF --set quantum=1", "is not POLICY.PARAMETER=VALUE"),
-        ("SWF --set srsf.quantum=1 --policy fifo", "is about srsf, which is not compared"),
+        ("SWF --set srsf.quantum=1 --policy fifo", "applies to srsf, which is not compared"),
         ("SWF --set fifo.quantum=1", "fifo has no parameter quantum"),
         ("SWF --set planner.quantum=-1", "quantum '-1' is not a duration"),
         ("SWF --set planner.grain=1", "grain must be between 1.01 and 16, not 1"),
-        ("SWF --cluster 8by8", "is not a number of machines"),
-        ("SWF --cluster \uff18x8", "is not a number of machines"),
-        ("SWF --cluster 1000000x8", "has more than 100,000 machines; write for example 8x8"),
-        ("SWF --cluster 99999999x8", "has more than 100,000 machines; write for example 8x8"),
+        ("SWF --cluster 8by8", "is not NODESxGPUS"),
+        ("SWF --cluster \uff18x8", "is not NODESxGPUS"),
+        ("SWF --cluster 1000000x8", "has more than 100,000 nodes; write for example 8x8"),
+        ("SWF --cluster 99999999x8", "has more than 100,000 nodes; write for example 8x8"),
         ("SWF --cluster 8x" + "9" * 5000, "has more than 1,000,000 GPUs; write for example 8x8"),
         (
             "SWF --cluster 1x0,cpus=2",
-            "27 jobs, and none of them can run on 1 machine with 0 GPUs: ",
+            "no job fits on 1 node with 0 GPUs: the smallest of 27 jobs requests ",
         ),
-        ("SWF --cluster 8x8 --load 1", "leave it out, or --cluster"),
+        ("SWF --cluster 8x8 --load 1", "--cluster cannot be combined with it"),
         ("SWF --load 0", "--load 0 is not a share"),
         ("SWF --epochs-known 200%", "200% is not a share between 0 % and 100 %; write for"),
         ("SWF --epochs-known 200%%", "200%% is not a share between 0 % and 100 %; write for"),
         ("SWF --load nan", "--load nan is not a share between 0 % and 1000 %; write for"),
         ("SWF --estimates 0.5", "--estimates takes a factor from 1 to 1000, not '0.5'"),
-        ("SWF --estimates 2 --limits exact", "--estimates and --limits say what is known"),
+        ("SWF --estimates 2 --limits exact", "--estimates and --limits cannot be combined"),
         ("SWF --checkpoint soon", "--checkpoint 'soon' is not a duration"),
         ("SWF --first 0", "--first takes a whole number of at least 1"),
         ("SWF --seed x", "--seed takes a whole number of at least 0"),
@@ -210,8 +210,8 @@ def test_the_policies_are_listed(capsys: Captured) -> None:
             "SWF --seed 99999999999999999999999",
             "--seed takes a whole number of at most 15 digits, not '99999999999999999999999'.",
         ),
-        ("SWF --format fax", "--format fax is none of csv, "),
-        ("SWF --limits some", "--limits some is none of none, "),
+        ("SWF --format fax", "Unknown --format fax; choose one of csv, "),
+        ("SWF --limits some", "Unknown --limits some; choose one of none, "),
         ("SWF --html /no/such/place.html", "there is no directory /no/such"),
         ("SWF --html=", "--html takes the name of a file, as in --html report.html."),
         ("SWF --seed", "Argument --seed: expected one argument"),
@@ -235,7 +235,7 @@ def test_the_command_and_the_simulator_know_the_same_options() -> None:
 
 def test_what_fits_nowhere_is_left_out_with_a_count(capsys: Captured) -> None:
     lines = simulated(capsys, SWF, "--cluster", "1x16", "--policy", "fifo").splitlines()
-    (note,) = [line for line in lines if line.endswith("left out that no such cluster can run.")]
+    (note,) = [line for line in lines if line.endswith("skipped: this cluster cannot run them.")]
     left = int(note.split()[1])
     assert 0 < left < 27
     assert lines[0].startswith(f"example: {27 - left} jobs on ")
@@ -250,13 +250,13 @@ def test_of_several_workloads_those_that_fit_are_compared(capsys: Captured, tmp_
     said = capsys.readouterr()
     assert said.out.startswith("narrow: 1 job on ")
     assert said.err == (
-        "stoker: left out: wide: 2 jobs, and none of them can run on 1 machine with 8 GPUs: the"
-        " smallest asks for 32 GPUs; name larger machines, as in --cluster 8x8,cpus=64,ram=512G.\n"
+        "stoker: skipped: wide: no job fits on 1 node with 8 GPUs: the smallest of 2 jobs "
+        "requests 32 GPUs; choose larger nodes, as in --cluster 8x8,cpus=64,ram=512G.\n"
     )
     assert command.main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["workload"] for each in found["workloads"]] == ["narrow"]
-    assert found["left_out"][0].startswith("wide: 2 jobs, and none of them can run")
+    assert found["left_out"][0].startswith("wide: no job fits on 1 node")
 
 
 def test_auto_is_planner_where_jobs_report_and_backfill_where_they_do_not(capsys: Captured) -> None:

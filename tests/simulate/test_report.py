@@ -225,13 +225,15 @@ def test_the_table_can_have_another_base() -> None:
     text = lines(all_figures([small(), small("sjf", waits=400)]), base="sjf")
     assert "× sjf" in text[0]
     assert "0.70" in text[1]
-    with pytest.raises(ValueError, match=r"No run is called 'lifo'; there are fifo, sjf\."):
+    with pytest.raises(ValueError, match=r"There is no run 'lifo'; runs: fifo, sjf\."):
         lines(all_figures([small(), small("sjf")]), base="lifo")
 
 
 def test_the_table_says_what_did_not_end() -> None:
     text = lines(all_figures([small(unfinished=2)]))
-    assert text[-1] == ("note: fifo: 2 of 5 jobs did not end; its figures are those of the others.")
+    assert text[-1] == (
+        "note: fifo: 2 of 5 jobs did not end; its statistics cover only the others."
+    )
     assert as_json([run([], unfinished=3)])["warnings"] == ["fifo: none of 3 jobs ended."]
     assert not any("note" in line for line in lines(all_figures([small()])))
 

@@ -125,21 +125,24 @@ def test_kinds_that_were_not_measured_are_left_out_and_counted(copy: Path) -> No
     line_of(copy, 0, "GPT-7")
     workload = gavel.read(copy)
     assert len(workload.jobs) == 4
-    assert "1 job left out of a kind that was not measured on so many GPUs." in workload.notes
+    assert (
+        "1 job skipped: no speed was measured for this kind of job and number of "
+        "GPUs." in workload.notes
+    )
 
 
 def test_a_trace_without_measurements_is_refused(copy: Path) -> None:
     (copy.parent / "simulation_throughputs.json").unlink()
     assert refusal(copy) == (
-        "FILE tells steps, not seconds: put the speeds that were measured, "
-        "simulation_throughputs.json, into the same folder."
+        "FILE contains steps, not seconds; put the measured speeds "
+        "(simulation_throughputs.json) into the same folder."
     )
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"v100": {"x": {"null": "fast"}}}'])
 def test_measurements_that_are_none_are_refused(copy: Path, text: str) -> None:
     (copy.parent / "simulation_throughputs.json").write_text(text)
-    assert "simulation_throughputs.json holds no speeds (" in refusal(copy)
+    assert "simulation_throughputs.json contains no speeds (" in refusal(copy)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +154,11 @@ def test_measurements_that_are_none_are_refused(copy: Path, text: str) -> None:
         (6, "1.5", "GPUs '1.5' is not a whole number from 1 up"),
         (9, "nan\n", "submission 'nan' is not a number from 0 up"),
         (9, "1e300\n", "submission '1e300' is not a number of seconds below 1e+11"),
-        (0, "a\tb", "expected 10 cells separated by tabs, and there are 11"),
+        (0, "a\tb", "expected 10 cells separated by tabs, found 11"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number(
     copy: Path, place: int, cell: str, words: str
 ) -> None:
     line_of(copy, place, cell)
-    assert refusal(copy) == f"FILE, line 1: {words}; correct the line or take it out."
+    assert refusal(copy) == f"FILE, line 1: {words}; correct or delete the line."

@@ -53,8 +53,8 @@ def test_a_pod_asks_for_parts_models_and_nothing(tmp_path: Path):
     assert jobs.jobs[0].models == ("V100M16", "V100M32")
     assert (jobs.jobs[0].cpus, jobs.jobs[0].at, jobs.jobs[1].at) == (0.5, 0.0, 1.0)
     assert jobs.notes == [
-        "1 job asks for parts of several GPUs: taken as whole ones.",
-        "No table of machines (node_list) lies beside it.",
+        "1 job requests parts of several GPUs: rounded up to whole GPUs.",
+        "No node table (*node_list*.csv) found in the same folder.",
     ]
 
 
@@ -64,8 +64,8 @@ def test_pods_without_an_end_or_a_duration_are_left_out(tmp_path: Path):
     )
     assert len(workload.jobs) == 1
     assert workload.notes[:2] == [
-        "1 job left out for want of a beginning or an end.",
-        "1 job left out for want of a duration.",
+        "1 job skipped: no creation or deletion time.",
+        "1 job skipped: the run time is zero.",
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_bad_table_of_machines_is_named(tmp_path: Path):
     with pytest.raises(BadTrace, match=r"my_node_list.csv, line 2: gpu is 'many'"):
         openb.read(path)
     (tmp_path / "other_node_list.csv").write_text("sn\n")
-    with pytest.raises(BadTrace, match="several tables of machines"):
+    with pytest.raises(BadTrace, match="Several node tables"):
         openb.read(path)
 
 

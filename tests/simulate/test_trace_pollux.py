@@ -133,8 +133,8 @@ def test_every_placement_up_to_the_whole_cluster_has_a_speed() -> None:
 def test_without_profiles_it_says_which_folder_is_missing(copy: Path) -> None:
     shutil.rmtree(copy.parent.parent / "profiles")
     assert refusal(copy) == (
-        "HERE/workloads/sample.csv lies beside no folder 'profiles' of its applications; "
-        "copy that one too, beside it or beside the folder it is in."
+        "No folder 'profiles' with the applications of HERE/workloads/sample.csv found; "
+        "copy it next to the file or next to its folder."
     )
 
 
@@ -150,7 +150,7 @@ def test_an_unknown_application_is_named(copy: Path) -> None:
 def test_a_bad_number_is_shown_with_its_line(copy: Path, time: str) -> None:
     copy.write_text(HEADER + f"a,1,ncf,1,32768\nb,{time},ncf,1,32768\n")
     assert refusal(copy).startswith("HERE/workloads/sample.csv, line 3: expected a number")
-    assert f"as time, not {time!r}; correct the line or take it out." in refusal(copy)
+    assert f"as time, not {time!r}; correct or delete the line." in refusal(copy)
 
 
 def test_a_line_that_is_cut_off_is_refused(copy: Path) -> None:
@@ -171,14 +171,14 @@ def test_an_application_must_have_been_measured_on_one_gpu(copy: Path) -> None:
     path = copy.parent.parent / "profiles" / "ncf" / "placements.csv"
     path.write_text(path.read_text().splitlines(keepends=True)[0] + "2,32,0.1,0.0\n")
     assert refusal(copy) == (
-        "HERE/profiles/ncf/placements.csv has no placement 1; add what one GPU does."
+        "HERE/profiles/ncf/placements.csv has no placement 1; add the times on one GPU."
     )
 
 
 def test_a_step_takes_time(copy: Path) -> None:
     path = copy.parent.parent / "profiles" / "ncf" / "placements.csv"
     path.write_text(path.read_text() + "2,32,0.0,0.0\n")
-    assert refusal(copy) == "HERE/profiles/ncf has steps that take no time; take their lines out."
+    assert refusal(copy) == "HERE/profiles/ncf has steps that take no time; delete their lines."
 
 
 def test_an_empty_workload_is_refused(copy: Path) -> None:

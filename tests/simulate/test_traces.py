@@ -16,9 +16,9 @@ from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.workload import Load, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
-OUT = "correct the line or take it out."
+OUT = "correct or delete the line."
 RENAME = "rename the column that has them."
-TAKE = "take the line out."
+TAKE = "delete the line."
 LONG = 140_000
 """More characters than a cell may have."""
 FILES = {
@@ -158,8 +158,8 @@ def test_a_duration_is_the_time_between_start_and_end_where_none_is_given(tmp_pa
     found = recognise.read(path)
     assert [job.seconds for job in found.jobs] == [60.0]
     assert found.notes == [
-        "2 jobs left out that did not end, or never began.",
-        "1 job left out that ran for no time at all.",
+        "2 jobs skipped: not started or not ended.",
+        "1 job skipped: the run time is zero.",
     ]
 
 
@@ -180,17 +180,15 @@ def test_jobs_without_gpus_are_kept_if_they_ask_for_processors(tmp_path: Path) -
     found = recognise.read(path)
     assert [(job.gpus, job.cpus) for job in found.jobs] == [(0.0, 4.0), (1.0, 0.0)]
     assert found.notes == [
-        "1 job left out that asked for no GPU and no processor.",
-        "1 job asks for processors only.",
+        "1 job skipped: no GPU and no core requested.",
+        "1 job requests cores only.",
     ]
 
 
 def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) -> None:
     found = recognise.read(written(tmp_path, "start_time,end_time,num_gpus\n20,25,1\n10,15,1\n"))
     assert [job.at for job in found.jobs] == [0.0, 10.0]
-    assert found.notes == [
-        "No times of submission: jobs are taken to be submitted when they started."
-    ]
+    assert found.notes == ["No submission times: the start times are used instead."]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
         ),
         (
             "submit_time,duration,num_gpus\n0,5,1\n\n1,5,many\n",
-            "FILE, line 4: num_gpus 'many' is not a number; correct the line or take it out.",
+            "FILE, line 4: num_gpus 'many' is not a number; correct or delete the line.",
         ),
         (
             "submit_time,duration,num_gpus\n0,-5,1\n",
@@ -224,11 +222,11 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
         ),
         (
             "submit_time,duration,num_gpus\n0,5\n",
-            f"FILE, line 2: expected 3 cells as in the first line, and there are fewer; {OUT}",
+            f"FILE, line 2: expected 3 cells as in the header, found fewer; {OUT}",
         ),
         (
             "name,submit_time,duration,num_gpus\nnet,0,5,1,\nnet, large,1,5,1\n",
-            f"FILE, line 3: expected 4 cells as in the first line, and there are 5; {OUT}",
+            f"FILE, line 3: expected 4 cells as in the header, found 5; {OUT}",
         ),
         (
             "submit,start,end,gpus\n0,10,5,1\n",
@@ -236,29 +234,29 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
         ),
         (
             "submit_time,duration,user\n0,5,ada\n",
-            f"FILE, line 1: no column has a name for numbers of GPUs (num_gpus); {RENAME}",
+            f"FILE, line 1: no column is recognised as numbers of GPUs (num_gpus); {RENAME}",
         ),
         (
             "duration,gpus\n5,1\n",
-            f"FILE, line 1: no column has a name for times of submission (submit_time); {RENAME}",
+            f"FILE, line 1: no column is recognised as submission times (submit_time); {RENAME}",
         ),
         (
             "submit_time,gpus\n5,1\n",
             (
-                "FILE, line 1: no column has a name for durations"
+                "FILE, line 1: no column is recognised as durations"
                 f" (duration, or start_time and end_time); {RENAME}"
             ),
         ),
-        ("", "FILE, line 1: the file is empty; name one with jobs in it."),
+        ("", "FILE, line 1: the file is empty; choose one with jobs."),
         (
             'submit_time,duration,num_gpus,name\n0,60,1,a\n30,60,1,"b\n60,7200,4,c\n',
-            "FILE, line 3: the quote that opens a cell is never closed; close it or take it out.",
+            "FILE, line 3: the quote that opens a cell is never closed; close or remove it.",
         ),
         (
             'submit_time,duration,num_gpus,name\n0,60,1,"b\n60,7200,4,"c"\n',
             (
-                "FILE, line 2: a cell goes on behind its closing quote; close each quote, and "
-                "write one within a cell twice."
+                "FILE, line 2: a cell has text after its closing quote; close each quote, "
+                "and double quotes within a cell."
             ),
         ),
         (
@@ -269,7 +267,7 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
             'submit_time,duration,num_gpus,name\n0,60,1,"a\n' + "1,60,1,a\n" * LONG,
             (
                 "FILE, line 2: the quote that opens a cell is not closed within 131,072 "
-                "characters; close it or take it out."
+                "characters; close or remove it."
             ),
         ),
         (
@@ -278,25 +276,25 @@ def test_without_times_of_submission_those_of_the_start_serve(tmp_path: Path) ->
         ),
         (
             "submit_time,duration,num_gpus\n",
-            "FILE has no job that ran; name a file with some.",
+            "FILE has no job that ran; choose a file with finished jobs.",
         ),
         (
             "submit_time,duration,num_gpus\n1,0,1\n",
             (
-                "FILE has no job that ran (1 job left out that ran for no time at all.); "
-                "name a file with some."
+                "FILE has no job that ran (1 job skipped: the run time is zero.); "
+                "choose a file with finished jobs."
             ),
         ),
         (
             "Dear diary\n",
             (
-                "FILE, line 1: this is none of the formats that we know; write a table with the "
-                "columns submit_time,duration,num_gpus, or name its format with --format."
+                "FILE, line 1: the format is not recognised; write a table with the "
+                "columns submit_time,duration,num_gpus, or give its format with --format."
             ),
         ),
         (
             "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,P100\n",
-            "FILE, line 1: this is a list of machines; name the one of the jobs.",
+            "FILE, line 1: this is a node table; name the job table.",
         ),
     ],
 )
@@ -317,7 +315,7 @@ def test_an_unclosed_quote_is_refused_in_other_tables_too(
     (tmp_path / "profiles").mkdir()
     path = written(tmp_path, f'{header}\n"a,0,0,0,0,0\na,0,0,0,0,0\n')
     assert refusal(path, format) == (
-        "FILE, line 2: the quote that opens a cell is never closed; close it or take it out."
+        "FILE, line 2: the quote that opens a cell is never closed; close or remove it."
     )
 
 
@@ -331,10 +329,10 @@ def test_times_that_lie_more_than_ten_years_apart_are_worth_a_note(tmp_path: Pat
     mixed = "duration,num_gpus,submit_time\n5,1,60\n5,1,2026-11-01 12:00:00\n5,1,30\n0\n0,1,a\n"
     assert recognise.read(written(tmp_path, mixed)).notes == [
         (
-            "submit_time goes over 57 years, from 30 (line 4) to 2026-11-01 12:00:00 (line 3); "
-            "check whether the column has both dates and plain seconds."
+            "submit_time spans 57 years, from 30 (line 4) to 2026-11-01 12:00:00 (line 3); "
+            "check whether the column mixes dates and plain seconds."
         ),
-        "2 jobs left out that ran for no time at all.",
+        "2 jobs skipped: the run time is zero.",
     ]
     dates = "submit_time,duration,num_gpus\n2020-01-01,5,1\n2029-12-01,5,1\n"
     assert not recognise.read(written(tmp_path, dates)).notes
@@ -415,12 +413,10 @@ def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
     assert refusal(cut).startswith("FILE is a damaged gzip file (")
     latin = tmp_path / "latin"
     latin.write_bytes(b"submit,duration,gpus,user\n0,5,1,J\xf6rg\n")
-    assert refusal(latin) == (
-        "FILE is no text in UTF-8; name a file of one of the formats in docs/traces.md."
-    )
+    assert refusal(latin) == ("FILE is not UTF-8 text; docs/traces.md lists the supported formats.")
     assert refusal(SAMPLES / "csv/itp.csv", "xml") == (
-        "--format xml is none of csv, sacct, swf, history, journal, muri, pollux, gavel, openb; "
-        "write one of them."
+        "Unknown --format xml; choose one of csv, sacct, swf, history, journal, muri, "
+        "pollux, gavel, openb."
     )
 
 
@@ -456,14 +452,15 @@ def test_muri_counts_in_milliseconds() -> None:
         Load(at=201694.0, seconds=4472936.0, gpus=8.0, name="dqn"),
     ]
     assert found.notes == [
-        "All times of the file are milliseconds.",
-        "Its priorities are passed over.",
+        "All times in the file are milliseconds.",
+        "Priorities in the file are ignored.",
     ]
 
 
 def test_muri_needs_its_columns() -> None:
     assert refusal(SAMPLES / "csv/philly.csv", "muri") == (
-        "FILE, line 1: there is no column submit_time; add it, or let the format be recognised."
+        "FILE, line 1: column submit_time is missing; add it, or omit --format to detect "
+        "the format."
     )
 
 
@@ -483,10 +480,10 @@ def test_sacct_gives_what_jobs_asked_for() -> None:
     assert (prepared.cpus, prepared.ram) == (16.0, 64000)
     assert found.jobs[5].ram == 1024 * 1024
     assert found.notes == [
-        "2 jobs left out that never started.",
-        "1 job left out that had not ended.",
-        "1 job left out that ran for no time at all.",
-        "1 job asks for processors only.",
+        "2 jobs skipped: never started.",
+        "1 job skipped: not ended.",
+        "1 job skipped: the run time is zero.",
+        "1 job requests cores only.",
     ]
 
 
@@ -506,7 +503,7 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
     [
         (
             "JobID|Submit|Elapsed\n",
-            f"FILE, line 1: there is no column AllocTRES; type: {sacct.COMMAND}",
+            f"FILE, line 1: column AllocTRES is missing; export it with: {sacct.COMMAND}",
         ),
         (
             "JobID|Submit|Elapsed|AllocTRES\n1|noon|00:01:00|gres/gpu=1\n",
@@ -521,7 +518,7 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
         ),
         (
             "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00|gres/gpu=x\n",
-            "FILE, line 2: gres/gpu 'x' is not a number; correct the line or take it out.",
+            "FILE, line 2: gres/gpu 'x' is not a number; correct or delete the line.",
         ),
         (
             "JobID|Submit|Elapsed|Timelimit|AllocTRES\n1|0|00:01:00|long|gres/gpu=1\n",
@@ -529,7 +526,7 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
         ),
         (
             "JobID|Submit|Elapsed|AllocTRES\n1|0|00:01:00\n",
-            f"FILE, line 2: expected 4 cells as in the first line, and there are 3; {OUT}",
+            f"FILE, line 2: expected 4 cells as in the header, found 3; {OUT}",
         ),
     ],
 )
@@ -547,38 +544,37 @@ def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
     assert (len(found.jobs), len(found.nodes)) == (27, 16)
     assert {len(node.types["gpu"]) for node in found.nodes} == {8}
     assert found.notes == [
-        "One processor stands for one GPU.",
-        "The machine is 16 nodes of 8 processors.",
-        "2 jobs left out that never ran, or for no time at all.",
-        "1 job left out since others tell the whole of them.",
+        "One processor is replayed as one GPU.",
+        "The cluster has 16 nodes with 8 processors each.",
+        "2 jobs skipped: the run time is zero or missing.",
+        "1 job skipped: part of a job that has a line of its own.",
     ]
 
 
 @pytest.mark.parametrize(
     ("header", "nodes", "note"),
     [
-        ("", [], "The header does not tell the size of the machine."),
-        ("; MaxProcs: 430\n; MaxNodes: 338\n", [430], "The machine is one pool of 430 processors."),
-        ("; MaxProcs: 128\n; MaxNodes: 128\n", [128], "The machine is one pool of 128 processors."),
-        (";MaxNodes: 3 (was 4)\n", [3], "The machine is one pool of 3 processors."),
+        ("", [], "The header has no cluster size."),
+        ("; MaxProcs: 430\n; MaxNodes: 338\n", [430], "The cluster is one pool of 430 processors."),
+        ("; MaxProcs: 128\n; MaxNodes: 128\n", [128], "The cluster is one pool of 128 processors."),
+        (";MaxNodes: 3 (was 4)\n", [3], "The cluster is one pool of 3 processors."),
     ],
 )
 def test_swf_machines(tmp_path: Path, header: str, nodes: list[int], note: str) -> None:
     line = "1 0 -1 10 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
     found = recognise.read(written(tmp_path, header + line))
     assert [len(node.types["gpu"]) for node in found.nodes] == nodes
-    assert found.notes == ["One processor stands for one GPU.", note]
+    assert found.notes == ["One processor is replayed as one GPU.", note]
     assert found.jobs == [Load(at=0.0, seconds=10.0)]
 
 
 def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
     assert refusal(written(tmp_path, "; Version: 2\n1 2 3\n")) == (
-        "FILE, line 2: expected 18 numbers, and there are 3; correct the line or take it out."
+        "FILE, line 2: expected 18 numbers, found 3; correct or delete the line."
     )
     line = "1 0 -1 x 1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
     assert refusal(written(tmp_path, "; Version: 2\n" + line)) == (
-        "FILE, line 2: expected 18 numbers, and one of them is none; correct the line or take it "
-        "out."
+        "FILE, line 2: expected 18 numbers, but one is not a number; correct or delete the line."
     )
 
 
@@ -614,14 +610,17 @@ def test_what_is_said_of_the_last_machines_holds_for_all_that_say_nothing() -> N
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("8y8", "--cluster '8y8' is not a number of machines, x and the GPUs of each; "),
-        ("0x8", "--cluster '0x8' is not a number of machines, x and the GPUs of each; "),
-        ("", "--cluster '' is not a number of machines, x and the GPUs of each; "),
-        ("2x4,gpu=3", "--cluster '2x4,gpu=3': 'gpu=3' is none of cpus=, ram= and memory=; "),
+        ("8y8", "--cluster '8y8' is not NODESxGPUS; "),
+        ("0x8", "--cluster '0x8' is not NODESxGPUS; "),
+        ("", "--cluster '' is not NODESxGPUS; "),
+        (
+            "2x4,gpu=3",
+            "--cluster '2x4,gpu=3': unknown option 'gpu=3' (known: cpus=, ram=, memory=); ",
+        ),
         ("2x4,cpus=x", "--cluster '2x4,cpus=x': cpus=x is not a number of cores; "),
-        ("2x0", "--cluster '2x0' has machines with nothing in them; "),
-        ("9999999x9", "--cluster '9999999x9' has more than 100,000 machines; "),
-        ("1000000x8", "--cluster '1000000x8' has more than 100,000 machines; "),
+        ("2x0", "--cluster '2x0' has nodes without resources; "),
+        ("9999999x9", "--cluster '9999999x9' has more than 100,000 nodes; "),
+        ("1000000x8", "--cluster '1000000x8' has more than 100,000 nodes; "),
         ("9x999999", "--cluster '9x999999' has more than 1,000,000 GPUs; "),
     ],
 )
@@ -700,9 +699,9 @@ def test_a_workload_is_fitted_to_machines_that_say_less() -> None:
     assert fitted.jobs == [load(0, 1, 1), load(3, 1, 16)]
     assert fitted.notes == [
         "before",
-        "What jobs ask of processors is passed over: no machine names any.",
-        "What jobs ask of GPU models is passed over: no machine names any.",
-        "2 jobs left out that no such cluster can run.",
+        "Requested cores ignored: no node specifies any.",
+        "Requested GPU models ignored: no node specifies any.",
+        "2 jobs skipped: this cluster cannot run them.",
     ]
     roomy = sizing.machines("8x8:a100,cpus=64")
     assert sizing.fitted(given, roomy) is given
@@ -736,5 +735,5 @@ def test_a_job_is_kept_if_it_could_run_alone(
 
 
 def test_nobody_makes_machines_without_end() -> None:
-    with pytest.raises(BadValue, match="keeps up with these jobs has more than 100,000 machines"):
+    with pytest.raises(BadValue, match="large enough for these jobs has more than 100,000 nodes"):
         sizing.sized(Workload(title="x", jobs=[load(0, 3e8, 100_000)] * 9))

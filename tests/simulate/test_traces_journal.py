@@ -91,12 +91,12 @@ EXPECTED = [
     Load(at=8500.0, seconds=175.0, gpus=0.0, user="ada", name="prepare", queue="default", cpus=2.0),
 ]  # fmt: skip
 NOTES = [
-    "1 job left out that never ran.",
+    "1 job skipped: never ran.",
     (
-        "Not ended: 3 jobs, taken to need what the epochs done, jobs of the same name or the time "
-        "limit tell."
+        "3 jobs not finished: durations are estimated from epochs, jobs of the same name "
+        "or time limits."
     ),
-    "Elastic: 1 job, taken with the GPUs held last.",
+    "1 job elastic: replayed with the GPUs held last.",
 ]
 
 
@@ -159,7 +159,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTrace) as caught:
         recognise.read(path)
     assert str(caught.value) == (
-        f"{path} cannot be read as a journal of stoker (no such table: events); make a copy of "
+        f"{path} is not a readable stoker journal (no such table: events); create a copy of "
         "yours with: stoker db backup FILE"
     )
 
@@ -172,7 +172,9 @@ def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(BadTrace, match=r"newer stoker \(layout 99, this one knows \d+\); upgrade"):
+    with pytest.raises(
+        BadTrace, match=r"newer stoker \(schema 99, this one supports \d+\); upgrade"
+    ):
         recognise.read(path)
 
 
@@ -195,9 +197,9 @@ def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
     (elastic,) = [job for job in found.jobs if job.name.endswith("batch 64")]
     assert (elastic.gpus, elastic.seconds, elastic.steady) == (3.0, 5000.0, False)
     assert found.notes == [
-        "1 job left out that never ran.",
-        "Elastic: 1 job, taken with the GPUs held last.",
-        "3 jobs of the past not in the file; see --limit.",
+        "1 job skipped: never ran.",
+        "1 job elastic: replayed with the GPUs held last.",
+        "3 jobs missing from the file; create it with a larger --limit.",
     ]
 
 
@@ -207,8 +209,8 @@ def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTrace) as caught:
         recognise.read(path)
     assert str(caught.value) == (
-        f"{path} is not what `stoker history --json` prints (Expected `int`, got `str` - at "
-        "`$.jobs[0].id`); type: stoker history --json --limit 1000000 > FILE"
+        f"{path} is not output of `stoker history --json` (Expected `int`, got `str` - at "
+        "`$.jobs[0].id`); create it with: stoker history --json --limit 1000000 > FILE"
     )
     path.write_text('{"jobs": [{"id": 7, "submitted_at": "noon", "state": "COMPLETED"}]}')
     with pytest.raises(BadTrace) as caught:

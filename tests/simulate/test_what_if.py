@@ -101,7 +101,7 @@ def test_a_job_for_which_no_machine_is_left_is_named() -> None:
     waiting = [job(4, "1", request={"nodelist": ["b"]}, limit=60)]
     answer = answered(facts(RUNNING + waiting), question(remove=["b"]))
     assert [each.id for each in answer.lost] == [4]
-    assert "could not run any more: 4" in whatif_told.lines(answer)
+    assert "could no longer run: 4" in whatif_told.lines(answer)
 
 
 def test_the_past_is_told_by_user_and_by_job() -> None:
@@ -109,7 +109,7 @@ def test_the_past_is_told_by_user_and_by_job() -> None:
                      request={"gpus": "2", "machines": 2}) for n in range(1, 5)]  # fmt: skip
     answer = answered(facts([], history), question(add=["node=2x2"]))
     text = whatif_told.lines(answer)
-    assert "the last 7 days: 4 jobs on 2 machines with 4 GPUs → 4 with 8" in text
+    assert "the last 7 days: 4 jobs on 2 nodes with 4 GPUs → 4 with 8" in text
     assert "would have ended earlier: 3, later: 0" in text
     assert {"ann", "bob"} <= {line.split()[0] for line in text if line}
     told = whatif_told.as_json(answer)
@@ -153,7 +153,9 @@ def test_a_policy_with_parameters_of_its_own() -> None:
 def test_a_priority_does_not_help_one_that_is_held() -> None:
     held = job(7, reason="JobHeldUser")
     given = facts([job(1, limit=60), held], meant={"7": [7]})
-    with pytest.raises(BadValue, match=r"7 is held or not to begin yet, or waits for one that is"):
+    with pytest.raises(
+        BadValue, match=r"7 is held, before its begin time, or depends on such a job"
+    ):
         answered(given, question(priorities={"7": "high"}))
 
 
@@ -177,7 +179,7 @@ def test_held_jobs_and_later_ones_are_left_out_and_counted() -> None:
     waiting = [job(1, reason="JobHeldUser"), job(2, begin_at=str(NOW + 60)), job(3, limit=9)]
     answer = answered(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.today] == [3]
-    said = "Left out: 2 jobs held, or not to begin yet, or waiting for one of these."
+    said = "2 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
 
 
@@ -188,7 +190,7 @@ def test_those_who_wait_for_one_that_is_held_are_left_out_as_well() -> None:
     ]  # fmt: skip
     answer = answered(facts(waiting), question(policy="fifo"))
     assert [each.id for each in answer.today] == [4, 5]
-    said = "Left out: 3 jobs held, or not to begin yet, or waiting for one of these."
+    said = "3 jobs skipped: held, before the begin time, or dependent on such jobs."
     assert said in answer.notes
 
 
@@ -200,11 +202,13 @@ def test_of_many_jobs_those_are_shown_that_move_most() -> None:
     at = text.index(heading)
     assert text[at + 2].split()[0] == "30"
     assert text[at + 2].endswith("29.0 min earlier")
-    assert text[at + 22] == "… and 10 that move less; see --json"
+    assert text[at + 22] == "… and 10 jobs with smaller changes; see --json"
 
 
 def test_nothing_to_replay_is_said() -> None:
-    with pytest.raises(BadValue, match="no job ended in the last 7 days, and none waits"):
+    with pytest.raises(
+        BadValue, match="no job ended in the last 7 days, and no pending job can start"
+    ):
         answered(facts([]), question(policy="fifo"))
 
 
@@ -250,4 +254,4 @@ def test_new_machines_are_like_those_that_were_there() -> None:
 def test_a_paused_job_is_said_to_be_taken_to_go_on() -> None:
     paused = {**running(1, "2", "a", ["0", "1"], 60, limit=3660), "state": "SUSPENDED"}
     answer = answered(facts([paused]), question(policy="fifo"))
-    assert "Taken to go on now: 1 job that is paused." in answer.notes
+    assert "1 job paused: assumed to resume now." in answer.notes

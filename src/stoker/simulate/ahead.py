@@ -340,7 +340,7 @@ def _foreseen(
     if still:
         return Foreseen(job=job.id, never="a job that it depends on is held or paused")
     if all(future.halted and job.id not in future.watched.ends for future in futures):
-        return Foreseen(job=job.id, never="it waits for something whose end cannot be estimated")
+        return Foreseen(job=job.id, never="it needs something whose end cannot be estimated")
     own = expected.of(job)
     until = min(future.now for future in futures)
     # A job that did not start there is behind all that were simulated.

@@ -97,7 +97,7 @@ def simulate(args: Sequence[str]) -> int:
     elif several:
         print("\n" + "\n".join(summary_lines(found, wanted.base)))
     for sentence in none:
-        say(f"left out: {sentence}")
+        say(f"skipped: {sentence}")
     return wire.EXIT_OK
 
 

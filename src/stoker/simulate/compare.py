@@ -95,7 +95,7 @@ def heading(workload: Workload) -> str:
     jobs, nodes = workload.jobs, workload.nodes
     gpus = sum(len(each.types.get(GPU, ())) for each in nodes)
     text = f"{workload.title}: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
-    text += f" on {len(nodes):,} machine{'s' * (len(nodes) != 1)}"
+    text += f" on {len(nodes):,} node{'s' * (len(nodes) != 1)}"
     text += f" with {gpus:,} GPU{'s' * (gpus != 1)}"
     span = jobs[-1].at - jobs[0].at if jobs else 0.0
     if span and gpus:

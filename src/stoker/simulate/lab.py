@@ -117,17 +117,16 @@ def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
     notes = []
     if guessed:
         notes.append(
-            f"Not ended: {_jobs(guessed)}, taken to need what epochs, jobs of the same name or time"
-            " limits tell."
+            f"{_jobs(guessed)} not finished: durations are estimated from epochs, jobs of the same"
+            " name or time limits."
         )
     if paused:
-        are = "is" if paused == 1 else "are"
-        notes.append(f"Taken to go on now: {_jobs(paused)} that {are} paused.")
+        notes.append(f"{_jobs(paused)} paused: assumed to resume now.")
     if empty:
-        notes.append(f"Left out: {_jobs(empty)} that never ran.")
+        notes.append(f"{_jobs(empty)} skipped: never ran.")
     if still:
         notes.append(
-            f"Left out: {_jobs(len(still))} held, or not to begin yet, or waiting for one of these."
+            f"{_jobs(len(still))} skipped: held, before the begin time, or dependent on such jobs."
         )
     return every, today, notes
 

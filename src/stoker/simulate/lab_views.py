@@ -107,4 +107,6 @@ def read(text: bytes) -> Facts:
     try:
         return msgspec.json.decode(text, type=Facts)
     except msgspec.MsgspecError as error:
-        raise BadValue(f"What the daemon says cannot be read ({error}); restart it.") from error
+        raise BadValue(
+            f"Cannot read the data of the daemon ({error}); restart it: stoker daemon restart"
+        ) from error

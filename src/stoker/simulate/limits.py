@@ -47,7 +47,9 @@ def _kept(workload: Workload, missing: bool) -> Workload:
     notes = list(workload.notes)
     beyond = sum(job.limit is not None and job.limit < job.seconds for job in workload.jobs)
     if beyond:
-        notes.append(f"Ran beyond the time limit: {many(beyond)}, taken to be allowed to.")
+        notes.append(
+            f"{many(beyond)} ran beyond the time limit: the limit is raised to the run time."
+        )
         jobs = [
             replace(job, limit=ceil(job.seconds))
             if job.limit is not None and job.limit < job.seconds
@@ -57,5 +59,5 @@ def _kept(workload: Workload, missing: bool) -> Workload:
         workload = replace(workload, jobs=jobs)
     without = sum(job.limit is None for job in workload.jobs)
     if missing and without:
-        notes.append(f"Without a time limit: {many(without)}.")
+        notes.append(f"{many(without)} without a time limit.")
     return replace(workload, notes=notes)

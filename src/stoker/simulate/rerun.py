@@ -107,7 +107,7 @@ def main_policy(lab: Lab) -> str:
 
 def past(jobs: list[Own], lab: Lab, label: str, pieces: bool, meter: Meter) -> Run:
     """All of them, from an empty lab on."""
-    meter.start(f"the last days, {label}")
+    meter.start(f"replay, {label}")
     first = jobs[0].at
     moved = [replace(job, at=job.at - first, placement=None) for job in jobs]
     run = Again(label, moved, lab, PIECES if pieces else 0).run(meter.heard)

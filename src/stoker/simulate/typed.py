@@ -73,24 +73,26 @@ def asked(argv: Sequence[str]) -> Asked:
     """Read it all, or say in one sentence what is wrong."""
     given = _parser().parse_intermixed_args(argv)
     if not given.traces:
-        raise BadValue("Which jobs? Name a file; see docs/traces.md for what can be read.")
+        raise BadValue("No trace file given; name at least one (formats: docs/traces.md).")
     if given.format is not None and given.format not in FORMATS:
-        raise BadValue(f"--format {given.format} is none of {', '.join(FORMATS)}.")
+        raise BadValue(f"Unknown --format {given.format}; choose one of {', '.join(FORMATS)}.")
     if given.limits is not None and given.limits not in LIMITS:
-        raise BadValue(f"--limits {given.limits} is none of {', '.join(LIMITS)}.")
+        raise BadValue(f"Unknown --limits {given.limits}; choose one of {', '.join(LIMITS)}.")
     sized = given.cluster == "auto" or given.load is not None
     if given.cluster not in (None, "auto") and given.load is not None:
-        raise BadValue("--load says how many machines to make; leave it out, or --cluster.")
+        raise BadValue(
+            "--load computes the number of nodes, so --cluster cannot be combined with it."
+        )
     blind = given.limits not in (None, "none")
     if blind and given.estimates is not None:
-        raise BadValue("--estimates and --limits say what is known of a job; give one of them.")
+        raise BadValue("--estimates and --limits cannot be combined; give one of them.")
     seed = whole(given.seed, "--seed") if given.seed is not None else 0
     known = share(given.epochs_known, "--epochs-known")
     chosen = contenders(given.policy, given.set)
     base = given.base
     if base is not None and base not in {each.policy for each in chosen}:
         names = ", ".join(dict.fromkeys(each.policy for each in chosen))
-        raise BadValue(f"--base {base} is none of the policies compared: {names}.")
+        raise BadValue(f"--base {base} is not one of the compared policies: {names}.")
     return Asked(
         traces=[Path(each) for each in given.traces],
         contenders=chosen,
@@ -143,7 +145,7 @@ def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
     for setting in settings:
         name, parameter, values = _setting(setting)
         if name not in names:
-            raise BadValue(f"--set {setting} is about {name}, which is not compared; add it to"
+            raise BadValue(f"--set {setting} applies to {name}, which is not compared; add it to"
                            " --policy.")  # fmt: skip
         chosen.setdefault(name, {})[parameter] = values
     found = []
@@ -154,7 +156,7 @@ def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
             for each in product(*parameters.values())
         ]
     if not found:
-        raise BadValue(f"--policy names no policy; there are {', '.join(NAMES)}.")
+        raise BadValue(f"--policy is empty; choose from {', '.join(NAMES)}.")
     return found
 
 
@@ -215,7 +217,7 @@ def whole(text: str, what: str, least: int = 0) -> int:
     if text.isdecimal() and len(text) > _DIGITS:
         raise BadValue(f"{what} takes a whole number of at most {_DIGITS} digits, not '{text}'.")
     if not (text.isdecimal() and int(text) >= least):
-        raise BadValue(f"{what} takes a whole number from {least} on, not '{text}'.")
+        raise BadValue(f"{what} takes a whole number of at least {least}, not '{text}'.")
     return int(text)
 
 
@@ -229,5 +231,5 @@ def page(text: str | None) -> Path | None:
     if path.is_dir():
         raise BadValue(f"--html {text} is a directory; name a file in it.")
     if not path.absolute().parent.is_dir():
-        raise BadValue(f"--html {text}: there is no directory {path.parent}; make it first.")
+        raise BadValue(f"--html {text}: there is no directory {path.parent}; create it first.")
     return path

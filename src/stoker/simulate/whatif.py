@@ -21,6 +21,7 @@ from stoker.simulate.lab_views import Facts
 from stoker.simulate.meter import Meter
 from stoker.simulate.report import write
 from stoker.simulate.rerun import Forecast, Today, added, can_run, past
+from stoker.simulate.traces.files import many
 from stoker.simulate.traces.sizing import box, machines
 from stoker.simulate.typed import page, parser
 from stoker.simulate.whatif_told import Answer
@@ -60,7 +61,7 @@ def what_if(args: Sequence[str]) -> int:
             write(question.html, answer.runs, f"what if: {answer.change}", notes)
             print(f"stoker: wrote {question.html}", file=sys.stderr)
         else:
-            print("stoker: no page was written, since nothing has ended", file=sys.stderr)
+            print("stoker: no report written: no job has ended", file=sys.stderr)
     return wire.EXIT_OK
 
 
@@ -76,7 +77,7 @@ def asked(args: Sequence[str]) -> Question:
     given = made.parse_intermixed_args(args)
     said = _once([_parameter(each) for each in given.parameters], "")
     if said and given.policy is None:
-        raise BadValue("Parameters belong to a policy: write --policy planner quantum=20m.")
+        raise BadValue("Parameters need --policy; example: --policy planner quantum=20m.")
     return Question(
         policy=given.policy,
         parameters=read_parameters(given.policy, said) if given.policy is not None else {},
@@ -131,20 +132,18 @@ def answered(facts: Facts, question: Question) -> Answer:
     then = changed(lab, question)
     raised = priorities(facts, every, today, question.priorities)
     if question.policy in POLICIES and POLICIES[question.policy].knows is Knows.SAID:
-        notes.append(f"{question.policy} goes by what owners say; here it knows the truth.")
+        notes.append(f"{question.policy} uses stated durations; here it gets the actual ones.")
     requests = [job.request for job in every]
     now_fits, then_fits = can_run(lab, requests), can_run(then, requests)
     possible = [job for job in every if job.request in now_fits]
     if len(possible) < len(every):
-        notes.append(
-            f"Left out: {len(every) - len(possible):,} that the machines of today cannot run."
-        )
+        notes.append(f"{many(len(every) - len(possible))} skipped: today's nodes cannot run them.")
     lost = [job for job in possible if job.request not in then_fits]
     gone = {job.id for job in lost}
     if not possible:
         raise BadValue(
-            f"There is nothing to replay: no job ended in {whatif_told.last(facts.days)}, and none"
-            " waits that could run; try a larger --days."
+            f"Nothing to replay: no job ended in {whatif_told.last(facts.days)}, and no pending job"
+            " can start; try a larger --days."
         )
     kept = [job for job in possible if job.id not in gone]
     runs = []
@@ -184,7 +183,7 @@ def changed(lab: Lab, question: Question) -> Lab:
     for name in question.remove:
         if name not in {each.name for each in nodes}:
             known = ", ".join(each.name for each in lab.nodes)
-            raise BadValue(f"There is no machine '{name}' that answers; there are {known}.")
+            raise BadValue(f"There is no reachable node '{name}'; reachable: {known}.")
         nodes = [each for each in nodes if each.name != name]
     for text in question.add:
         name, value = _value(text, "--add", "gpus=4 or --add node=2x8", "gpus", "node")
@@ -212,10 +211,13 @@ def priorities(
             continue
         if not waiting.isdisjoint(meant):
             raise BadValue(
-                f"--priority: {label} is held or not to begin yet, or waits for one that is,"
-                " whatever its priority; ask again when it may begin."
+                f"--priority: {label} is held, before its begin time, or depends on such a job, so"
+                " its priority has no effect; ask again when it can start."
             )
-        raise BadValue(f"--priority: {label} did not run in these days; try a larger --days.")
+        raise BadValue(
+            f"--priority: {label} did not run in {whatif_told.last(facts.days)}; try a "
+            "larger --days."
+        )
     others = [job.priority for job in today] or [0]
     words = {"high": max(others) + STEP, "low": min(others) - STEP}
     return {
@@ -231,7 +233,7 @@ def told(question: Question) -> str:
     if question.policy:
         parts.append(question.said)
     parts += [f"{each.partition('=')[2]} more GPUs" if each.startswith("gpus=")
-              else f"{each.partition('=')[2]} more machines" for each in question.add]  # fmt: skip
+              else f"{each.partition('=')[2]} more nodes" for each in question.add]  # fmt: skip
     parts += [f"without {each}" for each in question.remove]
     parts += [f"job {job} with priority {value}" for job, value in question.priorities.items()]
     return ", ".join(parts)

@@ -19,8 +19,8 @@ from stoker.simulate.report.figures import MEASURES, Group, warnings
 from stoker.simulate.rerun import Forecast
 
 ASSUMED = (
-    "Assumed: jobs come when they came and take as long as they took; those that train save every"
-    " 10 minutes and need 60 s to go on; nobody else comes after now."
+    "Assumed: jobs are submitted at the recorded times and take the recorded time; training jobs"
+    " checkpoint every 10 minutes and need 60 s to resume; no further jobs are submitted."
 )
 MOST = 5
 """Jobs that gain or lose most."""
@@ -31,8 +31,8 @@ SAME = 1.0
 GAP = "  "
 FIGURES = {
     "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
-    "jct_p99": "p99 completion", "makespan": "all done after", "busy": "GPUs in use",
-    "preemptions": "preempted, per job",
+    "jct_p99": "p99 completion", "makespan": "makespan", "busy": "GPUs in use",
+    "preemptions": "preemptions per job",
 }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def lines(answer: Answer) -> list[str]:
     if answer.lost:
         labels = ", ".join(job.label for job in answer.lost[:10])
         more = f" and {len(answer.lost) - 10:,} more" if len(answer.lost) > 10 else ""
-        text += ["", f"could not run any more: {labels}{more}"]
+        text += ["", f"could no longer run: {labels}{more}"]
     return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumed}"]
 
 
@@ -118,7 +118,7 @@ def _by_queue(figures: Figures) -> list[Group]:
 def _past_heading(answer: Answer) -> str:
     machines, gpus = len(answer.lab.nodes), _gpus(answer.lab)
     text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
-    text += f" machine{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
+    text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
     if answer.then.nodes != answer.lab.nodes:
         text += f" → {len(answer.then.nodes)} with {_gpus(answer.then)}"
     return text
@@ -167,7 +167,7 @@ def shifts(answer: Answer) -> list[Shift]:
 def _shifts(answer: Answer) -> list[str]:
     found = shifts(answer)
     if not found:
-        return ["", "no job of the past would have ended at another time"]
+        return ["", "no finished job would have ended at a different time"]
     earlier = [each for each in found if each.after < each.before]
     later = [each for each in reversed(found) if each.after > each.before]
     text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
@@ -184,7 +184,7 @@ def _shifts(answer: Answer) -> list[str]:
 def _today(answer: Answer) -> list[str]:
     """Today's jobs by when they would end; of many, those that gain or lose most."""
     if not answer.today:
-        return ["", "nothing waits or runs today"]
+        return ["", "no pending or running jobs"]
     rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
     jobs = sorted(answer.today, key=lambda job: _end(answer.before[job.id]))
     shown = jobs
@@ -200,7 +200,7 @@ def _today(answer: Answer) -> list[str]:
         ])  # fmt: skip
     text = ["", _today_heading(answer, jobs), *aligned(rows, left=4)]
     if len(shown) < len(jobs):
-        text.append(f"… and {len(jobs) - len(shown):,} that move less; see --json")
+        text.append(f"… and {len(jobs) - len(shown):,} jobs with smaller changes; see --json")
     return text
 
 
@@ -233,7 +233,7 @@ def _when(seconds: float | None) -> str:
 
 def _change(seconds: float) -> str:
     if abs(seconds) < SAME:
-        return "as before"
+        return "unchanged"
     return f"{span(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
 
 

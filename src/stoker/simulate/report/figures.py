@@ -181,7 +181,7 @@ def base_of(figures: Sequence[Figures], name: str | None) -> Figures:
         if name in {each.label, each.label.partition(" ")[0]}:
             return each
     known = ", ".join(each.label for each in figures)
-    raise ValueError(f"No run is called {name!r}; there are {known}.")
+    raise ValueError(f"There is no run {name!r}; runs: {known}.")
 
 
 def ratios(figures: Figures, base: Figures) -> dict[str, float | None]:
@@ -211,7 +211,7 @@ def warnings(figures: Sequence[Figures]) -> list[str]:
             every = each.jobs + each.unfinished
             found.append(
                 f"{each.label}: {each.unfinished:,} of {every:,} jobs did not end; "
-                "its figures are those of the others."
+                "its statistics cover only the others."
             )
     return found
 

@@ -169,7 +169,7 @@ function head() {
   const jobs = Math.max(0, ...runs.map((run) => run.jobs));
   figure(count(jobs), "jobs");
   figure(count(data.gpus), "GPUs");
-  if (data.machines) figure(count(data.machines), "machines");
+  if (data.machines) figure(count(data.machines), "nodes");
   if (data.last > 0) figure(span(data.last), "of submissions");
   figure(String(runs.length), runs.length === 1 ? "policy" : "policies");
   document.getElementById("head").append(

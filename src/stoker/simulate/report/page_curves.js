@@ -1,13 +1,13 @@
 // How long jobs took: for each time, the share of jobs that took no longer.
 
-const CURVES = { jct: ["completion time", "from submission to end"], waiting: ["waiting", "time without GPUs"],
-  slowdown: ["slowdown", "completion time by time running"] };
+const CURVES = { jct: ["completion time", "from submission to end"], waiting: ["wait", "time without GPUs"],
+  slowdown: ["slowdown", "completion time divided by run time"] };
 
 function curves() {
   if (!runs.some((run) => run.curves.jct.length)) return null;
   let chosen = "jct";
   const drawn = chart((width) => curveChart(width, chosen));
-  const found = section("How long jobs took", "Share of jobs that took no longer than this; further left is better.", drawn.box);
+  const found = section("Distribution of job times", "Share of jobs that took at most this long; further left is better.", drawn.box);
   found.firstChild.append(choices("quantity", Object.entries(CURVES).map(([name, [text]]) => [name, text]), chosen,
     (name) => { chosen = name; drawn.redraw(); }));
   return found;

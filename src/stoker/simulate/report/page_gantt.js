@@ -91,8 +91,8 @@ function gantt() {
     const { word, all: marks } = timeTicks(view.from * c.tick, view.until * c.tick, width / 110);
     pen.fillStyle = dim; pen.textAlign = "center"; pen.textBaseline = "alphabetic";
     for (const [at, said] of marks) pen.fillText(said, x(at / c.tick), bottom + 15);
-    pen.fillText(`${word} from the beginning`, (left + width) / 2, bottom + 31);
-    canvas.setAttribute("aria-label", `GPUs of ${c.machines.length} machines over time under ${runs[view.run].label}; arrow keys go from job to job`);
+    pen.fillText(`${word} since the start`, (left + width) / 2, bottom + 31);
+    canvas.setAttribute("aria-label", `GPUs of ${c.machines.length} nodes over time under ${runs[view.run].label}; arrow keys move between jobs`);
   }
 
   function legend() {
@@ -101,7 +101,7 @@ function gantt() {
     keys.replaceChildren(...view.by === "user" ? [...c.users.slice(0, c.coloured).map((user, i) => entry(PAINT[i], user || "(no name)")),
       ...more > 0 ? [entry(GREY, `${count(more)} others`)] : []]
       : view.by === "size" ? SIZES.map(([, text], i) => entry(SIZE_PAINT[i], text)).filter((_, i) => c.gpus.some((gpus) => sizeOf(gpus) === i))
-      : ["Every job has a colour; those of like colours are no kin."]);
+      : ["Each job has its own colour; similar colours have no meaning."]);
   }
 
   function look(piece, px, py) {
@@ -112,13 +112,13 @@ function gantt() {
     const frame = canvas.getBoundingClientRect(), at = c.at[piece.job], user = c.users[c.user[piece.job]];
     const parts = pieces().filter((each) => each.job === piece.job);
     const stretches = new Set(parts.map((each) => each.begin)).size, first = Math.min(...parts.map((each) => each.begin));
-    const last = parts.length > 1 ? `${stretches > 1 ? `${stretches} stretches` : `${parts.length} machines`}` : "";
+    const last = parts.length > 1 ? `${stretches > 1 ? `${stretches} run periods` : `${parts.length} nodes`}` : "";
     const rows = [["user", user || "–"], ["GPUs", `${piece.gpus}${c.gpus[piece.job] > piece.gpus ? ` of ${c.gpus[piece.job]}` : ""} on ${c.machines[piece.row]}`],
-      ["from", clock(piece.begin * c.tick)], ["to", piece.goesOn ? "beyond the picture" : clock(piece.end * c.tick)], ["held for", `${piece.goesOn ? "more than " : ""}${span((piece.end - piece.begin) * c.tick)}`]];
+      ["from", clock(piece.begin * c.tick)], ["to", piece.goesOn ? "after the end of the chart" : clock(piece.end * c.tick)], ["held for", `${piece.goesOn ? "more than " : ""}${span((piece.end - piece.begin) * c.tick)}`]];
     if (at >= 0) rows.push(["submitted", clock(at * c.tick)]);
     // Only where all machines are shown is its first stretch sure to be here.
-    if (at >= 0 && c.machines.length === c.all) rows.push(["waited first for", span(Math.max(0, first - at) * c.tick)]);
-    if (last) rows.push(["here", last]);
+    if (at >= 0 && c.machines.length === c.all) rows.push(["initial wait", span(Math.max(0, first - at) * c.tick)]);
+    if (last) rows.push(["shown", last]);
     const [y] = place(piece);
     say(`job ${numbers[piece.job]}`, rows, px ?? frame.left + Math.max(left, x(piece.begin)), py ?? frame.top + y + lane);
   }
@@ -195,9 +195,9 @@ function gantt() {
   addEventListener("beforeprint", () => { printing = true; paint(); });
   addEventListener("afterprint", () => { printing = false; paint(); });
 
-  const some = c.machines.length < c.all ? `${count(c.machines.length)} of ${count(c.all)} machines, taken evenly; ` : "";
-  const part = c.end * c.tick < data.end * 0.98 ? `the first ${span(c.end * c.tick)} of ${span(data.end)}. ` : "all of the time. ";
-  const found = section("The cluster", `${some || "All machines; "}${part}Each line is a GPU. Drag, or + and −, to look closer; double-click for all of it.`, box, keys);
+  const some = c.machines.length < c.all ? `${count(c.machines.length)} of ${count(c.all)} nodes, evenly sampled; ` : "";
+  const part = c.end * c.tick < data.end * 0.98 ? `the first ${span(c.end * c.tick)} of ${span(data.end)}. ` : "the whole time. ";
+  const found = section("Cluster", `${some || "All nodes; "}${part}Each row is a GPU. Drag, or press + and −, to zoom; double-click to reset.`, box, keys);
   const tools = make("div", { class: "choices" },
     choices("policy", runs.map((run, i) => [i, run.label]).filter(([i]) => c.pieces[i].job.length), view.run, (i) => { view.run = i; look(null); paint(); }));
   const tones = choices("colour", [["user", "by user"], ["job", "by job"], ["size", "by size"]].filter(([name]) => name !== "user" || c.users.length > 1), view.by,

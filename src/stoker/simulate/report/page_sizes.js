@@ -9,7 +9,7 @@ const sizeHeight = () => sizesThere().length * (sizeGap + runs.length * sizeRow)
 function sizes() {
   const there = sizesThere();
   if (!there.length) return null;
-  return section("Waiting by size", "From the median (dot) to the 90th percentile (end of the bar).", chart((width) => sizeChart(width, there)).box);
+  return section("Wait by job size", "From the median (dot) to the 90th percentile (end of the bar).", chart((width) => sizeChart(width, there)).box);
 }
 
 function sizeChart(width, there) {
@@ -20,7 +20,7 @@ function sizeChart(width, there) {
   // Many jobs do not wait at all: nothing has a place of its own on a line of powers.
   const x = (value) => value < low ? zero : start + Math.log(value / low) / Math.log(high / low) * (right - start);
   const height = sizeHeight(), bottom = height - 24;
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Waiting by the number of GPUs, for each policy" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Wait by number of GPUs, for each policy" });
   for (const [value, text] of [[0, "0"], ...roomy(spanTicks(low, high), x, 48)]) {
     svg.append(shape("line", { class: "axis", x1: x(value), x2: x(value), y1: top + 20, y2: bottom + 4 }),
       shape("text", { x: x(value), y: bottom + 18, "text-anchor": "middle" }, text));

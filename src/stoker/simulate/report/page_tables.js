@@ -19,14 +19,14 @@ function compared() {
       return make("td", { class: first ? "best" : null }, text, ratio, both);
     })));
   const heads = told.map((measure) => make("th", { scope: "col", title: EXPLAINED[measure.title] }, measure.title));
-  const said = runs.length > 1 ? `× compares with ${runs[data.base].label}; ▸ marks the best.` : "";
-  return section("Policy against policy", `JCT is the time from submission to end. ${said}`,
+  const said = runs.length > 1 ? `× is the ratio to ${runs[data.base].label}; ▸ marks the best value.` : "";
+  return section("Policy comparison", `JCT is the time from submission to end. ${said}`,
     make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "policy"), heads)), make("tbody", {}, body))));
 }
 
 const EXPLAINED = {
-  "mean slowdown": "completion time by time running, of which at least 10 s count", "in use": "share of all GPUs, until the last submission; whole: until the last end", preempted: "preemptions per job",
-  "largest wait": "of any job: time in which it held nothing", makespan: "from the first submission to the last end",
+  "mean slowdown": "completion time divided by run time (at least 10 s)", "in use": "share of all GPUs, until the last submission; whole: until the last job ended", preempted: "preemptions per job",
+  "largest wait": "longest time that any job was without resources", makespan: "from the first submission until the last job ended",
 };
 
 const MET = [["mean completion", "time"], ["mean wait", "time"], ["largest wait", "time"], ["mean slowdown", "number"]];
@@ -48,7 +48,7 @@ function groups(which, title) {
     table.replaceChildren(make("thead", {}, head), make("tbody", {}, body));
   };
   fillTable(0);
-  const said = more ? `The ${rows.length} that held most; ${count(more)} more are not shown.` : "Those that held most come first.";
+  const said = more ? `The ${rows.length} with the most GPU hours; ${count(more)} more are not shown.` : "Sorted by GPU hours.";
   const found = section(title, said, make("div", { class: "scroll" }, table));
   found.firstChild.append(choices("figure", MET.map(([text], i) => [i, text]), 0, fillTable));
   return found;
@@ -58,8 +58,8 @@ function deciding() {
   if (!runs.some((run) => run.cost.events)) return null;
   const body = runs.map((run, place) => make("tr", {}, make("th", { scope: "row" }, key(place), run.label), ...[
     count(run.cost.events), ...[run.cost.median, run.cost.p99, run.cost.seconds].map((each) => run.cost.events ? moment(each) : "–")].map((text) => make("td", {}, text))));
-  const heads = ["policy", "events", "median", "p99", "in all"].map((text) => make("th", { scope: "col" }, text));
-  return section("What deciding cost", "Time per event, on the machine that simulated.",
+  const heads = ["policy", "events", "median", "p99", "total"].map((text) => make("th", { scope: "col" }, text));
+  return section("Scheduling time", "Time per event, on the host that ran the simulation.",
     make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, body))));
 }
 
@@ -73,5 +73,5 @@ function remarks() {
       make("td", { class: "text" }, make("code", {}, Object.entries(run.parameters).map(([name, value]) => `${name}=${value}`).join("  ")),
         ...run.notes.map((text) => make("div", {}, text))))))));
   }
-  return section("What to know", "Notes on the workload, and the parameters of the policies.", ...parts);
+  return section("Notes", "Notes on the workload, and parameters of the policies.", ...parts);
 }

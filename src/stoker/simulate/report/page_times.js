@@ -10,7 +10,7 @@ const peakOf = (run, what) => drawnSpan(run, what).reduce((most, value) => Math.
 function overTime() {
   const found = [["use", inUse], ["queue", waiting]].filter(([what]) => runs.some((run) => run[what][0]?.length)).map(([, paint]) => paint());
   if (found.length && data.spans.length > 1) {
-    found[0].section.firstChild.append(choices("time", [[1, "while jobs came"], [0, "to the end"]], shownSpan,
+    found[0].section.firstChild.append(choices("time", [[1, "until the last submission"], [0, "until all jobs ended"]], shownSpan,
       (value) => { shownSpan = value; for (const each of found) each.redraw(); }));
   }
   return found.map((each) => each.section);
@@ -20,7 +20,7 @@ function inUse() {
   const shares = measures.find((measure) => measure.title === "in use").values;
   const busy = (run) => { const share = shares[runs.indexOf(run)]; return share == null ? "" : `${(100 * share).toFixed(1)} %`; };
   const most = () => Math.max(data.gpus, ...runs.map((run) => peakOf(run, "use")));
-  const said = shares.some((share) => share != null) ? " On the right, their mean share until the last submission." : "";
+  const said = shares.some((share) => share != null) ? " On the right: mean share in use until the last submission." : "";
   const { box, redraw } = chart((width) => panels(width, "use", most, (value) => `${digits(value)} GPUs`, busy));
   return { section: section("GPUs in use", `Of ${count(data.gpus)}.${said}`, box), redraw };
 }
@@ -29,7 +29,7 @@ function waiting() {
   let own = false;
   const scale = (run) => Math.max(1, own ? peakOf(run, "queue") : Math.max(...runs.map((each) => peakOf(each, "queue"))));
   const { box, redraw } = chart((width) => panels(width, "queue", scale, (value) => `${count(value)} jobs`, (run) => `at most ${count(run.most)}`));
-  const found = section("Jobs waiting", "Jobs without GPUs.", box);
+  const found = section("Pending jobs", "Jobs without GPUs.", box);
   if (runs.length > 1) {
     found.firstChild.append(choices("scale", [["same", "same scale"], ["own", "own scale"]], "same", (name) => { own = name === "own"; redraw(); }));
   }
@@ -60,7 +60,7 @@ function panels(width, what, mostOf, said, note) {
   });
   const { word, all } = timeTicks(0, long, width / 90);
   for (const [at, text] of all) svg.append(shape("text", { x: x(at), y: bottom + 16, "text-anchor": "middle" }, text));
-  svg.append(shape("text", { x: (left + right) / 2, y: bottom + 31, "text-anchor": "middle" }, `${word} from the beginning`));
+  svg.append(shape("text", { x: (left + right) / 2, y: bottom + 31, "text-anchor": "middle" }, `${word} since the start`));
   crosshair(svg, { left, right, top: gap, bottom, told: (at) => {
     const part = Math.min(bins - 1, Math.floor((at - left) / (right - left) * bins));
     return [`at ${clock((at - left) / (right - left) * long)}`, runs.map((run, place) => [run.label, drawnSpan(run, what).length ? said(drawnSpan(run, what)[part]) : "–", place])];

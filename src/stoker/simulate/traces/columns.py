@@ -60,9 +60,9 @@ _UNITS = {
 _TIMES = ("at", "seconds", "start", "end", "limit")
 _SIZES = {"_mib": 1.0, "_mb": 1.0, "_gib": 1024.0, "_gb": 1024.0}
 _YEAR = 365.25 * 86400
-_NEVER = "that did not end, or never began"
-_NO_TIME = "that ran for no time at all"
-_NOTHING = "that asked for no GPU and no processor"
+_NEVER = "not started or not ended"
+_NO_TIME = "the run time is zero"
+_NOTHING = "no GPU and no core requested"
 
 
 class Column(Struct, frozen=True):
@@ -87,8 +87,8 @@ def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str
         absent = [name for name, _ in wanted.values() if name not in names]
         if absent:
             raise BadTrace(
-                f"{path}, line 1: there is no column {absent[0]}; add it, or let the format be "
-                "recognised."
+                f"{path}, line 1: column {absent[0]} is missing; add it, or omit --format to "
+                "detect the format."
             )
         found = {
             field: Column(names.index(name), name, _reader(field, unit))
@@ -159,7 +159,7 @@ def _scaled_moment(text: str, unit: float) -> float:
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
     line = file.readline()
     if not line.strip():
-        raise BadTrace(f"{path}, line 1: expected the names of the columns; write them there.")
+        raise BadTrace(f"{path}, line 1: the header with the column names is missing; add it.")
     try:
         return header_names(line)
     except csv.Error as error:
@@ -168,7 +168,7 @@ def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
 
 def _absent(found: Mapping[str, Column]) -> str | None:
     if "at" not in found and "start" not in found:
-        return "times of submission (submit_time)"
+        return "submission times (submit_time)"
     if "seconds" not in found and not ("start" in found and "end" in found):
         return "durations (duration, or start_time and end_time)"
     if "gpus" not in found:
@@ -183,11 +183,11 @@ def _read(
     absent = _absent(found)
     if absent is not None:
         raise BadTrace(
-            f"{path}, line 1: no column has a name for {absent}; rename the column that has them."
+            f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."
         )
     if "at" not in found:
         found["at"] = found["start"]
-        notes.append("No times of submission: jobs are taken to be submitted when they started.")
+        notes.append("No submission times: the start times are used instead.")
     counts: Counter[str] = Counter()
     rows = _Rows(path, file, delimiter)
     jobs: list[Load] = []
@@ -197,8 +197,8 @@ def _read(
         raise BadTrace(f"{path}, line {rows.line}: {error}.") from None
     except IndexError:
         raise BadTrace(
-            f"{path}, line {rows.line}: expected {len(names)} cells as in the first line, "
-            "and there are fewer; correct the line or take it out."
+            f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
+            "found fewer; correct or delete the line."
         ) from None
     far = _far_apart(path, delimiter, found["at"], jobs)
     return gathered(path, jobs, [*notes, *far, *left_out(counts), *_remarks(jobs)], ())
@@ -244,13 +244,13 @@ def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[Load]) -> 
                 if (at := column.cell(text)) in (first, last):
                     ends.setdefault(at, f"{text.strip()} (line {rows.line})")
     years = f"{(last - first) / _YEAR:,.0f} years"
-    note = f"{column.name} goes over {years}, from {ends[first]} to {ends[last]}; check whether"
-    return [f"{note} the column has both dates and plain seconds."]
+    note = f"{column.name} spans {years}, from {ends[first]} to {ends[last]}; check whether"
+    return [f"{note} the column mixes dates and plain seconds."]
 
 
 def _remarks(jobs: list[Load]) -> list[str]:
     bare = sum(not job.gpus for job in jobs)
-    return [f"{many(bare, 'asks')} for processors only."] if bare else []
+    return [f"{many(bare, 'requests')} cores only."] if bare else []
 
 
 def _jobs(
@@ -270,8 +270,8 @@ def _jobs(
             continue
         if len(row) > width and any(row[width:]):  # an unquoted comma has moved all behind it
             raise BadCell(
-                f"expected {width} cells as in the first line, and there are {len(row)}; correct "
-                "the line or take it out"
+                f"expected {width} cells as in the header, found {len(row)}; correct or "
+                "delete the line"
             )
         try:
             seconds = lasting(row)
@@ -300,9 +300,7 @@ def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> Bad
                 column.cell(row[column.place])
         except BadCell as wrong:
             text = row[column.place][:40]
-            return BadCell(
-                f"{column.name} '{text}' is not {wrong}; correct the line or take it out"
-            )
+            return BadCell(f"{column.name} '{text}' is not {wrong}; correct or delete the line")
     return error
 
 

@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[IO[str]]:
             yield file
     except UnicodeDecodeError as error:
         raise BadTrace(
-            f"{path} is no text in UTF-8; name a file of one of the formats in docs/traces.md."
+            f"{path} is not UTF-8 text; docs/traces.md lists the supported formats."
         ) from error
 
 
@@ -96,7 +96,7 @@ def gathered(
     """The jobs by time of submission, the first of them at 0."""
     if not jobs:
         why = f" ({' '.join(notes)})" if notes else ""
-        raise BadTrace(f"{path} has no job that ran{why}; name a file with some.")
+        raise BadTrace(f"{path} has no job that ran{why}; choose a file with finished jobs.")
     rebase(jobs)
     return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=list(notes))
 
@@ -119,4 +119,4 @@ def many(count: int, verb: str = "") -> str:
 
 def left_out(counts: Counter[str]) -> list[str]:
     """How many jobs were left out, and why, as notes."""
-    return [f"{many(count)} left out {why}." for why, count in counts.items() if count]
+    return [f"{many(count)} skipped: {why}." for why, count in counts.items() if count]

@@ -32,7 +32,7 @@ CELLS = (9, 10)
 SPREAD = "_unconsolidated"
 ALONE = "null"
 _KIND = re.compile(r"""\((['"])(?P<name>.*)\1, (?P<gpus>\d+)\)""")
-_NOWHERE = "of a kind that was not measured on so many GPUs"
+_NOWHERE = "no speed was measured for this kind of job and number of GPUs"
 
 _Raw = dict[str, dict[str, dict[str, float | tuple[float, float]]]]
 
@@ -123,7 +123,7 @@ def read(path: Path) -> Workload:
                 seconds = _lasting(steps, speed)
             except BadCell as error:
                 raise BadTrace(
-                    f"{path}, line {number}: {error}; correct the line or take it out."
+                    f"{path}, line {number}: {error}; correct or delete the line."
                 ) from None
             if seconds is None:
                 counts[_NOWHERE] += 1
@@ -140,8 +140,8 @@ def read(path: Path) -> Workload:
                 )
             )
     notes = [
-        "A job's duration is that on the fastest model of GPU.",
-        "A planner that measures jobs is told before how fast each kind is, alone and in pairs.",
+        "Durations are those on the fastest GPU model.",
+        "The planner knows the measured speeds of each kind of job, alone and in pairs.",
         *left_out(counts),
     ]
     workload = gathered(path, jobs, notes)
@@ -153,7 +153,7 @@ def _job(line: str) -> tuple[float, float, Kind]:
     """Submission, steps and kind."""
     row = line.rstrip("\r\n").split("\t")
     if len(row) not in CELLS:
-        raise BadCell(f"expected {CELLS[-1]} cells separated by tabs, and there are {len(row)}")
+        raise BadCell(f"expected {CELLS[-1]} cells separated by tabs, found {len(row)}")
     steps = _cell("steps", row[-5])
     gpus = _cell("GPUs", row[-4])
     at = _cell("submission", row[-1], _moment)
@@ -190,14 +190,14 @@ def _measured(path: Path) -> Paces:
             break
     else:
         raise BadTrace(
-            f"{path} tells steps, not seconds: put the speeds that were measured, "
-            f"{MEASURED[0]}, into the same folder."
+            f"{path} contains steps, not seconds; put the measured speeds ({MEASURED[0]}) "
+            "into the same folder."
         )
     try:
         with opened_bytes(beside) as file:
             raw = msgspec.json.decode(file.read(), type=_Raw)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadTrace(f"{beside} holds no speeds ({error}); copy it again.") from error
+        raise BadTrace(f"{beside} contains no speeds ({error}); copy it again.") from error
     return {
         model: {
             kind: _pace(speeds)

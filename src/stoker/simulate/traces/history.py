@@ -88,13 +88,15 @@ def read(path: Path) -> Workload:
             found = msgspec.json.decode(file.read(), type=Reply | list[View])
         except msgspec.MsgspecError as error:
             raise BadTrace(
-                f"{path} is not what `stoker history --json` prints ({error}); type: "
+                f"{path} is not output of `stoker history --json` ({error}); create it with: "
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
     reply = found if isinstance(found, Reply) else Reply(jobs=found)
     told = workload(title_of(path), _records(path, reply.jobs), (), path)
     if reply.more:
-        told.notes.append(f"{many(reply.more)} of the past not in the file; see --limit.")
+        told.notes.append(
+            f"{many(reply.more)} missing from the file; create it with a larger --limit."
+        )
     return told
 
 

@@ -49,7 +49,7 @@ def read_file(path: Path, now: float | None = None) -> Workload:
             nodes = _nodes(db)
     except (OSError, sqlite3.Error, MsgspecError) as error:
         raise BadTrace(
-            f"{path} cannot be read as a journal of stoker ({error}); make a copy of yours with: "
+            f"{path} is not a readable stoker journal ({error}); create a copy of yours with: "
             "stoker db backup FILE"
         ) from error
     return workload(title_of(path), records, nodes, path)
@@ -72,7 +72,7 @@ def _check(path: Path, db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
         raise BadTrace(
-            f"{path} was written by a newer stoker (layout {version}, this one knows {SCHEMA}); "
+            f"{path} was written by a newer stoker (schema {version}, this one supports {SCHEMA}); "
             "upgrade stoker."
         )
 

@@ -27,5 +27,5 @@ def is_header(names: list[str]) -> bool:
 
 def read(path: Path) -> Workload:
     """Read a workload."""
-    notes = ["All times of the file are milliseconds.", "Its priorities are passed over."]
+    notes = ["All times in the file are milliseconds.", "Priorities in the file are ignored."]
     return columns.read_as(path, _NAMES, notes)

@@ -37,20 +37,22 @@ def read(path: Path) -> Workload:
     rounded = 0
     for line, row in named_rows(path, PODS):
         if missing(row["deletion_time"] or "") or missing(row["creation_time"] or ""):
-            without["for want of a beginning or an end"] += 1
+            without["no creation or deletion time"] += 1
             continue
         job, inexact = _load(path, line, row)
         if job.seconds <= 0:
-            without["for want of a duration"] += 1
+            without["the run time is zero"] += 1
             continue
         jobs.append(job)
         rounded += inexact
     nodes = _machines(path)
     notes = left_out(without)
     if rounded:
-        notes.append(f"{many(rounded, 'asks')} for parts of several GPUs: taken as whole ones.")
+        notes.append(
+            f"{many(rounded, 'requests')} parts of several GPUs: rounded up to whole GPUs."
+        )
     if not nodes:
-        notes.append("No table of machines (node_list) lies beside it.")
+        notes.append("No node table (*node_list*.csv) found in the same folder.")
     return gathered(path, jobs, notes, nodes)
 
 
@@ -69,8 +71,8 @@ def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[Load, bool
         bearable(max(seconds, 0.0))
     except BadCell as error:
         raise BadTrace(
-            f"{path}, line {line}: from creation_time to deletion_time is not {error}; correct "
-            "the line or take it out."
+            f"{path}, line {line}: the time from creation_time to deletion_time is not {error}; "
+            "correct or delete the line."
         ) from None
     models = (row.get("gpu_spec") or "").split("|")
     return (
@@ -91,7 +93,7 @@ def _machines(path: Path) -> list[NodeFacts]:
     tables = sorted(each for each in path.parent.glob("*node_list*.csv*") if each != path)
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
-        raise BadTrace(f"{path} has several tables of machines beside it ({names}); leave one.")
+        raise BadTrace(f"Several node tables found next to {path} ({names}); keep one.")
     return [
         _machine(table, line, row) for table in tables for line, row in named_rows(table, MACHINES)
     ]
@@ -100,7 +102,7 @@ def _machines(path: Path) -> list[NodeFacts]:
 def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
     count = _cell(path, line, row, "gpu")
     if count > MOST_GPUS:
-        raise BadTrace(f"{path}, line {line}: gpu is {count}; a machine has at most {MOST_GPUS}.")
+        raise BadTrace(f"{path}, line {line}: gpu is {count}; a node has at most {MOST_GPUS}.")
     model = row["model"] or None
     types: dict[str, tuple[DeviceFacts, ...]] = {
         CPU: (DeviceFacts(POOL, _cell(path, line, row, "cpu_milli")),),

@@ -56,10 +56,10 @@ def read(path: Path) -> Workload:
         jobs.append(_load(applications[kind], at, int(gpus), max(int(batch), 1)))
     gpus_each = tuple(DeviceFacts(name=str(index), index=index) for index in range(GPUS_EACH))
     notes = [
-        "Applications know the fastest batch size for the GPUs they have.",
-        "Speed between measured numbers of machines, GPUs and batch sizes is interpolated.",
-        "Jobs for which one GPU was chosen stay on one GPU.",
-        "Jobs save and stop as soon as they are asked to; the first start costs as any other does.",
+        "Applications use the fastest batch size for their GPUs.",
+        "Speed between measured numbers of nodes, GPUs and batch sizes is interpolated.",
+        "Jobs submitted with one GPU stay on one GPU.",
+        "Jobs checkpoint and stop at once when requested; a first start costs as a restart does.",
     ]
     nodes = [NodeFacts(f"node{index:02}", {GPU: gpus_each}) for index in range(1, MACHINES + 1)]
     return gathered(path, jobs, notes, nodes)
@@ -151,7 +151,9 @@ class Application:
         for path in sorted(folder.glob("validation-*.csv")) if name else ():
             batch = path.stem.partition("-")[2]
             if not (batch.isdecimal() and int(batch)):
-                raise BadTrace(f"{path} names no batch size; call it validation-BATCH.csv.")
+                raise BadTrace(
+                    f"The name of {path} has no batch size; rename it to validation-BATCH.csv."
+                )
             runs[int(batch)] = [
                 (cells[0], Noise(cells[1], cells[2]))
                 for cells in _table(path, ("progress", "grad_sqr", "grad_var"))
@@ -238,10 +240,10 @@ class Steps:
             mean = (sum(t[0] for t in times) / len(times), sum(t[1] for t in times) / len(times))
             measured.setdefault(m, {}).setdefault(g, {})[batch] = mean
         if any(step <= 0 for times in sums.values() for step, _ in times):
-            raise BadTrace(f"{folder} has steps that take no time; take their lines out.")
+            raise BadTrace(f"{folder} has steps that take no time; delete their lines.")
         if 1 not in measured.get(1, {}):
             raise BadTrace(
-                f"{folder / 'placements.csv'} has no placement 1; add what one GPU does."
+                f"{folder / 'placements.csv'} has no placement 1; add the times on one GPU."
             )
         return cls(measured)
 
@@ -301,8 +303,8 @@ def _profiles(path: Path) -> Path:
         if folder.is_dir():
             return folder
     raise BadTrace(
-        f"{path} lies beside no folder 'profiles' of its applications; copy that one too, "
-        "beside it or beside the folder it is in."
+        f"No folder 'profiles' with the applications of {path} found; copy it next to the "
+        "file or next to its folder."
     )
 
 
@@ -326,5 +328,5 @@ def _number(
     except BadCell as expected:
         raise BadTrace(
             f"{path}, line {line}: expected {expected} as {column}, not {row[column]!r}; "
-            "correct the line or take it out."
+            "correct or delete the line."
         ) from None

@@ -69,7 +69,7 @@ def read(path: Path, format: str | None = None) -> Workload:
     if format is None:
         format = recognised(path)
     elif format not in FORMATS:
-        raise BadTrace(f"--format {format} is none of {', '.join(FORMATS)}; write one of them.")
+        raise BadTrace(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
     workload = FORMATS[format](path)
     rebase(workload.jobs)
     return workload
@@ -113,16 +113,16 @@ def _by_line(line: str) -> str | None:
 
 def _why_not(line: str) -> str:
     if not line:
-        return "the file is empty; name one with jobs in it"
+        return "the file is empty; choose one with jobs"
     _, names = columns.header_names(line)
     if set(names) >= _MACHINES:
-        return "this is a list of machines; name the one of the jobs"
+        return "this is a node table; name the job table"
     absent = columns.absent_in(names)
     if absent is not None and len(columns.recognised(names)) > 1:
-        return f"no column has a name for {absent}; rename the column that has them"
+        return f"no column is recognised as {absent}; rename the column that has them"
     return (
-        "this is none of the formats that we know; write a table with the columns "
-        "submit_time,duration,num_gpus, or name its format with --format"
+        "the format is not recognised; write a table with the columns "
+        "submit_time,duration,num_gpus, or give its format with --format"
     )
 
 

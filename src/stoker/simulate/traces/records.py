@@ -16,7 +16,7 @@ from stoker.simulate.workload import Load, Workload
 
 _UNKNOWN = 3600.0
 """What a job is taken to need of which nothing is known, where nothing has ever ended."""
-_NO_TIME = "that never ran"
+_NO_TIME = "never ran"
 
 
 class Record(Struct, kw_only=True):
@@ -65,11 +65,11 @@ def workload(
     notes = left_out(counts)
     if open_ended:
         notes.append(
-            f"Not ended: {many(open_ended)}, taken to need what the epochs done, jobs of the same "
-            "name or the time limit tell."
+            f"{many(open_ended)} not finished: durations are estimated from epochs, jobs of the "
+            "same name or time limits."
         )
     if elastic:
-        notes.append(f"Elastic: {many(elastic)}, taken with the GPUs held last.")
+        notes.append(f"{many(elastic)} elastic: replayed with the GPUs held last.")
     rebase(jobs)
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 

@@ -23,10 +23,10 @@ COMMAND = (
 """What to type for a file that says everything."""
 
 _GOING = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
-_NEVER = "that never started"
-_NOT_OVER = "that had not ended"
-_NO_TIME = "that ran for no time at all"
-_NOTHING = "that had neither a GPU nor a processor"
+_NEVER = "never started"
+_NOT_OVER = "not ended"
+_NO_TIME = "the run time is zero"
+_NOTHING = "no GPU and no core allocated"
 _GPU = re.compile(r"gres/gpu(?::([^=:]+))?")
 
 Places = Mapping[str, int]
@@ -53,18 +53,16 @@ def read(path: Path) -> Workload:
                 if job is not None:
                     jobs.append(job)
         except BadCell as error:
-            raise BadTrace(
-                f"{path}, line {line}: {error}; correct the line or take it out."
-            ) from None
+            raise BadTrace(f"{path}, line {line}: {error}; correct or delete the line.") from None
         except IndexError:
             raise BadTrace(
-                f"{path}, line {line}: expected {len(places)} cells as in the first line, and "
-                f"there are {len(row)}; correct the line or take it out."
+                f"{path}, line {line}: expected {len(places)} cells as in the header, "
+                f"found {len(row)}; correct or delete the line."
             ) from None
     notes = left_out(reader.counts)
     bare = sum(not job.gpus for job in jobs)
     if bare:
-        notes.append(f"{many(bare, 'asks')} for processors only.")
+        notes.append(f"{many(bare, 'requests')} cores only.")
     return gathered(path, jobs, notes)
 
 
@@ -83,7 +81,7 @@ def _places(path: Path, line: str) -> Places:
         absent = "AllocTRES"
     else:
         return places
-    raise BadTrace(f"{path}, line 1: there is no column {absent}; type: {COMMAND}")
+    raise BadTrace(f"{path}, line 1: column {absent} is missing; export it with: {COMMAND}")
 
 
 def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]]:

@@ -74,7 +74,7 @@ def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
         said = {**common, **own}
         kind = box("", gpus, model, said.get("cpus", 0), said.get("ram", 0), said.get("memory", 0))
         if not kind.types:
-            raise BadValue(f"{what} '{text}' has machines with nothing in them; {_EXAMPLE}.")
+            raise BadValue(f"{what} '{text}' has nodes without resources; {_EXAMPLE}.")
         kinds.append((count, kind))
     return _named(kinds)
 
@@ -82,7 +82,7 @@ def machines(text: str, what: str = "--cluster") -> list[NodeFacts]:
 def _bearable(machines: int, gpus: int, what: str, instead: str) -> None:
     """Refuse what would keep everybody waiting before the first job has come."""
     for count, most, unit in (
-        (machines, MOST_MACHINES, "machines"), (gpus, MOST_GPUS, "GPUs"),
+        (machines, MOST_MACHINES, "nodes"), (gpus, MOST_GPUS, "GPUs"),
     ):  # fmt: skip
         if count > most:
             raise BadValue(f"{what} has more than {most:,} {unit}; {instead}.")
@@ -92,15 +92,14 @@ def _group(part: str, text: str, what: str) -> tuple[int, int, str | None, dict[
     first, *options = [each.strip() for each in part.split(",")]
     match = _GROUP.fullmatch(first)
     if match is None or not _count(match[1]):
-        raise BadValue(
-            f"{what} '{text}' is not a number of machines, x and the GPUs of each; {_EXAMPLE}."
-        )
+        raise BadValue(f"{what} '{text}' is not NODESxGPUS; {_EXAMPLE}.")
     said = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or name not in _OPTIONS:
             raise BadValue(
-                f"{what} '{text}': '{option}' is none of cpus=, ram= and memory=; {_EXAMPLE}."
+                f"{what} '{text}': unknown option '{option}' (known: cpus=, ram=, "
+                f"memory=); {_EXAMPLE}."
             )
         said[name] = _cores(value, text, what) if name == "cpus" else parse_memory(value, name)
     return _count(match[1]), _count(match[2]), match[3] and match[3].strip(), said
@@ -141,8 +140,8 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     total = sum(count for _, _, count, _ in kinds)
     _bearable(
         total, sum(count * gpus for _, _, count, gpus in kinds),
-        f"{workload.title}: a cluster that keeps up with these jobs",
-        "check their times, or say which machines there are, as in --cluster 8x8",
+        f"{workload.title}: a cluster large enough for these jobs",
+        "check the times of the jobs, or give the nodes, as in --cluster 8x8",
     )  # fmt: skip
     cores = _each(jobs, lambda job: job.cpus, span * load, total, per_node)
     ram = _each(jobs, lambda job: job.ram, span * load, total, per_node)
@@ -196,7 +195,7 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     lacking = [
         (field, nothing, words)
         for field, nothing, words, known in (
-            ("cpus", 0.0, "processors", CPU in types),
+            ("cpus", 0.0, "cores", CPU in types),
             ("ram", 0, "memory", MEMORY in types),
             ("memory", None, "GPU memory", vram),
             ("models", (), "GPU models", models),
@@ -209,21 +208,18 @@ def fitted(workload: Workload, nodes: Sequence[NodeFacts]) -> Workload:
     kept = [job for job in jobs if room.has(job)]
     if len(kept) == len(jobs) and not changes:
         return workload
-    notes = [
-        f"What jobs ask of {words} is passed over: no machine names any." for *_, words in lacking
-    ]
+    notes = [f"Requested {words} ignored: no node specifies any." for *_, words in lacking]
     if not kept:
         notes = [_none_fits(workload, nodes)]
     elif len(kept) < len(jobs):
-        notes.append(f"{many(len(jobs) - len(kept))} left out that no such cluster can run.")
+        notes.append(f"{many(len(jobs) - len(kept))} skipped: this cluster cannot run them.")
     return replace(workload, jobs=kept, nodes=nodes, notes=[*workload.notes, *notes])
 
 
 def _none_fits(workload: Workload, nodes: Sequence[NodeFacts]) -> str:
     gpus = sum(len(node.types.get(GPU, ())) for node in nodes)
     return (
-        f"{many(len(workload.jobs))}, and none of them can run on {len(nodes):,} "
-        f"machine{'s' * (len(nodes) != 1)} with {gpus:,} GPU{'s' * (gpus != 1)}: the smallest asks "
-        f"for {smallest(workload.jobs)}; name larger machines, as in --cluster "
-        "8x8,cpus=64,ram=512G."
+        f"no job fits on {len(nodes):,} node{'s' * (len(nodes) != 1)} with {gpus:,} "
+        f"GPU{'s' * (gpus != 1)}: the smallest of {many(len(workload.jobs))} requests "
+        f"{smallest(workload.jobs)}; choose larger nodes, as in --cluster 8x8,cpus=64,ram=512G."
     )

@@ -22,9 +22,9 @@ from stoker.simulate.workload import Load, Workload
 FIELDS = 18
 _PARTIAL = (2, 3, 4)
 """Status of a line for a piece of a job that was stopped and went on: another has it whole."""
-_NO_TIME = "that never ran, or for no time at all"
-_PIECE = "since others tell the whole of them"
-_NOTHING = "that name no processors"
+_NO_TIME = "the run time is zero or missing"
+_PIECE = "part of a job that has a line of its own"
+_NOTHING = "no number of processors"
 
 
 def is_line(line: str) -> bool:
@@ -52,8 +52,8 @@ def read(path: Path) -> Workload:
                 continue
             if len(cells) != FIELDS:
                 raise BadTrace(
-                    f"{path}, line {number}: expected {FIELDS} numbers, and there are "
-                    f"{len(cells)}; correct the line or take it out."
+                    f"{path}, line {number}: expected {FIELDS} numbers, found "
+                    f"{len(cells)}; correct or delete the line."
                 )
             try:
                 numbers = [float(cell) for cell in cells]
@@ -62,17 +62,17 @@ def read(path: Path) -> Workload:
                 job = _job(numbers, counts)
             except BadCell as error:
                 raise BadTrace(
-                    f"{path}, line {number}: {error}; correct the line or take it out."
+                    f"{path}, line {number}: {error}; correct or delete the line."
                 ) from None
             except (ValueError, OverflowError):
                 raise BadTrace(
-                    f"{path}, line {number}: expected {FIELDS} numbers, and one of them is none; "
-                    "correct the line or take it out."
+                    f"{path}, line {number}: expected {FIELDS} numbers, but one is not a number; "
+                    "correct or delete the line."
                 ) from None
             if job is not None:
                 jobs.append(job)
     nodes, machine = _machine(header)
-    notes = ["One processor stands for one GPU.", machine, *left_out(counts)]
+    notes = ["One processor is replayed as one GPU.", machine, *left_out(counts)]
     return gathered(path, jobs, notes, nodes)
 
 
@@ -115,12 +115,14 @@ def _machine(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
     processors, nodes = _size(header.get("maxprocs")), _size(header.get("maxnodes"))
     processors = processors or nodes
     if not processors:
-        return [], "The header does not tell the size of the machine."
+        return [], "The header has no cluster size."
     if 1 < nodes < processors and processors % nodes == 0:
         each = processors // nodes
-        return boxes([(nodes, each)]), f"The machine is {nodes:,} nodes of {each} processors."
+        return boxes(
+            [(nodes, each)]
+        ), f"The cluster has {nodes:,} nodes with {each} processors each."
     # Nodes of one processor, or of several sizes: any will do, as in one large machine.
-    return boxes([(1, processors)]), f"The machine is one pool of {processors:,} processors."
+    return boxes([(1, processors)]), f"The cluster is one pool of {processors:,} processors."
 
 
 def _size(text: str | None) -> int:
