@@ -63,6 +63,7 @@ class Job(Value, frozen=True, kw_only=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     expected_start: datetime | None = None
+    expected_end: datetime | None = None
     elapsed: float | None = None
     limit: float | None = None
     exit_code: int | None = None
@@ -148,6 +149,7 @@ class Why(Value, frozen=True, kw_only=True):
     reason: str | None = None
     text: str | None = None
     expected_start: datetime | None = None
+    expected_end: datetime | None = None
     position: int | None = None
     ahead: list[int] = []
     coming: list[str] = []

@@ -228,7 +228,7 @@ class Guesses:
         if named is not None:
             basis = f"{_counted(len(named), 'run')} of {job.name} with other arguments"
             normal, chance = self._common(key)
-            scale, least = exp(NAMED * normal) * self.common**0.5, self.oldest.get(key, 0.0)
+            scale, least = exp(NAMED * normal) * self.common, self.oldest.get(key, 0.0)
             return Guess(Kind.SIMILAR, basis, 0, SAME, named, scale, age, most, least, chance)
         return self._from_others(job, spec.limit, age, most)
 
@@ -252,7 +252,7 @@ class Guesses:
     def _from_others(self, job: Job, limit: int | None, age: float, most: float) -> Guess:
         if limit and len(self.used) >= USED:
             basis = f"its time limit and the share that {len(self.used)} other jobs used of theirs"
-            scale = limit * self.common
+            scale = limit * self.common**0.5
             return Guess(Kind.SIMILAR, basis, 0, SMOOTH, self.used, scale, age, most)
         if limit:
             half = max(limit / 2 - age, 0.2 * limit)
