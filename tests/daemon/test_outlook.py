@@ -224,6 +224,15 @@ def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
     assert outlooks.process is not None
 
 
+def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.Outlooks) -> None:
+    story = Story(gpus=1)
+    story.submit()
+    estimated(outlooks, story)
+    outlooks.took = outlook.LIST_WAIT + 0.1
+    assert not outlooks.look_for_a_list(story.state, clock(), list)
+    assert outlooks.process is not None, "the next list has it"
+
+
 def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.Outlooks) -> None:
     at = clock().at
     samples = {

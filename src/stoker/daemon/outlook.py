@@ -103,7 +103,9 @@ class Outlooks:
         recent = time.monotonic() < self.since + LIST_EVERY
         if not state.live or (recent and not self.incomplete and self.process is None):
             return 0.0
-        return min(self.look(state, now, done), LIST_WAIT)
+        slow = self.latest is not None and self.took > LIST_WAIT  # so it will not be in time
+        seconds = self.look(state, now, None if slow else done)
+        return 0.0 if slow else min(seconds, LIST_WAIT)
 
     def _notify(self) -> None:
         waiting, self.waiting = self.waiting, []
