@@ -180,9 +180,14 @@ class AnyCourse(RuleBasedStateMachine):
     def move(self, job, place, priority):
         self.box.do(ask.move(job, place * RANK_STEP + 7, priority))
 
-    @rule(job=jobs, request=st.sampled_from(REQUESTS), limit=st.sampled_from([None, 30]))
-    def edit(self, job, request, limit):
-        self.box.do(ask.edit(job, request=request, limit=limit))
+    @rule(
+        job=jobs,
+        request=st.sampled_from(REQUESTS),
+        limit=st.sampled_from([None, 30]),
+        priority=st.sampled_from([None, -3, 5]),
+    )
+    def edit(self, job, request, limit, priority):
+        self.box.do(ask.edit(job, priority, request=request, limit=limit))
 
     @rule(device=st.sampled_from(DEVICES), act=st.sampled_from([ask.drain, ask.undrain]))
     def drain(self, device, act):

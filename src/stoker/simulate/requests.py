@@ -225,23 +225,24 @@ def move(id: int, rank: int, priority: int) -> Decide:
     )  # fmt: skip
 
 
-def edit(id: int, **fields: Any) -> Decide:
-    """Change what a waiting job asks for."""
+def edit(id: int, priority: int | None = None, **fields: Any) -> Decide:
+    """Change what a pending job requests; of a running job only the limit and the priority."""
 
     def step(state: State, job: Job, now: Moment) -> list[e.Event]:
-        spec = replace(state.spec(job), **fields)
+        changed = {key: fields[key] for key in fields if key == "limit" or not job.holding}
+        spec = replace(state.spec(job), **changed)
         facts: list[e.Event] = []
         if hash_of(spec) not in state.specs:
             facts.append(e.SpecRecorded(at=now.at, hash=hash_of(spec), spec=spec))
         facts.append(
             e.JobEdited(
-                at=now.at, job=job.id, spec=hash_of(spec), name=spec.name, priority=job.priority,
-                begin_at=job.begin_at,
+                at=now.at, job=job.id, spec=hash_of(spec), name=spec.name,
+                priority=job.priority if priority is None else priority, begin_at=job.begin_at,
             )
         )  # fmt: skip
         return facts
 
-    return _for(id, _WAITING, step)
+    return _for(id, _LIVE - {JobState.COMPLETING}, step)
 
 
 def add_node(name: str, user: str = "ada") -> Decide:
