@@ -108,6 +108,17 @@ def next_id(store: SqliteStore) -> int:
 # -- one byte -----------------------------------------------------------------------------
 
 
+def test_an_index_that_leads_to_another_row_hides_no_job(path: Path):
+    before, pages = every_job(path), path.read_bytes()
+    entry = bytes((3, 1, 1, JOBS, JOBS))  # a header, the indexed id, the id of the row
+    assert pages.count(entry) == 1
+    path.write_bytes(pages.replace(entry, entry[:-1] + bytes((JOBS - 1,))))
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+    assert JOBS in facts_of(path)
+    assert every_job(path) == before
+
+
 @pytest.mark.parametrize("id", [1, 21])
 @pytest.mark.parametrize("how", ["not UTF-8", "another letter"])
 def test_one_damaged_byte_anywhere_in_a_row_changes_no_job(

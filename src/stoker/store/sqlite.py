@@ -593,8 +593,8 @@ def _is_damage(error: Exception, path: str) -> bool:
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Look for damage before it is built upon."""
-    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    """Look for damage, in indexes too: an entry that leads to another row hides a job."""
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise sqlite3.DatabaseError(found.splitlines()[-1])
     term = "SELECT count(*) FROM meta WHERE key = 'term' AND typeof(value) = 'integer'"
