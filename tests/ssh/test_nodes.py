@@ -81,7 +81,7 @@ def test_several_files_at_once_and_a_machine_without_bash(field: tuple[Box, Lab]
     ]
     assert "bare: no bash" in done.stderr
     table = box.stoker("nodes").stdout
-    assert "no bash: lines run under sh" in table
+    assert "no bash: command lines run in sh" in table
     assert table.splitlines()[0].split()[-2:] == ["ADDRESS", "NOTE"]
 
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
     key = ("--key", machine.key)
     for name in ("x y", "-x", "a/b", "a,b", "ü", "x" * 65, ""):
         code, said = refused(box, "add", *key, "--", name, "ssh://me@elsewhere")
-        assert (code, "is no name for a machine" in said) == (2, True), said
+        assert (code, "is not a valid node name" in said) == (2, True), said
     for address in ("ssh://-oProxyCommand=sh", "http://x", "ssh://me@h:0", "me@h:99999", "a b"):
         code, said = refused(box, "add", "x", address)
         assert (code, address in said) == (2, True), said
@@ -100,11 +100,11 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
     assert refused(box, "add", "x")[0] == 2
     assert refused(box, "frob")[0] == 2
     code, said = refused(box, "add", "twin", machine.url, *key)
-    assert (code, "is 'rich' already" in said) == (1, True)
+    assert (code, "is already node 'rich'" in said) == (1, True)
     nobody = machine.url.replace(machine.user, "")  # ssh's configuration may name the same one
-    assert "is 'rich' already" in refused(box, "add", "twin", nobody.replace("@", ""), *key)[1]
+    assert "is already node 'rich'" in refused(box, "add", "twin", nobody.replace("@", ""), *key)[1]
     here = box.client.daemon()["node"]
-    assert "is this machine" in refused(box, "add", here, "me@h")[1]
+    assert "is this node" in refused(box, "add", here, "me@h")[1]
     good = file_of(machine, box.user / "good.yaml")
     bad = box.user / "bad.yaml"
     bad.write_text("username: me\nip: h\nport: 22\nssh_key_path: nokey\n")
@@ -215,13 +215,13 @@ def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
     assert view["reason"] == "NodeUnreachable"
     assert "rich:0 (unreachable" in box.stoker("queue").stdout
     assert "RUNNING: rich has been unreachable for " in box.stoker("show", job).stdout
-    assert "it runs on there for all that is known" in box.stoker("why", job).stdout
+    assert "it is assumed to be running there" in box.stoker("why", job).stdout
     assert "stoker nodes remove rich --force" in box.stoker("why", job).stdout
     gpus = box.client.gpus()["gpus"]
     assert [(gpu["state"], gpu["utilization"]) for gpu in gpus] == [("unreachable", None)] * 2
     assert [each["label"] for each in gpus[0]["jobs"]] == [job]
     done = box.stoker("submit", "--gpus", "1", "--dry-run", "--wrap", "true")
-    assert "it waits for rich, which cannot be reached now" in done.stderr
+    assert "it stays pending for rich, which cannot be reached" in done.stderr
     waits = box.submit("--gpus", "1", "--wrap", "true")
     assert "rich is unreachable: " in box.stoker("why", waits).stdout
     assert "(waits for rich, unreachable for " in box.stoker("queue").stdout

@@ -78,7 +78,7 @@ class Party:
         for member in self.members:
             if "bash" not in member.view["measured"]["tools"]:
                 output.say(
-                    f"{self.program}: {member.typed} has no bash: lines run under sh,"
+                    f"{self.program}: {member.typed} has no bash: command lines run in sh,"
                     " without ~/.bashrc"
                 )
 
