@@ -776,8 +776,8 @@ def test_every_verb_has_a_json_form(
     ("argv", "running", "said"),
     [
         ([], [], ""),
-        ([], [7], "; 1 job goes on running, and the next daemon takes it over"),
-        ([], [7, 8], "; 2 jobs go on running, and the next daemon takes them over"),
+        ([], [7], "; 1 job continues, and the next daemon recovers it"),
+        ([], [7, 8], "; 2 jobs continue, and the next daemon recovers them"),
         (["--cancel"], [7], "; 1 job was cancelled"),
         (["--drain"], [], ""),
     ],

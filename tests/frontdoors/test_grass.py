@@ -83,7 +83,7 @@ def test_grs_02_stop_leaves_what_runs_to_the_next_daemon(alone: Lab):
     pid = json.loads(alone.stoker("show", job, "--json").stdout)["pid"]
     done = alone.grass("stop")
     assert done.returncode == 0
-    assert "1 job goes on running" in done.stderr
+    assert "1 job continues" in done.stderr
     assert "1 waiting job stays queued" in done.stderr
     assert alone.stoker("daemon", "status").returncode == 4
     assert alive(pid)

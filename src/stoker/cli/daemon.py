@@ -148,13 +148,13 @@ def _left(mode: str, count: int) -> str:
     if mode == "cancel":
         return f"; {jobs} {'was' if count == 1 else 'were'} cancelled"
     return (
-        f"; {jobs} {'goes' if count == 1 else 'go'} on running, "
-        f"and the next daemon takes {'it' if count == 1 else 'them'} over"
+        f"; {jobs} {'continues' if count == 1 else 'continue'}, "
+        f"and the next daemon recovers {'it' if count == 1 else 'them'}"
     )
 
 
 def restart(args: Args) -> int:
-    """Replace the daemon; jobs keep running and are taken over."""
+    """Replace the daemon; running jobs continue and are recovered."""
     running = _running()
     if running is not None:
         gpus, resources = _gpus(args), args.text("resources")

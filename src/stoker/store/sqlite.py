@@ -208,7 +208,7 @@ class SqliteStore:
             self._lost_events = synced - last
             self._warnings.append(
                 f"the journal ends at event {last}, but event {synced} had been synced: "
-                "the last events before a crash are missing"
+                "the last events are missing, after a crash or because an older copy was restored"
             )
         self._seq = max(last, synced)  # numbers once given out are not given out again
 
