@@ -122,7 +122,7 @@ def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: Lab) -> No
     assert "Runner Status:" in idle.ok("--port", port, "status")
     assert "Runner Status:" in idle.ok("--ip", "127.0.0.1", f"--port={port}", "status")
     assert "Runner Status:" in idle.ok("--ip", "[::1]", "status")
-    assert f"it is on port {port}" in idle.refused("--port", port - 1, "status", code=4)
+    assert f"Use --port {port}" in idle.refused("--port", port - 1, "status", code=4)
     for odd in ("127.1", "", "127.0.0.999"):
         assert "takes an address" in idle.refused(f"--ip={odd}", "status", code=2)
 
@@ -235,7 +235,7 @@ def test_aut_18_a_killed_server_loses_nothing(idle: Lab) -> None:
     assert alive(pid)
     idle.refused("status", code=4)
     idle.serve("--gpus", 0, "--port", 0)
-    until(lambda: "2 tasks from before are still here" in idle.out.read_text())
+    until(lambda: "2 unfinished tasks from an earlier server" in idle.out.read_text())
     assert len(idle.client.daemon()["listeners"]) == 1, "the old port is closed"
     (idle.user / "go").touch()
     assert idle.auto("wait", task).returncode == 5
@@ -263,7 +263,7 @@ def test_aut_18_a_killed_daemon_is_replaced(idle: Lab) -> None:
     task = idle.task(f"{UNTIL_GO}; exit 5")
     idle.running(task)
     os.kill(int(idle.client.daemon()["pid"]), signal.SIGKILL)
-    until(lambda: "has taken over" in idle.out.read_text())
+    until(lambda: "connected to the new daemon" in idle.out.read_text())
     (idle.user / "go").touch()
     assert idle.auto("wait", task).returncode == 5
     until(lambda: f"task {task} ended with return code 5" in idle.out.read_text())
@@ -282,7 +282,7 @@ def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: Lab) -> None
         (idle.user / "go").touch()
         assert reader.stdout.read() == "after\n"
     assert reader.returncode == 0
-    until(lambda: "has taken over" in idle.out.read_text())
+    until(lambda: "connected to the new daemon" in idle.out.read_text())
     assert idle.port == port
     assert idle.result("echo $CUDA_VISIBLE_DEVICES") == "0\n"
 
@@ -325,7 +325,7 @@ def test_a_stopped_server_says_what_goes_on_and_lets_nobody_in(idle: Lab) -> Non
     idle.running(idle.task("sleep 60"))
     idle.task("true")
     assert idle.stop() == 0
-    assert "1 running and 1 waiting tasks go on" in idle.out.read_text()
+    assert "1 running and 1 pending tasks continue" in idle.out.read_text()
     idle.refused("status", code=4)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)
@@ -402,8 +402,8 @@ def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: 
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "Canceled Tasks:"
     assert done.stdout.splitlines()[-1].endswith("echo w")
-    assert "task 99999 left as it is: there is no such task" in done.stderr
-    assert f"task {running} left as it is: it is running" in done.stderr
+    assert "task 99999 unchanged: there is no such task" in done.stderr
+    assert f"task {running} unchanged: it is running" in done.stderr
     assert "Runner Status:" in wide.ok("status")
     assert (wide.state(running), wide.state(waiting)) == ("RUNNING", "CANCELLED")
     assert wide.ids() == wide.ids("-f") == []
@@ -439,7 +439,7 @@ def test_aut_34_only_running_tasks_are_killed(wide: Lab) -> None:
     done = wide.auto("kill", "-i", task, waiting)
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "Killed Tasks:"
-    assert f"task {waiting} left as it is: it is not running" in done.stderr
+    assert f"task {waiting} unchanged: it is not running" in done.stderr
     wide.ended(task)
     failed = json.loads(wide.ok("history", "-f", "--json"))
     assert [(each["id"], each["return_code"]) for each in failed] == [(task, -15)]
@@ -495,9 +495,9 @@ def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: Lab) -> Non
 def test_aut_37_exit_codes_mean_something(wide: Lab) -> None:
     assert wide.auto("cancel", "-i", 99999).returncode == 1
     assert wide.auto("wait", 99999).returncode == 3
-    assert "What should auto do?" in wide.refused(code=2)
-    assert "auto does not know" in wide.refused("nope", code=2)
-    assert "Which tasks?" in wide.refused("kill", code=2)
+    assert "No command given" in wide.refused(code=2)
+    assert "auto has no command" in wide.refused("nope", code=2)
+    assert "No task ids given" in wide.refused("kill", code=2)
     wide.refused("cancel", "-i", "one", code=2)
     wide.refused("--port", "x", "status", code=2)
     assert "-c COMMAND. See: auto run --help" in wide.refused("run", "-c", code=2)

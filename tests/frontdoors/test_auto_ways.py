@@ -151,7 +151,7 @@ def test_without_the_token_nobody_is_answered(bound: Lab, header: str) -> None:
 
 def test_a_wrong_token_is_one_sentence(bound: Lab) -> None:
     client = Client(Endpoint("127.0.0.1", bound.port, "y" * 43))
-    with pytest.raises(StokerError, match="shows its token") as error:
+    with pytest.raises(StokerError, match="requires a token") as error:
         client.daemon()
     assert error.value.exit_code == 5
 

@@ -64,7 +64,7 @@ def test_the_list_says_whose_each_is(
     out, err = capsys.readouterr()
     assert err == ""
     heading, *lines = out.splitlines()
-    assert heading.split() == ["DOOR", "ON", "PATH", "WHERE", "FOR"]
+    assert heading.split() == ["COMMAND", "ON", "PATH", "WHERE", "DESCRIPTION"]
     assert [line.split()[0] for line in lines] == list(DOORS)
     assert any("another program" in line and str(gis) in line for line in lines)
     assert main(["door", "--json"]) == 0
@@ -90,7 +90,7 @@ def test_a_command_that_leads_to_the_packages_own_is_ours(bin: Path, capsys: Cap
     found = {door["name"]: door for door in json.loads(capsys.readouterr().out)["doors"]}
     assert found["simple_hypersearch"]["whose"] == "ours"
     assert install(bin, "simple_hypersearch") == 0
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (bin / "simple_hypersearch").is_symlink()
 
 
@@ -112,19 +112,19 @@ def test_all_words_behind_the_name_are_the_doors_own(capfd: pytest.CaptureFixtur
     ("words", "said"),
     [
         (["gras"], "Did you mean grass?"),
-        (["xyzzy"], "listed by: stoker door"),
+        (["xyzzy"], "To list them: stoker door"),
         (["install", "gras"], "Did you mean grass?"),
         (["instal", "grass"], "Did you mean install?"),
-        (["install"], "Name the doors"),
-        (["uninstall"], "Name the doors"),
-        (["install", "grass", "--all"], "Name the doors"),
+        (["install"], "Name the commands"),
+        (["uninstall"], "Name the commands"),
+        (["install", "grass", "--all"], "Name the commands"),
         (["--force"], "--force is an option of stoker door install."),
         (["--all"], "--all is an option of stoker door install or uninstall."),
         (["uninstall", "--all", "--force"], "--force is an option of stoker door install."),
         (["install", "--al"], "Did you mean --all?"),
         (["install", "grass", "--dir", ""], "--dir is empty."),
         (["uninstall", "grass", "--dir="], "--dir is empty."),
-        (["--quick", "auto", "status"], "behind the name of a door: stoker door auto --quick"),
+        (["--quick", "auto", "status"], "after the name of the command: stoker door auto --quick"),
     ],
 )
 def test_what_makes_no_sense(home: Path, capsys: Captured, words: list[str], said: str) -> None:
@@ -193,7 +193,7 @@ def test_again_is_no_error(bin: Path, capsys: Captured) -> None:
     before = (bin / "grass").stat()
     capsys.readouterr()
     assert install(bin, "grass", "grass") == 0
-    assert capsys.readouterr().err == f"stoker: {bin}/grass is there already\n"
+    assert capsys.readouterr().err == f"stoker: {bin}/grass already exists\n"
     assert (bin / "grass").stat().st_ino == before.st_ino
 
 
@@ -229,7 +229,7 @@ def test_another_program_of_that_name_is_not_hidden(
     assert not any(bin.iterdir()), "all or nothing"
     assert not Path(record_path()).exists()
     assert install(bin, "auto", "grass", "--force") == 0
-    assert f"grass means this one from now on; {gis} is still there" in capsys.readouterr().err
+    assert f"grass now runs this command; {gis} still exists" in capsys.readouterr().err
     assert "GIS" in gis.read_text()
     assert shutil.which("grass") == str(bin / "grass")
 
@@ -240,7 +240,7 @@ def test_one_that_comes_first_on_path_is_told_of(
     gis = foreign(bin.parent / "gis")
     monkeypatch.setenv("PATH", os.pathsep.join([str(gis.parent), str(bin)]))
     assert install(bin, "grass", "--force") == 0
-    assert f"grass still means {gis}" in capsys.readouterr().err
+    assert f"grass still runs {gis}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "directory"])
@@ -389,7 +389,7 @@ def test_what_is_no_longer_ours_is_left_alone(bin: Path, capsys: Captured, how: 
         target.rename(bin / "elsewhere")
         target.symlink_to("elsewhere")
     assert main(["door", "uninstall", "--all"]) == 1
-    assert f"left {target} as it is" in capsys.readouterr().err
+    assert f"kept {target}" in capsys.readouterr().err
     assert target.exists()
     assert not (bin / "auto").exists()
     target.unlink()

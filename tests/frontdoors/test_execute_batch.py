@@ -60,24 +60,24 @@ def test_mls_01_02_both_commands_are_installed_and_have_help(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        ((), 2, "Which file"),
-        (("--machines", "m.yaml", "b.sh"), 2, "The batch comes first"),
-        (("b.sh", "c.sh", "--machines", "m"), 2, "One file at a time"),
-        (("b.sh",), 2, "Which machines"),
-        (("b.sh", "--machines"), 2, "Which machines"),
+        ((), 2, "No batch file given"),
+        (("--machines", "m.yaml", "b.sh"), 2, "No batch file given"),
+        (("b.sh", "c.sh", "--machines", "m"), 2, "Only one batch file"),
+        (("b.sh",), 2, "No machines given"),
+        (("b.sh", "--machines"), 2, "No machines given"),
         (("nope.sh", "--machines", "m.yaml"), 2, "nope.sh cannot be read: No such file"),
         (("b.sh", "--machines", "nope"), 1, "Machine config not found at ~/.local/var/nope.yaml"),
         (("b.sh", "--machines", "bad.yaml"), 2, "bad.yaml has no 'port'"),
-        (("b.sh", "--machines", "m.yaml", "m.yaml"), 2, "one and the same machine"),
+        (("b.sh", "--machines", "m.yaml", "m.yaml"), 2, "are the same machine"),
         (("b.sh", "--machines", "m", "--num-cpus", "many"), 2, "--num-cpus takes a whole number"),
         (("b.sh", "--machines", "m", "--memory-required=-1"), 2, "--memory-required takes"),
         (("b.sh", "--machines", "m", "--gpu-utilization", "x"), 2, "--gpu-utilization takes"),
         (("b.sh", "--machines", "m", "--gpu-utilization"), 2, "--gpu-utilization needs a value"),
         (("b.sh", "--machines", "m", "--no-gpu"), 1, "Machine config not found"),
-        (("b.sh", "--machines", "m", "--no"), 2, "--no may mean --no-gpu-required or"),
+        (("b.sh", "--machines", "m", "--no"), 2, "--no is ambiguous: --no-gpu-required or"),
         (("b.sh", "--machines", "m", "--reserved"), 2, "no option --reserved. Did you mean"),
         (("b.sh", "--machines", "m", "--dry-run=yes"), 2, "--dry-run takes no value"),
-        (("b.sh", "--machines", "m", "--copy-forward", "nope"), 2, "nothing of that name"),
+        (("b.sh", "--machines", "m", "--copy-forward", "nope"), 2, "no such file or directory"),
         (("b.sh", "--machines", "m", "--copy-forward", "/etc"), 2, "not below this directory"),
         (("b.sh", "--machines", "m", "--copy-backwards", "../x"), 2, "not below this directory"),
         (("empty.sh", "--machines", "m"), 2, "empty.sh has no line to run"),
@@ -164,7 +164,7 @@ def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: Hall) -> None:
     assert done.stdout.splitlines() == [
         "machine limits:  {'bare.yaml': 0}", "machine gpu choices: [[]]",
     ]  # fmt: skip
-    assert "No machine has room for a job. bare.yaml: it has no GPU" in done.stderr
+    assert "No machine has enough free resources for a job. bare.yaml: it has no GPU" in done.stderr
 
 
 # ------------------------------------------------------------------------------- a batch
@@ -506,8 +506,9 @@ def test_mls_61_no_room_anywhere_says_why(hall: Hall) -> None:
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "machine limits:  {'one.yaml': 0, 'other.yaml': 0}"
     assert re.fullmatch(
-        r"execute_batch: No machine has room for a job. one.yaml: \d+ MB of memory are free, a job"
-        r" needs 99999999; other.yaml: \d+ MB of memory are free, a job needs 99999999.\n",
+        r"execute_batch: No machine has enough free resources for a job. one.yaml: \d+ MB of memory"
+        r" are free, a job needs 99999999; other.yaml: \d+ MB of memory are free, a job"
+        r" needs 99999999.\n",
         done.stderr,
     )
     assert not (hall.user / "job_results").exists()
@@ -544,7 +545,7 @@ def test_two_batches_share_one_set_of_books(hall: Hall) -> None:
         appears(hall.user / f"job_results/b.sh.{number}.out", "begun\n")
     second = hall.batch(hall.script("true", name="c.sh"), "--machines", machine, *SMALL)
     assert second.returncode == 1
-    assert "one.yaml: jobs of yours have its GPUs" in second.stderr
+    assert "one.yaml: your jobs use its GPUs" in second.stderr
     third = hall.batch(hall.script("true", name="d.sh"), "--machines", machine, *NO_GPU)
     assert third.returncode == 0, third
     (hall.one.home / "go").touch()
@@ -610,7 +611,7 @@ def test_a_machine_that_falls_silent_is_waited_for(hall: Hall) -> None:
     batch.communicate(timeout=40)
     assert batch.returncode == 0
     assert re.fullmatch(
-        r"execute_batch: one.yaml does not answer \(.+\); what runs there goes on", first
+        r"execute_batch: one.yaml does not answer \(.+\); jobs running there continue", first
     )
     assert second == "execute_batch: one.yaml answers again"
     assert hall.result("b.sh.1.out") == "begun\nover\n"
@@ -837,7 +838,7 @@ def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
     done = hall.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
     assert done.returncode == 0, done
     assert done.stderr == (
-        "execute_batch: b.sh.1: --copy-backwards reslts: the job left nothing there\n"
+        "execute_batch: b.sh.1: --copy-backwards reslts: the job wrote nothing there\n"
     )
 
 

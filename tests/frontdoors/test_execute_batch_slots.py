@@ -122,7 +122,7 @@ def test_what_our_own_jobs_hold_of_a_gpu_is_not_free() -> None:
         (machine(), Need(), "it has no GPU"),
         (machine(Gpu(0, 500)), Need(), "at most 500 MB free, a job needs 1000"),
         (machine(Gpu(0, RTX, used=900)), Need(), "too busy for 0.75 of one"),
-        (machine(Gpu(0, RTX, held=1000)), Need(), "jobs of yours have its GPUs"),
+        (machine(Gpu(0, RTX, held=1000)), Need(), "your jobs use its GPUs"),
         (machine(in_use=True), Need(reserve=True), "cannot be reserved"),
     ],
 )

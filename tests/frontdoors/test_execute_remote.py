@@ -25,7 +25,7 @@ def hall(whole_hall: Hall) -> Iterator[Hall]:
     ("words", "why"),
     [
         (("ls",), "required: --machine"),
-        (("--machine", "m.yaml"), "What should run?"),
+        (("--machine", "m.yaml"), "No command given"),
         (("--machine", "m.yaml", "ls", "-l"), "no option -l"),
         (("--machine", "m.yaml", "ls", "x"), "Put the whole command in quotes"),
         (("--machine", "m.yaml", "  "), "The command is empty"),
@@ -95,8 +95,8 @@ def test_mls_44_a_name_that_is_in_use_is_refused(hall: Hall) -> None:
     done = hall.remote("--job-name", "mine", "touch $HOME/again")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "execute_remote: job 'mine' is being run by another command; wait for its end, or choose"
-        " a name\n"
+        "execute_remote: job 'mine' is being run by another command; wait until it ends, "
+        "or choose another --job-name\n"
     )
     (hall.one.home / "go").touch()
     first.communicate(timeout=40)
@@ -109,7 +109,7 @@ def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
     done = hall.remote("--copy-backwards", "reslts", "true")
     assert done.returncode == 0
     assert done.stderr == (
-        "execute_remote: --copy-backwards reslts: the command left nothing there\n"
+        "execute_remote: --copy-backwards reslts: the command wrote nothing there\n"
     )
 
 

@@ -84,7 +84,7 @@ def test_grs_02_stop_leaves_what_runs_to_the_next_daemon(alone: Lab):
     done = alone.grass("stop")
     assert done.returncode == 0
     assert "1 job continues" in done.stderr
-    assert "1 waiting job stays queued" in done.stderr
+    assert "1 pending job stays queued" in done.stderr
     assert alone.stoker("daemon", "status").returncode == 4
     assert alive(pid)
     alone.done("start")
@@ -99,7 +99,7 @@ def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: L
     name = queue(alone, "{}")
     alone.done("enqueue", name, "--", "sleep", "60")
     sentence = alone.refused("stop", code=1)
-    assert "1 unfinished job that did not come through grass" in sentence
+    assert "1 unfinished job not submitted with grass" in sentence
     assert "grass stop --confirmed" in sentence
     assert alone.stoker("daemon", "status").returncode == 0
     alone.stoker("cancel", other)
@@ -112,7 +112,7 @@ def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: L
 
 def test_grs_03_a_second_start_is_refused(shared: Lab):
     pid = json.loads(shared.stoker("daemon", "status", "--json").stdout)["pid"]
-    assert f"runs already (pid {pid})" in shared.refused("start", code=1)
+    assert f"is already running (pid {pid})" in shared.refused("start", code=1)
 
 
 # -------------------------------------------------------------------------------- queues
@@ -142,10 +142,10 @@ def test_grs_06_a_deleted_queue_s_running_jobs_go_on(shared: Lab, gate: Gate):
     job = shared.done("enqueue", name, "--json", "{a06:1}", "--", *gate.command)
     waiting = shared.done("enqueue", name, "--json", "{a06:1}", "--", "true")
     shared.allocation(name, int(job))
-    assert f"1 job still waits in {name}" in shared.refused("delete-queue", name, code=1)
+    assert f"{name} has 1 pending job" in shared.refused("delete-queue", name, code=1)
     done = shared.grass("delete-queue", name, "--confirmed")
-    assert "cancelled 1 waiting job" in done.stderr
-    assert f"deleted {name}; 1 running job goes on" in done.stderr
+    assert "cancelled 1 pending job" in done.stderr
+    assert f"deleted {name}; 1 running job continues" in done.stderr
     assert name not in {view["name"] for view in json.loads(shared.done("show"))}
     assert "the queue does not exist" in shared.refused("delete-queue", name)
     states = {
@@ -177,7 +177,7 @@ def test_grs_07_enqueue_prints_the_id_and_needs_nothing_by_default(shared: Lab, 
     assert "write --" in shared.refused("enqueue", name, "-x", "true")
     assert "is not an assignment" in shared.refused("enqueue", name, "-e", "1=2", "--", "true")
     assert "--json needs a value" in shared.refused("enqueue", name, "--json")
-    assert "is not there" in shared.refused("enqueue", name, "--cwd", "/nowhere", "--", "true")
+    assert "does not exist" in shared.refused("enqueue", name, "--cwd", "/nowhere", "--", "true")
     assert list(shared.jobs(name)) == [int(id), int(full)]
 
 
@@ -226,7 +226,7 @@ def test_grs_08_a_person_sees_a_table(shared: Lab, gate: Gate):
     assert f"gpu:1.5  gpu:x08,y08  {node}  " in text[3]
     assert text[4].split()[1:] == ["Created", "-", "gpu:1", "-", "-", "echo", "'a", "b'"]
     shared.done("enqueue", name, "--json", "{gpu:1}", "--", "true")
-    assert "and 1 waiting job more" in shared.done("show", name, "--table", "--limit", "1")
+    assert "and 1 pending job more" in shared.done("show", name, "--table", "--limit", "1")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_grs_16_and_29_several_devices(shared: Lab):
 def test_grs_16_nothing_is_spread_over_devices_of_other_capacities(shared: Lab):
     name = queue(shared, "{hdd16:[32,64,128]}")
     sentence = shared.refused("enqueue", name, "--json", "{hdd16:150}", "--", "true")
-    assert "can never give 150 hdd16" in sentence
+    assert "can never allocate 150 hdd16" in sentence
     assert "128" in sentence
     assert shared.jobs(name) == {}
 
@@ -380,7 +380,7 @@ def test_grs_25_what_can_never_run_is_refused_and_blocks_nobody(shared: Lab):
     assert "has no tpu: it has gpu, cpu" in shared.refused(
         "enqueue", name, "--json", "{tpu:1}", "--", "true"
     )
-    assert "it has 4 in all" in shared.refused(
+    assert "it has 4 in total" in shared.refused(
         "enqueue", name, "--json", "{cpu:4.001}", "--", "true"
     )
     for bad in (

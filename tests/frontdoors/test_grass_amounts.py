@@ -55,7 +55,7 @@ def test_grs_11_a_list_has_capacities():
     for text in ("{a:['1']}", "{a:[null]}", "{a:[true]}", "{a:[[1]]}", "{a:[{}]}"):
         assert "List has a non-number" in refusal(text)
     for text in ("{a:[-1]}", "{a:[NaN]}", "{a:[Infinity]}", "{a:[1e10]}", "{a:[%s]}" % ("9" * 40)):
-        assert "is no amount" in refusal(text)
+        assert "is not an amount" in refusal(text)
     assert "three decimals" in refusal("{a:[0.0001]}")
 
 

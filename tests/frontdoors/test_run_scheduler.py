@@ -202,7 +202,9 @@ def test_kub_04_a_script_named_by_where_it_is_here_gets_a_hint(
     (code / "x.py").touch()
     words = ("--image_name", "i", "--custom_dir", code, "--script_path")
     assert options(sent, *words, code / "x.py", "j")["argv"] == ["python", f"{code}/x.py"]
-    assert f"In the container, {code}/x.py is /custom/x.py." in capsys.readouterr().err
+    assert (
+        f"In the container, {code}/x.py is /custom/x.py: use that path" in capsys.readouterr().err
+    )
     options(sent, *words, "/custom/x.py", "j")
     options(sent, *words, "/home/works/x.py", "j")
     assert capsys.readouterr().err == ""
@@ -325,7 +327,7 @@ def test_kub_15_the_last_so_many_are_shown(large: Lab, dumped: Dumped) -> None:
 def test_kub_15_all_users_are_those_of_this_daemon(large: Lab, dumped: Dumped) -> None:
     done = large.door("scheduler-state", "--all_users")
     assert "told" in done.stdout
-    assert done.stderr.startswith("scheduler-state: this daemon knows the jobs of its own user")
+    assert done.stderr.startswith("scheduler-state: each user has a daemon of their own")
 
 
 def test_kub_15_extended_shows_all_options(large: Lab, dumped: Dumped) -> None:
@@ -394,8 +396,8 @@ def test_kub_16_only_jobs_of_this_door_are_touched(large: Lab, dumped: Dumped) -
             assert "There is no job" in large.no(word, door=door, code=3)
     assert large.view(other)["state"] in {"PENDING", "CONFIGURING", "RUNNING"}
     for door in ("scheduler-cancel-job", "scheduler-get-logs"):
-        assert "Which job?" in large.no(door=door)
-    assert "One job at a time" in large.no("1", "2", door="scheduler-get-logs")
+        assert "No job given" in large.no(door=door)
+    assert "Only one job can be given" in large.no("1", "2", door="scheduler-get-logs")
     large.stoker("cancel", other)
 
 
@@ -419,7 +421,10 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: Lab) -> No
     assert until(lambda: small.view(low)["training"]["stopping"])["by"] == high
     assert "stopping" in small.door("scheduler-state").stdout
     assert f"at the end of its epoch for job {high}" in small.stoker("show", number).stdout
-    assert f"Job {number} stops for it at the end of its epoch" in small.stoker("why", high).stdout
+    assert (
+        f"Job {number} stops for this job at the end of its "
+        "epoch" in small.stoker("why", high).stdout
+    )
     assert small.view(high)["state"] == "PENDING"
     small.go(low, 1)
     small.becomes(high, "RUNNING")

@@ -307,7 +307,7 @@ def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(idle: Box, d
     assert [command for command, _ in processing(done.stdout)] == ["  echo a", "echo last"]
     assert done.stdout.count("\na\n") == 1
     assert done.stdout.endswith("last\n")
-    assert done.stderr == "simple_gpu_scheduler: line 5 is left out: it is not valid UTF-8\n"
+    assert done.stderr == "simple_gpu_scheduler: line 5 is skipped: it is not valid UTF-8\n"
     assert done.returncode == 1
 
 
@@ -562,7 +562,7 @@ def test_signals_are_heard_while_no_command_comes(idle: Box, beside: Beside) -> 
     with open("/dev/zero", "rb") as file:
         running = beside("--gpus", "0", stdin=file)
     assert running.stderr is not None
-    assert running.stderr.readline().endswith(b"line 1 is left out: it is longer than 1 MiB\n")
+    assert running.stderr.readline().endswith(b"line 1 is skipped: it is longer than 1 MiB\n")
     running.terminate()
     _, said = running.communicate(timeout=30)
     assert running.returncode == 143
@@ -769,7 +769,7 @@ def test_a_line_that_cannot_be_stored_now_is_tried_again_and_one_that_never_can_
     assert end is not None
     assert (end.exit_code, end.message.startswith("The disk is on fire. ")) == (1, True)
     assert bytes(work.outputs.err.waiting).splitlines() == [
-        b"simple_gpu_scheduler: The disk is full. Waiting for that to change.",
+        b"simple_gpu_scheduler: The disk is full. Trying again later.",
         b"simple_gpu_scheduler: `echo a` is not run: No.",
     ]
     os.close(lines.fd)
@@ -798,7 +798,9 @@ def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(idl
         (pid,) = pids(idle, 1)
         _, said = running.communicate(b"true\ntrue\n", timeout=30)
     assert running.returncode == 1
-    assert said.endswith(b"cannot be written to. What runs goes on, the rest is not run.\n")
+    assert said.endswith(
+        b"cannot be written to. Running commands continue; the others are not run.\n"
+    )
     assert alive(pid)
     idle.up()
     (idle.user / "go").touch()

@@ -156,7 +156,7 @@ def test_what_cannot_be_run_is_refused_and_nothing_is_queued(
 
 @pytest.mark.parametrize(
     ("argv", "word"),
-    [((), "needed"), (("gpu.queue",), "needed"), (("gpu.queue", "a", "b"), "needed"),
+    [((), "required"), (("gpu.queue",), "required"), (("gpu.queue", "a", "b"), "required"),
      (("gpu.queue", "-x"), "no option"), (("gpu.queue", "none.sh"), "cannot be read"),
      (("gpu.queue", "."), "cannot be read"), (("none.queue", "job.sh"), "touch none.queue"),
      ((".", "job.sh"), "cannot be written"), (("/dev/null", "job.sh"), "regular"),

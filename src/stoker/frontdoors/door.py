@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         return 0
     word = next((word for word in argv if not word.startswith("-")), "")
     if word in DOORS and not any(act in argv for act in ACTS):
-        raise UsageError(f"Options stand behind the name of a door: stoker door {word} {first}")
+        raise UsageError(f"Options go after the name of the command: stoker door {word} {first}")
     args = parse(OPTIONS, argv, verb="door")
     if not args.words:
         _check_options(args, "list")
@@ -86,11 +86,18 @@ def _list(as_json: bool) -> int:
         return 0
     told = {OURS: "yes", ANOTHER: "another program", None: "no"}
     write(
-        [Column("DOOR"), Column("ON PATH"), Column("WHERE", cut=True), Column("FOR", cut=True)],
+        [
+            Column("COMMAND"),
+            Column("ON PATH"),
+            Column("WHERE", cut=True),
+            Column("DESCRIPTION", cut=True),
+        ],
         [[name, told[whose], path or "-", DOORS[name]] for name, (path, whose) in found.items()],
     )
     if output.is_terminal(1):
-        output.say("\nstoker door NAME ... enters one; stoker door install NAME puts it on PATH.")
+        output.say(
+            "\nstoker door NAME ... runs a command; stoker door install NAME puts it on PATH."
+        )
     return 0
 
 
@@ -118,16 +125,16 @@ def _uninstall(args: Args, names: list[str]) -> int:
     for path in removed:
         output.say(f"stoker: removed {output.clean(path)}")
     for path in left:
-        output.say(f"stoker: left {output.clean(path)} as it is: it is not what stoker wrote there")
+        output.say(f"stoker: kept {output.clean(path)}: it is not the file that stoker wrote")
     if not removed and not left:
-        output.say("stoker: there is nothing to remove")
+        output.say("stoker: nothing to remove")
     return 1 if left else 0
 
 
 def _chosen(args: Args, names: list[str]) -> list[str]:
     """Return the doors meant, each once."""
     if args.flag("all") == bool(names):
-        raise UsageError("Name the doors, or write --all. They are listed by: stoker door")
+        raise UsageError("Name the commands, or use --all. To list them: stoker door")
     for name in names:
         if name not in DOORS:
             raise _no_such(name, DOORS)
@@ -141,12 +148,12 @@ def _check_options(args: Args, act: str) -> None:
             where = "stoker door install" + (" or uninstall" if option.key != "force" else "")
             raise UsageError(f"--{option.key} is an option of {where}.")
     if args.text("dir") == "":
-        raise UsageError("--dir is empty. Name a directory, or leave --dir out.")
+        raise UsageError("--dir is empty. Name a directory, or omit --dir.")
 
 
 def _no_such(word: str, choices: dict[str, str] | list[str]) -> UsageError:
     from stoker.cli.nearest import nearest
 
     guess = nearest(word, choices)
-    hint = f"Did you mean {guess}?" if guess else "They are listed by: stoker door"
-    return UsageError(f"There is no door {word!r}. {hint}")
+    hint = f"Did you mean {guess}?" if guess else "To list them: stoker door"
+    return UsageError(f"There is no compatibility command {word!r}. {hint}")

@@ -127,8 +127,8 @@ def read_record() -> dict[str, str]:
         found = None
     if not isinstance(found, dict):
         raise StokerError(
-            f"{clean(path)} is damaged. Move it away; commands written earlier are then yours "
-            "to remove."
+            f"{clean(path)} is damaged. Move it away, and remove commands that were installed "
+            "earlier by hand."
         )
     return found
 

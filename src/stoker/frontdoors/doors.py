@@ -7,17 +7,17 @@ import sys
 from stoker.cli.guard import guarded
 
 DOORS = {
-    "simple_gpu_scheduler": "run the commands on stdin, a GPU each",
+    "simple_gpu_scheduler": "run the commands on stdin, one GPU each",
     "simple_gpu_submit": "append a whole script to a queue file, as one job",
     "simple_hypersearch": "print one command for each combination of parameters",
-    "grass": "queues with resources of their own",
+    "grass": "queues with their own devices",
     "auto": "a GPU task server and its client",
-    "execute_batch": "run the lines of a file on machines over SSH",
-    "execute_remote": "run one command on a machine over SSH",
+    "execute_batch": "run the lines of a file on nodes over SSH",
+    "execute_remote": "run one command on a node over SSH",
     "run-scheduler": "run a training script, measured and preemptible",
     "scheduler-state": "show the jobs of run-scheduler",
-    "scheduler-cancel-job": "end a job of run-scheduler",
-    "scheduler-get-logs": "print what a job of run-scheduler has printed",
+    "scheduler-cancel-job": "cancel a job of run-scheduler",
+    "scheduler-get-logs": "print the output of a job of run-scheduler",
 }
 """Every door and what it is for. Each is a module beside this one with `main(argv) -> int`."""
 

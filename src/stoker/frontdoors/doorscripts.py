@@ -67,13 +67,13 @@ class Installed:
     def sentences(self) -> Iterator[str]:
         """Yield it for a person."""
         for path in self.already:
-            yield f"{clean(path)} is there already"
+            yield f"{clean(path)} already exists"
         for path in self.written:
             yield f"wrote {clean(path)}"
         for name, other in self.hides.items():
-            yield f"{name} means this one from now on; {clean(other)} is still there"
+            yield f"{name} now runs this command; {clean(other)} still exists"
         for name, other in self.hidden_by.items():
-            yield f"{name} still means {clean(other)}, which comes first on your PATH"
+            yield f"{name} still runs {clean(other)}, which comes first on your PATH"
         here = [path for path in self.already if os.path.dirname(path) == self.directory]
         if (self.written or here) and not self.on_path:
             yield (
@@ -180,7 +180,7 @@ def _check_others(others: list[str], name: str, force: bool) -> None:
     if others and not force:
         raise StokerError(
             f"{name} is another program here: {clean(others[0])}. Nothing was written. "
-            f"Type `stoker door {name}`, or take the name in spite of it with --force."
+            f"Use `stoker door {name}`, or install it anyway with --force."
         )
 
 

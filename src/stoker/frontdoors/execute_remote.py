@@ -20,20 +20,20 @@ DOOR = "execute_remote"
 HELP = """\
   execute_remote --machine machine.yaml 'python train.py'
 
-Runs one command on a machine, under its bash and with its ~/.bashrc. What it prints appears here
-as it is printed; what it writes comes to ./job_results/NAME/ if it is named. The machine is seen
-as it is, GPUs included: nothing is set aside for the command.
+Runs one command on a machine, under its bash and with its ~/.bashrc. Its output is shown while it
+runs; paths given with --copy-backwards are copied to ./job_results/NAME/. The command sees all
+GPUs of the machine: no resources are reserved for it.
 
 Options
   --machine M               a file with username, ip, port and ssh_key_path, here or in
-                            ~/.local/var (needed)
-  --copy-forward PATH ...   what goes along (./)
-  --copy-backwards PATH ... what comes back (nothing)
-  --job-name NAME           what it is called (24 random digits)
-  --verbose                 say which job it is
-  -h, --help                this text
+                            ~/.local/var (required)
+  --copy-forward PATH ...   paths to copy to the machine (./)
+  --copy-backwards PATH ... paths to copy back (none)
+  --job-name NAME           name of the job (24 random digits)
+  --verbose                 print the job id
+  -h, --help                show this help
 
-Exit: the command's own code; 1 after ^C, or when it could not be run; 2 not understood."""
+Exit: the exit code of the command; 1 after ^C or if it could not be run; 2 usage error."""
 
 
 def main(argv: list[str]) -> int:
@@ -69,7 +69,7 @@ def _command(words: Words) -> str:
         raise UsageError(
             "Put the whole command in quotes: execute_remote --machine machine.yaml 'ls -l'"
             if words.free
-            else "What should run? Type: execute_remote --machine machine.yaml 'ls -l'"
+            else "No command given. Example: execute_remote --machine machine.yaml 'ls -l'"
         )
     if not words.free[0].strip():
         raise UsageError("The command is empty.")
@@ -131,7 +131,9 @@ def _claim(claims: Claims, name: str) -> None:
     holder = claims.take(name)
     if holder is not None:
         by = "by another command" if holder == ANOTHER else f"as job {holder}"
-        raise StokerError(f"job '{name}' is being run {by}; wait for its end, or choose a name")
+        raise StokerError(
+            f"job '{name}' is being run {by}; wait until it ends, or choose another --job-name"
+        )
 
 
 def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
@@ -140,7 +142,7 @@ def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
     from stoker.frontdoors.execute_batch.travel import brought_nothing
 
     for path in [] if member.view["shared"] else brought_nothing(options, directory):
-        output.say(f"{DOOR}: --copy-backwards {path}: the command left nothing there")
+        output.say(f"{DOOR}: --copy-backwards {path}: the command wrote nothing there")
 
 
 def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:

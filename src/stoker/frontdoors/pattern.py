@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-DOUBLE = "Braces that belong to the command are doubled:"
+DOUBLE = "Double the braces that belong to the command:"
 BLANKS = " \t\n\r\v\f"
 CONVERSIONS = ("r", "s", "a")
 WIDEST = 4
@@ -52,8 +52,8 @@ class Field:
             format("", self.spec)
         except ValueError:
             raise UsageError(
-                f"{self.typed} has a format that a text cannot take, and values are texts: "
-                f"{{{self.name}:>8}} is one that works. {DOUBLE} {doubled(self.typed)}"
+                f"{self.typed} has a format that does not apply to text, and all values are text; "
+                f"{{{self.name}:>8}} works. {DOUBLE} {doubled(self.typed)}"
             ) from None
 
 
@@ -136,7 +136,7 @@ def _field_end(text: str, start: int) -> int:
     brace, other = ("{", "}") if depth > 0 else ("}", "{")
     raise UsageError(
         f"The pattern has a {brace} without its {other}: {_cut(text[start:])!r}. "
-        f"A brace that belongs to the command is doubled: {brace * 2}"
+        f"Double a brace that belongs to the command: {brace * 2}"
     )
 
 
@@ -144,7 +144,7 @@ def _no_parameter(typed: str, name: str, names: Sequence[str]) -> str:
     inside = name.partition(".")[0].partition("[")[0]
     if inside != name and inside in names:
         return (
-            f"{typed} reaches into a value; only the whole value is there: {{{inside}}}. "
+            f"{typed} selects a part of a value; use the whole value: {{{inside}}}. "
             f"{DOUBLE} {doubled(typed)}"
         )
     if name.replace("-", "_").isidentifier():
@@ -152,7 +152,9 @@ def _no_parameter(typed: str, name: str, names: Sequence[str]) -> str:
             f"The pattern has {typed}, but there is no parameter {name}. Add -p {name} VALUE ..., "
             f"or double the braces if they belong to the command: {doubled(typed)}"
         )
-    return f"The pattern has {_cut(typed)}, which is no parameter. {DOUBLE} {_cut(doubled(typed))}"
+    return (
+        f"The pattern has {_cut(typed)}, which is not a parameter. {DOUBLE} {_cut(doubled(typed))}"
+    )
 
 
 def _cut(text: str, width: int = 40) -> str:

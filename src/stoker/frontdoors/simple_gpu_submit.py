@@ -17,9 +17,9 @@ Appends the script to the queue file of a running
 
   tail -f -n 0 gpu.queue | simple_gpu_scheduler --gpus 0,1,2
 
-as one line, in one write, so that it is one job on one GPU and never mixes with what others
-append. It runs where the scheduler was started, by its #! line, or else by $SHELL. The file
-must be there already (touch gpu.queue): what is appended before `tail -f -n 0` is not run."""
+as one line, in one write, so that it is one job on one GPU and is never mixed with lines of other
+writers. It runs in the directory of the scheduler, with the program of its #! line or $SHELL. The
+file must exist (touch gpu.queue): lines appended before `tail -f -n 0` are not run."""
 LONGEST = 1 << 20
 """Bytes that the scheduler reads as one line."""
 
@@ -30,7 +30,9 @@ def main(argv: list[str]) -> int:
         print(HELP)
         return 0
     if len(argv) != 2:
-        raise UsageError("A queue file and a script are needed: simple_gpu_submit gpu.queue job.sh")
+        raise UsageError(
+            "A queue file and a script are required: simple_gpu_submit gpu.queue job.sh"
+        )
     queue, script = argv
     for word in argv:
         if word.startswith("-") and word != "-":
@@ -56,7 +58,9 @@ def _line(name: str, data: bytes) -> bytes:
     if not data.strip():
         raise UsageError(f"{name} is empty; nothing was queued.")
     if b"\0" in data:
-        raise UsageError(f"{name} holds a NUL byte: it is not a script. Queue a command instead.")
+        raise UsageError(
+            f"{name} contains a NUL byte: it is not a script. Queue a command instead."
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,7 +84,7 @@ def append(queue: str, line: bytes) -> None:
         fd = os.open(queue, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise UsageError(
-            f"{queue} is not there. Create it and start its scheduler first: touch {queue}; "
+            f"{queue} does not exist. Create it and start its scheduler first: touch {queue}; "
             f"tail -f -n 0 {queue} | simple_gpu_scheduler --gpus 0"
         ) from None
     except OSError as error:
@@ -97,8 +101,8 @@ def append(queue: str, line: bytes) -> None:
         if os.write(fd, data) != len(data):
             # Cutting it off again would make `tail -f` begin anew and run old lines twice.
             raise StokerError(
-                f"{queue} has only a part of the script at its end, since the disk is full; "
-                "the scheduler will not run that part as a script."
+                f"The disk is full: {queue} ends with a part of the script, which the scheduler "
+                "will not run."
             )
     except OSError as error:
         raise StokerError(f"{queue} cannot be written: {error.strerror}.") from None

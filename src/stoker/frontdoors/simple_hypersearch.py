@@ -24,17 +24,17 @@ append them to a queue file.
 
 Options
   -p, --parameter NAME VALUE ...  a parameter and the values to try; one -p for each parameter
-  --sampling-mode MODE            shuffled_grid: all combinations in random order (usual);
+  --sampling-mode MODE            shuffled_grid: all combinations in random order (default);
                                   grid: in order, the last parameter changing fastest
-  --n-samples N                   only N of them; with shuffled_grid a random sample in which
-                                  none comes twice (all)
+  --n-samples N                   only N of them; with shuffled_grid a random sample without
+                                  duplicates (all)
   --seed N                        the same order for the same N
-  --                              what follows is the pattern: -p a 1 2 -- 'echo {a}'
-  -h, --help                      this text
+  --                              the pattern follows: -p a 1 2 -- 'echo {a}'
+  -h, --help                      show this help
 
-Values are put in as they are, without quotes of their own. {lr:>8} pads a value, {lr!r} puts it
-in quotes. Braces that belong to the command are doubled: awk '{{print $1}}'. A value that begins
-with a dash and is no number gets a space in front: ' --fast'.
+Values are inserted verbatim, without quotes. {lr:>8} pads a value, {lr!r} quotes it. Double the
+braces that belong to the command: awk '{{print $1}}'. Put a space before a value that begins with a
+dash and is not a number: ' --fast'.
 """
 TAKES_VALUE = ("--sampling-mode", "--n-samples", "--seed")
 LONG = ("--parameter", "--help", *TAKES_VALUE)
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     seed = _whole_number(asked, "--seed")
     count = _whole_number(asked, "--n-samples")
     if count is not None and count < 0:
-        raise UsageError(f"--n-samples takes a whole number from 0 on, not {count}.")
+        raise UsageError(f"--n-samples takes a whole number of at least 0, not {count}.")
     mode = asked.options.get("--sampling-mode", SHUFFLED_GRID)
     if mode not in MODES:
         raise UsageError(f"--sampling-mode is shuffled_grid or grid, not {mode!r}.")
@@ -133,7 +133,7 @@ def _option(word: str, asked: Asked) -> tuple[str, str | None]:
     if len(found) == 1:
         return found[0], attached if equals else None
     if len(found) > 1:
-        raise UsageError(f"{typed} could be {' or '.join(found)}.")
+        raise UsageError(f"{typed} is ambiguous: {' or '.join(found)}.")
     if asked.parameters:
         advice = f"If it is a value, put a space in front of it: ' {word}'"
     elif asked.words:
@@ -170,8 +170,8 @@ def _pattern_text(asked: Asked) -> str:
         swallowed = next((value for value in values if "{" in value), None)
         if swallowed is not None:
             raise UsageError(
-                f"There is no pattern: {swallowed!r} was taken for a value of {name}, since it "
-                f"stands behind -p {name}. Put it first, or write -- before it."
+                f"There is no pattern: {swallowed!r} was read as a value of {name}, because it "
+                f"follows -p {name}. Put it first, or write -- before it."
             )
     raise UsageError(
         "There is no pattern. Put the command first, in quotes: "
@@ -188,7 +188,7 @@ def _checked_parameters(asked: Asked) -> dict[str, list[str]]:
         if not name:
             raise UsageError("A parameter needs a name: -p lr 0.1 0.01")
         if name in found:
-            raise UsageError(f"Parameter {name} is given twice. Put all its values behind one -p.")
+            raise UsageError(f"Parameter {name} is given twice. Put all its values after one -p.")
         if not values:
             raise UsageError(f"Parameter {name} has no values. Write: -p {name} VALUE ...")
         found[name] = _checked_values(name, values)
@@ -203,7 +203,7 @@ def _checked_values(name: str, values: list[str]) -> list[str]:
             # It may well be a slip of the finger for another value, so it is not just dropped.
             raise UsageError(
                 f"Parameter {name} has the value {value!r} twice, which would print the same "
-                "commands twice. Leave one out."
+                "commands twice. Remove one."
             )
         seen.add(value)
     return values
@@ -223,17 +223,17 @@ def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
         if name not in pattern.used:
             raise UsageError(
                 f"The pattern does not use the parameter {name}, so every command would be "
-                f"printed once for each of its values. Put {{{name}}} into it, or leave -p {name} "
-                "out."
+                f"printed once for each of its values. Put {{{name}}} into it, or remove "
+                f"-p {name}."
             )
     if any(text.endswith("\\") for text in pattern.endings(parameters)):
         raise UsageError(
             "A command would end with a backslash, which joins it to the next line. "
-            "Put something behind it."
+            "Add something after it."
         )
     if any(not text or text[0] == "#" for text in pattern.beginnings(parameters)):
         raise UsageError(
-            "A command would be blank or begin with #, and such lines are passed over, not run. "
+            "A command would be blank or begin with #, and such lines are skipped. "
             "Put something before it."
         )
 

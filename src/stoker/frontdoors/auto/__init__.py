@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
         print(usage(rest[0]) if rest and rest[0] in VERBS else overview())
         return 0
     if verb is None:
-        raise UsageError(f"What should auto do? Type one of: auto {', '.join(VERBS)}.")
+        raise UsageError(f"No command given. Choose one of: auto {', '.join(VERBS)}.")
     if verb not in VERBS:
         raise _no_such(verb)
     if {"-h", "--help"} & set(rest[:1]):
@@ -49,4 +49,4 @@ def _no_such(word: str) -> UsageError:
 
     guess = nearest(word, VERBS)
     hint = f"Did you mean `auto {guess}`?" if guess else "See: auto --help"
-    return UsageError(f"auto does not know {word!r}. {hint}")
+    return UsageError(f"auto has no command {word!r}. {hint}")

@@ -14,65 +14,69 @@ USUAL_PRIORITY = 10
 HERE = ("--ip", "--port")
 SWITCHES = tuple(name for option in COMMON for name in option.names)
 WHERE = (
-    Option("--ip", "ADDRESS", "the machine of the server (127.0.0.1)"),
-    Option("--port", "PORT", f"its port (where yours is; on another machine {PORT})"),
+    Option("--ip", "ADDRESS", "host of the server (127.0.0.1)"),
+    Option("--port", "PORT", f"port of the server (that of your server; on another host {PORT})"),
 )
-IDS = Option("-i/--id", "ID ...", "which tasks", key="id", many=True)
+IDS = Option("-i/--id", "ID ...", "ids of the tasks", key="id", many=True)
 SERVER = (
-    Option("--gpus", "ID ...", "the GPUs to give out (required): 0 1 2 3", many=True),
-    Option("--max-run", "N", "so many tasks may wait (10000)"),
-    Option("--num-records", "N", "so many ended tasks of each kind are shown (10000)"),
-    Option("--port", "PORT", f"where clients come in ({PORT}; 0: any free port)"),
-    Option("--limit", "N", "GPUs for one task at most (8, or all if there are fewer)"),
+    Option("--gpus", "ID ...", "GPUs for tasks (required): 0 1 2 3", many=True),
+    Option("--max-run", "N", "maximum number of pending tasks (10000)"),
+    Option("--num-records", "N", "finished tasks to show of each kind (10000)"),
+    Option("--port", "PORT", f"port for clients ({PORT}; 0: any free port)"),
+    Option("--limit", "N", "maximum GPUs per task (8, or all if there are fewer)"),
     Option("--max-load", "SHARE", "a GPU is free only below this load (0.1)"),
-    Option("--max-memory", "SHARE", "... and below this share of its memory (0.1)"),
-    Option("--log-file", "FILE", "append what is said here to a file too"),
-    Option("--bind", "ADDRESS", "serve other machines too, at this address, with TLS"),
+    Option("--max-memory", "SHARE", "and only below this share of its memory (0.1)"),
+    Option("--log-file", "FILE", "also append the messages to this file"),
+    Option("--bind", "ADDRESS", "also serve other hosts at this address, with TLS"),
 )
 RUN = (
-    Option("-c/--cmd", "COMMAND", "what to run (required)", key="cmd"),
-    Option("-n/--num-gpus", "N", "GPUs it needs (1)", key="num_gpus"),
-    Option("-p/--priority", "P", "the smaller, the earlier (10)", key="priority"),
-    Option("--cpus", "N", "cores it needs"),
-    Option("--memory", "SIZE", "RAM it needs: 8G"),
-    Option("--chdir", "DIR", "where to run it (here; on another machine where the server is)"),
+    Option("-c/--cmd", "COMMAND", "command to run (required)", key="cmd"),
+    Option("-n/--num-gpus", "N", "number of GPUs (1)", key="num_gpus"),
+    Option("-p/--priority", "P", "lower values start earlier (10)", key="priority"),
+    Option("--cpus", "N", "number of cores"),
+    Option("--memory", "SIZE", "memory: 8G"),
+    Option("--chdir", "DIR", "working directory (this one; on another host that of the server)"),
     *WHERE,
 )
-VERBOSE = Option("-v/--verbose", None, "with the names of the log files")
+VERBOSE = Option("-v/--verbose", None, "show the paths of the log files")
 HISTORY = (
     Option("-n/--num-records", "N", "the N most recent (-1: all)", key="num_records"),
-    Option("-f/--fail", None, "those that failed", key="fail"),
-    Option("--clear", None, "forget all of them"),
+    Option("-f/--fail", None, "failed tasks", key="fail"),
+    Option("--clear", None, "clear the history"),
     VERBOSE,
     *WHERE,
 )
 VERBS: dict[str, tuple[str, str, tuple[Option, ...]]] = {
-    "server": ("server --gpus 0 1 2 3 [OPTIONS]", "give GPUs to tasks, until stopped", SERVER),
+    "server": ("server --gpus 0 1 2 3 [OPTIONS]", "run tasks on GPUs until stopped", SERVER),
     "run": ("run -c COMMAND [OPTIONS]", "queue a task; print its id", RUN),
-    "status": ("status [-v]", "what runs and what waits", (VERBOSE, *WHERE)),
-    "cancel": ("cancel -i ID ...", "take waiting tasks off the queue", (IDS, *WHERE)),
-    "kill": ("kill -i ID ...", "end running tasks", (IDS, *WHERE)),
-    "history": ("history [-n N] [-f] [--clear]", "tasks that have ended", HISTORY),
-    "clean": ("clean", "forget the tasks that have ended", WHERE),
+    "status": ("status [-v]", "list running and pending tasks", (VERBOSE, *WHERE)),
+    "cancel": ("cancel -i ID ...", "cancel pending tasks", (IDS, *WHERE)),
+    "kill": ("kill -i ID ...", "terminate running tasks", (IDS, *WHERE)),
+    "history": ("history [-n N] [-f] [--clear]", "list finished tasks", HISTORY),
+    "clean": ("clean", "clear the history of finished tasks", WHERE),
     "wait": (
         "wait ID ... [--timeout TIME]",
         "wait for tasks to end; return their exit code",
-        (Option("-t/--timeout", "TIME", "give up after 90s, 5m, 2h: exit code 101"), IDS, *WHERE),
+        (
+            Option("-t/--timeout", "TIME", "stop waiting after 90s, 5m, 2h: exit code 101"),
+            IDS,
+            *WHERE,
+        ),
     ),
     "logs": (
         "logs ID [-f | --path]",
-        "what a task has written",
+        "print the output of a task",
         (
-            Option("-f/--follow", None, "go on until it ends", key="follow"),
-            Option("--path", None, "print the file's name instead"),
+            Option("-f/--follow", None, "follow until the task ends", key="follow"),
+            Option("--path", None, "print the path of the log file instead"),
             IDS,
             *WHERE,
         ),
     ),
     "trust": (
         "trust ADDRESS:PORT FINGERPRINT [< TOKEN-FILE]",
-        "remember a server that was started with --bind",
-        (Option("--forget", None, "no longer"),),
+        "trust a server that was started with --bind",
+        (Option("--forget", None, "remove the server"),),
     ),
 }
 MANY = {"server": ("--gpus",), "cancel": ("-i", "--id"), "kill": ("-i", "--id")}
@@ -89,7 +93,7 @@ def parsed(verb: str, words: list[str]) -> Args:
         end = "" if sentence.endswith((".", "?")) else "."
         raise UsageError(f"{sentence}{end} See: auto {verb} --help") from None
     if args.words and verb not in WORDY:
-        raise UsageError(f"{args.words[0]!r} means nothing here. See: auto {verb} --help")
+        raise UsageError(f"Unexpected argument {args.words[0]!r}. See: auto {verb} --help")
     return args
 
 
@@ -118,7 +122,7 @@ def whole(args: Args, key: str, default: int, least: int, most: int = 10**9) -> 
     if digits.isdecimal() and digits.isascii() and len(digits) < 12 and least <= int(text) <= most:
         return int(text)
     name = f"--{key.replace('_', '-')}"
-    bounds = f"from {least} on" if most == 10**9 else f"between {least} and {most}"
+    bounds = f"of at least {least}" if most == 10**9 else f"between {least} and {most}"
     raise UsageError(f"{name} takes a whole number {bounds}, not {text!r}.")
 
 
@@ -126,10 +130,10 @@ def task_ids(args: Args) -> list[int]:
     """Return the ids of tasks that were typed."""
     typed = [*args.many("id"), *args.words]
     if not typed:
-        raise UsageError("Which tasks? Name them by id: --id 1 2 3.")
+        raise UsageError("No task ids given. Example: --id 1 2 3")
     for text in typed:
         if not (text.isdecimal() and text.isascii() and len(text) < 16):
-            raise UsageError(f"{text!r} is not the id of a task; auto run prints it.")
+            raise UsageError(f"{text!r} is not a task id; auto run prints the id.")
     return list(dict.fromkeys(int(text) for text in typed))
 
 

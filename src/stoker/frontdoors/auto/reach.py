@@ -81,10 +81,10 @@ def _here(port: int) -> dict[str, Any]:
     if found is None:
         where = f" on port {port}" if port else ""
         raise DaemonUnreachable(
-            f"No auto server of yours runs here{where}. Start one with: auto server --gpus 0 1"
+            f"You have no auto server on this host{where}. Start one: auto server --gpus 0 1"
         )
     if port and port != found["port"]:
         raise DaemonUnreachable(
-            f"No auto server of yours listens on port {port}: it is on port {found['port']}."
+            f"Your auto server does not use port {port}. Use --port {found['port']}."
         )
     return found

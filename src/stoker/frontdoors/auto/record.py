@@ -55,7 +55,7 @@ class Record:
             other = _content(self.fd) or {}
             os.close(self.fd)
             raise StokerError(
-                f"An auto server of yours runs already (pid {other.get('pid')}, port "
+                f"Your auto server is already running (pid {other.get('pid')}, port "
                 f"{other.get('port')}). Stop it first: kill {other.get('pid')}"
             )
         self.before: dict[str, Any] = _content(self.fd) or {}

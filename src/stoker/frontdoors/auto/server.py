@@ -104,7 +104,7 @@ class Server:
             select.select([fd], [], [], SUCCESSOR_SECONDS)  # the next server must not meet it
             os.close(fd)
         there = f"it has {', '.join(real or found)}" if found else "it has none"
-        sentence = f"This machine has no GPU {', '.join(missing)}: {there}."
+        sentence = f"This host has no GPU {', '.join(missing)}: {there}."
         if not started and not real:
             wanted = ",".join(dict.fromkeys((*found, *names)))
             sentence += f" To declare them: stoker daemon restart --gpus {wanted}"
@@ -148,11 +148,13 @@ class Server:
         if not crashed and self.daemon.get("mode") != "feed":
             self.say("the daemon was stopped; waiting for the next one")
             if not self._successor():
-                self.say("there is no daemon any more, so this server ends; tasks that run go on")
+                self.say(
+                    "no daemon is running any more, so this server ends; running tasks continue"
+                )
                 return False
         self._meet_daemon()
         self._open()
-        self.say(f"the daemon (pid {self.daemon['pid']}) has taken over")
+        self.say(f"connected to the new daemon (pid {self.daemon['pid']})")
         return True
 
     def _successor(self) -> bool:
@@ -169,21 +171,21 @@ class Server:
     def _introduce(self) -> None:
         chosen, gpus = self.settings, ",".join(self.settings.gpus)
         self.say(
-            f"serving GPU {gpus} on {self.addresses[0]}; the daemon is pid {self.daemon['pid']},"
-            f" the tasks' output goes to {self.daemon['state_dir']}/logs"
+            f"serving GPU {gpus} on {self.addresses[0]}; daemon pid {self.daemon['pid']},"
+            f" task output in {self.daemon['state_dir']}/logs"
         )
         self.say(
             f"a GPU is free below {chosen.max_load:.0%} load and {chosen.max_memory:.0%} memory;"
-            " that holds for every job of this daemon"
+            " this applies to all jobs of this daemon"
         )
         count = _count(self.client, UNFINISHED)
         if count:
-            self.say(
-                f"{counted(count, 'task')} from before {'is' if count == 1 else 'are'} still here"
-            )
+            self.say(f"{counted(count, 'unfinished task')} from an earlier server")
         if self.bound is not None:
             address, fingerprint = self.bound["address"], self.bound["fingerprint"]
-            self.say(f"other machines come in at {address}, with TLS. Once on each of them:")
+            self.say(
+                f"clients on other hosts connect to {address} with TLS. Run once on each host:"
+            )
             host, token = address.rpartition(":")[0].strip("[]"), self.bound["token_file"]
             self.say(f"    ssh {host} cat {token} | auto trust {address} {fingerprint}")
 
@@ -209,8 +211,8 @@ class Server:
             self.client.thresholds(**self.usual)
             running, waiting = _count(self.client, HOLDING), _count(self.client, "PENDING")
             if running or waiting:
-                text += f"; {running} running and {waiting} waiting tasks go on without it"
-        self.say(f"{text}. To end the daemon as well: stoker daemon stop")
+                text += f"; {running} running and {waiting} pending tasks continue without it"
+        self.say(f"{text}. To stop the daemon too: stoker daemon stop")
 
 
 def _count(client: Client, states: str) -> int:

@@ -44,10 +44,10 @@ def read(args: Args) -> Settings:
 def _gpus(args: Args) -> list[str]:
     typed = [part for text in args.many("gpus") for part in text.split(",") if part]
     if not typed:
-        raise UsageError("Which GPUs? Type for example: auto server --gpus 0 1 2 3")
+        raise UsageError("No GPUs given. Example: auto server --gpus 0 1 2 3")
     for text in typed:
         if not (text.isdecimal() and text.isascii() and len(text) < 6):
-            raise UsageError(f"--gpus takes the numbers of GPUs, not {text!r}.")
+            raise UsageError(f"--gpus takes GPU numbers, not {text!r}.")
     numbers = [int(text) for text in typed]
     if len(set(numbers)) != len(numbers):
         raise UsageError("--gpus names a GPU twice.")
@@ -76,9 +76,9 @@ def _address(text: str | None) -> str | None:
     try:
         address = ip_address(text)
     except ValueError:
-        raise UsageError(f"--bind takes an IP address of this machine, not {text!r}.") from None
+        raise UsageError(f"--bind takes an IP address of this host, not {text!r}.") from None
     if address.is_unspecified:
-        raise UsageError("--bind takes one address of this machine, the one that clients will use.")
+        raise UsageError("--bind takes one address of this host, the one that clients use.")
     return str(address)
 
 

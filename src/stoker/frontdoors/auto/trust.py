@@ -35,11 +35,11 @@ def trust(args: Args) -> int:
         output.say(f"auto: {_name(ip, port)} is no longer trusted")
         return 0
     if len(args.words) != 2:
-        raise UsageError("Type: auto trust ADDRESS:PORT FINGERPRINT, as the server said it.")
+        raise UsageError("Usage: auto trust ADDRESS:PORT FINGERPRINT, as printed by the server.")
     fingerprint = args.words[1].lower()
     kind, _, digits = fingerprint.partition(":")
     if kind != "sha256" or len(digits) != 64 or set(digits) - HEX:
-        raise UsageError("The fingerprint is sha256: and 64 hexadecimal digits.")
+        raise UsageError("The fingerprint must be sha256: and 64 hexadecimal digits.")
     endpoint = Endpoint(ip, port, _token(), fingerprint)
     client = Client(endpoint)
     client.check_version = False
@@ -52,7 +52,7 @@ def trust(args: Args) -> int:
 def _address(args: Args) -> tuple[str, int]:
     host, _, port = (args.words[0] if args.words else "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError("Type: auto trust ADDRESS:PORT FINGERPRINT, as the server said it.")
+        raise UsageError("Usage: auto trust ADDRESS:PORT FINGERPRINT, as printed by the server.")
     return host.strip("[]"), int(port)
 
 
@@ -61,12 +61,12 @@ def _token() -> str:
     if output.is_terminal(0):
         from getpass import getpass
 
-        text = getpass("Token (from the file that the server named): ")
+        text = getpass("Token (from the file that the server printed): ")
     else:
         text = sys.stdin.readline(4096) if sys.stdin is not None else ""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError("There is no token on stdin. It is in the file that the server named.")
+        raise UsageError("No token on stdin. It is in the file that the server printed.")
     return token
 
 
@@ -85,7 +85,7 @@ def _read() -> dict[str, dict[str, str]]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(map(_makes_sense, found.values())):
-        raise StokerError(f"{path()} makes no sense. Remove it, and trust your servers again.")
+        raise StokerError(f"{path()} is invalid. Remove it, then trust your servers again.")
     return found
 
 
@@ -108,7 +108,7 @@ def _change(name: str, entry: dict[str, str] | None) -> None:
         if entry is not None:
             known[name] = entry
         elif known.pop(name, None) is None:
-            raise StokerError(f"{name} is not trusted anyway.")
+            raise StokerError(f"{name} is not a trusted server.")
         new = f"{path()}.new"
         with open(os.open(new, flags | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(jsonlight.dumps(known))

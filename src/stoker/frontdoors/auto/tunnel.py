@@ -67,8 +67,8 @@ class Tunnel:
                 )
             except FileNotFoundError:
                 raise StokerError(
-                    "Another machine is reached by ssh, which is not installed here. "
-                    "Or trust its certificate: auto trust --help"
+                    "ssh is needed to reach another host, but it is not installed. "
+                    "Install it, or trust the certificate of the server: auto trust --help"
                 ) from None
 
     def _server(self, port: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Tunnel:
                 if isinstance(found, dict) and port in (0, found.get("port")):
                     return found
         where = f" on port {port}" if port else ""
-        raise DaemonUnreachable(f"No auto server of yours runs on {self.host}{where}.")
+        raise DaemonUnreachable(f"You have no auto server on {self.host}{where}.")
 
     def _lines(self) -> list[bytes]:
         assert self.process is not None

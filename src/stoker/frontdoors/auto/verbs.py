@@ -31,7 +31,7 @@ def run(args: Args) -> int:
     """Queue a task and print its id."""
     command = args.text("cmd")
     if command is None or not command.strip():
-        raise UsageError('What should run? Type: auto run --cmd "COMMAND"')
+        raise UsageError('No command given. Example: auto run --cmd "COMMAND"')
     options: dict[str, object] = {
         "door": DOOR,
         "queue": DOOR,
@@ -72,7 +72,7 @@ def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
 
     if server.away:
         if chdir is not None and not chdir.startswith("/"):
-            raise UsageError("On another machine, --chdir takes a path from / on.")
+            raise UsageError("On another host, --chdir takes an absolute path.")
         note = server.note()
         return {"directory": chdir or note.get("directory") or "/", "own_environment": True}
     import os
@@ -116,13 +116,13 @@ def status(args: Args) -> int:
 
 def cancel(args: Args) -> int:
     """Take waiting tasks off the queue."""
-    hint = "it is running; to end it: auto kill"
+    hint = "it is running; to terminate it: auto kill"
     return _end(args, "waiting", "Canceled Tasks:", tasks.PENDING, {"it is running": hint})
 
 
 def kill(args: Args) -> int:
     """End running tasks: TERM, a grace time, KILL."""
-    hint = "it is not running; to take it off the queue: auto cancel"
+    hint = "it is not running; to cancel it: auto cancel"
     return _end(args, "running", "Killed Tasks:", tasks.RUNNING, {"it is not running": hint})
 
 
@@ -147,7 +147,7 @@ def _end(
     tasks.write(done, columns)
     sys.stdout.flush()
     for id, why in left.items():
-        output.say(f"auto: task {id} left as it is: {why}")
+        output.say(f"auto: task {id} unchanged: {why}")
     return wire.EXIT_FAILED if left else 0
 
 
@@ -192,7 +192,7 @@ def clean(args: Args) -> int:
     if args.flag("json"):
         output.emit({"cleared": DOOR})
     else:
-        output.say("auto: the history is empty now; stoker history still has it")
+        output.say("auto: history cleared; stoker history still lists the tasks")
     return 0
 
 
@@ -213,7 +213,7 @@ def wait(args: Args) -> int:
     if not reply["finished"]:
         left = len(reply["jobs"]) - len(views)
         if not args.flag("json"):
-            output.say(f"auto: time is up; {output.counted(left, 'task')} not finished")
+            output.say(f"auto: timeout; {output.counted(left, 'task')} not finished")
         return wire.EXIT_STILL_RUNNING
     return max(int(view["result"]) for view in views)
 

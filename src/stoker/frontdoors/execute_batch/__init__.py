@@ -16,29 +16,29 @@ MOMENT = 0.2
 HELP = """\
   execute_batch batch.sh --machines machine.yaml machine2.yaml
 
-Runs every line of a file on one of the machines, under its bash and with its ~/.bashrc. How many
-run at once on each is reckoned from what is free there now. Results come to ./job_results:
-NAME.out, NAME.err and NAME/; a line whose directory is there already is not run again.
+Runs every line of a file on one of the machines, under its bash and with its ~/.bashrc. The number
+of concurrent jobs on each machine depends on its free resources at the start. Results are written
+to ./job_results: NAME.out, NAME.err and NAME/; a line whose directory exists is skipped.
 
 A machine is a file with username, ip, port and ssh_key_path, here or in ~/.local/var.
 
 Options
-  --machines M ...          the machines (needed)
-  --num-cpus N              cores for each job (1)
-  --memory-required MB      memory for each job (7000)
-  --gpu-memory-required MB  memory of its GPU (1000)
-  --gpu-utilization F       share of its GPU's time (0.75)
+  --machines M ...          the machines (required)
+  --num-cpus N              cores per job (1)
+  --memory-required MB      memory per job (7000)
+  --gpu-memory-required MB  GPU memory per job (1000)
+  --gpu-utilization F       share of a GPU per job (0.75)
   --no-gpu-required         jobs need no GPU
   --no-reserve-gpu          several jobs may share a GPU
-  --reserve                 a whole machine for each job
-  --copy-forward PATH ...   what goes along (./)
-  --copy-backwards PATH ... what comes back to job_results/NAME/ (./)
-  --dry-run                 print what would be run where
-  --verbose                 print the command lines that are run
-  -h, --help                this text
+  --reserve                 reserve a whole machine for each job
+  --copy-forward PATH ...   paths to copy to the machine (./)
+  --copy-backwards PATH ... paths to copy back to job_results/NAME/ (./)
+  --dry-run                 print the commands without running them
+  --verbose                 print the executed command lines
+  -h, --help                show this help
 
-^C ends what runs, on the machines too, and still fetches its files.
-Exit: 0 all succeeded, 1 some failed or nothing could be run, 2 not understood, 130 after ^C."""
+^C terminates running jobs, also on the machines, and still fetches their files.
+Exit: 0 all succeeded, 1 some failed or none could be run, 2 usage error, 130 after ^C."""
 
 
 def main(argv: list[str]) -> int:
@@ -58,12 +58,12 @@ def main(argv: list[str]) -> int:
         return 0
     if len(words.free) != 1:
         raise UsageError(
-            "Which file? The batch comes first: execute_batch batch.sh --machines machine.yaml"
+            "No batch file given. Usage: execute_batch batch.sh --machines machine.yaml"
             if not words.free
-            else f"One file at a time, not {' '.join(words.free)!r}."
+            else f"Only one batch file can be given, not {' '.join(words.free)!r}."
         )
     if not words.lists.get("--machines"):
-        raise UsageError("Which machines? Write --machines machine.yaml")
+        raise UsageError("No machines given. Add: --machines machine.yaml")
     return _run(words, _need(words))
 
 
@@ -119,4 +119,4 @@ def _run(words: Words, need: Need) -> int:
 def _insist_on_slots(plan: Plan) -> None:
     if not plan.slots:
         whys = "; ".join(f"{name}: {why}" for name, why in plan.excuses().items())
-        raise StokerError(f"No machine has room for a job. {whys}.")
+        raise StokerError(f"No machine has enough free resources for a job. {whys}.")

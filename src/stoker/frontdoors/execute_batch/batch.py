@@ -173,7 +173,7 @@ class Batch:
 
     def _later(self, error: StokerError) -> None:
         if not self.not_before:
-            self._say(f"{error.message} Waiting for that to change.")
+            self._say(f"{error.message} Trying again later.")
         self.not_before = time.monotonic() + TRY_AGAIN
 
     # -- in -------------------------------------------------------------------------------
@@ -212,8 +212,7 @@ class Batch:
         self.falls += 1
         if self.falls > FALLS:
             raise StokerError(
-                "The daemon ends again and again; see its log: stoker daemon status."
-                " What runs goes on."
+                "The daemon keeps ending; see its log: stoker daemon status. Running jobs continue."
             )
 
     def _hear(self, kind: str, data: dict[str, Any]) -> None:
@@ -225,7 +224,7 @@ class Batch:
             name = self.names[data["node"]]
             if kind == "NodeUnreachable":
                 why = output.clean(data["why"])
-                self._say(f"{name} does not answer ({why}); what runs there goes on")
+                self._say(f"{name} does not answer ({why}); jobs running there continue")
             elif kind == "NodeReached":
                 self._say(f"{name} answers again")
 
@@ -266,7 +265,7 @@ class Batch:
         """Say how a job that had started has ended."""
         if not job.slot.member.view["shared"]:
             for path in brought_nothing(self.options, job.line.directory):
-                self._say(f"{job.line.name}: --copy-backwards {path}: the job left nothing there")
+                self._say(f"{job.line.name}: --copy-backwards {path}: the job wrote nothing there")
         if view["enforced"]:
             self._say(f"{job.line.name}: {output.clean(view['enforced'])}")
         if view["state"] == "COMPLETED":
@@ -342,7 +341,7 @@ class Batch:
         elif len(self.signals) == 2 and ids:
             self.client.kill(ids)
         elif ids:
-            self._say(f"left behind: job {', '.join(ids)}; see stoker")
+            self._say(f"not stopped: job {', '.join(ids)}; see: stoker")
             self.running.clear()
 
     @staticmethod

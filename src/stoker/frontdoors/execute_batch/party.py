@@ -59,7 +59,7 @@ class Party:
         for member in self.members:
             other = seen.setdefault(member.address, member)
             if other is not member:
-                raise UsageError(f"{other.typed} and {member.typed} are one and the same machine.")
+                raise UsageError(f"{other.typed} and {member.typed} are the same machine.")
 
     def join(self) -> None:
         """Have all of them, each as it is now; raise when one cannot be reached."""

@@ -128,7 +128,7 @@ def _choose(left: dict[int, Room], need: Need) -> int | None:
 def why_none(free: Free, need: Need) -> str:
     """Why a machine takes not even one job, in a few words."""
     if need.reserve and free.in_use:
-        return "a job of yours is on it, so it cannot be reserved"
+        return "one of your jobs runs on it, so it cannot be reserved"
     if free.memory < need.memory:
         return f"{max(free.memory, 0)} MB of memory are free, a job needs {need.memory}"
     if free.cores + SPARE_CORES < need.cores * THOUSAND:
@@ -138,7 +138,7 @@ def why_none(free: Free, need: Need) -> str:
         return "it has no GPU (with --no-gpu-required, jobs need none)"
     rooms = [room for gpu in free.gpus if (room := _room(gpu, need)) is not None]
     if not rooms:
-        return "jobs of yours have its GPUs"
+        return "your jobs use its GPUs"
     known = [room[0] for room in rooms]
     if all(memory is not None and memory < need.gpu_memory for memory in known):
         largest = max(memory for memory in known if memory is not None)

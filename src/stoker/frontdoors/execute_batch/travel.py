@@ -19,7 +19,7 @@ def travel(forward: Sequence[str], backwards: Sequence[str]) -> dict[str, Any]:
     brought = [_inside(path, "--copy-backwards") for path in backwards]
     for path in sent:
         if not os.path.lexists(path):
-            raise UsageError(f"--copy-forward {path}: there is nothing of that name here.")
+            raise UsageError(f"--copy-forward {path}: no such file or directory.")
     return {
         **({"send": sent} if sent else {"no_send": True}),
         **({"bring": brought} if brought else {"no_bring": True}),

@@ -81,7 +81,7 @@ def _meant(typed: str, kinds: Mapping[str, str], program: str) -> str:
     if len(begun) == 1:
         return begun[0]
     if begun:
-        raise UsageError(f"{typed} may mean {' or '.join(begun)}.")
+        raise UsageError(f"{typed} is ambiguous: {' or '.join(begun)}.")
     from stoker.cli.nearest import nearest
 
     guess = nearest(typed, kinds)

@@ -6,9 +6,9 @@ from stoker.client.errors import UsageError
 
 VERBS = {
     "start": "start the daemon in the background",
-    "stop": "stop it; what runs goes on and is adopted by the next one",
-    "create-queue": "make a queue with devices of its own",
-    "delete-queue": "forget a queue; what runs goes on",
+    "stop": "stop it; running jobs continue and the next daemon recovers them",
+    "create-queue": "create a queue with its own devices",
+    "delete-queue": "delete a queue; running jobs continue",
     "enqueue": "add a job to a queue",
     "show": "show queues and their jobs",
 }
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     if word in {"-V", "--version"}:
         from stoker import __version__
 
-        print(f"grass, a door of stoker {__version__}")
+        print(f"grass (stoker {__version__})")
         return 0
     if word not in VERBS:
         from stoker.cli.nearest import nearest

@@ -54,7 +54,7 @@ def requirement(text: str) -> dict[str, int]:
         _check_type(kind)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(
-                f"{kind}: {_shown(value)} is not an amount; a job asks for one number by type, "
+                f"{kind}: {_shown(value)} is not an amount; a job requests one number per type, "
                 "such as {gpu:0.5,RAM:256}."
             )
         found[kind] = thousandths(kind, value)
@@ -65,7 +65,8 @@ def thousandths(kind: str, value: float) -> int:
     """Return an exact amount; the shortest text of a float is what was typed."""
     if not 0 <= value <= MOST:  # written so that NaN is refused too
         raise UsageError(
-            f"{kind}: {_shown(value)} is no amount; write a number from 0 to {MOST}, such as 0.5."
+            f"{kind}: {_shown(value)} is not an amount; write a number from 0 to {MOST}, "
+            "such as 0.5."
         )
     whole, _, part = repr(value).partition(".")
     part = part.rstrip("0")

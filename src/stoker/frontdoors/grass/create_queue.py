@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 USAGE = """\
   grass create-queue QUEUE (--json JSON5 | --file FILE) [--backfill]
 
-Make a queue with devices of its own: {gpu:4} is four devices 0 to 3, {hdd:[32,64]} two devices of
+Create a queue with its own devices: {gpu:4} is four devices 0 to 3, {hdd:[32,64]} two devices of
 these capacities, {gpu:{'2':1,'4':1}} two devices with these names.
 
-  --json JSON5   what it has
-  --file FILE    the same, from a file (- is stdin)
-  --backfill     a job that fits may start before one that has to wait, if it does not delay it;
-                 usually jobs start in the order in which they came
+  --json JSON5   its devices
+  --file FILE    the same, read from a file (-: stdin)
+  --backfill     a job may start ahead of a blocked job if it does not delay it; by default
+                 jobs start in the order of submission
 
-Devices of equal names in two queues are one device, and never given out twice: their capacities
-have to agree. GPUs are those of this node and of the nodes added to it, where there are any:
-{gpu:4} is the first four, {gpu:{'box1/0':1}} is GPU 0 of node box1.
+Devices with the same name in two queues are the same device and are never allocated twice; their
+capacities must agree. GPUs are those of this node and of added nodes, if there are any: {gpu:4} is
+the first four, {gpu:{'box1/0':1}} is GPU 0 of node box1.
 """
 OPTIONS = {"--json": "JSON5", "--file": "FILE", "--backfill": None}
 
@@ -53,11 +53,12 @@ def main(argv: list[str]) -> int:
 
 def _check_name(name: str) -> None:
     if name == "default":
-        raise UsageError("The queue 'default' is for jobs that name none; choose another name.")
+        raise UsageError("The queue 'default' is for jobs without a queue; choose another name.")
     letters = name.replace("_", "a").replace(".", "a").replace(":", "a").replace("-", "a")
     if not letters.isalnum() or len(name) > 64:
         raise UsageError(
-            f"{output.clean(name)[:80]!r} is no name for a queue; use letters, digits and _ - . :"
+            f"{output.clean(name)[:80]!r} is not a valid queue name; use letters, digits "
+            "and _ - . :"
         )
 
 
@@ -65,7 +66,9 @@ def _text(asked: Asked) -> tuple[str, str]:
     """Return the JSON5 that was typed or is in the file, and what to call it."""
     text, path = asked.one("--json"), asked.one("--file")
     if (text is None) == (path is None):
-        raise UsageError("Say what the queue has, with either --json '{gpu:4}' or --file FILE.")
+        raise UsageError(
+            "Give the devices of the queue with either --json '{gpu:4}' or --file FILE."
+        )
     if text is not None:
         return text, "--json"
     assert path is not None

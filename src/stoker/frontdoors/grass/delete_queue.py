@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 USAGE = """\
   grass delete-queue QUEUE [--confirmed]
 
-Forget a queue. Its running jobs go on, and keep their devices until they end. While jobs wait in
-it, it is deleted only with --confirmed, which cancels them.
+Delete a queue. Its running jobs continue and keep their devices until they end. A queue with
+pending jobs is deleted only with --confirmed, which cancels them.
 """
 
 
@@ -27,15 +27,14 @@ def main(argv: list[str]) -> int:
     running = int(queues.found(client, name)["running"])
     waiting = _waiting(client, name)
     if waiting and not asked.flag("--confirmed"):
-        jobs = output.counted(len(waiting), "job")
-        verb = "waits" if len(waiting) == 1 else "wait"
+        jobs = output.counted(len(waiting), "pending job")
         raise StokerError(
-            f"{jobs} still {verb} in {name}. To cancel {'it' if len(waiting) == 1 else 'them'} "
+            f"{name} has {jobs}. To cancel {'it' if len(waiting) == 1 else 'them'} "
             f"and delete the queue: grass delete-queue {name} --confirmed"
         )
     if waiting:
         done = client.act("cancel", waiting, only="waiting")["done"]
-        output.say(f"grass: cancelled {output.counted(len(done), 'waiting job')}")
+        output.say(f"grass: cancelled {output.counted(len(done), 'pending job')}")
     try:
         client.delete_queue(name)
     except StokerError as error:
@@ -43,7 +42,7 @@ def main(argv: list[str]) -> int:
     left = ""
     if running:
         jobs = output.counted(running, "running job")
-        left = f"; {jobs} {'goes' if running == 1 else 'go'} on (see: stoker)"
+        left = f"; {jobs} {'continues' if running == 1 else 'continue'} (see: stoker)"
     output.say(f"grass: deleted {name}{left}")
     return 0
 

@@ -18,12 +18,12 @@ USAGE = """\
   grass enqueue QUEUE [--json JSON5] [--cwd DIR] [-e NAME=VALUE]... [--] COMMAND...
 
 Add a job to a queue and print its id. It runs without a shell, in this directory and with this
-environment. {gpu} (or any other type it asks for) becomes the names of the devices it got.
+environment. {gpu} (or another requested type) is replaced by the names of its devices.
 
-  --json JSON5          what it needs: {gpu:0.5}, {gpu:2.5,RAM:256}; usually nothing
-  --cwd DIR             where it runs
-  -e, --env NAME=VALUE  a variable; may be repeated. Words such as NAME=VALUE before the command
-                        are variables as well
+  --json JSON5          requested resources: {gpu:0.5}, {gpu:2.5,RAM:256}; default: none
+  --cwd DIR             working directory
+  -e, --env NAME=VALUE  environment variable; may be repeated. NAME=VALUE words before the
+                        command are variables too
 """
 OPTIONS = {"--json": "JSON5", "--cwd": "DIR", "--env": "NAME=VALUE"}
 
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     asked = read(argv, "enqueue", OPTIONS, before_command=1)
     if len(asked.words) < 2:
         raise UsageError(
-            "What should run, and in which queue? For example: "
+            "No queue or command given. Example: "
             "grass enqueue q1 --json '{gpu:0.5}' -- python train.py"
         )
     variables = [_assignment(text) for text in asked.many("--env")]
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     while command and _is_assignment(command[0]):
         variables.append(command.pop(0))
     if not command:
-        raise UsageError("There are variables, but no command behind them.")
+        raise UsageError("Variables are given, but no command after them.")
     needs = requirement(asked.one("--json") or "{}")
     submission = _submission(asked, variables, command)
     client = queues.client()
@@ -106,13 +106,13 @@ def _check_possible(queue: dict[str, Any], needs: dict[str, int]) -> None:
     for kind, amount in needs.items():
         sizes = has.get(kind)
         if not sizes:
-            there = f"it has {', '.join(has)}" if has else "it has no devices at all"
+            there = f"it has {', '.join(has)}" if has else "it has no devices"
             raise UsageError(f"Queue {queue['name']} has no {kind}: {there}.")
         unit = all(size == 1000 for size in sizes)
         most = sum(sizes) if unit else max(sizes)
         if amount > most:
-            part = "in all" if unit else "on its largest device, and a job gets one of them"
+            part = "in total" if unit else "on its largest device, and a job gets one device"
             raise UsageError(
-                f"Queue {queue['name']} can never give {written(amount)} {kind}: "
+                f"Queue {queue['name']} can never allocate {written(amount)} {kind}: "
                 f"it has {written(most)} {part}."
             )

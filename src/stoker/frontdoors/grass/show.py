@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 USAGE = """\
   grass show [QUEUE | --queue QUEUE] [--json | --table] [--limit N]
 
-Show queues, what is free of their devices, and their jobs: a table on a terminal, JSON otherwise.
+Show queues, their free devices and their jobs: a table on a terminal, JSON otherwise.
 
   --json      JSON, also on a terminal
   --table     a table, also in a pipe
-  --limit N   at most N waiting and N past jobs of each queue (1000; in a table 20)
+  --limit N   at most N pending and N past jobs per queue (1000; in a table 20)
 """
 OPTIONS = {"--queue": "QUEUE", "--json": None, "--table": None, "--limit": "N"}
 IN_JSON, IN_TABLE = 1000, 20
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         from stoker.frontdoors.grass.table import lines
 
         if not views:
-            output.say("grass: there are no queues. Begin with: grass create-queue NAME --json ...")
+            output.say("grass: there are no queues. Create one: grass create-queue NAME --json ...")
         elif text := "\n".join(lines(views)):
             print(text)
         return 0

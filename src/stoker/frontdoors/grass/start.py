@@ -10,10 +10,10 @@ from stoker.frontdoors.grass.words import read
 USAGE = """\
   grass start [--db sqlite|postgres|URL]
 
-Start stoker's daemon in the background. There is one for each user, and other commands start it
-by themselves when they need it. Its socket and its log are in private directories.
+Start stoker's daemon in the background. Each user has one; other commands start it when they need
+it. Its socket and its log are in private directories.
 
-  --db WHERE   where jobs are kept: sqlite (a file, usual), postgres, or postgresql://HOST/NAME
+  --db WHERE   database: sqlite (a file, default), postgres, or postgresql://HOST/NAME
 """
 STORES = ("sqlite", "postgres")
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     except DaemonUnreachable:
         pass
     else:
-        raise StokerError(f"The daemon runs already (pid {pid}). To stop it: grass stop")
+        raise StokerError(f"The daemon is already running (pid {pid}). To stop it: grass stop")
     from stoker.client.start import start_daemon
 
     pid = start_daemon(["--db", store] if store else [])

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 USAGE = """\
   grass stop [--confirmed]
 
-Stop the daemon. Running jobs go on, and the next daemon adopts them; waiting jobs and queues are
-kept. The daemon is stoker's own: while it also has work that did not come through grass, it is
-stopped only with --confirmed.
+Stop the daemon. Running jobs continue, and the next daemon recovers them; pending jobs and queues
+are kept. The daemon is that of stoker: if it also has jobs that were not submitted with grass, it
+is stopped only with --confirmed.
 """
 
 
@@ -36,15 +36,15 @@ def main(argv: list[str]) -> int:
     if others and not asked.flag("--confirmed"):
         jobs = output.counted(others, "unfinished job")
         raise StokerError(
-            f"The daemon also has {jobs} that did not come through grass (see: stoker). "
-            "To stop it nevertheless: grass stop --confirmed"
+            f"The daemon also has {jobs} not submitted with grass (see: stoker). "
+            "To stop it anyway: grass stop --confirmed"
         )
     from stoker.cli import daemon
 
     code = daemon.main(["stop"])
     if waiting:
         verb = "stays" if waiting == 1 else "stay"
-        output.say(f"grass: {output.counted(waiting, 'waiting job')} {verb} queued")
+        output.say(f"grass: {output.counted(waiting, 'pending job')} {verb} queued")
     return code
 
 

@@ -49,7 +49,7 @@ def _queue(view: dict[str, Any]) -> list[str]:
             found.append("  " + line)
             if job["status"].startswith("Failed"):
                 found.append(f"      log: {clean(job['log'])}")
-    for key, what in (("future_jobs", "waiting job"), ("past_jobs", "past job")):
+    for key, what in (("future_jobs", "pending job"), ("past_jobs", "past job")):
         if view["left_out"][key]:
             found.append(f"  and {counted(view['left_out'][key], what)} more")
     return found

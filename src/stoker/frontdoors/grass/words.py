@@ -28,7 +28,7 @@ class Asked:
         """Return the value of an option that may be given once."""
         values = self.options.get(name, [])
         if len(values) > 1:
-            raise UsageError(f"{name} is given twice; once is enough.")
+            raise UsageError(f"{name} is given twice; give it once.")
         return values[0] if values else None
 
 

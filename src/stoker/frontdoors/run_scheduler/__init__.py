@@ -20,30 +20,29 @@ HELP = """\
   run-scheduler --image_name IMAGE --script_path /custom/train.py --custom_dir ~/code \\
                 --max_epochs 10 --batch_size 64 --training_set_size 50000 my_experiment
 
-Queues a training script and prints its id. It runs as `python SCRIPT_PATH`, on as many GPUs as
-suit it, shares them with other such jobs, may be stopped at the end of an epoch to make room,
-and goes on later from its snapshot.
+Submits a training script and prints the job id. The script runs as `python SCRIPT_PATH`. The
+scheduler chooses its number of GPUs, may let it share GPUs with other such jobs, and may preempt
+it at the end of an epoch; it then resumes later from its snapshot.
 
   --image_name IMAGE           run in a container of this image; without it, directly
-  --script_path PATH           the script, as the container sees it (needed)
-  --custom_dir DIR             your directory that is /custom there
-  --snapshots_dir DIR          your directory that is /snapshots there
-  --batch_size N               becomes BATCH_SIZE
-  --training_set_size N        samples in an epoch; becomes TRAINING_SET_SIZE
-  --max_epochs N               becomes EPOCHS_TO_BE_DONE
-  --is_single_gpu BOOL         never more than one GPU (true)
-  --disable_gpu_sharing BOOL   alone on its GPUs (false)
-  --estimated_memory MIB       GPU memory that all of it uses; 0: it uses no GPU
-  --port_mapping LIST          ports of the machine and of the container: 31346:6006,...
-  --nodes N                    run it on N nodes at once, with MASTER_ADDR and TF_CONFIG (1)
-  --gpus_per_node N            GPUs on each of them (1)
-  --est_nhours HOURS           how long you think it takes, more than 1
-  --json                       print one JSON value
-  -h, --help                   this text
+  --script_path PATH           path of the script in the container (required)
+  --custom_dir DIR             directory to mount as /custom
+  --snapshots_dir DIR          directory to mount as /snapshots
+  --batch_size N               sets BATCH_SIZE
+  --training_set_size N        samples per epoch; sets TRAINING_SET_SIZE
+  --max_epochs N               sets EPOCHS_TO_BE_DONE
+  --is_single_gpu BOOL         at most one GPU (true)
+  --disable_gpu_sharing BOOL   do not share its GPUs (false)
+  --estimated_memory MIB       total GPU memory of the job; 0: no GPU
+  --port_mapping LIST          ports of the node and of the container: 31346:6006,...
+  --nodes N                    number of nodes; sets MASTER_ADDR and TF_CONFIG (1)
+  --gpus_per_node N            GPUs on each node (1)
+  --est_nhours HOURS           estimated duration in hours, more than 1
+  --json                       print JSON
+  -h, --help                   show this help
 
-~/datasets of the node is /data in the container. Over SSH, DIR of --custom_dir goes along, and
-what the script writes there comes back. See also scheduler-state, scheduler-get-logs and
-scheduler-cancel-job."""
+~/datasets of the node is mounted as /data. On SSH nodes, --custom_dir is uploaded, and changes are
+copied back. See also scheduler-state, scheduler-get-logs and scheduler-cancel-job."""
 
 
 def main(argv: list[str]) -> int:
@@ -172,7 +171,7 @@ def _misplaced(typed: Typed) -> str | None:
     inside = "/custom" + path.removeprefix(typed.custom)
     if os.path.normpath(typed.script) == inside or not os.path.isfile(path):
         return None
-    return f"In the container, {path} is {inside}. If you mean that file, give that name."
+    return f"In the container, {path} is {inside}: use that path for this file."
 
 
 def _here(typed: Typed) -> str:

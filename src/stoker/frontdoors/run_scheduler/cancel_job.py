@@ -16,12 +16,12 @@ NAME = "scheduler-cancel-job"
 HELP = """\
   scheduler-cancel-job JOB_ID ...
 
-Ends jobs, whether they wait or run: what they started is told to end and, if it does not, killed.
-Their snapshots stay. Only jobs that came through run-scheduler are touched; if one of the ids
-means none of these, nothing is done.
+Cancels pending and running jobs: their processes are terminated, and killed if they do not end.
+Snapshots are kept. Only jobs submitted with run-scheduler are cancelled; if one of the ids is not
+such a job, nothing is cancelled.
 
-  --json        print one JSON value
-  -h, --help    this text"""
+  --json        print JSON
+  -h, --help    show this help"""
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         return 0
     output.wants_json = "--json" in words.switches
     if not words.free:
-        raise UsageError(f"Which job? Type: {NAME} JOB_ID. To list them: scheduler-state")
+        raise UsageError(f"No job given. Usage: {NAME} JOB_ID. To list jobs: scheduler-state")
     client = jobs.client()
     views = {view["id"]: view for view in (jobs.found(client, word) for word in words.free)}
     assert client is not None
@@ -50,4 +50,4 @@ def _tell(views: dict[int, dict[str, Any]], reply: dict[str, Any]) -> None:
         view = views[job["id"]]
         output.say(f"{NAME}: {jobs.unique(view)} ({output.clean(view['name'])}) is cancelled")
     for job in reply["skipped"]:
-        output.say(f"{NAME}: {jobs.unique(views[job['id']])} is left as it is: {job['why']}")
+        output.say(f"{NAME}: {jobs.unique(views[job['id']])} is unchanged: {job['why']}")

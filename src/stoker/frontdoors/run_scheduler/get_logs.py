@@ -18,10 +18,10 @@ NAME = "scheduler-get-logs"
 HELP = """\
   scheduler-get-logs JOB_ID
 
-Prints all that a job's script has printed, from its first attempt to its last.
+Prints the output of all attempts of a job.
 
-  -f, --follow  go on until it ends, and return its code
-  -h, --help    this text"""
+  -f, --follow  follow until the job ends, and return its exit code
+  -h, --help    show this help"""
 
 
 def main(argv: list[str]) -> int:
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         return follow_to_end(client, label, 1)
     if not _began(view):
         why = f": {output.clean(view['reason_text'])}" if view.get("reason_text") else ""
-        output.say(f"{NAME}: {jobs.unique(view)} has not begun yet{why}")
+        output.say(f"{NAME}: {jobs.unique(view)} has not started yet{why}")
         return 0
     _copy(client, view)
     if view.get("result") and not view.get("seen"):

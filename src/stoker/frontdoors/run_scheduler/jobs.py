@@ -21,16 +21,16 @@ def client() -> Client | None:
 
 def no_such(word: str) -> StokerError:
     """Return the error for an id that means no job of ours."""
-    text = f"There is no job {clean(word)} of run-scheduler. To list them: scheduler-state"
+    text = f"There is no job {clean(word)} of run-scheduler. To list jobs: scheduler-state"
     return StokerError(text, wire.EXIT_NOT_FOUND, "not_found")
 
 
 def only_word(words: list[str], program: str) -> str:
     """Return the one id that a command is about."""
     if len(words) > 1:
-        raise UsageError(f"One job at a time: {program} {clean(words[0])}")
+        raise UsageError(f"Only one job can be given: {program} {clean(words[0])}")
     if not words:
-        raise UsageError(f"Which job? Type: {program} JOB_ID. To list them: scheduler-state")
+        raise UsageError(f"No job given. Usage: {program} JOB_ID. To list jobs: scheduler-state")
     return words[0]
 
 

@@ -18,16 +18,16 @@ NAME = "scheduler-state"
 HELP = """\
   scheduler-state [--all_users] [--nlast [N]] [--extended]
 
-Shows the jobs that came through run-scheduler: all that wait or run, and the last that ended.
+Lists jobs submitted with run-scheduler: all pending and running jobs, and the last that ended.
 
-  --nlast [N]   only the last N that were submitted (10)
-  --extended    all options of each
-  --all_users   those of all users that this daemon knows of
-  --json        print one JSON value
-  -h, --help    this text
+  --nlast [N]   only the N jobs submitted last (10)
+  --extended    all options of each job
+  --all_users   jobs of all users of this daemon
+  --json        print JSON
+  -h, --help    show this help
 
-MEMORY is what is set aside of each GPU and, behind it, the most that was seen in use; LEFT is
-the time that it should still take."""
+MEMORY is the memory reserved on each GPU / the largest measured use; LEFT is the estimated
+remaining time."""
 SWITCHES = ("--all_users", "--extended", "--json", "--help", "-h")
 UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 USUAL = 10
@@ -42,14 +42,14 @@ def main(argv: list[str]) -> int:
         return 0
     output.wants_json = "--json" in words.switches
     if "--all_users" in words.switches:
-        output.say(f"{NAME}: this daemon knows the jobs of its own user only; others have theirs")
+        output.say(f"{NAME}: each user has a daemon of their own, so only your jobs are listed")
     client = jobs.client()
     views = _chosen(client, last) if client is not None else []
     if output.wants_json:
         output.emit({"jobs": views})
         return 0
     if not views:
-        output.say(f"{NAME}: there are no jobs. Begin with: run-scheduler")
+        output.say(f"{NAME}: there are no jobs. Submit one with: run-scheduler")
         return 0
     from stoker.frontdoors.run_scheduler import table
 

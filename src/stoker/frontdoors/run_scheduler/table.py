@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 STATES = {
-    "PENDING": "waiting", "CONFIGURING": "starting", "RUNNING": "running",
+    "PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running",
     "SUSPENDED": "paused", "COMPLETING": "ending", "COMPLETED": "done", "FAILED": "failed",
-    "CANCELLED": "cancelled", "TIMEOUT": "timeout", "OUT_OF_MEMORY": "no memory",
-    "NODE_FAIL": "lost", "DEADLINE": "too late",
+    "CANCELLED": "cancelled", "TIMEOUT": "timeout", "OUT_OF_MEMORY": "out of memory",
+    "NODE_FAIL": "node failed", "DEADLINE": "deadline",
 }  # fmt: skip
-COLOURS = {"waiting": "yellow", "preempted": "yellow", "running": "green", "failed": "red",
-           "no memory": "red", "lost": "red", "timeout": "red", "too late": "red"}  # fmt: skip
+COLOURS = {"pending": "yellow", "preempted": "yellow", "running": "green", "failed": "red",
+           "out of memory": "red", "node failed": "red", "timeout": "red",
+           "deadline": "red"}  # fmt: skip
 COLUMNS = (
     Column("ID"),
     Column("NAME", cut=True),
@@ -51,7 +52,7 @@ def state(view: dict[str, Any]) -> str:
     word = STATES[view["state"]]
     if word == "running" and training["stopping"]:
         return "stopping"
-    return "preempted" if word == "waiting" and training["preemptions"] else word
+    return "preempted" if word == "pending" and training["preemptions"] else word
 
 
 def _row(view: dict[str, Any], brief: bool) -> list[str]:

@@ -32,7 +32,7 @@ class Typed:
         self.image = _image(given)
         self.script = _filled(given, "--script_path") or ""
         if not self.script:
-            raise UsageError("Which script should run? Give --script_path PATH.")
+            raise UsageError("No script given. Add: --script_path PATH")
         self.custom = _directory(given, "--custom_dir", os.R_OK | os.X_OK)
         self.snapshots = _directory(given, "--snapshots_dir", os.W_OK | os.X_OK)
         self.batch_size = _number(given, "--batch_size")
@@ -50,7 +50,7 @@ class Typed:
         if self.image is not None and ":" in (self.custom or ""):
             shown = clean(self.custom or "")
             raise UsageError(
-                f"--custom_dir {shown} has a colon in its name, which containers do not take."
+                f"--custom_dir {shown} has a colon in its name, which containers do not support."
             )
         self.written = _written(given)
 
@@ -86,11 +86,11 @@ def _written(given: dict[str, str]) -> str:
 def _name(words: list[str]) -> str:
     if not words or not words[0].strip():
         raise UsageError(
-            "What is the job called? Its name comes last: "
+            "No job name given. The name is the last argument: "
             "run-scheduler --script_path train.py my_experiment"
         )
     if len(words) > 1:
-        raise UsageError(f"A job has one name, the last word; {clean(words[1])!r} is one too many.")
+        raise UsageError(f"A job has one name, the last argument; unexpected: {clean(words[1])!r}.")
     return words[0]
 
 

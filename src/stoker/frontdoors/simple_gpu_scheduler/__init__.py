@@ -12,19 +12,19 @@ HELP = """\
   simple_gpu_scheduler --gpus 0 1 2 < commands.txt
   tail -f -n 0 gpu.queue | simple_gpu_scheduler --gpus 0,1,2
 
-Runs each line of stdin with $SHELL, in CUDA_VISIBLE_DEVICES a GPU that is free: the one that
-was named last, or the one that became free last. A line that ends in a backslash goes on in
-the next one; blank lines and lines that begin with # are passed over; `simple_gpu_submit`
-appends a whole script to a queue file. What commands print appears here, line by line;
-`stoker` in another terminal shows what runs.
+Runs each line of stdin with $SHELL, with a free GPU in CUDA_VISIBLE_DEVICES: the one that was
+named last, or the one that became free last. A line that ends in a backslash continues on the
+next line; blank lines and lines that begin with # are skipped; `simple_gpu_submit` appends a
+whole script to a queue file. The output of commands is shown line by line; `stoker` in another
+terminal lists the running commands.
 
 Options
-  --gpus GPU ...   the GPUs: 0 1 2, or 0,1,2; with commas in several words each word is a
-                   group that one command gets whole: --gpus 0,1 2,3
-  -h, --help       this text
+  --gpus GPU ...   the GPUs: 0 1 2, or 0,1,2; several words with commas are groups, of which a
+                   command gets all GPUs: --gpus 0,1 2,3
+  -h, --help       show this help
 
-^C and SIGTERM end the commands that run; SIGUSR1 lets them finish and starts no more.
-Exit: 0 all succeeded, 1 some failed, 2 not understood, 130 after ^C, 143 after SIGTERM."""
+^C and SIGTERM terminate running commands; SIGUSR1 lets them finish and starts no more.
+Exit: 0 all succeeded, 1 some failed, 2 usage error, 130 after ^C, 143 after SIGTERM."""
 
 
 def main(argv: list[str]) -> int:

@@ -53,13 +53,13 @@ def _values(argv: Sequence[str]) -> list[str]:
         option, equals, attached = word.partition("=")
         if len(option) > 2 and "--gpus".startswith(option):
             if values is not None:
-                raise UsageError(f"--gpus is there twice; name all GPUs behind one: {EXAMPLE}.")
+                raise UsageError(f"--gpus is given twice; {EXAMPLE}.")
             values = [attached] if equals else []
         elif word.startswith("-") and not word[1:].isdecimal():
             raise UsageError(f"There is no option {word}. See: {DOOR} --help")
         elif values is None:
             raise UsageError(
-                f"{word!r} is not understood; GPUs stand behind --gpus, and commands come on stdin."
+                f"Unexpected argument {word!r}; GPUs go after --gpus, commands are read from stdin."
             )
         else:
             values.append(word)
@@ -74,7 +74,7 @@ def _names(values: list[str]) -> list[str]:
     # `--gpus 0, 1, 2` and `--gpus 0 , 1` are what a shell makes of a list with blanks.
     words = [name for name, value in zip(tidy, values, strict=True) if name or "," not in value]
     if not words:
-        raise UsageError(f"--gpus names no GPU; {EXAMPLE}.")
+        raise UsageError(f"--gpus is empty; {EXAMPLE}.")
     return words[0].split(",") if len(words) == 1 else words
 
 
@@ -82,7 +82,7 @@ def _checked(name: str) -> str:
     """Return the name of a slot, if it can be one."""
     devices = name.split(",")
     if not all(devices):
-        raise UsageError(f"--gpus names a GPU by an empty word; {EXAMPLE}.")
+        raise UsageError(f"--gpus has an empty name; {EXAMPLE}.")
     for device in devices:
         first, dash, last = device.partition("-")
         if dash and first.isdecimal() and last.isdecimal():

@@ -79,7 +79,7 @@ class Slots(Work):
         line = taken[0].rstrip()
         what, shown = self._read(line)
         if what is None:
-            self._leave_out(f"`{shown[:40]}...` is left out: it is longer than 128 KiB")
+            self._leave_out(f"`{shown[:40]}...` is skipped: it is longer than 128 KiB")
             return None
         command = Command(line, shown, self.free.pop())
         return Lot(what, command.slot.options, slot=command)
@@ -110,12 +110,12 @@ class Slots(Work):
         assert isinstance(command, Command)
         self.free.append(command.slot)
         if error.code == "unavailable":
-            text = f"{error.message} What runs goes on, the rest is not run."
+            text = f"{error.message} Running commands continue; the others are not run."
             return StokerError(text, wire.EXIT_FAILED, error.code)
         if error.code in ("no_room", "full"):
             self.lines.put_back(command.line)
             self.not_before = time.monotonic() + TRY_AGAIN
-            self.warn(f"{error.message} Waiting for that to change.")
+            self.warn(f"{error.message} Trying again later.")
         else:
             self._leave_out(f"`{_short(command.shown)}` is not run: {error.message}")
         return None
@@ -140,12 +140,12 @@ class Slots(Work):
             cause = end.view()["cause"]
             self._complain(f"{what} failed on gpu {command.slot.name}: {cause}")
         elif end.note:
-            self._complain(f"{what} {end.note}; a GPU is given back when nothing uses it any more")
+            self._complain(f"{what} {end.note}; its GPU is released when no process uses it")
 
     def turned(self, running: Callable[[], int]) -> None:
         """Show what commands have printed."""
         for number, why in self.lines.excuses():
-            self._leave_out(f"line {number} is left out: {why}")
+            self._leave_out(f"line {number} is skipped: {why}")
         self.outputs.turn()
 
     def due(self) -> float | None:
@@ -162,7 +162,7 @@ class Slots(Work):
     def draining(self) -> None:
         """Say so."""
         self.ending = True
-        self._complain("draining: commands that run finish, no more are started")
+        self._complain("draining: running commands finish, no more are started")
 
     def stopped(self) -> None:
         """Say how much was left undone."""
