@@ -211,7 +211,8 @@ def test_retry_failed(four: Run, home: Path) -> None:
     four("submit", "true")
     assert four("wait", "1-2").returncode == 1
     mark.touch()
-    assert four("retry", "--failed").returncode == 0
+    done = four("retry", "--failed")
+    assert (done.returncode, done.stderr) == (0, "stoker: requeued 1\n")
     assert four("wait", "1").returncode == 0
     assert shown(four, 1)["attempt"] == 1
 

@@ -45,7 +45,7 @@ def test_show_has_all_of_a_training_job(fake: FakeDaemon, capsys: Captured) -> N
     answer(fake, trains())
     assert main(["show", "7"]) == 0
     found = facts(capsys.readouterr().out)
-    assert found["asks for"] == "gpus 1..4, gpu memory 6000 MiB"
+    assert found["requests"] == "gpus 1..4, gpu memory 6000 MiB"
     assert found["epochs"] == f"{'█' * 6}{'░' * 14} 3 of 10; epoch 4, step 41; 2 min each"
     assert found["time left"] == "about 15 min (you expected 2 h in all)"
     assert found["memory"] == (

@@ -58,7 +58,10 @@ def main(argv: list[str]) -> int:
     word = args.words[0] if args.words else "status"
     action = ACTIONS.get(word)
     if action is None or len(args.words) > 1:
-        raise UsageError("Type: stoker daemon start, stop, restart, status, log, run or install.")
+        raise UsageError(
+            f"There is no action '{output.clean(' '.join(args.words))}' of daemon. "
+            "Use start, stop, restart, status, log, run or install."
+        )
     return action(args)
 
 

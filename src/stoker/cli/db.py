@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
             print(path)
         return 0
     if len(args.words) != 2 or args.words[0] != "backup":
-        raise UsageError("Type: stoker db backup FILE, or: stoker db path")
+        raise UsageError("Use: stoker db backup FILE, or: stoker db path")
     path = os.path.abspath(os.path.expanduser(args.words[1]))
     reply = existing().backup(path)
     if args.flag("json"):

@@ -1,4 +1,4 @@
-"""When jobs should start and end, with a range that contains the truth four times out of five.
+"""Estimate when jobs start and end, with a range that is right four times out of five.
 
 The daemon simulates its queue several times, with its own policies: durations come from measured
 epochs, earlier runs and time limits, and jobs are submitted as they were submitted before.

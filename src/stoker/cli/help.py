@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stoker.cli.options import Option
 
 SELECTORS = (
-    "Jobs are named by id (5), range (3-7, 3-10:2), list (1,4-6), array member (42_3),\n"
+    "Jobs are named by id (5), range (3-7, 3-10:2), list (1,4-6), array task (42_3),\n"
     "name, %label, `last` (the newest submission; also `-1`) or `all` (those not finished)."
 )
 

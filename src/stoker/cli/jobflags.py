@@ -46,13 +46,13 @@ JOB = (
     Option("--priority", "N", "priority; higher starts first (0)"),
     Option("--nice", "[N]", "lower the priority by N (100)"),
     Option("-p/--partition/--queue", "NAME", "queue (partition)", key="queue"),
-    Option("-q/--qos", "NAME", "quality of service"),
-    Option("-A/--account", "NAME", "account to charge"),
+    Option("-q/--qos", "NAME", "accepted without effect"),
+    Option("-A/--account", "NAME", "only sets SLURM_JOB_ACCOUNT"),
     Option("-d/--dependency", "LIST", "afterok:5,afterany:6; also afternotok, after, singleton"),
     Option("-a/--array", "RANGE", "job array: 0-15, 0-15:4, 1,5,9, 0-99%4 (4 at a time)"),
     Option("-b/--begin", "TIME", "earliest start: 16:00, now+2hours, 2026-12-01T08:00"),
     Option("--delay", "TIME", "earliest start, from now: 2h, 'friday 18:00'"),
-    Option("--deadline", "TIME", "cancel it if it cannot end by this time"),
+    Option("--deadline", "TIME", "fail it if it cannot end by this time; terminate it then"),
     Option(
         "-H/--hold/--stashed", None, "submit it held; `stoker release` lets it start", key="hold"
     ),
@@ -65,7 +65,7 @@ JOB = (
     Option("-N/--nodes", "N", "number of nodes"),
     Option("-n/--ntasks", "N", "number of tasks"),
     Option("--ntasks-per-node", "N", "tasks on each node"),
-    Option("-C/--constraint", "EXPR", "only nodes with these features: a&b|c"),
+    Option("-C/--constraint", "EXPR", "accepted without effect; use --gpu-model or --nodelist"),
     Option("-w/--nodelist", "NAMES", "only these nodes"),
     Option("-x/--exclude", "NAMES", "never these nodes"),
     Option(
@@ -98,8 +98,8 @@ JOB = (
     Option("--image", "NAME", "run in a container of this image (podman or docker)"),
     Option("--mount", "SRC:DST[:ro]", "mount a directory in the container; repeatable", many=True),
     Option("--ports", "LIST", "publish container ports, HOST:CONTAINER: 31346:6006,..."),
-    Option("--mail-type", "WHEN", "events to mail about: END,FAIL,..."),
-    Option("--mail-user", "USER", "mail address"),
+    Option("--mail-type", "WHEN", "accepted without effect; use --on-end"),
+    Option("--mail-user", "USER", "accepted without effect; use --on-end"),
     Option("--pty", None, "run it in a terminal (only `run`)"),
 )
 

@@ -53,7 +53,9 @@ def main(argv: list[str]) -> int:
     if verb in ("remove", "rm"):
         return _remove(words, args)
     if verb != "list" or words:
-        raise UsageError(f"nodes has no '{output.clean(verb)}'; write add, remove or nothing.")
+        raise UsageError(
+            f"There is no action '{output.clean(verb)}' of nodes. Use add, remove or list."
+        )
     client = viewer()
     if args.flag("watch"):
         from stoker.cli.watch import seconds, watch

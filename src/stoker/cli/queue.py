@@ -27,7 +27,7 @@ OPTIONS = (
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
     Option("-e/--expand", None, "list tasks of arrays and trials of sweeps one by one"),
-    Option("--eta", None, "recompute expected start and end times"),
+    Option("--eta", None, "wait for a new forecast of start and end times"),
     Option("--seen", None, "dismiss the listed failures"),
     VERBOSE,
 )

@@ -1,7 +1,7 @@
 """Requeue finished jobs as a new attempt of the same job.
 
-`retry --failed` requeues the failures that `stoker` still lists. Jobs that were cancelled because
-they depend on a requeued job become pending again.
+`retry --failed` requeues the failures that `stoker` still lists. Jobs that could never
+start because they depend on a requeued job become eligible again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASK_ABOVE = 10
 
 
 def main(argv: list[str]) -> int:
-    """Queue again what was selected."""
+    """Requeue the selected jobs."""
     args = parse(OPTIONS, argv, verb="retry")
     since = args.text("since")
     everything = args.flag("all_failed") or since is not None
@@ -42,4 +42,4 @@ def main(argv: list[str]) -> int:
         count = int(client.retry(select, **options, dry_run=True)["count"])
         if count > ASK_ABOVE and not asked(f"Requeue {count:,} failed jobs?"):
             return 1
-    return report(client.retry(select, **options), args, "queued again:")
+    return report(client.retry(select, **options), args, "requeued")

@@ -108,7 +108,7 @@ def facts(view: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         for key, value in request.items()
         if value not in (None, {}, False, [], "0", 0)
     ]
-    found.append(("asks for", ", ".join(asked) or "no resources"))
+    found.append(("requests", ", ".join(asked) or "no resources"))
     over = view.get("result") is not None
     found += _held(view, over) + _container(view.get("container")) + _training(view)
     found += _trial(view) + _foreseen(view)

@@ -1,8 +1,9 @@
 """Submit a command, a script, a job array or many lines; print the job id.
 
-A single word that names a file is a script; its #STOKER and #SBATCH lines are read. Any other
-single word is a shell command line. Several words are run as they are, without a shell. stoker's
-options come before the command. Precedence: options, STOKER_* and SBATCH_* variables, script lines.
+One argument that names a file is a script; its #STOKER and #SBATCH lines are read. One argument
+with spaces or shell characters is a shell command line, one plain word a program. Several arguments
+run without a shell. Options of stoker come before the command. Precedence: options, STOKER_* and
+SBATCH_* variables, script lines.
 """
 
 from __future__ import annotations

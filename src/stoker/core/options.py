@@ -384,14 +384,16 @@ def parse_warning(text: str) -> EarlySignal:
     return EarlySignal(parse_signal(name), _count(seconds or "60", "--signal"))
 
 
-_UNUSED = {
+WITHOUT_EFFECT = {
     "qos": "has no effect",
     "mail_type": "is not sent; use --on-end or the on_end hook",
     "mail_user": "is not sent; use --on-end or the on_end hook",
     "constraint": "has no effect; use --gpu-model",
     "time_request": "has no effect; use --time",
 }
+"""Options that are accepted for sbatch scripts, and the warning about each."""
 
 
 def _ignored(words: dict[str, str]) -> list[str]:
-    return [f"--{key.replace('_', '-')} {why}" for key, why in _UNUSED.items() if words.get(key)]
+    given = ((key, why) for key, why in WITHOUT_EFFECT.items() if words.get(key))
+    return [f"--{key.replace('_', '-')} {why}" for key, why in given]

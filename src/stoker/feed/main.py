@@ -1,9 +1,9 @@
 """Run the commands on stdin, one per line, one GPU each, in the foreground.
 
 Blank lines and lines that start with # are skipped. If your daemon is running, the lines are
-submitted to it and followed; otherwise feed runs the engine itself until they have ended. ^C
-cancels the lines of this feed; SIGUSR1 starts no more lines and waits for running ones. A line
-that is not UTF-8, contains a NUL byte or exceeds 1 MiB is skipped and counts as failed.
+submitted to it and followed; otherwise feed schedules them itself. ^C cancels the lines of this
+feed; SIGUSR1 starts no more lines and waits for running ones. A line that is not UTF-8, contains a
+NUL byte or exceeds 1 MiB is skipped and counts as failed.
 Exit code: 0 if every line succeeded, 1 if some failed or did not run, 130 after ^C.
 """
 
