@@ -192,7 +192,7 @@ def test_a_token_is_not_shown_to_another_users_program(bound: Lab) -> None:
     os.close(write)
     port = int(os.read(port_read, 20))
     try:
-        with pytest.raises(StokerError, match=f"held by user {NOBODY}"):
+        with pytest.raises(StokerError, match=f"used by user {NOBODY}"):
             Client(Endpoint("127.0.0.1", port, "secret")).daemon()
         assert os.read(read, 65536) == b""
     finally:
@@ -202,7 +202,7 @@ def test_a_token_is_not_shown_to_another_users_program(bound: Lab) -> None:
 
 
 def test_plain_tcp_leaves_this_machine_for_nobody() -> None:
-    with pytest.raises(StokerError, match="another machine"):
+    with pytest.raises(StokerError, match="another host"):
         Endpoint("10.0.0.5", 25647, "secret")
 
 

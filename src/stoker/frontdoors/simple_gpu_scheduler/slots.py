@@ -74,7 +74,7 @@ def _names(values: list[str]) -> list[str]:
     # `--gpus 0, 1, 2` and `--gpus 0 , 1` are what a shell makes of a list with blanks.
     words = [name for name, value in zip(tidy, values, strict=True) if name or "," not in value]
     if not words:
-        raise UsageError(f"--gpus is empty; {EXAMPLE}.")
+        raise UsageError(f"--gpus has no GPU; {EXAMPLE}.")
     return words[0].split(",") if len(words) == 1 else words
 
 
