@@ -51,7 +51,7 @@ class Endpoint:
             raise self._unreachable(error) from None
         if owner not in (0, os.getuid()):
             sock.close()
-            who = "somebody else" if owner is None else f"user {owner}"
+            who = "another user" if owner is None else f"user {owner}"
             raise StokerError(
                 f"Port {self.port} is used by {who}, not by you. Nothing was sent.",
                 wire.EXIT_PERMISSION,
