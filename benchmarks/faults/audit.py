@@ -14,7 +14,7 @@ DEFINITIONS = {
     "run twice": "a side effect of one attempt seen twice, two attempts of a job alive at once, "
     "a further attempt after one that ended for good, or one submitted line as two jobs",
     "unknown exit": "the daemon and the attempt's supervisor were both killed while it ran, "
-    "and its exit code is not known (NODE_FAIL); no violation",
+    "or while it was started and its claim was deleted then (NODE_FAIL); no violation",
     "orphans": "a process that is alive although its job is over, "
     "or a process of stoker that is alive after the daemon stopped",
     "over-commits": "two attempts that hold the same share of a GPU at one time",
@@ -47,6 +47,8 @@ class Kills:
 
     daemons: list[tuple[float, float]] = field(default_factory=list)
     supervisors: dict[int, float] = field(default_factory=dict)
+    claims_deleted: bool = False
+    """The run directory was deleted: nothing proves any more that a start was not made."""
 
     def excuse(self, attempt: Attempt) -> bool:
         """Return True if daemon and supervisor of an attempt were both ended while it ran."""
@@ -206,6 +208,8 @@ def _check_job(
         found.add("lost", job, f"it does not end: {state}, {view.get('reason')}")
         return
     excused = any(kills.excuse(attempt) for attempt in attempts.values())
+    if not attempts:
+        excused = kills.claims_deleted and bool(kills.daemons and kills.supervisors)
     last = max(attempts, default=0)
     for number, attempt in attempts.items():
         if attempt.code is not None and attempt.code not in AGAIN and number < last:

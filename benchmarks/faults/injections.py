@@ -183,6 +183,7 @@ class Injector:
         """Remove the directory of the claims."""
         if self.installation.run_dir.exists():
             shutil.rmtree(self.installation.run_dir, ignore_errors=True)
+            self.kills.claims_deleted = True
             self.timeline.note("delete run directory")
 
     def delete_logs(self) -> None:

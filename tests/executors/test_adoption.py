@@ -200,6 +200,27 @@ def test_an_attempt_that_ends_while_it_is_recovered_is_never_lost(
         assert [getattr(end, "code", end) for end in ends] == [0], moments
 
 
+@pytest.mark.parametrize("signalled", [True, False])
+def test_an_exit_after_a_restart_says_whether_the_attempt_was_asked_to_stop(
+    worlds: Callable[..., World], signalled: bool
+) -> None:
+    """A daemon may die between the request and the signal; the attempt then ends as usual."""
+    world = worlds(RECORD_FIRST, (3,) * len(RECORD_FIRST))
+    (world.run / KEPT).touch()
+    claim = world.run / "7.0"
+    claim.write_text(PID_LINE)
+    if signalled:
+        claims.note_signal(str(claim))
+    (end,) = world.recover(running())
+    assert isinstance(end, ProcessExited)
+    assert (end.code, end.uncaught) == (0, not signalled)
+
+
+def test_a_signal_is_noted_only_in_a_claim_that_exists(tmp_path: Path) -> None:
+    claims.note_signal(str(tmp_path / "7.0"))
+    assert not (tmp_path / "7.0").exists()
+
+
 def test_an_attempt_that_starts_and_ends_while_it_is_recovered_is_never_lost(
     worlds: Callable[..., World],
 ) -> None:

@@ -29,6 +29,8 @@ class Claim(Struct):
     """A later daemon took the claim, so that nobody can start this attempt any more."""
     withdrawn: bool = False
     """Its supervisor has it and did not start it, for want of memory, processes or disk."""
+    signalled: bool = False
+    """A process of it was sent the signal that asks it to stop."""
 
     @property
     def alive(self) -> bool:
@@ -103,6 +105,18 @@ def _read_line(claim: Claim, words: list[bytes], line: bytes) -> None:
             claim.taken = claim.keeper is None  # the first line decides
         case b"withdrawn":
             claim.withdrawn = True
+        case b"signalled":
+            claim.signalled = True
+
+
+def note_signal(path: str) -> None:
+    """Write down that the attempt is sent a signal, so that a later daemon can judge its exit."""
+    with contextlib.suppress(OSError):  # deleted: its absence is noticed elsewhere
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"signalled\n")
+        finally:
+            os.close(fd)
 
 
 def take_claim(path: str) -> bool:

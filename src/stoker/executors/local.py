@@ -33,6 +33,7 @@ from stoker.executors.claims import (
     Claim,
     Exits,
     claim_path,
+    note_signal,
     read_claim,
     take_claim,
     take_empty_claim,
@@ -269,6 +270,8 @@ class LocalExecutor(Executor):
                 if tree.catches(pid, wish.signal) and not (contained and pid == leader)
             ]
             attempt.unheard = not hearing
+            if hearing:
+                note_signal(claim_path(self.places.run, *attempt.key))
             pids = [leader] if contained and hearing else hearing
         elif wish.signal not in DIRECT and self._is_contained(attempt):
             pids = [leader] if tree.catches(leader, wish.signal) else []
@@ -549,6 +552,7 @@ class LocalExecutor(Executor):
     def adopted(self, key: Key, claim: Claim) -> Attempt:
         """Begin to look after somebody else's attempt."""
         attempt = Attempt(key, self.token(*key), pid=claim.pid, ticks=claim.ticks)
+        attempt.unheard = claim.keeper is not None and not claim.signalled
         attempt.group = self.cgroups.existing(attempt.token)
         attempt.oom_before = self.oom.before()
         self.attempts[key] = attempt
