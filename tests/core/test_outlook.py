@@ -98,6 +98,16 @@ def test_the_last_of_several_jobs_is_the_latest_in_each_future() -> None:
     assert last_of([], 1.0, AT) is None
 
 
+def test_the_last_of_several_jobs_has_a_bound_only_if_each_has_one() -> None:
+    first, second = samples(kind=Kind.LIMIT, latest=AT + 300), samples([None] * 9, Kind.LIMIT)
+    both = last_of([first, first], 1.0, AT)
+    assert both is not None
+    assert both.latest == AT + 300
+    open_end = last_of([first, second], 1.0, AT)
+    assert open_end is not None
+    assert open_end.latest is None
+
+
 def pending(**more: bool) -> Job:
     return Job(id=1, spec="", name="", user="", submitted_at=0.0, **more)
 

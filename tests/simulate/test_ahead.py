@@ -22,7 +22,9 @@ from stoker.core.outlook import (
     Told,
     command_key,
     interval,
+    name_key,
     question,
+    told_of,
 )
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
@@ -224,6 +226,63 @@ def test_without_any_basis_there_is_no_estimate() -> None:
     assert third.end is not None
     assert second.start.basis == "job 1 has no earlier run and no time limit"
     assert third.end.basis == "job 1 has no earlier run and no time limit"
+
+
+NO_LIMIT = "job {} has no earlier run and no time limit"
+
+
+def told(story: Story, runs: dict[str, list[tuple[str, float]]] | None = None) -> dict[int, Told]:
+    """The estimates of a forecast that is made now."""
+    answer = foresee(msgspec.json.encode(question(story.state, story.now, story.now, runs or {})))
+    found = {each.job: each for each in answer.jobs}
+    return {id: told_of(found[id], story.job(id), answer.at, answer.at) for id in found}
+
+
+def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
+    story = Story(gpus=2)
+    story.run(story.submit(limit=600), unlimited := story.submit())
+    big, small = story.submit(gpus(2), limit=6 * 3600), story.submit(limit=3600)
+    found = told(story)
+    reason = NO_LIMIT.format(unlimited)
+    assert (found[big].start, found[big].end, found[big].never) == (None, None, reason)
+    # If job 2 ends first, the big job starts before the small one.
+    assert (found[small].start, found[small].end) == (None, None)
+    assert found[small].never == f"job {big} may start before it, and {reason}"
+
+
+def test_a_job_without_a_limit_that_is_not_in_the_way_changes_no_bound() -> None:
+    story = Story(gpus=2)
+    story.run(story.submit(limit=600), story.submit())
+    first, second = story.submit(limit=100), story.submit(limit=100)
+    found = told(story)
+    starts = [found[first].start, found[second].start]
+    assert [span and span.likely for span in starts] == [story.now + 600, story.now + 700]
+    assert basis(found[second].end) == (Kind.LIMIT, "its time limit")
+
+
+def test_a_bound_of_a_job_that_passes_another_includes_the_end_of_that_job() -> None:
+    """The small one fits before the big one only while job 2 uses more of its limit than job 1."""
+    story = Story(gpus=2)
+    story.run(story.submit(limit=600), story.submit(limit=3600))
+    big, small = story.submit(gpus(2), limit=7200), story.submit(limit=1800)
+    found = told(story)
+    assert basis(found[big].start) == (Kind.LIMIT, "time limits of the jobs ahead")
+    bounds = [found[big].start, found[small].start, found[small].end]
+    latest = [story.now + seconds for seconds in (3600, 10800, 12600)]
+    assert [span and span.likely for span in bounds] == latest
+
+
+def test_a_start_after_a_limit_and_a_measured_job_is_no_bound() -> None:
+    """Both have to end: the last one by its limit, the other one as earlier runs did."""
+    story = Story(gpus=2)
+    story.run(story.submit(limit=6000), seen := story.submit(name="seen"))
+    big = story.submit(gpus(2), limit=100)
+    job = story.job(seen)
+    runs = {name_key(job): [(command_key(job, story.state.spec(job)), 300.0)]}
+    assert basis(told(story, runs)[seen].end) == (Kind.RUNS, "1 earlier run of this command")
+    assert basis(told(story, runs)[big].start) == (
+        Kind.SIMILAR, "time limits and earlier runs of the jobs ahead",
+    )  # fmt: skip
 
 
 def test_no_job_outlasts_its_time_limit() -> None:

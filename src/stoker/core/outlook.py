@@ -203,10 +203,11 @@ def last_of(parts: Iterable[Samples], scale: float, at: float) -> Samples | None
     ]
     kind = combined([each.kind for each in found] + [Kind.SIMILAR] * (scale != 1.0))
     basis = next((each.basis for each in found if each.kind is kind), found[0].basis)
-    latest = [each.latest for each in found if each.latest is not None]
+    latest = [inf if each.latest is None else each.latest for each in found if each.kind is kind]
+    bounded = kind is Kind.LIMIT and max(latest) < inf
     return Samples(
         at=ends, until=min(each.until for each in found), kind=kind, basis=basis,
-        latest=max(latest) if latest and kind is Kind.LIMIT else None,
+        latest=max(latest) if bounded else None,
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 It is simulated several times. Each time the durations of the jobs are drawn from their
 distributions, and jobs are submitted as they were submitted before. One more simulation, with the
-median durations, finds on which durations each start depends.
+median durations, finds on which durations each start depends: there a job of which only the time
+limit is known uses all of it, and a job of which nothing is known does not end.
 
 `python -m stoker.simulate.ahead` reads one question and writes one answer, each a line of JSON.
 """
@@ -22,7 +23,6 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.admission import dependency_of, dependency_standing
 from stoker.core.clock import seconds_until_due
-from stoker.core.cluster import Placement
 from stoker.core.dependency import Standing, stuck
 from stoker.core.estimate import Family, attained, epoch_on, epochs_of, known, likely_hardware
 from stoker.core.instructions import EndAttempt
@@ -32,8 +32,8 @@ from stoker.core.outlook import Foreseen, Kind, Outlook, Question, Samples, comb
 from stoker.core.policy.rules import USUAL
 from stoker.core.restore import restore
 from stoker.core.state import State
-from stoker.simulate.diary import Diary
-from stoker.simulate.lifetimes import ENDING, Guesses
+from stoker.simulate.causes import Bound, Bounds, Watched
+from stoker.simulate.lifetimes import ENDING, Guess, Guesses
 from stoker.simulate.newcomers import Newcomer, Newcomers
 from stoker.simulate.replay import Course, Replay
 from stoker.simulate.workload import Load, Speed, Workload
@@ -75,54 +75,22 @@ class Outline(Load, kw_only=True):
     """When it is stopped, all is to be done again."""
 
 
-class Watched(Diary):
-    """Records when each job begins and ends, and on which durations its start depends."""
-
-    def __init__(self) -> None:
-        super().__init__([], 0)
-        self.starts: dict[int, float] = {}
-        self.ends: dict[int, float] = {}
-        self.after: dict[int, tuple[int, ...]] = {}
-        """The jobs whose durations the start of a job depends on, the last to end first."""
-        self.freed: tuple[int, ...] = ()
-        """The same for what was freed last."""
-
-    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
-        """An attempt has begun; the first one counts."""
-        if id not in self.starts:
-            self.starts[id], self.after[id] = at, self.freed
-
-    def over(
-        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
-        resized: bool = False,
-    ) -> None:  # fmt: skip
-        """An attempt is over, and perhaps the job."""
-        if ended:
-            self.end(id, at)
-        else:
-            self.freed = self.after.get(id, ())
-
-    def end(self, id: int, at: float) -> None:
-        """A job is over."""
-        self.ends[id] = at
-        self.freed = (id, *self.after.get(id, ()))
-
-    def note(self, at: float, waiting: int) -> None:
-        """Of no interest here."""
-
-
 class Ahead(Replay):
     """One future of a given state."""
 
-    def __init__(self, asked: Question, state: State) -> None:
+    def __init__(self, asked: Question, state: State, guesses: Guesses) -> None:
         nodes = list(asked.rest.nodes.values())
         super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
-        self.now = asked.at
-        self.diary = self.watched = Watched()
+        self.now, self.guesses = asked.at, guesses
+        self.diary = self.watched = Watched(state, self._kind_of)
         self.waited = {job.id for job in asked.jobs if not job.finished}
         """Jobs that are to be forecast."""
         self.halted = False
         """Whether nothing more happens: pending jobs wait for something that is not simulated."""
+
+    def _kind_of(self, id: int) -> Kind:
+        guess = self.guesses.known.get(id)
+        return guess.kind if guess is not None else Kind.SIMILAR
 
     # -- the jobs that there are --------------------------------------------------------
 
@@ -261,8 +229,9 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
         guesses = Guesses(asked, state, random)
         futures.append(_played(question, asked, guesses, random, turns, begin + seconds))
     still = _standing_still(state)
+    bounds = Bounds(state, middle.watched, cut=middle.now < asked.at + HORIZON)
     jobs = [
-        _foreseen(state, job, job.id in still, expected, middle, futures)
+        _foreseen(state, job, job.id in still, expected.of(job), bounds.of(job), futures)
         for job in asked.jobs
         if not job.finished
     ]
@@ -279,7 +248,7 @@ def _played(
 ) -> Ahead:  # fmt: skip
     """Simulate one future."""
     again = _decoded(question)
-    future = Ahead(again, _restored(again))
+    future = Ahead(again, _restored(again), guesses)
     for job in again.jobs:
         if not job.finished:
             future.take(job, guesses.of(job).left(random))
@@ -329,7 +298,7 @@ def _standing_still(state: State) -> set[int]:
 
 
 def _foreseen(
-    state: State, job: Job, still: bool, expected: Guesses, middle: Ahead, futures: list[Ahead]
+    state: State, job: Job, still: bool, own: Guess, bound: Bound, futures: list[Ahead]
 ) -> Foreseen:
     if job.state is JobState.SUSPENDED:
         return Foreseen(job=job.id, never="it is paused")
@@ -341,27 +310,34 @@ def _foreseen(
         return Foreseen(job=job.id, never="a job that it depends on is held or paused")
     if all(future.halted and job.id not in future.watched.ends for future in futures):
         return Foreseen(job=job.id, never="it needs something whose end cannot be estimated")
-    own = expected.of(job)
     until = min(future.now for future in futures)
-    # A job that did not start there is behind all that were simulated.
-    others = middle.watched.after.get(job.id, middle.watched.freed)
-    ahead = {expected.of(state.jobs[id]).kind: id for id in others}  # the first to end is named
-    kind = combined(ahead)
+    kind = combined(bound.causes)
     start = None
     if job.placement is None:
-        start = Samples(
-            at=[_rounded(future.watched.starts.get(job.id)) for future in futures],
-            until=until, kind=kind, basis=_ahead_in_words(state, ahead, kind),
-            latest=_rounded(middle.watched.starts.get(job.id)) if kind is Kind.LIMIT else None,
+        start = _samples(
+            [future.watched.starts.get(job.id) for future in futures], until, kind,
+            _ahead_in_words(state, bound, kind), bound.latest_start,
         )  # fmt: skip
-    whole = combined({*ahead, own.kind})
-    end = Samples(
-        at=[_rounded(future.watched.ends.get(job.id)) for future in futures],
-        until=until, kind=whole,
-        basis=own.basis if whole is own.kind else _ahead_in_words(state, ahead, whole),
-        latest=_rounded(middle.watched.ends.get(job.id)) if whole is Kind.LIMIT else None,
+    whole = combined({*bound.causes, own.kind})
+    end = _samples(
+        [future.watched.ends.get(job.id) for future in futures], until, whole,
+        own.basis if whole is own.kind else _ahead_in_words(state, bound, whole),
+        bound.latest_end,
     )  # fmt: skip
     return Foreseen(job=job.id, start=start, end=end)
+
+
+def _samples(
+    at: list[float | None], until: float, kind: Kind, basis: str, latest: float | None
+) -> Samples:
+    if kind is not Kind.LIMIT:
+        latest = None
+    elif latest is None:
+        at = [None] * len(at)  # the samples are no bound: it is later than was simulated
+    return Samples(
+        at=[_rounded(each) for each in at], until=until, kind=kind, basis=basis,
+        latest=_rounded(latest),
+    )  # fmt: skip
 
 
 AHEAD = {
@@ -374,11 +350,15 @@ AHEAD = {
 }
 
 
-def _ahead_in_words(state: State, ahead: dict[Kind, int], kind: Kind) -> str:
+def _ahead_in_words(state: State, bound: Bound, kind: Kind) -> str:
     """Say what the start of a job depends on."""
-    if kind is Kind.UNKNOWN and Kind.UNKNOWN in ahead:
-        return f"job {state.jobs[ahead[kind]].label} has no earlier run and no time limit"
-    if kind is Kind.SIMILAR and kind not in ahead:
+    if kind is Kind.UNKNOWN and kind in bound.causes:
+        unknown, first = bound.causes[kind], bound.after
+        text = f"job {state.jobs[unknown].label} has no earlier run and no time limit"
+        if first is None or first == unknown:
+            return text
+        return f"job {state.jobs[first].label} may start before it, and {text}"
+    if kind is Kind.SIMILAR and kind not in bound.causes:
         return "time limits and earlier runs of the jobs ahead"
     return AHEAD.get(kind, "")
 

@@ -45,6 +45,10 @@ NOTHING_KNOWN = (3600.0, 1.5)
 """When there is nothing at all to go by: the median, and the deviation of the logarithm."""
 
 
+NEVER = 1000 * 86400.0
+"""Seconds that a job runs of which nothing is known, where it must not be assumed to end."""
+
+
 class Life(Struct, frozen=True):
     """How long one job lasted, as far as that was seen."""
 
@@ -118,9 +122,11 @@ class Guess(Struct, frozen=True):
     """The quantile that all jobs with the same command have in this future."""
 
     def left(self, random: Random | None) -> float:
-        """Return a random sample; without `random` the median, or of a limit the whole of it."""
+        """Return a random sample; without `random` the median, else the bound if there is none."""
         if random is None and self.kind is Kind.LIMIT:
             return self.most
+        if random is None and self.kind is Kind.UNKNOWN:
+            return NEVER
         wobble = exp(self.spread * random.gauss(0.0, 1.0)) if random is not None else 1.0
         if self.lifetimes is None:
             return min(max(self.middle * wobble, 1.0), self.most)
