@@ -57,7 +57,7 @@ def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: Box) -
     gone.rmdir()
     box.client.release([job])
     ended = box.end_of(job)
-    assert (ended["state"], ended["cause"]) == ("FAILED", f"the directory {gone} is not there")
+    assert (ended["state"], ended["cause"]) == ("FAILED", f"the directory {gone} does not exist")
 
 
 def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: Box) -> None:

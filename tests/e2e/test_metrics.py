@@ -61,7 +61,7 @@ def test_what_a_job_reports_is_kept_and_shown(box: Box) -> None:
     wrong = box.stoker("metrics", label, "accuracy")
     assert (wrong.returncode, wrong.stderr) == (
         3,
-        f"stoker: Job {label} has no figures called accuracy; it has loss.\n",
+        f"stoker: Job {label} has no metrics named accuracy; it has loss.\n",
     )
     silent = box.submit("--gpus", "0", "true")
     box.end_of(silent)

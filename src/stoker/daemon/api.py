@@ -79,7 +79,8 @@ class Api:
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
-        self.desk.uploads = loop.fleet.uploads
+        # The attribute is read by the loop's own thread, when it answers.
+        self.desk.uploads = lambda job: loop.fleet.uploads(job)
         self.series = Shelf(loop.home)
         self.batches = Batches()
 
