@@ -105,7 +105,7 @@ def test_the_token_is_long_private_and_stays_the_same(box: Box) -> None:
 def test_a_token_that_others_can_read_is_not_used(box: Box) -> None:
     opened(box)
     (box.state / "token").chmod(0o644)
-    with pytest.raises(StokerError, match="not for you alone"):
+    with pytest.raises(StokerError, match="can be read by other users"):
         opened(box)
 
 
@@ -172,10 +172,10 @@ def test_a_stranger_is_refused_before_his_request_is_read(box: Box) -> None:
 def test_who_comes_in_by_a_port_opens_no_others(box: Box) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
-    with pytest.raises(StokerError, match="on the machine itself") as error:
+    with pytest.raises(StokerError, match="over the socket of this host") as error:
         client.listen("127.0.0.1:0")
     assert error.value.exit_code == wire.EXIT_PERMISSION
-    with pytest.raises(StokerError, match="on the machine itself"):
+    with pytest.raises(StokerError, match="over the socket of this host"):
         client.unlisten(f"127.0.0.1:{port}")
 
 

@@ -238,7 +238,7 @@ def test_an_unknown_key_in_the_config_is_named(idle: Box) -> None:
     (idle.home / "config.toml").write_text("gpu = 1\n")
     done = idle.stoker("daemon", "start")
     assert done.returncode == 2
-    assert "'gpu' is not known" in done.stderr
+    assert "'gpu' is not a known setting" in done.stderr
 
 
 def test_daemon_status_says_who_answers(box: Box) -> None:

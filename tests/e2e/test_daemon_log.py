@@ -55,7 +55,7 @@ def test_level_is_configurable(idle: Box) -> None:
 def test_a_start_that_fails_is_in_the_log(idle: Box) -> None:
     (idle.home / "config.toml").write_text("grace = 'soon'\n")
     assert idle.stoker("daemon", "start").returncode == 2
-    assert "ERROR stoker.daemon: the daemon ends: " in idle.log
+    assert "ERROR stoker.daemon: the daemon stops: " in idle.log
 
 
 def test_a_supervisor_that_crashes_leaves_a_traceback(box: Box) -> None:

@@ -66,7 +66,7 @@ def test_a_daemon_without_a_socket_is_named_and_can_be_stopped(box: Box) -> None
     socket_file().unlink()
     done = box.stoker("daemon", "status")
     assert done.returncode == 4
-    assert f"A daemon runs (pid {pid}) but does not answer at {socket_file()}" in done.stderr
+    assert f"A daemon is running (pid {pid}) but does not answer at {socket_file()}" in done.stderr
     assert "`stoker daemon stop`" in done.stderr
     done = box.stoker("daemon", "stop", "--drain")
     assert (done.returncode, f"pid {pid}" in done.stderr) == (4, True)

@@ -56,7 +56,7 @@ def test_a_daemon_that_could_not_come_back_is_not_let_go(box: Box) -> None:
 def test_what_is_to_be_sent_must_be_there(box: Box) -> None:
     (box.user / "data").mkdir(exist_ok=True)
     code, said = box.refused("--send", "data", "--send", "nosuch", "true")
-    assert (code, said) == (2, f"stoker: There is no 'nosuch' in {box.user} to --send.\n")
+    assert (code, said) == (2, f"stoker: There is no 'nosuch' in {box.user} for --send.\n")
     for words in (("--no-send", "--send", "data"), ("--no-bring", "--bring", "data")):
         code, said = box.refused(*words, "true")
         assert (code, "contradict each other" in said) == (2, True)

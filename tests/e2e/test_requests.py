@@ -95,7 +95,7 @@ def test_named_resources_are_counted(idle: Box) -> None:
         (("--mem", "90T"), "RAM"),
         (("--resource", "licence=1"), "licence"),
         (("--use-gpus", "7"), "among those named"),
-        (("-N", "2"), "machine"),
+        (("-N", "2"), "node"),
     ],
 )
 def test_the_impossible_is_refused_with_its_reason(

@@ -410,4 +410,4 @@ def test_a_full_disk_sends_the_next_try_elsewhere(field: tuple[Box, Lab]) -> Non
     assert [box.end_of(job)["result"] for job in jobs] == [0, 0]
     assert [box.output(job) for job in jobs] == ["a\n", "a\n"]
     (view,) = [view for view in box.client.nodes()["nodes"] if view["name"] == "small"]
-    assert view["notes"][0].startswith("takes no new jobs: ")
+    assert view["notes"][0].startswith("accepts no new jobs: ")

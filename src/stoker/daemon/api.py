@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import __version__, places, wire
+from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.daemon import (
     acts,
@@ -79,8 +80,7 @@ class Api:
     def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
-        # The attribute is read by the loop's own thread, when it answers.
-        self.desk.uploads = lambda job: loop.fleet.uploads(job)
+        self.desk.uploads = self._uploads
         self.series = Shelf(loop.home)
         self.batches = Batches()
 
@@ -89,6 +89,10 @@ class Api:
         memory = self.loop.watch.gauges.now(job)
         more = {"memory": max(memory.values())} if memory else {}
         return {**self.loop.trainings.live(job), **more}
+
+    def _uploads(self, job: Job) -> list[dict[str, Any]]:
+        """The uploads of a job's files; only for the loop's own thread."""
+        return self.loop.fleet.uploads(job)
 
     async def ask(self, decide: Decide) -> Any:
         """Put a question or a wish to the engine and await its answer."""
