@@ -54,7 +54,7 @@ def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) 
     pid, daemon = box.pid_of(job), box.pid
     done = box.stoker("daemon", "stop")
     assert done.returncode == 0
-    assert "running" in done.stderr
+    assert "continues" in done.stderr
     assert alive(pid)
     assert not alive(daemon)
     box.start()

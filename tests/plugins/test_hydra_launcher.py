@@ -118,11 +118,11 @@ def test_ctrl_c_leaves_the_jobs_and_once_more_cancels_them(
             if f"lr={presses}" in line:
                 label = line.split()[4]
                 process.send_signal(signal.SIGINT)
-            if "The jobs go on" in line and presses == 2:
+            if "The jobs continue" in line and presses == 2:
                 process.send_signal(signal.SIGINT)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert "The jobs go on. Ctrl-C once more" in said
+    assert "The jobs continue. Ctrl-C again" in said
     if presses == 1:
         box.becomes(label, "RUNNING")
         box.client.act("cancel", [label])

@@ -128,7 +128,7 @@ def _wait(numbers: Mapping[Future[JobReturn], int]) -> None:
 def _leave_or_cancel(executor: Executor, futures: Sequence[Future[JobReturn]]) -> None:
     """Leave the jobs in the queue, as they do not need us; unless that is not what was meant."""
     try:
-        log.warning("The jobs go on. Ctrl-C once more, within %d s, cancels them.", SECOND_THOUGHTS)
+        log.warning("The jobs continue. Ctrl-C again within %d s cancels them.", SECOND_THOUGHTS)
         time.sleep(SECOND_THOUGHTS)
     except KeyboardInterrupt:
         executor.client.cancel(futures)
