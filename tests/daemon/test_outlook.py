@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from core.story import Story
 from stoker.core import events as e
-from stoker.core.outlook import Foreseen, Kind, Outlook, Samples, command_key, question
+from stoker.core.outlook import (
+    OUT_OF_DATE,
+    Foreseen,
+    Kind,
+    Outlook,
+    Samples,
+    command_key,
+    question,
+)
 from stoker.core.state import State
 from stoker.core.sweep import Board, trial_of
 from stoker.daemon import looks, outlook, views
@@ -231,6 +239,44 @@ def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.Outl
     outlooks.took = outlook.LIST_WAIT + 0.1
     assert not outlooks.look_for_a_list(story.state, clock(), list)
     assert outlooks.process is not None, "the next list has it"
+
+
+def test_an_edited_job_has_no_estimate_until_the_next_forecast(
+    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a list uses the one before, however recent it is or however long it took."""
+    story, done = Story(gpus=1), list[int]()
+    story.run(job := story.submit(limit=600))
+    outlooks.look(story.state, Moment(story.now, story.now))
+    settle(outlooks)
+    monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
+    now = Moment(story.now, story.now)
+
+    def end() -> float | None:
+        found = outlooks.of(job, story.state, now)
+        assert found is not None
+        assert (found.end is None) == (found.never == OUT_OF_DATE)
+        return found.end.likely if found.end is not None else None
+
+    assert end() == story.now + 600
+    for limit in (7200, 60):
+        spec = replace(story.state.spec(story.job(job)), limit=limit)
+        story.tell(e.SpecRecorded(at=story.now, hash=f"{limit}", spec=spec))
+        edit = e.JobEdited(at=story.now, job=job, spec=f"{limit}", name="job", priority=0)
+        story.tell(edit)
+        if limit == 7200:  # a forecast without the edit is being computed
+            outlooks.after([e.JobHeld(at=0.0, job=2)])
+            outlooks.look(State(), now, lambda: done.append(1))
+        else:
+            monkeypatch.setattr(outlook, "QUICK", 0.0)
+        outlooks.after([edit])
+        assert end() is None
+        before = outlooks.process
+        assert outlooks.look_for_a_list(story.state, now, lambda: done.append(2)) > 0
+        assert outlooks.process not in (None, before)
+        settle(outlooks)
+        assert end() == story.now + limit
+    assert done == [1, 2, 2], "the first one has waited for the forecast with the edit"
 
 
 def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.Outlooks) -> None:

@@ -30,6 +30,8 @@ SHARE = 0.8
 SOONEST_SECONDS = 1.0
 """A start or end that has not happened is at least this far away."""
 
+OUT_OF_DATE = "the forecast is out of date, a newer one is being computed"
+
 
 class Kind(StrEnum):
     """What an estimate is based on."""
@@ -183,7 +185,7 @@ def told_of(found: Foreseen, job: Job, at: float, now: float) -> Told:
         return Told(at, never="it is held")
     start = found.start if job.placement is None else None
     if start is not None and _contradicted(start, now):
-        return Told(at, never="the forecast is out of date, a newer one is being computed")
+        return Told(at, never=OUT_OF_DATE)
     starts = interval(start, now) if start is not None else None
     ends = interval(found.end, now) if found.end is not None else None
     never, needed = found.never, start or found.end

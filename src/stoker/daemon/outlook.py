@@ -18,6 +18,7 @@ from stoker.core import events as e
 from stoker.core.explain import how_it_ended
 from stoker.core.job import Job
 from stoker.core.outlook import (
+    OUT_OF_DATE,
     Foreseen,
     Outlook,
     Told,
@@ -74,6 +75,8 @@ class Outlooks:
         """Whether something has happened since the moment of the latest forecast."""
         self.incomplete = True
         """Whether jobs were submitted since then."""
+        self.edited: dict[int, float] = {}
+        """Jobs edited after the moment of the latest forecast: when, by the monotonic clock."""
         self.trouble: str | None = None
         """Why the last one has no answer."""
         self.failed = 0
@@ -87,8 +90,11 @@ class Outlooks:
     def look(self, state: State, now: Moment, done: Callable[[], None] | None = None) -> float:
         """Start a forecast unless the latest one will do; return the seconds to wait for it.
 
-        `done` is called when the newest forecast is there, which may be at once.
+        `done` is called when the newest forecast is there, which may be at once. A process that
+        works on jobs that were edited since is replaced.
         """
+        if self.process is not None and self._has_edits():
+            self._drop_process()
         if self.process is None and not self._will_do(now):
             self._start(state, now)
         if done is not None:
@@ -100,7 +106,7 @@ class Outlooks:
 
     def look_for_a_list(self, state: State, now: Moment, done: Callable[[], None]) -> float:
         """Do the same for a command that shows a forecast but is not about it: wait for less."""
-        recent = time.monotonic() < self.since + LIST_EVERY
+        recent = time.monotonic() < self.since + LIST_EVERY and not self._has_edits()
         if not state.live or (recent and not self.incomplete and self.process is None):
             return 0.0
         slow = self.latest is not None and self.took > LIST_WAIT  # so it will not be in time
@@ -112,7 +118,13 @@ class Outlooks:
         for done in waiting:
             done()
 
+    def _has_edits(self) -> bool:
+        """Return True if a job was edited after the last process was started."""
+        return any(at > self.since for at in self.edited.values())
+
     def _will_do(self, now: Moment) -> bool:
+        if self._has_edits():
+            return False
         if self.latest is None or self.failed == 1:
             return False  # one that died is started anew at once; if that dies too, it is its fault
         if self.took > QUICK and time.monotonic() < self.ended + REST * self.took:
@@ -123,6 +135,8 @@ class Outlooks:
         """Something has happened."""
         self.changed = self.changed or any(type(event) not in QUIET for event in events)
         self.incomplete = self.incomplete or any(type(each) is e.JobsSubmitted for each in events)
+        edited = [each.job for each in events if type(each) is e.JobEdited]
+        self.edited.update(dict.fromkeys(edited, time.monotonic()))
 
     def tick(self) -> float | None:
         """Give up on a process that has hung; seconds until the next look."""
@@ -172,6 +186,7 @@ class Outlooks:
             self._died(f"it answered {line[:80]!r}")
             return
         self.jobs = {each.job: each for each in self.latest.jobs}
+        self.edited = {id: at for id, at in self.edited.items() if at > self.since}
         self.trouble, self.failed = None, 0
         self._let_go()
 
@@ -183,14 +198,17 @@ class Outlooks:
         self._let_go()
 
     def _let_go(self) -> None:
-        process, self.process = self.process, None
         self.ended = time.monotonic()
         self.took = self.ended - self.since
+        self._drop_process()
+        self._notify()
+
+    def _drop_process(self) -> None:
+        process, self.process = self.process, None
         if process is not None:
             process.close()
             if not process.reap():
                 self.leaving.append(process)
-        self._notify()
 
     # -- estimates -----------------------------------------------------------------------
 
@@ -200,6 +218,8 @@ class Outlooks:
         latest = self._usable(now)
         if found is None or job is None or job.finished or latest is None:
             return None
+        if id in self.edited:
+            return Told(latest.at, never=OUT_OF_DATE)
         return told_of(found, job, latest.at, now.at)
 
     def of_sweep(self, sweep: Sweep, state: State, now: Moment) -> Told | None:
