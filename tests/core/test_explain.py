@@ -30,6 +30,14 @@ def test_a_running_job_has_no_reason() -> None:
     assert told.text == "it is not waiting for anything"
 
 
+@pytest.mark.parametrize(("code", "text"), [(2, "exit 2"), (0, "")])
+def test_a_finished_job_is_explained_by_its_cause(code: int, text: str) -> None:
+    story = Story()
+    story.run(job := story.submit())
+    story.exited(job, code)
+    assert why(story.state, story.job(job), story.now, story.boot, unknown).text == text
+
+
 def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:
     story = Story(gpus=1)
     first, second, third = story.submit(), story.submit(), story.submit()

@@ -216,8 +216,8 @@ def _roughly(seconds: float) -> str:
 
 
 def how_it_ended(job: Job) -> str:
-    """A sentence about one that is over."""
-    return f"it has ended: {job.cause}" if job.cause else "it has ended"
+    """Return the cause of the end; empty where the state says it all."""
+    return "" if job.state is JobState.COMPLETED and job.cause == "done" else job.cause or ""
 
 
 def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
