@@ -706,11 +706,13 @@ def test_jobs_on_several_or_silent_machines(fake: FakeDaemon, capsys: Captured) 
 
 
 def test_drain_and_undrain(fake: FakeDaemon, capsys: Captured) -> None:
-    fake.answers["POST /v1/drain"] = (200, {"devices": ["box/gpu:2"], "running": [5]})
+    fake.answers["POST /v1/drain"] = (
+        200, {"devices": ["box/gpu:2"], "running": [12], "labels": ["5_7"]},
+    )  # fmt: skip
     fake.answers["POST /v1/undrain"] = (200, {"devices": ["box/gpu:2"]})
     assert main(["drain", "2,3", "--reason", "hot"]) == 0
     assert fake.bodies("/v1/drain") == [{"devices": ["2", "3"], "reason": "hot"}]
-    assert "still running there: 5" in capsys.readouterr().err
+    assert "still running there: 5_7\n" in capsys.readouterr().err
     assert main(["undrain", "all"]) == 0
     assert main(["drain"]) == 2
 

@@ -221,3 +221,4 @@ class Drained(Value, frozen=True, kw_only=True):
     devices: list[str] = []
     machines: list[str] = []
     running: list[int] = []
+    labels: list[str] = []

@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         output.emit(reply)
         return 0
-    running = reply.get("running") or []
-    still = f"; jobs still running there: {', '.join(map(str, running))}" if running else ""
+    running = reply.get("labels") or []
+    still = f"; jobs still running there: {', '.join(running)}" if running else ""
     output.say(f"stoker: draining {names(reply)}{still}")
     return 0
 

@@ -441,8 +441,8 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
                 named.update(dict.fromkeys(_devices(state, part.strip())))
         devices = tuple(named)
         running = [
-            job.id
-            for job in state.running.values()
+            job
+            for job in (state.running.values() if closing else ())
             if job.placement is not None
             and any(
                 (part.node, take.type, take.device) in named
@@ -457,7 +457,10 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
             fact = e.DevicesUndrained(at=now.at, devices=devices)
         shown = [f"{node}/{type}:{name}" for node, type, name in devices]
         whole = [node.name for node in state.cluster.nodes.values() if _all_of(node, named)]
-        reply = {"devices": shown, "machines": whole, "running": running if closing else []}
+        reply = {
+            "devices": shown, "machines": whole, "running": [job.id for job in running],
+            "labels": [job.label for job in running],
+        }  # fmt: skip
         return Decision(events=[fact], reply=lambda _: reply)
 
     return decide

@@ -291,7 +291,8 @@ def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
         notes.append("no bash: command lines run in sh, without ~/.bashrc")
     strays = state.rest.strays.get(name, ())
     if strays:
-        jobs = ", ".join(str(job) for job, _ in strays[:5])
+        known = [(id, state.jobs.get(id)) for id, _ in strays[:5]]
+        jobs = ", ".join(str(id) if job is None else job.label for id, job in known)
         notes.append(f"to be ended there because it was requeued on another node: job {jobs}")
     return notes
 

@@ -1,0 +1,29 @@
+"""The reply to `drain`: the jobs that still run on the devices."""
+
+from pathlib import Path
+from typing import Any
+
+from core.story import Story
+from stoker.daemon import acts
+from stoker.daemon.desk import Desk
+from stoker.daemon.requests import Drain, Undrain
+from stoker.engine import Moment
+from stoker.store.memory import MemoryStore
+
+
+def test_running_tasks_of_an_array_are_named_by_their_labels(tmp_path: Path) -> None:
+    story = Story(gpus=2)
+    story.submit()
+    array = story.submit(count=2, array=True)
+    story.run(1, array)
+    desk = Desk(MemoryStore(), str(tmp_path), "box", "ana")
+
+    def reply(body: Drain | Undrain) -> dict[str, Any]:
+        decided = acts.drain(desk, body)(story.state, Moment(story.now, story.now))
+        assert decided.reply is not None
+        found: dict[str, Any] = decided.reply(story.state)
+        return found
+
+    found = reply(Drain(devices=["1"]))
+    assert (found["running"], found["labels"]) == ([array], [f"{array}_0"])
+    assert reply(Undrain(devices=["1"]))["labels"] == []
