@@ -1,12 +1,14 @@
 """What the lists look like on terminals of 80 and of 140 columns."""
 
+import time
 from typing import Any
 
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli import board, eta, gpus, history, joblist, sizes, table
+from stoker.cli import board, eta, gpus, history, joblist, sizes, table, times
 from stoker.cli.options import Args
+from stoker.cli.table import Column
 
 REQUEST = {"gpus": "1", "cpus": None, "memory": None}
 COMMAND = "python train.py --config configs/imagenet/resnet50.yaml --lr 0.01 --epochs 90"
@@ -173,6 +175,37 @@ def test_a_narrow_queue_has_expected_times_without_ranges() -> None:
     assert "days" in shown(80)
     assert "(" not in shown(80)
     assert " days - " in shown(140)
+
+
+@pytest.mark.parametrize(
+    ("reason", "elapsed", "left"),
+    [("Resources", 4.0, 355_996.0), ("Dependency", 4.0, 35_996.0), ("JobArrayTaskLimit", 4e3, 9.0)],
+)
+def test_at_80_columns_other_columns_go_before_the_reason_is_cut(
+    reason: str, elapsed: float, left: float
+) -> None:
+    soon = times.iso(time.time() + 70 * 60 + 1)
+    when = {"low": soon, "likely": soon, "high": soon, "kind": "limit"}
+    runs = {**RUNS, "elapsed": elapsed, "left": left}
+    views = [
+        job(1, **runs, foreseen={"at": None, "start": None, "end": when}),
+        job(2, reason=reason, foreseen={"at": None, "start": when, "end": when}),
+    ]
+    header, _, line = table.render(*joblist.queue_table(views, width=80), width=80)
+    assert header.split()[-3:] == ["START", "ETA", "NODE/REASON"]
+    assert line.startswith("    2  resnet50")
+    assert line.endswith(f"in <70 min  in <70 min  ({reason})")
+
+
+def test_a_long_list_of_nodes_does_not_take_the_place_of_the_name() -> None:
+    nodes = ",".join(f"gpu{number:02}:0-7" for number in range(10))
+    columns, row = (
+        (Column("NAME", cut=True), Column("NODES", whole=1)),
+        ["resnet50-imagenet", nodes],
+    )
+    (line,) = table.render(columns, [row], header=False, width=60)
+    assert line.startswith("resnet50-imagenet  gpu00:0-7,")
+    assert line.endswith("…")
 
 
 # --------------------------------------------------------------------------------- watch

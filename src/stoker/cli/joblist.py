@@ -31,7 +31,7 @@ QUEUE = (
     Column("TIME", right=True),
     Column("LEFT", right=True, drop=5),
     Column("GPUS", right=True),
-    Column("NODE/REASON", cut=True),
+    Column("NODE/REASON", whole=3),
 )
 COMMAND = Column("COMMAND", spare=24)
 RANGES = 120

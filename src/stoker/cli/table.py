@@ -18,25 +18,30 @@ LEAST = 8
 """Columns that may be cut keep this many cells, unless nothing else is left to give."""
 READABLE = 10
 """Before they get narrower than this, other columns are left out."""
+WHOLE = 24
+"""Cells up to this width stay whole in columns with `whole`."""
 
 
 class Column:
     """A heading, its alignment, and what happens to the column on a narrow terminal.
 
     `cut`: its cells may be shortened. `drop`: it may be left out, the highest number first.
+    `whole`: columns with this `drop` or a higher one are left out before its cells are shortened.
     `spare`: it is shown only where so many cells are left beside all others, never in a pipe.
     """
 
-    __slots__ = ("cut", "drop", "right", "spare", "title")
+    __slots__ = ("cut", "drop", "right", "spare", "title", "whole")
 
     def __init__(
-        self, title: str, *, right: bool = False, cut: bool = False, drop: int = 0, spare: int = 0
-    ) -> None:
+        self, title: str, *, right: bool = False, cut: bool = False, drop: int = 0, spare: int = 0,
+        whole: int = 0,
+    ) -> None:  # fmt: skip
         self.title = title
         self.right = right
-        self.cut = cut or spare > 0
+        self.cut = cut or spare > 0 or whole > 0
         self.drop = drop
         self.spare = spare
+        self.whole = whole
 
 
 class Cell(str):
@@ -127,14 +132,18 @@ def _shown(columns: Sequence[Column], widths: list[int], width: int | None) -> l
     if width is None:
         return shown
 
-    def least() -> int:
-        return _total(min(widths[i], READABLE) if columns[i].cut else widths[i] for i in shown)
+    def least(i: int, drop: int) -> int:
+        whole = 0 < columns[i].whole <= drop
+        return min(widths[i], WHOLE if whole else READABLE) if columns[i].cut else widths[i]
 
-    while least() > width:
-        drop = max(shown, key=lambda i: columns[i].drop)
-        if not columns[drop].drop:
+    while True:
+        place = max(shown, key=lambda i: columns[i].drop)
+        drop = columns[place].drop
+        if _total(least(i, drop) for i in shown) <= width:
+            break
+        if not drop:
             return shown
-        shown.remove(drop)
+        shown.remove(place)
     room = width - _total(widths[i] for i in shown) - len(GAP)
     spare = [i for i, column in enumerate(columns) if column.spare and column.spare <= room]
     return sorted([*shown, *spare[:1]])
@@ -142,14 +151,16 @@ def _shown(columns: Sequence[Column], widths: list[int], width: int | None) -> l
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
     """Cut the widest columns until all fit; in the end, any column."""
-    for least, able in ((LEAST, [c.cut for c in columns]), (1, [True] * len(columns))):
+    whole = [(WHOLE if c.whole else LEAST) if c.cut else None for c in columns]
+    narrow = [LEAST if c.cut else None for c in columns]
+    for floors in (whole, narrow, [1] * len(columns)):
         over = _total(widths) - width
         while over > 0:
-            wide_ones = [i for i, may in enumerate(able) if may and widths[i] > least]
-            if not wide_ones:
+            able = [i for i, floor in enumerate(floors) if floor and widths[i] > floor]
+            if not able:
                 break
-            widest = max(wide_ones, key=lambda i: widths[i])
-            taken = min(over, max(1, (widths[widest] - least) // 2))
+            widest = max(able, key=lambda i: widths[i])
+            taken = min(over, max(1, (widths[widest] - (floors[widest] or 0)) // 2))
             widths[widest] -= taken
             over -= taken
 
