@@ -29,7 +29,7 @@ from stoker.core.outlook import (
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
 from stoker.simulate import requests as ask
-from stoker.simulate.ahead import foresee
+from stoker.simulate.ahead import _samples, foresee
 from stoker.simulate.calibrate import calibrate
 from stoker.simulate.lifetimes import Guesses, Life, Lifetimes
 from stoker.simulate.processes import Model
@@ -283,6 +283,14 @@ def test_a_start_after_a_limit_and_a_measured_job_is_no_bound() -> None:
     assert basis(told(story, runs)[big].start) == (
         Kind.SIMILAR, "time limits and earlier runs of the jobs ahead",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("latest", "kind"), [(300.0, Kind.LIMIT), (250.0, Kind.SIMILAR)])
+def test_a_bound_that_a_simulated_future_exceeds_is_an_estimate(latest: float, kind: Kind) -> None:
+    found = _samples([100.0, None, 300.0], 400.0, Kind.LIMIT, "time limits", latest)
+    assert found.kind is kind
+    assert found.latest == (latest if kind is Kind.LIMIT else None)
+    assert found.at == [100.0, None, 300.0]
 
 
 def test_no_job_outlasts_its_time_limit() -> None:

@@ -334,6 +334,8 @@ def _samples(
         latest = None
     elif latest is None:
         at = [None] * len(at)  # the samples are no bound: it is later than was simulated
+    elif any(each is not None and each > latest + ENDING for each in at):
+        kind, latest = Kind.SIMILAR, None  # jobs behind it or submitted later can delay it
     return Samples(
         at=[_rounded(each) for each in at], until=until, kind=kind, basis=basis,
         latest=_rounded(latest),
