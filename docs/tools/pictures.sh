@@ -47,7 +47,7 @@ stoker cancel -y all >/dev/null 2>&1 || true
 sleep 1
 rm -rf "$STOKER_HOME"
 
-# the queue of somebody's afternoon
+# a queue with running, pending and failed jobs
 cd "$work"
 long="python3 train.py --lr 0.003 --epochs 100000"
 stoker daemon start --gpus 0,1,2,3 2>/dev/null
@@ -62,29 +62,29 @@ stoker daemon start --gpus 0,1,2,3 2>/dev/null
 } >/dev/null 2>&1
 sleep 1
 open_ 40
-keys stoker
-keys 'stoker why big'
+keys stoker 4
+keys 'stoker why big' 3
 take queue 'stoker'
 stoker cancel -y all >/dev/null 2>&1 || true
 sleep 1
 stoker daemon stop --cancel >/dev/null 2>&1 || true
 rm -rf "$STOKER_HOME"
 
-# a training that is asked to make room
+# a training job that is preempted
 cat >"$work/train.py" <<'END'
 import time
 from stoker.training import job
 for epoch in job.epochs():
-    for step in job.steps(range(40)):
+    for step in job.steps(range(100)):
         time.sleep(0.1)
     job.report(loss=1 / (epoch + 2))
 END
 stoker daemon start --gpus 0 2>/dev/null
 stoker submit --name resnet --epochs 20 --single-gpu python3 train.py >/dev/null 2>&1
-sleep 13
+sleep 22
 open_ 36
 keys 'stoker submit --gpus 1 --priority 10 --name urgent sleep 60' 1
-keys 'stoker'
-keys 'stoker why urgent'
+keys 'stoker' 4
+keys 'stoker why urgent' 2
 keys 'stoker show resnet | head -8'
-take training 'a training makes room'
+take training 'a training job is preempted'
