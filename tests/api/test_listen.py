@@ -189,7 +189,7 @@ def test_tls_is_pinned_by_the_certificate(box: Box) -> None:
     wrong = view["fingerprint"][:-1] + ("0" if view["fingerprint"][-1] != "0" else "1")
     with pytest.raises(StokerError, match="another certificate"):
         Client(parse(f"tls://127.0.0.1:{port}", token(box), wrong)).daemon()
-    with pytest.raises(StokerError, match="shows its token"):
+    with pytest.raises(StokerError, match="requires a token"):
         Client(parse(f"tls://127.0.0.1:{port}", "x" * 43, view["fingerprint"])).daemon()
     with contextlib.suppress(ConnectionError):
         assert b"HTTP" not in status(port, "GET /v1/daemon HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -113,7 +113,7 @@ def test_memory_that_others_have_set_aside() -> None:
     second = training(story, sharing(5000))
     story.plan()
     assert details(story, second) == [
-        f"GPU 0 has 4000 MiB of its memory left, not 5000, beside job {first}"
+        f"GPU 0 has 4000 MiB of its memory left, not 5000 MiB, beside job {first}"
     ]
     whole = story.submit(gpus(1))
     assert details(story, whole) == [f"GPU 0 is held by job {first}"]

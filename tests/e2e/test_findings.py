@@ -78,7 +78,7 @@ def test_a_limit_holds_for_failures_too_and_the_newest_come_first(box: Box) -> N
     ends = [job["ended_at"] for job in reply["jobs"]]
     assert ends == sorted(ends, reverse=True)
     assert [job["label"] for job in reply["jobs"]] == [f"{label}_{n}" for n in (11, 10, 9, 8, 7)]
-    done = box.stoker("queue", "--limit", "5")
+    done = box.stoker("queue", "-e", "--limit", "5")
     assert "7 more jobs" in done.stderr
     box.stoker("queue", "--limit", "5", "--seen", check=True)
     assert box.client.jobs()["jobs"] == [], "all are marked, not only those listed"

@@ -220,7 +220,7 @@ def test_a_refused_key_and_a_changed_host_key_are_told_and_concern_nobody_else(
     lab.b.new_host_key()
     lab.b.kill_connections()
     why = stands(box, lab.a, "unreachable")["why"]
-    until(lambda: "refused the key" in node(box, "a")["why"])
+    until(lambda: "rejected the key" in node(box, "a")["why"])
     until(lambda: "host key" in node(box, "b")["why"])
     assert "ssh-keygen -R" in node(box, "b")["why"], why
     assert box.end_of(on(box, lab.c, "true"))["result"] == 0
