@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli import board, eta, gpus, history, joblist, sizes, table, times
+from stoker.cli import eta, gpus, history, joblist, sizes, table, times, watch_screen
 from stoker.cli.options import Args
 from stoker.cli.table import Column
 
@@ -230,7 +230,9 @@ JOBID  NAME               USER  ST     TIME      LEFT  EPOCHS  GPUS  NODE/REASON
 
 
 def watched(height: int, width: int = 80, **changes: Any) -> list[str]:
-    return board.board({**REPLY, **changes}, CARDS, clock="14:32:07", width=width, height=height)
+    return watch_screen.watch_screen(
+        {**REPLY, **changes}, CARDS, clock="14:32:07", width=width, height=height
+    )
 
 
 def test_a_watched_queue_has_counts_gpus_and_failures_on_top() -> None:
@@ -258,6 +260,9 @@ def test_failures_leave_room_for_jobs_and_are_counted() -> None:
 
 def test_the_gpus_of_several_nodes_are_counted_by_node() -> None:
     there = {**A100, "node": "gpu1", "state": "free", "jobs": []}
-    assert board.gpu_line([A100, there, there]) == "GPUs: 2 of 3 free: box 0/1, gpu1 2/2"
-    assert board.gpu_line([{**there, "id": "3"}, A100]) == "GPUs: 1 of 2 free: gpu1 1/1, box 0/1"
-    assert board.gpu_line([{**A100, "state": "free", "jobs": []}]) == "GPUs: 1 of 1 free (0)"
+    assert watch_screen.gpu_line([A100, there, there]) == "GPUs: 2 of 3 free: box 0/1, gpu1 2/2"
+    assert (
+        watch_screen.gpu_line([{**there, "id": "3"}, A100])
+        == "GPUs: 1 of 2 free: gpu1 1/1, box 0/1"
+    )
+    assert watch_screen.gpu_line([{**A100, "state": "free", "jobs": []}]) == "GPUs: 1 of 1 free (0)"

@@ -19,8 +19,8 @@ from e2e.box import until
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.carry import CarryError, LinkLost, Way, bring, send, unpack
 from stoker.executors.ssh.landing import Owner
-from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Tree, survey
+from stoker.executors.ssh.upload_progress import UploadProgress
 
 SSHD = "/usr/sbin/sshd"
 APPLETS = ("sh", "tar", "find", "xargs", "mkdir", "mv", "rm", "cat", "printf")
@@ -167,7 +167,7 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: Way, tmp_path: Path) -> N
 
 def test_the_bytes_of_an_upload_are_counted(way: Way, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")))
-    transfer = Transfer(tree.size)
+    transfer = UploadProgress(tree.size)
     send(way, tree, transfer=transfer)
     links = sum(len(os.readlink(f"{tree.base}/{name}")) for name in tree.links)
     assert 2 << 20 < transfer.total - links <= transfer.sent <= transfer.total

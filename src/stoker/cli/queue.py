@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         from stoker.cli.watch import seconds, watch
 
         def ask() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-            return _ask(client, args), client.gpus()["gpus"] if _is_board(args) else []
+            return _ask(client, args), client.gpus()["gpus"] if _is_watch_screen(args) else []
 
         return watch(seconds(args) or 2.0, ask, lambda found, height: _watched(found, args, height))
     reply = _ask(client, args)
@@ -191,7 +191,7 @@ def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     return lines
 
 
-def _is_board(args: Args) -> bool:
+def _is_watch_screen(args: Args) -> bool:
     """Return True if --watch shows the whole queue, and not a list of one's own."""
     return _groups(args) and args.text("state") is None
 
@@ -201,13 +201,13 @@ def _watched(
 ) -> list[str]:
     """Return one picture of --watch."""
     reply, gpus = found
-    if height is None or not _is_board(args):
+    if height is None or not _is_watch_screen(args):
         return drawn(reply, args)
     from time import strftime
 
-    from stoker.cli.board import board
+    from stoker.cli.watch_screen import watch_screen
 
-    return board(
+    return watch_screen(
         reply,
         gpus,
         clock=strftime("%H:%M:%S"),

@@ -27,7 +27,7 @@ class Column:
 
     `cut`: its cells may be shortened. `drop`: it may be left out, the highest number first.
     `whole`: columns with this `drop` or a higher one are left out before its cells are shortened.
-    `spare`: it is shown only where so many cells are left beside all others, never in a pipe.
+    `spare`: it is shown only if this many cells are left beside all others, never in a pipe.
     """
 
     __slots__ = ("cut", "drop", "right", "spare", "title", "whole")

@@ -21,7 +21,7 @@ from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 
 FAR_OVER = 2.0
-"""Of a job that takes so many times as long as it said, its owner is told."""
+"""A job that runs this many times its expected duration is reported as late."""
 UNMEASURED = 600.0
 """Seconds that a job has to come to its next checkpoint when nobody knows its epochs."""
 RUNNING = JobState.RUNNING

@@ -263,7 +263,7 @@ class State:
                 yield end, placement
 
     def latest_end(self, job: Job, boot: float = -inf) -> float:
-        """When a running attempt is over at the latest; nobody knows how long a pause lasts.
+        """The latest end of a running attempt; infinite while it is suspended.
 
         `boot`: it is known to run at that time, so that an estimated end is later than that.
         """
@@ -276,7 +276,7 @@ class State:
         return latest_end(job.started_boot, limit, job.slack)
 
     def _likely_end(self, job: Job, spec: Spec, now: float) -> float:
-        """Nobody limits it, but its epochs have been measured."""
+        """The estimated end of an attempt without a time limit whose epochs were measured."""
         at, boot = job.progress.counted_at if job.progress else None, job.started_boot
         if at is None or boot is None or job.started_at is None:
             return inf
@@ -284,7 +284,7 @@ class State:
         if left is None:
             return inf
         end, later = boot + (at - job.started_at) + left * LATE, max(left * LATE / 16, 60.0)
-        while end <= now:  # it is late, so that nobody counts on a moment that has passed
+        while end <= now:  # it is late: return a time in the future
             end, later = end + later, later * 2
         return end
 

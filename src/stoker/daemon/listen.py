@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 MOST_LISTENERS = 16
 MOST_CONNECTIONS = 256
-"""At all ports together; then the oldest one without the token makes room for a new one."""
+"""Over all ports; beyond it the oldest connection without a token is closed."""
 BACKLOG = 512
 AT_ONCE = 32
-"""Connections that are accepted before those that came before them are read: a request with the
-token is to be read before so many new ones have come that its connection is the oldest."""
+"""Connections that are accepted before earlier ones are read. It must be smaller than the limit,
+so that a request with the token is read before its connection becomes the oldest."""
 HANDSHAKE_SECONDS = 10.0
 STRANGER_SECONDS = 10.0
 """How long a connection may stay that has not shown the token."""

@@ -23,12 +23,12 @@ from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
 from stoker.core.slurm_env import SubmitHost
 from stoker.core.state import State
+from stoker.daemon.container_failures import mark_container_failures
 from stoker.daemon.daemon_log import log_events
 from stoker.daemon.desk import Decide, Desk, clock, gone
 from stoker.daemon.fleet import Fleet
 from stoker.daemon.hooks import record_path, run_hook
 from stoker.daemon.journal_sync import AfterSync, JournalSync
-from stoker.daemon.lacks import mark_lacks
 from stoker.daemon.scores import Scores
 from stoker.daemon.settings import Settings
 from stoker.daemon.training import Trainings
@@ -350,7 +350,9 @@ class Loop:
         for fact in local:  # one by one: an internal error loses no other than its own
             facts += contain("local events", nothing, self.fleet.of_this_machine, [fact])
         facts += contain(FLEET_EVENTS, nothing, self.fleet.facts, state)
-        facts = contain("container logs", facts, mark_lacks, facts, state, self.desk.logs)
+        facts = contain(
+            "container logs", facts, mark_container_failures, facts, state, self.desk.logs
+        )
         facts = contain("training reports", facts, self.trainings.heed, facts)
         if self.watch.pending is not None:
             # First what was seen of the GPUs: it tells whose fault it was that memory ran out.

@@ -35,7 +35,7 @@ class Server:
         if mode == "feed":
             loop.poller.watch(self.socket.fileno(), self.start)
         else:
-            self.start()  # whoever started a daemon is about to talk to it
+            self.start()  # the client that started the daemon is about to connect
 
     def _bind(self) -> None:
         """Listen on a new socket file."""

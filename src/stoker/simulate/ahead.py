@@ -32,10 +32,10 @@ from stoker.core.outlook import Foreseen, Kind, Outlook, Question, Samples, comb
 from stoker.core.policy.rules import USUAL
 from stoker.core.restore import restore
 from stoker.core.state import State
-from stoker.simulate.causes import Bound, Bounds, Watched
 from stoker.simulate.lifetimes import ENDING, Guess, Guesses
 from stoker.simulate.newcomers import Newcomer, Newcomers
 from stoker.simulate.replay import Course, Replay
+from stoker.simulate.start_bounds import Bound, Bounds, StartRecorder
 from stoker.simulate.workload import Load, Speed, Workload
 
 PLAYS = 9
@@ -82,7 +82,7 @@ class Ahead(Replay):
         nodes = list(asked.rest.nodes.values())
         super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
         self.now, self.guesses = asked.at, guesses
-        self.diary = self.watched = Watched(state, self._kind_of)
+        self.diary = self.watched = StartRecorder(state, self._kind_of)
         self.waited = {job.id for job in asked.jobs if not job.finished}
         """Jobs that are to be forecast."""
         self.halted = False

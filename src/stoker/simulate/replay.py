@@ -52,12 +52,12 @@ class Assumed(Struct, frozen=True, kw_only=True):
     restart: float = 60.0
     """Seconds that a job needs, whenever it goes on, before it does anything useful."""
     steady: bool = False
-    """Nobody saves anything on the way, so that nobody can be stopped."""
+    """Jobs save no checkpoints, so they cannot be preempted."""
     limits: bool = False
-    """Nobody reports epochs; the planner has only the time limits."""
+    """Jobs report no epochs; the planner has only the time limits."""
     estimates: float | None = None
-    """Owners say how long jobs take (`--expect`), two thirds of them right within this factor, and
-    nobody reports epochs. None: only policies that plan by true durations are told."""
+    """Jobs report no epochs but have an expected duration (`--expect`), two thirds of them right
+    within this factor. None: only policies that plan with true durations know them."""
     seed: int = 0
     """Other estimates of the same kind."""
 

@@ -4,13 +4,12 @@ The number is a binary logarithm, of GPU-seconds or of seconds: one less means h
 It moves in steps, so that jobs that need about the same keep the order in which they came, and
 running ones are not stopped for a trifle.
 
-What a waiting job has left does not change while it waits; that it waits, counts in its favour,
-and the moments at which that makes a step are known in advance. Of a running job, what is left
-becomes less with every second. That is worked out only when somebody asks: an older number is
-merely too large, and hides nobody. Once it has run for longer than was expected, what is left
-becomes more again, in steps whose moments are known. Of one that nobody has measured yet, all that
-is known is that even its first epoch takes longer than this, so it is taken to need many times
-what it has had; the moments at which that makes a step are known, too.
+The remaining time of a pending job does not change. Its pending time improves its rank, and the
+times of these steps are known in advance. The remaining time of a running job decreases every
+second. It is computed on request: an older value is only too large and hides no victim. Once the
+job exceeds its expected duration, its remaining time grows again, in steps at known times. A job
+without measurements is taken to need a multiple of the time it has run, because even its first
+epoch takes longer than that; the times of these steps are known, too.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from stoker.executors.ssh.excludes import NAME, Excludes
 from stoker.executors.ssh.landing import Landing, Owner, alone
 from stoker.executors.ssh.receive import PIECE, Patient, Wanted, parts_of, receive
 from stoker.executors.ssh.tar import Refused, Torn
-from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Tree, changed
+from stoker.executors.ssh.upload_progress import UploadProgress
 from stoker.executors.ssh.way import (
     MARK,
     MAX_LISTING,
@@ -89,7 +89,7 @@ def send(
     tree: Tree,
     reuse: str | None = None,
     loose: bool = False,
-    transfer: Transfer | None = None,
+    transfer: UploadProgress | None = None,
 ) -> None:
     """Put a tree at ROOT/trees/ID; returns when it is there, whole, whoever sent it.
 
@@ -107,7 +107,7 @@ def send(
         if b"there" in said:
             return
         try:
-            _transfer(way, tree, part, said, reuse, transfer or Transfer(tree.size))
+            _transfer(way, tree, part, said, reuse, transfer or UploadProgress(tree.size))
         except LinkLost:
             raise  # what is there already is of use next time
         except CarryError:
@@ -125,7 +125,7 @@ def send(
 
 
 def _transfer(
-    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: Transfer
+    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: UploadProgress
 ) -> None:
     if way.by_rsync:
         with contextlib.suppress(NoRsync):
@@ -144,7 +144,7 @@ def _insist_on_rest(tree: Tree) -> None:
 
 
 def _send_by_rsync(
-    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: Transfer
+    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: UploadProgress
 ) -> None:
     trees = f"{way.root}/trees"
     more = []
@@ -165,7 +165,7 @@ def _send_by_rsync(
     )  # fmt: skip
 
 
-def _send_by_tar(way: Way, tree: Tree, part: str, transfer: Transfer) -> None:
+def _send_by_tar(way: Way, tree: Tree, part: str, transfer: UploadProgress) -> None:
     command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
     try:
         pipe(way, command, way.address.host, lambda out: pack(tree, out, transfer))
@@ -177,7 +177,7 @@ def _send_by_tar(way: Way, tree: Tree, part: str, transfer: Transfer) -> None:
 class _Padded:
     """A file that may be cut short while it is read: the length that was announced must hold."""
 
-    def __init__(self, file: io.BufferedReader, transfer: Transfer | None) -> None:
+    def __init__(self, file: io.BufferedReader, transfer: UploadProgress | None) -> None:
         self._file, self._transfer = file, transfer
 
     def read(self, size: int) -> bytes:
@@ -187,7 +187,7 @@ class _Padded:
         return self._file.read(size).ljust(size, b"\0")
 
 
-def pack(tree: Tree, out: Patient, transfer: Transfer | None = None) -> None:
+def pack(tree: Tree, out: Patient, transfer: UploadProgress | None = None) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
     # Closing it writes the end of the archive: not to be done for half of one. And no "w|",

@@ -41,9 +41,9 @@ from stoker.executors.ssh.link import Poller
 from stoker.executors.ssh.mirror import Mirror
 from stoker.executors.ssh.provisions import Provisions
 from stoker.executors.ssh.reunion import Reunion
-from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.travel import Surveys, Travel
 from stoker.executors.ssh.trees import Tree
+from stoker.executors.ssh.upload_progress import UploadProgress
 from stoker.executors.ssh.words import STOP, STOP_AT, Words
 from stoker.executors.ssh.worker import Worker
 
@@ -173,7 +173,7 @@ class RemoteExecutor:
                 lambda tree, why, again: self._travelled(attempt, tree, why, again),
             )
 
-    def transfer(self, key: Key) -> Transfer | None:
+    def transfer(self, key: Key) -> UploadProgress | None:
         """The upload of an attempt's files, while it is under way."""
         attempt = self.attempts.get(key)
         if attempt is None or attempt.ordered or attempt.launch is None:

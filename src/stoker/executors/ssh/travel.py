@@ -14,8 +14,8 @@ from stoker.core.job import Carry
 from stoker.executors.ssh import carry
 from stoker.executors.ssh.carry import Way
 from stoker.executors.ssh.connection import Connection
-from stoker.executors.ssh.transfer import Transfer
 from stoker.executors.ssh.trees import Hashes, Tree, survey
+from stoker.executors.ssh.upload_progress import UploadProgress
 from stoker.executors.ssh.worker import Worker
 
 NEVER = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
@@ -68,7 +68,7 @@ class Travel:
         self._sending: dict[str, list[Found]] = {}
         self._names: dict[Want, str] = {}
         """The trees that are being sent, by what was asked for."""
-        self._transfers: dict[str, Transfer] = {}
+        self._transfers: dict[str, UploadProgress] = {}
         self._era = 0
         """Goes up with every connection: what was begun over an older one is nobody's business."""
 
@@ -84,13 +84,13 @@ class Travel:
         if len(waiting) == 1:
             self._look(want, since)
 
-    def transfer(self, directory: str, what: Carry) -> Transfer | None:
+    def transfer(self, directory: str, what: Carry) -> UploadProgress | None:
         """The upload of what goes along with a job, while it is under way."""
         want = (directory, what.send, what.exclude)
         name = self._names.get(want)
         if name is not None:
             return self._transfers.get(name)
-        return Transfer(None) if want in self._looking else None
+        return UploadProgress(None) if want in self._looking else None
 
     def _look(self, want: Want, since: float) -> None:
         self._do(
@@ -126,7 +126,7 @@ class Travel:
         if words == ["done", "yes"]:
             self._sent(tree, None)
         elif way is not None:
-            reuse, transfer = self._last.get(tree.base), Transfer(tree.size)
+            reuse, transfer = self._last.get(tree.base), UploadProgress(tree.size)
             self._transfers[tree.id] = transfer
             self._do(
                 lambda: carry.send(way, tree, reuse, transfer=transfer),
@@ -141,7 +141,7 @@ class Travel:
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
         self._sending[loose.id] = self._sending.pop(tree.id, [])
-        transfer = Transfer(tree.size)
+        transfer = UploadProgress(tree.size)
         self._transfers[loose.id] = transfer
         for want in self._done_with(tree.id):
             self._names[want] = loose.id

@@ -22,7 +22,7 @@ from stoker.core.text import printable
 from stoker.executors.ssh.address import Address
 from stoker.executors.ssh.receive import Patient, Stalled
 from stoker.executors.ssh.tar import Torn
-from stoker.executors.ssh.transfer import Transfer
+from stoker.executors.ssh.upload_progress import UploadProgress
 
 PATIENCE = 120
 """Seconds without a byte; a dead link is noticed by the connection itself, far sooner."""
@@ -203,7 +203,7 @@ class Errand:
 
 
 def rsync(
-    way: Way, names: Iterable[str], full: str, *words: str, transfer: Transfer | None = None
+    way: Way, names: Iterable[str], full: str, *words: str, transfer: UploadProgress | None = None
 ) -> None:
     """Run rsync on these names; `full` is whose disk it is when that is full."""
     counted = () if transfer is None else COUNTING
@@ -235,7 +235,7 @@ COUNTING = ("--info=progress2", "--no-human-readable", "--outbuf=N")
 """rsync then writes how many bytes it has sent, again and again, with a return in front."""
 
 
-def _count(process: subprocess.Popen[bytes], transfer: Transfer) -> None:
+def _count(process: subprocess.Popen[bytes], transfer: UploadProgress) -> None:
     """Read what rsync says about its progress, until it ends."""
     assert process.stdout is not None
     fd, last = process.stdout.fileno(), b""

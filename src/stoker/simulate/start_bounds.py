@@ -20,7 +20,7 @@ Causes = dict[Kind, int]
 """The kinds of the durations that a start depends on, each with the first such job to end."""
 
 
-class Watched(Diary):
+class StartRecorder(Diary):
     """Records when each job starts and ends, and what its start depends on."""
 
     def __init__(self, state: State, kind_of: Callable[[int], Kind]) -> None:
@@ -98,7 +98,7 @@ class Bound(Struct, frozen=True):
 class Bounds:
     """The bounds of all starts, from a simulation with median durations and whole time limits."""
 
-    def __init__(self, state: State, watched: Watched, cut: bool) -> None:
+    def __init__(self, state: State, watched: StartRecorder, cut: bool) -> None:
         """`cut`: the simulation was ended before its horizon."""
         self.state, self.watched, self.cut = state, watched, cut
         unfinished = sorted(watched.places.keys() - watched.ends.keys())

@@ -18,7 +18,7 @@ LEAST_ROWS = 5
 """Failures leave at least this many lines to the jobs."""
 
 
-def board(
+def watch_screen(
     reply: dict[str, Any],
     gpus: list[dict[str, Any]],
     *,

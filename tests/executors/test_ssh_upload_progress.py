@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.executors.ssh.transfer import Transfer
+from stoker.executors.ssh.upload_progress import UploadProgress
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from stoker.executors.ssh.transfer import Transfer
 def test_what_is_sent_and_how_long_it_takes_from_the_first_bytes_on(
     total: int | None, counts: tuple[int, ...], elapsed: float, text: str
 ) -> None:
-    transfer = Transfer(total)
+    transfer = UploadProgress(total)
     for sent in counts:
         transfer.count(sent)
     assert transfer.text("gpu1", transfer.began + elapsed) == text

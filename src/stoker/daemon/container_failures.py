@@ -15,7 +15,7 @@ ENGINE_FAILED = 125
 MOST_TEXT = 500
 
 
-def mark_lacks(facts: list[Event], state: State, logs: str) -> list[Event]:
+def mark_container_failures(facts: list[Event], state: State, logs: str) -> list[Event]:
     """Return the events; exits say what the node lacks, if the end of the log does."""
     return [_marked(fact, state, logs) for fact in facts]
 

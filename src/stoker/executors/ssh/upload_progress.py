@@ -12,7 +12,7 @@ FIRST_ESTIMATE_SECONDS = 2.0
 """Before that, the rate says little about the rest."""
 
 
-class Transfer:
+class UploadProgress:
     """Bytes of one upload, in all and sent so far; `total` is None while files are read."""
 
     __slots__ = ("_first", "began", "sent", "total")
