@@ -9,13 +9,14 @@
 #   make bench   speed, beside its peers  (ARGS='--quick' goes to the benchmark)
 #   make bench-planner  the planner's goals on recorded workloads; takes an hour
 #                       (ARGS='--quick': some minutes)
+#   make golden  replay recorded workloads: every decision as recorded  (ARGS='--only muri')
 #   make clean   remove what the above made, except .venv and .venv-frameworks
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: demo test proofs lint bench bench-planner clean
+.PHONY: demo test proofs lint bench bench-planner golden clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -40,6 +41,9 @@ bench: .venv/.installed
 
 bench-planner: .venv/.installed
 	@$(BIN)/python -m benchmarks.planner $(ARGS)
+
+golden: .venv/.installed
+	@$(BIN)/python -m benchmarks.golden $(ARGS)
 
 clean:
 	rm -rf build dist .bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
