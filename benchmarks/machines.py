@@ -239,7 +239,8 @@ def round_trips(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list
 
 def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
     """Two thousand files and 200 MB, looked at and sent once, beside plain rsync."""
-    from stoker.executors.ssh import carry, trees
+    from stoker.executors.agent.transfer import snapshot as trees
+    from stoker.executors.agent.transfer import tree_upload as carry
     from stoker.executors.ssh.address import parse_address
 
     files, big = (200, 1) if settings.quick else (2000, 4)

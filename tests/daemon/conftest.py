@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.executors.inotify import Inotify
+from stoker.executors.linux.inotify import Inotify
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,10 @@ from stoker.daemon.journal_sync import AfterSync
 from stoker.daemon.loop import Loop, Poller
 from stoker.daemon.settings import Settings
 from stoker.daemon.watch import GpuWatch
-from stoker.executors.commands import Places
-from stoker.executors.local import LocalExecutor
-from stoker.executors.ssh.link import Link
-from stoker.executors.ssh.remote import RemoteExecutor
+from stoker.executors.agent.executor import RemoteExecutor
+from stoker.executors.agent.session.session import Link
+from stoker.executors.launch.command import Places
+from stoker.executors.local.executor import LocalExecutor
 from stoker.probes.readings import Reading
 from stoker.simulate.requests import hash_of, spec_of
 from stoker.store.memory import MemoryStore

@@ -22,7 +22,7 @@ from stoker.daemon.gauges import CONTEXT, SETTLE, Gauges, Meter, worth_telling
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.watch import INTERVAL, GpuWatch
 from stoker.daemon.whose import Owners
-from stoker.executors.tree import TOKEN
+from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.remote import parse
 from stoker.probes.samples import samples

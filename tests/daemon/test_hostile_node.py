@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from daemon.fake_node import FACTS, NAME, World
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
-from stoker.executors.ssh import connection as connections
-from stoker.executors.ssh import reunion
-from stoker.executors.ssh.fetching import PIECE
+from stoker.executors.agent import reconciliation as reunion
+from stoker.executors.agent.result_collector import PIECE
+from stoker.executors.agent.session import reconnecting as connections
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.daemon.journal_sync import AfterSync
 from stoker.daemon.loop import Loop
+from stoker.executors.agent.executor import RemoteExecutor
+from stoker.executors.agent.result_collector import Fetching
+from stoker.executors.agent.session.remote_shell import Way
+from stoker.executors.agent.session.session import Link
+from stoker.executors.agent.transfer.uploads import Travel
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.fetching import Fetching
-from stoker.executors.ssh.link import Link
-from stoker.executors.ssh.remote import RemoteExecutor
-from stoker.executors.ssh.travel import Travel
-from stoker.executors.ssh.way import Way
 from stoker.simulate.requests import spec_of
 from stoker.store.memory import MemoryStore
 

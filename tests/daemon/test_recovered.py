@@ -11,7 +11,7 @@ from core.story import Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
 from stoker.daemon import recovered, setup
-from stoker.executors.claims import Claim
+from stoker.executors.local.claims import Claim
 
 
 @pytest.mark.parametrize(("text", "stays"), [("this boot", True), ("", True), ("another", False)])

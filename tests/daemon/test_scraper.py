@@ -23,8 +23,9 @@ from stoker.daemon.hearing import Key
 from stoker.daemon.loop import Poller
 from stoker.daemon.reports import Point, points_of
 from stoker.daemon.training import Trainings
-from stoker.executors import figures, scrape
-from stoker.executors.figures import FileFigures, LogFigures
+from stoker.scraper import extractors as figures
+from stoker.scraper import process as scrape
+from stoker.scraper.extractors import FileFigures, LogFigures
 
 Found = list[tuple[dict[str, float], float | None]]
 
@@ -175,7 +176,7 @@ class Helper:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "stoker.executors.scrape"]
+        command = [sys.executable, "-m", "stoker.scraper.process"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -19,8 +19,8 @@ from stoker.daemon.sweeps import Sweeps
 from stoker.daemon.training import Trainings
 from stoker.daemon.watch import GpuWatch
 from stoker.engine import Engine
-from stoker.executors.holds import Holds
-from stoker.executors.local import LocalExecutor
+from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FaultTracker
 from stoker.store.sqlite import SqliteStore
 

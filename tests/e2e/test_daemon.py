@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.box import Box, alive, as_json, kill, until
-from stoker.executors.keepers import KEEPERS
+from stoker.executors.local.supervisor_client import KEEPERS
 
 
 def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Box) -> None:

@@ -24,11 +24,14 @@ from stoker.core.events import (
 )
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.executors import adoption, claims, container, tree
-from stoker.executors.adoption import KEPT
-from stoker.executors.commands import Places
-from stoker.executors.keeper import BOOT, start_ticks
-from stoker.executors.local import Attempt, LocalExecutor
+from stoker.executors.launch import container
+from stoker.executors.launch.command import Places
+from stoker.executors.linux import process_tree as tree
+from stoker.executors.local import claims
+from stoker.executors.local import recovery as adoption
+from stoker.executors.local.executor import Attempt, LocalExecutor
+from stoker.executors.local.recovery import KEPT
+from stoker.executors.local.supervisor import BOOT, start_ticks
 from stoker.wire import RLIMIT_LOCKS
 
 JOB, KEEPER, TICKS = 2**22 + 1, 2**22 + 2, 777

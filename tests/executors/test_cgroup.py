@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from stoker.executors import cgroup
-from stoker.executors.cgroup import Cgroups
+from stoker.executors.linux import cgroup
+from stoker.executors.linux.cgroup import Cgroups
 
 
 def test_without_delegation_there_is_no_group() -> None:

@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.executors.claims import (
+from stoker.executors.local.claims import (
     Exits,
     claim_path,
     read_claim,
     take_claim,
     take_empty_claim,
 )
-from stoker.executors.keeper import start_ticks
+from stoker.executors.local.supervisor import start_ticks
 
 
 def test_of_a_late_keeper_and_a_new_daemon_one_gets_the_claim(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
-from stoker.executors import container, library
+from stoker.executors.launch import container
+from stoker.executors.launch import training_library as library
 
 LAUNCH = Launch(
     job=7, attempt=1, argv=("python", "x.py", "a b"), directory="/d", umask=0o22, environment="e",

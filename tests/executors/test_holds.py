@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from stoker.executors import holds
-from stoker.executors.holds import Holds
-from stoker.executors.lockfiles import lock_again
+from stoker.executors.linux import gpu_locks as holds
+from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.linux.shared_locks import lock_again
 
 A, B = "GPU-a", "GPU-b"
 ME = os.getuid()

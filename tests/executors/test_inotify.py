@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.executors.inotify import Inotify
+from stoker.executors.linux.inotify import Inotify
 
 
 @pytest.fixture

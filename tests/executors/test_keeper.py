@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from stoker.executors.claims import Exits, read_claim, take_empty_claim
-from stoker.executors.keeper import Keeper, Wire, frame, spawn_keeper, start_ticks
-from stoker.executors.keepers import Link
-from stoker.executors.tree import mark_of
+from stoker.executors.linux.process_tree import mark_of
+from stoker.executors.local.claims import Exits, read_claim, take_empty_claim
+from stoker.executors.local.supervisor import Keeper, Wire, frame, spawn_keeper, start_ticks
+from stoker.executors.local.supervisor_client import Link
 
 
 class Kept:

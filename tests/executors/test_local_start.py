@@ -12,11 +12,11 @@ from stoker.core.cluster import Placement, Take
 from stoker.core.events import ForeignUseChanged, StartCalledOff, StartFailed
 from stoker.core.instructions import StartProcess
 from stoker.core.launch import Launch
-from stoker.executors import local
-from stoker.executors.adoption import KEPT
-from stoker.executors.commands import Places
-from stoker.executors.holds import Holds
-from stoker.executors.local import SHORTAGE, LocalExecutor
+from stoker.executors.launch.command import Places
+from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.local import executor as local
+from stoker.executors.local.executor import SHORTAGE, LocalExecutor
+from stoker.executors.local.recovery import KEPT
 
 KEY = (7, 2)
 START = StartProcess(7, 2, Placement("here", (Take("gpu", "0", 1000),)))

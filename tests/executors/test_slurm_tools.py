@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.executors import library
+from stoker.executors.launch import training_library as library
 
 TOOLS = Path(library.__file__).parents[2] / library.SLURM_TOOLS
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])

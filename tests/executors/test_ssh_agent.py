@@ -17,10 +17,10 @@ import pytest
 
 from e2e.box import alive, children_named, kill
 from stoker.daemon.loop import Poller
-from stoker.executors.ssh import connection as connections
+from stoker.executors.agent.session import reconnecting as connections
+from stoker.executors.agent.session.session import Link
+from stoker.executors.agent.transfer.log_mirror import pieces
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.link import Link
-from stoker.executors.ssh.mirror import pieces
 
 SHELLS = [
     pytest.param(program, marks=pytest.mark.skipif(

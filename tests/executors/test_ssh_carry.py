@@ -16,11 +16,18 @@ import pytest
 
 from conftest import require
 from e2e.box import until
+from stoker.executors.agent.transfer.snapshot import Tree, survey
+from stoker.executors.agent.transfer.staging import Owner
+from stoker.executors.agent.transfer.tree_upload import (
+    CarryError,
+    LinkLost,
+    Way,
+    bring,
+    send,
+    unpack,
+)
+from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.carry import CarryError, LinkLost, Way, bring, send, unpack
-from stoker.executors.ssh.landing import Owner
-from stoker.executors.ssh.trees import Tree, survey
-from stoker.executors.ssh.upload_progress import UploadProgress
 
 SSHD = "/usr/sbin/sshd"
 APPLETS = ("sh", "tar", "find", "xargs", "mkdir", "mv", "rm", "cat", "printf")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.executors.ssh.excludes import Excludes
+from stoker.executors.agent.transfer.ignore_rules import Excludes
 
 
 def kept(rules: Excludes, files: dict[str, str], ignore: dict[str, str]) -> set[str]:

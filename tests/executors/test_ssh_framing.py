@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.executors.ssh.address import Address
-from stoker.executors.ssh.framing import (
+from stoker.executors.agent.session.framing import (
     LONGEST_ANNOUNCEMENT,
     LONGEST_LINE,
     Allowance,
@@ -17,7 +16,8 @@ from stoker.executors.ssh.framing import (
     ProtocolError,
     number,
 )
-from stoker.executors.ssh.link import complaint, quoted
+from stoker.executors.agent.session.session import complaint, quoted
+from stoker.executors.ssh.address import Address
 
 NONCE = "0123456789abcdef"
 noise = st.binary(max_size=40).filter(lambda data: NONCE.encode() not in data)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.daemon.loop import Poller
-from stoker.executors.ssh import link as links
+from stoker.executors.agent.session import session as links
 from stoker.executors.ssh.address import Address
 
 News = list[list[str]]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.executors.ssh.framing import ProtocolError
-from stoker.executors.ssh.mirror import Mirror, Piece, pieces
+from stoker.executors.agent.session.framing import ProtocolError
+from stoker.executors.agent.transfer.log_mirror import Mirror, Piece, pieces
 
 
 def mirror(place: Path, before: bytes = b"") -> Mirror:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.launch import Launch
-from stoker.executors.ssh import orders
+from stoker.executors.agent import start_command as orders
 
 LAUNCH = Launch(
     job=1, attempt=0, argv=("/bin/sh", "-c", "echo hi"), directory="/d", umask=0o22,

@@ -16,8 +16,8 @@ from e2e.box import until
 from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import carrying
 from stoker.core.request import Request
-from stoker.executors.ssh.carry import CarryError, unpack
-from stoker.executors.ssh.landing import MUNGED, Landing, Owner
+from stoker.executors.agent.transfer.staging import MUNGED, Landing, Owner
+from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 WORK = "/.stoker/work/here.12.0"
 FILE, LINK, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stoker.executors.ssh.attempts import Key
-from stoker.executors.ssh.reunion import Reunion
+from stoker.executors.agent.attempt import Key
+from stoker.executors.agent.reconciliation import Reunion
 
 Answer = Callable[[list[str]], None]
 

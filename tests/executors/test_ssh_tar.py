@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.executors.ssh import tar as tars
-from stoker.executors.ssh.carry import CarryError, unpack
-from stoker.executors.ssh.landing import remove_tree
-from stoker.executors.ssh.tar import Archive, Kind, Member, Refused, Torn
+from stoker.executors.agent.transfer import tar_reader as tars
+from stoker.executors.agent.transfer.staging import remove_tree
+from stoker.executors.agent.transfer.tar_reader import Archive, Kind, Member, Refused, Torn
+from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TYPES = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from executors.test_ssh_carry import Server, busybox, server
-from stoker.executors.ssh import saved
-from stoker.executors.ssh.carry import CarryError, Way
+from stoker.executors.agent.transfer import checkpoint_sync as saved
+from stoker.executors.agent.transfer.tree_upload import CarryError, Way
 
 __all__ = ["busybox", "server"]
 

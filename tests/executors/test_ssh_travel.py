@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from stoker.core.job import Carry
-from stoker.executors.ssh.connection import Connection
-from stoker.executors.ssh.travel import Surveys, Travel
-from stoker.executors.ssh.trees import Tree
-from stoker.executors.ssh.worker import Worker
+from stoker.executors.agent.session.reconnecting import Connection
+from stoker.executors.agent.transfer.snapshot import Tree
+from stoker.executors.agent.transfer.uploads import Surveys, Travel
+from stoker.executors.linux.thread_pool import Worker
 
 
 class Later:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stoker.executors.ssh import trees
-from stoker.executors.ssh.trees import BadPath, Hashes, TooLarge, changed, survey
+from stoker.executors.agent.transfer import snapshot as trees
+from stoker.executors.agent.transfer.snapshot import BadPath, Hashes, TooLarge, changed, survey
 
 OLD = 1_600_000_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.executors.ssh.upload_progress import UploadProgress
+from stoker.executors.agent.transfer.upload_progress import UploadProgress
 
 
 @pytest.mark.parametrize(

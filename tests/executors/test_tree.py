@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from e2e.box import alive, until
-from stoker.executors import cgroup, tree
+from stoker.executors.linux import cgroup
+from stoker.executors.linux import process_tree as tree
 from stoker.wire import RLIMIT_LOCKS
 
 NUMBERS = itertools.count()

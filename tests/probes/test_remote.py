@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import stoker.executors.ssh
+import stoker.executors.agent.session
 from e2e.box import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
 from stoker.probes.remote import BadReport, Look, Owner, node_facts, parse
 from stoker.probes.samples import NOBODYS, key_of, samples
 
-PLACE = Path(stoker.executors.ssh.__file__).parent
+PLACE = Path(stoker.executors.agent.session.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()
 AGENT = (PLACE / "agent.sh").read_text()
 SHELLS = [

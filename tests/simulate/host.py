@@ -27,11 +27,11 @@ from stoker.daemon import setup
 from stoker.daemon.desk import Desk
 from stoker.daemon.settings import Settings
 from stoker.engine import Engine
-from stoker.executors import local
-from stoker.executors.commands import Places
-from stoker.executors.holds import Holds
-from stoker.executors.keepers import spawn_keepers
-from stoker.executors.local import LocalExecutor
+from stoker.executors.launch.command import Places
+from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.local import executor as local
+from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.local.supervisor_client import spawn_keepers
 from stoker.simulate import requests as ask
 from stoker.simulate.crash import Crash
 from stoker.simulate.driver import Decide, Wanted

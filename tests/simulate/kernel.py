@@ -23,7 +23,14 @@ from typing import Any
 from unittest import mock
 
 from stoker.daemon import recovered, setup
-from stoker.executors import adoption, claims, holds, keeper, keepers, local, lockfiles, tree
+from stoker.executors.linux import gpu_locks as holds
+from stoker.executors.linux import process_tree as tree
+from stoker.executors.linux import shared_locks as lockfiles
+from stoker.executors.local import claims
+from stoker.executors.local import executor as local
+from stoker.executors.local import recovery as adoption
+from stoker.executors.local import supervisor as keeper
+from stoker.executors.local import supervisor_client as keepers
 from stoker.simulate.crash import Crash
 from stoker.simulate.world import World
 from stoker.store import replacement, salvage, sqlite, watermark

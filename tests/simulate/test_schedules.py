@@ -6,10 +6,10 @@ import pytest
 
 from simulate.host import host
 from simulate.schedules import HOST, play
-from stoker.executors import adoption
-from stoker.executors.adoption import Adoption
-from stoker.executors.claims import Claim, claim_path
-from stoker.executors.local import Attempt
+from stoker.executors.local import recovery as adoption
+from stoker.executors.local.claims import Claim, claim_path
+from stoker.executors.local.executor import Attempt
+from stoker.executors.local.recovery import Adoption
 
 SEEDS = 60
 

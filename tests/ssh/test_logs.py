@@ -11,7 +11,7 @@ import pytest
 from e2e.box import Box, until
 from ssh.lab import Lab
 from ssh.moves import HOLD, add, bytes_of, let_go, on, stands
-from stoker.executors.ssh.fetching import PIECE
+from stoker.executors.agent.result_collector import PIECE
 
 Field = tuple[Box, Lab]
 

@@ -48,7 +48,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     from stoker import places, wire
     from stoker.daemon.keep import Keep
     from stoker.daemon.lock import Locked, StateLock
-    from stoker.executors.keeper import become_subreaper
+    from stoker.executors.local.supervisor import become_subreaper
 
     state = places.secure_dir(places.state_dir())
     for patience in range(400, -1, -1):

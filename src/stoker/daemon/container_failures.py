@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from stoker.core.events import Event, ProcessExited
 from stoker.core.launch import log_paths
 from stoker.core.state import State
-from stoker.executors.container import CANNOT_RUN_HERE
-from stoker.executors.symptoms import last_line
+from stoker.executors.launch.container import CANNOT_RUN_HERE
+from stoker.executors.linux.oom import last_line
 
 ENGINE_FAILED = 125
 """The exit code of a container that was not run."""

@@ -8,8 +8,8 @@ import os
 import time
 from typing import Protocol
 
-from stoker.executors.inotify import Inotify
-from stoker.executors.local import Poller
+from stoker.executors.linux.inotify import Inotify
+from stoker.executors.local.executor import Poller
 
 LOOK = 1.0
 """Seconds between looks where the kernel does not tell us."""

@@ -25,12 +25,12 @@ from stoker.daemon.gauges import Gauges, sessions_on
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.muster import Key
 from stoker.daemon.ties import tie
-from stoker.executors.local import LocalExecutor
+from stoker.executors.agent.executor import SHORTAGE, RemoteExecutor
+from stoker.executors.agent.session.framing import Allowance, ProtocolError
+from stoker.executors.agent.session.session import Poller
+from stoker.executors.agent.transfer.uploads import Surveys
+from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.ssh.address import parse_address
-from stoker.executors.ssh.framing import Allowance, ProtocolError
-from stoker.executors.ssh.link import Poller
-from stoker.executors.ssh.remote import SHORTAGE, RemoteExecutor
-from stoker.executors.ssh.travel import Surveys
 from stoker.probes.remote import Look, node_facts, parse
 
 LINGER = 5.0

@@ -16,8 +16,8 @@ from stoker.core.cluster import Placement
 from stoker.core.job import Job
 from stoker.core.launch import Launch, several
 from stoker.daemon.muster import Key, Muster, Orders
-from stoker.executors.local import LocalExecutor
-from stoker.executors.ssh.remote import RemoteExecutor
+from stoker.executors.agent.executor import RemoteExecutor
+from stoker.executors.local.executor import LocalExecutor
 
 GATE = 60
 """Seconds that a part waits for the others."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from stoker.executors.ssh.link import Poller
+from stoker.executors.agent.session.session import Poller
 
 CHUNK = 1 << 16
 LAST_WORDS = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker import places
-from stoker.executors.keepers import spawn_keepers
+from stoker.executors.local.supervisor_client import spawn_keepers
 
 
 class Keep:

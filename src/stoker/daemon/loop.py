@@ -36,7 +36,7 @@ from stoker.daemon.views import job_view
 from stoker.daemon.waits import Waits
 from stoker.daemon.watch import GpuWatch
 from stoker.engine import Ask, Decision, Engine, Moment, Refusal
-from stoker.executors.local import LocalExecutor
+from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import Store, StoreError, StoreFenced
 

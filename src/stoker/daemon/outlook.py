@@ -36,7 +36,7 @@ from stoker.daemon.desk import Decide, Desk, answered
 from stoker.daemon.helper_process import HelperProcess
 from stoker.daemon.views import estimate_view, iso
 from stoker.engine import Decision, Moment, Refusal
-from stoker.executors.ssh.link import Poller
+from stoker.executors.agent.session.session import Poller
 from stoker.store.port import Filter
 
 logger = logging.getLogger(__name__)

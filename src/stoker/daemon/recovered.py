@@ -16,8 +16,8 @@ from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
 from stoker.daemon.desk import Desk, clock
-from stoker.executors.adoption import Adoption
-from stoker.executors.claims import Claim
+from stoker.executors.local.claims import Claim
+from stoker.executors.local.recovery import Adoption
 
 
 def unknown_attempts(state: State, desk: Desk, adoption: Adoption) -> dict[int, int]:

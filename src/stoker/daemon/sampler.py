@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from stoker.daemon.helper_process import HelperProcess
-from stoker.executors.ssh.link import Poller
+from stoker.executors.agent.session.session import Poller
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
 from stoker.daemon.hearing import Key
 from stoker.daemon.leftovers import attempt_of
-from stoker.executors.ssh.link import Poller
+from stoker.executors.agent.session.session import Poller
 
 if TYPE_CHECKING:
     from stoker.daemon.helper_process import HelperProcess
 
 logger = logging.getLogger(__name__)
 
-COMMAND = ("-P", "-m", "stoker.executors.scrape")
+COMMAND = ("-P", "-m", "stoker.scraper.process")
 PATIENCE = 10.0
 """Seconds for which it may be silent while it is asked to come to an end with an attempt."""
 PAUSE, RESTARTS = 0.5, 5

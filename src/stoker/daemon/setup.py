@@ -38,10 +38,10 @@ from stoker.daemon.lock import on_shared_file_system
 from stoker.daemon.loop import Feeder, Loop, Poller
 from stoker.daemon.machine import Declaration, offer, probe
 from stoker.daemon.watch import GpuWatch
-from stoker.executors.adoption import KEPT
-from stoker.executors.cgroup import Cgroups
-from stoker.executors.commands import Places
-from stoker.executors.local import LocalExecutor
+from stoker.executors.launch.command import Places
+from stoker.executors.linux.cgroup import Cgroups
+from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.local.recovery import KEPT
 from stoker.faults import FaultTracker
 from stoker.probes import host
 from stoker.store import choose

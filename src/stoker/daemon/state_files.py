@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from stoker import places
 from stoker.daemon.lock import Locked, StateLock
 from stoker.daemon.serve import Server
-from stoker.executors.inotify import Inotify
-from stoker.executors.local import Poller
+from stoker.executors.linux.inotify import Inotify
+from stoker.executors.local.executor import Poller
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from stoker.core.job import Spec
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND, BadValue
-from stoker.executors import container
+from stoker.executors.launch import container
 
 SIZE_UNKNOWN = (
     "no GPU has a known memory size, so the job gets its GPUs to itself;"

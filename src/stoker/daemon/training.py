@@ -27,7 +27,7 @@ from stoker.daemon.reports import CHUNK, LEAP, moment, read_steps, seconds
 from stoker.daemon.scraper import Scraper
 from stoker.daemon.series import mirror
 from stoker.daemon.trails import Scores, Trails
-from stoker.executors.ssh.link import Poller
+from stoker.executors.agent.session.session import Poller
 
 PAUSE = 0.25
 """Seconds between two looks at one report, however much is written to it."""

@@ -23,7 +23,7 @@ from stoker.core.units import format_amount
 from stoker.daemon.parts import devices_of, gpu_uuids, logs_of, machines, parts_view
 from stoker.daemon.training_view import Live, container_view, training_view
 from stoker.engine import Moment
-from stoker.executors.commands import terminal_path
+from stoker.executors.launch.command import terminal_path
 
 LAST_LINES = 8192
 

@@ -13,7 +13,7 @@ from stoker.core.state import State
 from stoker.daemon.gauges import Gauges, sessions_on
 from stoker.daemon.judge import Judge, Rules
 from stoker.daemon.whose import Owners
-from stoker.executors.holds import Holds
+from stoker.executors.linux.gpu_locks import Holds
 from stoker.probes.process import ProbeProcess
 from stoker.probes.readings import Reading
 

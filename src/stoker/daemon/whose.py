@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from stoker.executors.tree import TOKEN
+from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.samples import Key, Whose, key_of
 
 DEEPEST = 64

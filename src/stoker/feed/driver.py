@@ -24,7 +24,7 @@ from stoker.daemon.loop import Call, Feeder, Loop
 from stoker.daemon.requests import Cancel, Kill, Submit, What
 from stoker.daemon.views import job_view
 from stoker.engine import Ask, Decision, Moment, Refusal
-from stoker.executors.keeper import become_subreaper
+from stoker.executors.local.supervisor import become_subreaper
 from stoker.feed.place import Place, in_use
 from stoker.feed.work import End, Lot, Work
 from stoker.store.port import StoreError

@@ -1,0 +1,1 @@
+"""Attempts on a node that runs the agent, reached through a shell."""

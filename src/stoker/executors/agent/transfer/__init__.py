@@ -1,0 +1,1 @@
+"""Files to a node and back."""

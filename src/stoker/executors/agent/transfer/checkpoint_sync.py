@@ -1,0 +1,122 @@
+"""Checkpoints on their way: a job may go on anywhere, so they are where it ran, and here.
+
+Unlike results, one side has the right ones and the other gets exactly those: what a job has
+removed is not to be found again by its next attempt. Everything here waits, so it is called in a
+thread. Whatever goes wrong becomes a CarryError, and what was there before is still whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from stoker.executors.agent.session.remote_shell import NoRsync, ask, host_of, pipe, rsync
+from stoker.executors.agent.transfer import tree_upload as carry
+from stoker.executors.agent.transfer.snapshot import BadPath, survey
+from stoker.executors.agent.transfer.staging import Owner, alone
+from stoker.executors.agent.transfer.tree_upload import CarryError, Way
+
+PLACE = "checkpoints"
+
+# All files take their places together, at the end. By their times to the last digit (-1), files
+# are the same: a checkpoint is often as large as the one before, and as old to the second.
+EXACTLY = (
+    "--recursive", "--links", "--safe-links", "--perms", "--times", "--omit-dir-times",
+    "--modify-window=-1", "--delay-updates",
+)  # fmt: skip
+
+# ROOT NAME. First all of it beside the old ones, then in their place.
+TAKE = """umask 077
+mkdir -p "$1/checkpoints" && cd "$1/checkpoints" || exit 1
+rm -rf "$2.new" && mkdir "$2.new" && cd "$2.new" && exec tar -xpof -"""
+SWAP = """cd "$1/checkpoints" || exit 1
+rm -rf "$2.old"
+if [ -d "$2" ]; then mv "$2" "$2.old" || exit 1; fi
+mv "$2.new" "$2" && rm -rf "$2.old" """
+
+
+def name_of(here: str) -> str:
+    """What a job's checkpoints are called, here and there."""
+    return os.path.basename(here)
+
+
+def send(way: Way, here: str) -> None:
+    """Have a machine's checkpoints of a job be what is here; nothing if nothing is."""
+    with alone("saved", way.control, here):
+        _send(way, here)
+
+
+def _send(way: Way, here: str) -> None:
+    try:
+        if not os.path.isdir(here) or not os.listdir(here):
+            return
+        if way.by_rsync:
+            with contextlib.suppress(NoRsync):
+                rsync(
+                    way, ["."], way.address.host, *EXACTLY, "--delete-after",
+                    f"{here}/", f"{host_of(way)}:{_there(way, here)}/",
+                )  # fmt: skip
+                return
+        _send_by_tar(way, here)
+    except OSError as error:
+        raise CarryError(f"cannot read {error.filename or here}: {error.strerror}.") from None
+
+
+def _there(way: Way, here: str) -> str:
+    return f"{way.root}/{PLACE}/{name_of(here)}"
+
+
+def _send_by_tar(way: Way, here: str) -> None:
+    try:
+        tree = survey(here)
+    except BadPath as error:
+        raise CarryError(str(error)) from None
+    words = (way.root, name_of(here))
+    pipe(way, way.shell(TAKE, *words), way.address.host, lambda out: carry.pack(tree, out))
+    ask(way, SWAP, *words)
+
+
+def bring(way: Way, here: str, part: int | None = None) -> None:
+    """Have what is here be a machine's checkpoints of a job.
+
+    Of a job on several machines, each may have a part of them: there nothing is removed, and
+    where two have a file of one name, that of the first machine counts, or the newer one.
+    """
+    with alone("saved", here):
+        _bring(way, here, part)
+
+
+def _bring(way: Way, here: str, part: int | None) -> None:
+    there = _there(way, here)
+    try:
+        os.makedirs(here, 0o700, exist_ok=True)
+        if way.by_rsync:
+            with contextlib.suppress(NoRsync):
+                more = ("--delete-after",) if part is None else ("--update",) if part else ()
+                rsync(
+                    way, ["."], here, *EXACTLY, "--chmod=Du+rwx,F-s", *more,
+                    f"{host_of(way)}:{there}/", f"{here}/",
+                )  # fmt: skip
+                return
+        names = carry.listed_there(way, there)
+        carry.bring(way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
+                    owner=Owner(stage=f"{PLACE}-{name_of(here)}"))  # fmt: skip
+        if part is None:
+            _remove_others(here, {os.path.normpath(name) for name in names})
+    except OSError as error:
+        raise CarryError(f"cannot write to {here}: {error.strerror}.") from None
+
+
+def _remove_others(here: str, wanted: set[str]) -> None:
+    for directory, inner, files in os.walk(here, topdown=False):
+        for name in files:
+            path = os.path.join(directory, name)
+            if os.path.relpath(path, here) not in wanted:
+                os.unlink(path)
+        for name in inner:
+            path = os.path.join(directory, name)
+            if os.path.islink(path) and os.path.relpath(path, here) not in wanted:
+                os.unlink(path)
+            elif os.path.relpath(path, here) not in wanted:
+                with contextlib.suppress(OSError):  # there is something in it
+                    os.rmdir(path)

@@ -1,0 +1,198 @@
+"""Files out of a tar stream that somebody else made: whole or not at all, and never outside.
+
+Every directory on the way to a file is opened by itself, never through a link. So it does not
+matter what links the stream brings, or what is there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+from collections.abc import Callable
+from typing import IO
+
+from stoker.executors.agent.transfer.tar_reader import Archive, Kind, Member, Refused, Source
+
+PIECE = 1 << 18
+LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
+"""Characters of a path and of a name in it, and names in a path."""
+
+
+class Stalled(Exception):
+    """The other side neither gave nor took a byte for too long."""
+
+
+Wanted = Callable[[str, bool], bool]
+"""Whether a path, of a directory or not, is to be put anywhere."""
+Link = Callable[[str, str], str | None]
+"""What a link of this name that leads to that is to lead to here; none: it is left out."""
+
+
+class Patient:
+    """A pipe that is read or written with a limit to the waiting."""
+
+    def __init__(self, pipe: IO[bytes], seconds: float) -> None:
+        self._fd, self._seconds = pipe.fileno(), seconds
+        os.set_blocking(self._fd, False)
+        self._ahead, self._behind, self._taken = b"", bytearray(), 0
+
+    def read(self, size: int) -> bytes:
+        """What is there, up to so many bytes; none at the end."""
+        if self._ahead:
+            piece, self._ahead = self._ahead[:size], self._ahead[size:]
+            return piece
+        if not select.select([self._fd], [], [], self._seconds)[0]:
+            raise Stalled
+        return os.read(self._fd, size)
+
+    def skip_past(self, mark: bytes) -> bool:
+        """Read on behind this mark; False if it does not come. Login scripts may talk first."""
+        seen = b""
+        while mark not in seen and len(seen) < PIECE:
+            piece = self.read(4096)
+            if not piece:
+                return False
+            seen += piece
+        _, found, self._ahead = seen.partition(mark)
+        return bool(found)
+
+    def more(self) -> bool:
+        """Whether anything is left to read."""
+        self._ahead = self._ahead or self.read(4096)
+        return bool(self._ahead)
+
+    def write(self, data: bytes) -> int:
+        """Take it all; it goes out in large pieces, the last of them with `flush`."""
+        self._behind += data
+        self._taken += len(data)
+        if len(self._behind) >= PIECE:
+            self.flush()
+        return len(data)
+
+    def tell(self) -> int:
+        """How much was written: tarfile asks once."""
+        return self._taken
+
+    def flush(self) -> None:
+        """Send what is left."""
+        left = memoryview(self._behind)
+        self._behind = bytearray()
+        while left:
+            if not select.select([], [self._fd], [], self._seconds)[1]:
+                raise Stalled
+            left = left[os.write(self._fd, left) :]
+
+
+def everything(_name: str, _is_dir: bool) -> bool:
+    """All of it is wanted."""
+    return True
+
+
+def safe_link(name: str, target: str) -> str | None:
+    """As rsync's --safe-links has it: those that lead out are left out."""
+    return target if stays_inside(name, target) else None
+
+
+def receive(source: Source, into: str, wanted: Wanted = everything, link: Link = safe_link) -> None:
+    """Put what is in a stream of tar archives below `into`, which is there."""
+    base = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        archive = Archive(source)
+        for member in archive:
+            if wanted(member.name, member.kind is Kind.DIRECTORY):
+                _put(archive, member, base, link)
+    finally:
+        os.close(base)
+
+
+def parts_of(name: str) -> list[str]:
+    """The steps of a relative path; one that leads elsewhere, or is too long, is refused."""
+    if len(name) > LONGEST_PATH:
+        raise Refused(f"'{name[:40]}…' is longer than {LONGEST_PATH} characters.")
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise Refused(f"'{name}' would be outside the directory and was rejected.")
+    if len(parts) > DEEPEST_PATH or any(len(part) > LONGEST_NAME for part in parts):
+        raise Refused(f"'{name[:40]}…' is nested too deeply or contains an overlong name.")
+    return parts
+
+
+def stays_inside(name: str, target: str) -> bool:
+    """Whether a link of this name that leads to `target` stays in the same tree."""
+    depth = len(parts_of(name)) - 1
+    for step in target.split("/"):
+        depth += -1 if step == ".." else step not in ("", ".")
+        if depth < 0:
+            return False
+    return not target.startswith("/")
+
+
+def _put(archive: Archive, member: Member, base: int, link: Link) -> None:
+    parts = parts_of(member.name)
+    if not parts:
+        return
+    if member.kind is Kind.DIRECTORY:
+        os.close(directory(base, parts))
+        return
+    if member.kind is Kind.OTHER:
+        return  # a pipe or a device is no result
+    target = link(member.name, member.target) if member.kind is Kind.LINK else ""
+    if target is None:
+        return
+    place = directory(base, parts[:-1])
+    new = f".stoker-{secrets.token_hex(6)}"
+    try:
+        if member.kind is Kind.LINK:
+            os.symlink(target, new, dir_fd=place)
+        elif member.kind is Kind.SECOND_NAME:
+            _link(base, parts_of(member.target), place, new)
+        else:
+            _write(archive, member, place, new)
+        os.rename(new, parts[-1], src_dir_fd=place, dst_dir_fd=place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=place)
+        os.close(place)
+
+
+def directory(base: int, parts: list[str], mode: int | None = None) -> int:
+    """Open a directory below `base`, made where it is missing, with this mode if one is given."""
+    here = os.dup(base)
+    for depth, part in enumerate(parts):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(part, dir_fd=here)
+            if mode is not None:
+                os.chmod(part, mode, dir_fd=here)
+        try:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+        except NotADirectoryError:
+            name = "/".join(parts[: depth + 1])
+            raise Refused(f"'{name}' is a link or a file on this machine; move it away.") from None
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _link(base: int, parts: list[str], place: int, new: str) -> None:
+    """A second name for a file that came before."""
+    if not parts:
+        raise Refused("a hard link refers to the directory itself.")
+    other = directory(base, parts[:-1])
+    try:
+        os.link(parts[-1], new, src_dir_fd=other, dst_dir_fd=place, follow_symlinks=False)
+    finally:
+        os.close(other)
+
+
+def _write(archive: Archive, member: Member, place: int, new: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(new, flags, 0o600, dir_fd=place), "wb", buffering=0) as file:
+        for piece in archive.content():
+            left = memoryview(piece)
+            while left:
+                left = left[file.write(left) :]
+        os.fchmod(file.fileno(), member.mode & 0o777)
+        os.utime(file.fileno(), (member.mtime, member.mtime))

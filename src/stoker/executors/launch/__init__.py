@@ -1,0 +1,1 @@
+"""What is executed: argv, environment, containers."""

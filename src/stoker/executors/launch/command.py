@@ -1,0 +1,126 @@
+"""What is executed on this machine in the end: in a container or not, on a terminal or not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from stoker.core import contract
+from stoker.core.launch import Launch, filled_in
+from stoker.core.slurm_env import SLURM_MARK
+from stoker.executors.launch import container
+from stoker.executors.launch import training_library as library
+
+
+class Places(Struct, frozen=True):
+    """The directories an executor works with."""
+
+    run: str
+    exits: str
+    scripts: str
+    terminals: str
+    """Where the sockets of jobs with a terminal are, by `job.attempt`."""
+
+
+class NoContainer(Exception):
+    """This machine cannot run containers."""
+
+
+class Commands:
+    """Makes of a launch the words and variables that a keeper is given."""
+
+    def __init__(
+        self,
+        places: Places,
+        secret: Callable[[str], bytes | None],
+        blob: Callable[[str], bytes | None],
+        grace: float,
+        engine: str,
+    ) -> None:
+        self.places, self.secret, self.blob, self.grace = places, secret, blob, grace
+        self.engine = os.environ.get(container.CHOICE) or engine
+        self.library: str | None = None
+
+    def compose(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What is executed in the end, and the variables beside the job's own environment."""
+        self._provide_script(launch)
+        argv = launch.argv
+        extra = launch.extra | self._filled(launch) if launch.fill else launch.extra
+        if launch.container is not None:
+            argv, more = self._contained(launch)
+            extra = extra | more
+        else:
+            if contract.TRAINS in extra:
+                extra = extra | self._with_library(launch)
+            if SLURM_MARK in extra:
+                extra = extra | self._with_slurm_tools(launch)
+        if launch.terminal:
+            path = terminal_path(self.places.terminals, launch.job, launch.attempt)
+            argv = (sys.executable, "-P", "-m", "stoker.executors.linux.pty_relay", path, *argv)
+        return argv, extra
+
+    def _with_library(self, launch: Launch) -> dict[str, str]:
+        """A training script finds the library first, whatever its interpreter has installed."""
+        own = self.environment(launch.environment).get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), own)))}
+
+    def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
+        """A script finds our `srun` before any other: its SLURM_* variables are ours."""
+        own = self.environment(launch.environment).get("PATH") or os.defpath
+        return {"PATH": f"{self._library(launch)}/{library.SLURM_TOOLS}{os.pathsep}{own}"}
+
+    def _library(self, launch: Launch) -> str:
+        home = os.path.dirname(os.path.dirname(launch.reports))
+        if self.library is None or not os.path.isdir(self.library):
+            self.library = library.provide(home)
+        return self.library
+
+    def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+        environment = self.environment(launch.environment)
+        missing = container.absent(environment, self.engine, launch.asked)
+        if missing is not None:
+            raise NoContainer(missing)
+        script = f"{self.places.scripts}/{launch.script}" if launch.script else None
+        if script is not None:
+            os.chmod(script, 0o755)  # noqa: S103 - an image may run as anybody; its directory is ours
+        return container.command(launch, self._library(launch), self.grace, self.engine, script)
+
+    def _filled(self, launch: Launch) -> dict[str, str]:
+        """The variables that name devices in braces, with the devices in their place."""
+        values = self.environment(launch.environment)
+        filled = {name: filled_in(text, launch.fill) for name, text in values.items()}
+        return {name: text for name, text in filled.items() if text != values[name]}
+
+    def environment(self, hash: str) -> dict[str, str]:
+        """The variables of the submission."""
+        values = self.secret(hash)
+        if values is None:
+            raise KeyError("the job's environment is no longer stored; submit the job again")
+        pairs = (os.fsdecode(line).partition("=") for line in values.split(b"\0") if line)
+        return {name: value for name, _, value in pairs}
+
+    def _provide_script(self, launch: Launch) -> None:
+        """See that the disk has the script."""
+        if launch.script is not None:
+            path = f"{self.places.scripts}/{launch.script}"
+            if not os.path.exists(path):
+                text = self.blob(launch.script)
+                if text is None:
+                    raise KeyError("the job's script is no longer stored; submit the job again")
+                write_script(path, text)
+
+
+def terminal_path(directory: str, job: int, attempt: int) -> str:
+    """The socket on which a job's own terminal is offered."""
+    return f"{directory}/tty-{job}.{attempt}"
+
+
+def write_script(path: str, text: bytes) -> None:
+    """Put a script where it can be executed, whole or not at all."""
+    part = f"{path}.{os.getpid()}"
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
+        file.write(text)
+    os.rename(part, path)

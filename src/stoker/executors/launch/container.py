@@ -1,0 +1,189 @@
+"""A container is a way to start a process: an attempt's command, as an engine is told to run it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from stoker.core.job import Container, Mount
+from stoker.core.launch import Launch
+from stoker.core.slurm_env import SLURM_MARK
+from stoker.executors.launch.training_library import SLURM_TOOLS
+
+ENGINES = ("podman", "docker")
+CHOICE = "STOKER_CONTAINER_ENGINE"
+"""In the daemon's environment, or among its settings: the engine to use."""
+MARK = "STOKER_CONTAINER"
+"""The container's name, in the environment of the process that looks after it."""
+REPORTS, SNAPSHOTS, LIBRARY, SCRIPT = "/stoker/reports", "/snapshots", "/stoker/lib", "/stoker/job"
+MET_LATER = ("MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
+"""Variables of a job on several machines that are known only when all parts are ready."""
+ENGINES_TOO = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR")
+"""Variables that mean something to the engine itself: a job's own are for the inside only."""
+CANNOT_RUN_HERE = b"stoker: cannot run here: "
+"""Begins the last line of a container that lacks something on its node: engine, image, mount."""
+LAST_WORD = 2
+"""Seconds that the engine has to kill a container before all its processes are killed."""
+REMOVAL_SECONDS = 10.0
+"""How long the engine has to remove a container whose processes were killed."""
+AT_ONCE = signal.SIGPWR
+"""Tells who looks after a container that it has no time left."""
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+ABSENT = "this node has neither podman nor docker; leave --image out to run the command directly"
+_SHELL = 'command -v "$1" >/dev/null && exec "$@"; shift; exec sh "$@"'
+"""The shell that the job is written for, where the image has it; else the one that all have."""
+
+
+def command(
+    launch: Launch, library: str | None, grace: float, engine: str = "", script: str | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The words that run an attempt in its container, and what they add to its variables.
+
+    All paths of the launch are those of the machine that it runs on; there `library` is the
+    copy of ours that scripts import, and `script` the job's, if it is one.
+    """
+    container = launch.container
+    assert container is not None
+    token = launch.extra["STOKER_TOKEN"]
+    name = name_of(token, int(launch.extra.get("STOKER_NODE_RANK", "0")))
+    root = f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}"
+    extra = {MARK: name, "STOKER_REPORTS": REPORTS, "STOKER_CHECKPOINT_DIR": root}
+    names = dict.fromkeys((*launch.extra, *extra, "NVIDIA_VISIBLE_DEVICES"))
+    if _has_peers(launch):
+        names |= dict.fromkeys(MET_LATER)
+    inside = [name for name in ENGINES_TOO if name in launch.asked]
+    asked = (name for name in launch.asked if name.isidentifier() and name not in inside)
+    names |= dict.fromkeys(asked)
+    if library is not None:
+        names["PYTHONPATH"] = None
+    whose = "none" if library is None else "job" if "PYTHONPATH" in launch.asked else "image"
+    gpus = ",".join(launch.gpus) or launch.extra.get("STOKER_GPUS", "")
+    if "ROCR_VISIBLE_DEVICES" in launch.extra:
+        gpus = ""  # those are no business of NVIDIA's
+    patience = max(int(grace) - LAST_WORD, 1)
+    return (
+        "/bin/sh", "-c", wrapper(), "stoker-container",
+        engine, name, container.image, str(patience), whose, gpus, " ".join(inside),
+        *_places(launch, container, library, script),
+        *(f"--env={name}" for name in names),
+        *_network(launch, container),
+        *(("--interactive", "--tty") if launch.terminal else ()),
+        *((f"--workdir={launch.directory}",) if container.here else ()),
+        "+run", container.image, *_with_slurm_tools(launch, library), *_inner(launch, script),
+    ), extra  # fmt: skip
+
+
+@functools.cache
+def wrapper() -> str:
+    """The shell's part, as short as it gets: everybody who lists processes sees it."""
+    lines = Path(__file__).with_suffix(".sh").read_text().splitlines()
+    return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("#"))
+
+
+def name_of(token: str, rank: int = 0) -> str:
+    """What a container is called: as its attempt is, in letters that engines allow."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "-", token.rstrip("."))
+    return f"stoker-{safe}" + (f"-{rank}" if rank else "")
+
+
+def looked_after_by(pid: int, token: str) -> bool:
+    """Whether a process looks after the container of this attempt, and passes signals on."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            mark = f"{MARK}={name_of(token)}".encode()
+            return any(
+                entry == mark or entry.startswith(mark + b"-") for entry in file.read().split(b"\0")
+            )
+    except OSError:
+        return False
+
+
+def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:
+    """Why there can be no container on this machine; None if there may be. Nothing is started."""
+    path = environment.get("PATH") or os.defpath
+    if "PATH" in asked:
+        path += os.pathsep + USUAL_PATH  # that one is for the inside
+    if not engine:
+        return None if any(shutil.which(each, path=path) for each in ENGINES) else ABSENT
+    if shutil.which(engine, path=path):
+        return None
+    return f"{engine} is not installed on this node; leave --image out to run the command directly"
+
+
+def _places(
+    launch: Launch, container: Container, library: str | None, script: str | None
+) -> Iterable[str]:
+    """Directories that are made and mounted. What the user named wins over what we would mount."""
+    user = {mount.target.rstrip("/") or "/": mount for mount in container.mounts}
+    ours = [Mount(launch.reports, REPORTS)]
+    if launch.own_checkpoints:
+        ours.append(
+            Mount(launch.checkpoints, f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}")
+        )
+    else:
+        ours.append(Mount(os.path.dirname(launch.checkpoints), SNAPSHOTS))
+    if container.here and launch.directory != "/":
+        ours.append(Mount(launch.directory, launch.directory))
+    if library is not None:
+        ours.append(Mount(library, LIBRARY, read_only=True))
+    if script is not None:
+        ours.append(Mount(script, SCRIPT, read_only=True))
+    yield from ("+make", launch.reports)
+    yield from ("+make" if launch.own_checkpoints else "+keep", launch.checkpoints)
+    for mount in (*(each for each in ours if each.target not in user), *user.values()):
+        option = "--mount=" + ",".join(
+            _quoted(field)
+            for field in (
+                "type=bind", f"source={mount.source}", f"target={mount.target}",
+                *(("readonly",) if mount.read_only else ()),
+            )
+        )  # fmt: skip
+        if mount.optional:
+            yield from ("+perhaps", mount.source, mount.target if mount.expected else "", option)
+        else:
+            yield from ("+needs", mount.source, mount.target, option)
+
+
+def _quoted(field: str) -> str:
+    """A field of a line of commas, as both engines read it."""
+    return '"' + field.replace('"', '""') + '"' if set(field) & {",", '"'} else field
+
+
+def _has_peers(launch: Launch) -> bool:
+    return "," in launch.extra.get("STOKER_NODES", "")
+
+
+def _network(launch: Launch, container: Container) -> Iterable[str]:
+    if _has_peers(launch):
+        yield "--network=host"  # its parts on other machines must find it
+        return
+    for outside, inside in container.ports:
+        yield f"--publish={outside}:{inside}"
+
+
+def _inner(launch: Launch, script: str | None) -> tuple[str, ...]:
+    """The command, as it is inside."""
+    if launch.line:
+        return _shell(launch.argv[0], "-c", launch.argv[-1])
+    if launch.script is None or script is None:
+        return launch.argv
+    at = next(n for n, word in enumerate(launch.argv) if word.endswith(launch.script))
+    rest = launch.argv[at + 1 :]
+    return _shell(launch.argv[0], SCRIPT, *rest) if at else (SCRIPT, *rest)
+
+
+def _with_slurm_tools(launch: Launch, library: str | None) -> tuple[str, ...]:
+    """Put our `srun` first on the image's own PATH."""
+    if library is None or SLURM_MARK not in launch.extra:
+        return ()
+    return ("sh", "-c", f'PATH="{LIBRARY}/{SLURM_TOOLS}:$PATH" exec "$@"', "sh")
+
+
+def _shell(path: str, *words: str) -> tuple[str, ...]:
+    name = os.path.basename(path)
+    return ("sh", *words) if name in ("sh", "dash") else ("sh", "-c", _SHELL, "sh", name, *words)

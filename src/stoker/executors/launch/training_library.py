@@ -1,0 +1,59 @@
+"""The copy of the training library and of `srun` that containers and other nodes get."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from stoker import __version__
+
+PACKAGES = ("stoker/training", "kubernetesdlprofile")
+"""What is in it, and nothing else: `stoker` itself may be in an image as a whole."""
+SLURM_TOOLS = "stoker/executors/slurm_tools"
+"""`srun` and `scontrol`, for the PATH of jobs with SLURM_* variables; they are in it, too."""
+_SOURCE = Path(__file__).parents[3]
+
+
+def provide(home: str, source: Path = _SOURCE) -> str:
+    """Its directory under `home`, made whole or not at all; every version of it has its own."""
+    files = sorted(_files(source))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(source)}\0".encode() + file.read_bytes() + b"\0")
+    there = f"{home}/library/{__version__}-{digest.hexdigest()[:12]}"
+    if not os.path.isdir(there):
+        os.makedirs(f"{home}/library", exist_ok=True)
+        part = tempfile.mkdtemp(prefix="part-", dir=f"{home}/library")  # threads come here, too
+        try:
+            for file in files:
+                copy = Path(part, file.relative_to(source))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+            _open_to_all(part)
+            with contextlib.suppress(OSError):  # another was quicker
+                os.rename(part, there)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return there
+
+
+def _files(source: Path) -> list[Path]:
+    return [
+        file
+        for package in (*PACKAGES, SLURM_TOOLS)
+        for file in (source / package).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+
+
+def _open_to_all(top: str) -> None:
+    """An image may run as anybody."""
+    for directory, _, names in os.walk(top):
+        os.chmod(directory, 0o755)  # noqa: S103 - in a directory that is ours alone
+        mode = 0o755 if directory.endswith(SLURM_TOOLS) else 0o644
+        for name in names:
+            os.chmod(f"{directory}/{name}", mode)

@@ -1,0 +1,1 @@
+"""Operating-system primitives: processes, locks, cgroups, inotify, threads."""

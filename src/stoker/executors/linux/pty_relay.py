@@ -1,0 +1,120 @@
+"""A job with a terminal of its own: `python -m stoker.executors.linux.pty_relay SOCKET ARGV...`.
+
+This is the job's own process, so it outlives the daemon like any other. Whoever connects
+to the socket gets the terminal; the first line it sends is its size, `ROWS COLS`. What the
+terminal shows goes to the log as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+
+
+def main(argv: list[str]) -> int:
+    """Run a command on a new terminal and offer that terminal on a socket."""
+    path, *command = argv
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    old = os.umask(0o177)
+    listener.bind(path)
+    os.umask(old)
+    listener.listen(1)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            os.execvp(command[0], command)
+        os.write(2, f"{command[0]}: not found\r\n".encode())
+        os._exit(127)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda got, _: _pass_on(pid, got))
+    try:
+        _shuttle(listener, terminal)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _pass_on(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGHUP if number == signal.SIGTERM else number)
+
+
+def _shuttle(listener: socket.socket, terminal: int) -> None:
+    """Copy between the terminal, the log and whoever is attached, until the program ends."""
+    guest: socket.socket | None = None
+    greeting: bytes | None = b""
+    kept = b""
+    while True:
+        watched: list[int | socket.socket] = [terminal, listener if guest is None else guest]
+        ready = select.select(watched, [], [])[0]
+        if terminal in ready:
+            try:
+                shown = os.read(terminal, 65536)
+            except OSError:
+                shown = b""  # the last program on this terminal has ended
+            if not shown:
+                if guest is not None:
+                    guest.close()
+                return
+            os.write(1, shown)
+            kept = (kept + shown)[-65536:]
+            if guest is not None and greeting is None:
+                guest = _send(guest, shown)
+        if listener in ready and guest is None:
+            guest, _ = listener.accept()
+            greeting = b""
+        elif guest is not None and guest in ready:
+            typed = _receive(guest)
+            if not typed:
+                guest.close()
+                guest = None
+            elif greeting is None:
+                os.write(terminal, typed)
+            else:
+                greeting += typed
+                line, newline, rest = greeting.partition(b"\n")
+                if newline:
+                    _resize(terminal, line)
+                    greeting = None
+                    guest = _send(guest, kept)  # what was shown before anybody looked
+                    if rest:
+                        os.write(terminal, rest)
+
+
+def _send(guest: socket.socket, data: bytes) -> socket.socket | None:
+    try:
+        guest.sendall(data)
+    except OSError:
+        guest.close()
+        return None
+    return guest
+
+
+def _receive(guest: socket.socket) -> bytes:
+    try:
+        return guest.recv(65536)
+    except OSError:
+        return b""
+
+
+def _resize(terminal: int, line: bytes) -> None:
+    with contextlib.suppress(ValueError, OSError, struct.error):
+        rows, columns = (int(word) for word in line.split())
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

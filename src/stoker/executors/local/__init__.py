@@ -1,0 +1,1 @@
+"""Attempts on this machine."""

@@ -1,0 +1,1 @@
+"""The helper process that extracts metrics."""
