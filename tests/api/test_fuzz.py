@@ -18,7 +18,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from stoker.daemon.openapi import document
+from stoker.daemon.routes.openapi import document
 
 # Left out: what ends the daemon, writes a file of the caller's choice, or never ends.
 schema = (

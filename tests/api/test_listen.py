@@ -23,8 +23,9 @@ from stoker.client.client import Client
 from stoker.client.endpoint import Endpoint, parse
 from stoker.client.errors import StokerError
 from stoker.core.units import BadValue
-from stoker.daemon import keys, listen
-from stoker.daemon.addresses import split
+from stoker.daemon.http import credentials as keys
+from stoker.daemon.http import listeners as listen
+from stoker.daemon.listen_address import split
 from stoker.engine import Refusal
 
 pytestmark = pytest.mark.e2e

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stoker.core.events import Event, StartFailed
-from stoker.daemon import stream
-from stoker.daemon.http import Stream
-from stoker.daemon.stream import Batches, Reader
+from stoker.daemon.http.codec import Stream
+from stoker.daemon.routes import event_stream as stream
+from stoker.daemon.routes.event_stream import Batches, Reader
 
 
 class Journal:

@@ -19,7 +19,7 @@ from stoker.core.instructions import (
 from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
-from stoker.daemon.intake import check_possible
+from stoker.daemon.submission.submit import check_possible
 from stoker.engine import Refusal
 from stoker.simulate.portrait import portrait
 

@@ -13,7 +13,7 @@ from stoker.core.launch import launch
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import Request
 from stoker.core.restore import restore
-from stoker.daemon.views import queue_view
+from stoker.daemon.views.job import queue_view
 
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
 

@@ -11,7 +11,7 @@ from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
 from stoker.core.rest import Away
-from stoker.daemon.intake import check_possible
+from stoker.daemon.submission.submit import check_possible
 from stoker.engine import Refusal
 
 HOUR = 3600

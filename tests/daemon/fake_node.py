@@ -16,12 +16,12 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
-from stoker.daemon.desk import Desk
-from stoker.daemon.fleet import Fleet
-from stoker.daemon.journal_sync import AfterSync
-from stoker.daemon.loop import Loop, Poller
+from stoker.daemon.context import Desk
+from stoker.daemon.control.daemon import Loop, Poller
+from stoker.daemon.control.journal_sync import AfterSync
+from stoker.daemon.gpus.monitor import GpuWatch
+from stoker.daemon.nodes.registry import Fleet
 from stoker.daemon.settings import Settings
-from stoker.daemon.watch import GpuWatch
 from stoker.executors.agent.executor import RemoteExecutor
 from stoker.executors.agent.session.session import Link
 from stoker.executors.launch.command import Places

@@ -13,8 +13,8 @@ from stoker.core.job import Job, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.state import State
-from stoker.daemon.loop import Poller
-from stoker.daemon.training import Trainings
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.training.monitor import Trainings
 
 STARTED = 1000.0
 

@@ -3,8 +3,8 @@
 from core.story import Story
 from stoker.core import events as e
 from stoker.core.policy.order import in_order, in_rows
-from stoker.daemon.array_rows import rows, spans, summary
-from stoker.daemon.looks import _current, _current_rows
+from stoker.daemon.handlers.queries import _current, _current_rows
+from stoker.daemon.views.array_rows import rows, spans, summary
 
 
 def listed(story: Story, limit: int = 100) -> list[str]:

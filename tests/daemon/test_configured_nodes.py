@@ -9,7 +9,7 @@ import pytest
 from core.story import Afar
 from stoker.core import events as e
 from stoker.core.units import BadValue
-from stoker.daemon.nodes import from_settings
+from stoker.daemon.handlers.nodes import from_settings
 from stoker.daemon.settings import ConfiguredNode, load
 
 ANT = {"ant": ConfiguredNode("ssh://ant")}

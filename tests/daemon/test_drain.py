@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from core.story import Story
-from stoker.daemon import acts
-from stoker.daemon.desk import Desk
-from stoker.daemon.requests import Drain, Undrain
+from stoker.daemon.context import Desk
+from stoker.daemon.handlers import job_actions as acts
 from stoker.engine import Moment
+from stoker.schema.requests import Drain, Undrain
 from stoker.store.memory import MemoryStore
 
 

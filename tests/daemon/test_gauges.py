@@ -18,10 +18,10 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.foreign import Thresholds
 from stoker.core.request import Request
-from stoker.daemon.gauges import CONTEXT, SETTLE, Gauges, Meter, worth_telling
-from stoker.daemon.judge import Judge, Rules
-from stoker.daemon.watch import INTERVAL, GpuWatch
-from stoker.daemon.whose import Owners
+from stoker.daemon.gpus.foreign_usage import Judge, Rules
+from stoker.daemon.gpus.memory import CONTEXT, SETTLE, Gauges, Meter, worth_telling
+from stoker.daemon.gpus.monitor import INTERVAL, GpuWatch
+from stoker.daemon.gpus.process_owners import Owners
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.remote import parse

@@ -10,11 +10,12 @@ import pytest
 
 from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
-from stoker.daemon import daemon_log, journal_sync
-from stoker.daemon.journal_sync import AfterSync, JournalSync
-from stoker.daemon.keep import Keep
-from stoker.daemon.loop import Loop
-from stoker.daemon.setup import build
+from stoker.daemon import daemon_log
+from stoker.daemon.bootstrap import build
+from stoker.daemon.control import journal_sync
+from stoker.daemon.control.daemon import Loop
+from stoker.daemon.control.journal_sync import AfterSync, JournalSync
+from stoker.daemon.paths import Keep
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreError, StoreFenced
 

@@ -3,8 +3,8 @@
 from core.story import Story
 from stoker.core.events import Event, ForeignUseChanged, NodeJoined
 from stoker.core.foreign import Thresholds
-from stoker.daemon.gauges import Gauges
-from stoker.daemon.judge import Judge, Rules
+from stoker.daemon.gpus.foreign_usage import Judge, Rules
+from stoker.daemon.gpus.memory import Gauges
 from stoker.probes.remote import Look, node_facts, parse
 
 GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
-from stoker.daemon.muster import LIVE, NONE, READY, WAITING, Muster
+from stoker.daemon.nodes.gang_barrier import LIVE, NONE, READY, WAITING, Muster
 
 
 def of(count: int) -> Muster:

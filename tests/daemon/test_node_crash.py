@@ -12,8 +12,8 @@ from daemon.fake_node import NAME, build_loop, first_events, submission
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
-from stoker.daemon.journal_sync import AfterSync
-from stoker.daemon.loop import Loop
+from stoker.daemon.control.daemon import Loop
+from stoker.daemon.control.journal_sync import AfterSync
 from stoker.executors.agent.executor import RemoteExecutor
 from stoker.executors.agent.result_collector import Fetching
 from stoker.executors.agent.session.remote_shell import Way

@@ -1,7 +1,7 @@
 """The notes of `stoker nodes` about a node over SSH."""
 
 from core.story import Story
-from stoker.daemon.nodes import _notes
+from stoker.daemon.handlers.nodes import _notes
 
 
 def test_attempts_to_be_ended_on_a_node_are_named_by_the_labels_of_their_jobs() -> None:

@@ -21,9 +21,11 @@ from stoker.core.outlook import (
 )
 from stoker.core.state import State
 from stoker.core.sweep import Board, trial_of
-from stoker.daemon import looks, outlook, views
-from stoker.daemon.desk import Decide, Desk, clock
-from stoker.daemon.loop import Poller
+from stoker.daemon.context import Decide, Desk, clock
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.handlers import queries as looks
+from stoker.daemon.views import job as views
+from stoker.daemon.workers import forecast_client as outlook
 from stoker.engine import Moment
 from stoker.simulate.ahead import foresee
 from stoker.store.memory import MemoryStore

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.daemon.desk import clock
-from stoker.daemon.loop import Poller
+from stoker.daemon.context import clock
+from stoker.daemon.control.daemon import Poller
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreFenced
 

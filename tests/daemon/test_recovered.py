@@ -10,7 +10,8 @@ import pytest
 from core.story import Story, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
-from stoker.daemon import recovered, setup
+from stoker.daemon import bootstrap as setup
+from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.local.claims import Claim
 
 

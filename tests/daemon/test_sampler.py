@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stoker.daemon import sampler as sampler_module
-from stoker.daemon.loop import Poller
-from stoker.daemon.sampler import RESTARTS, Sampler
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.workers import sampler_client as sampler_module
+from stoker.daemon.workers.sampler_client import RESTARTS, Sampler
 
 DEFINITION: dict[str, Any] = {
     "name": "t", "method": "tpe", "seed": 1, "samples": 20, "command": ["true"],

@@ -18,11 +18,12 @@ from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Source
-from stoker.daemon import scraper, training
-from stoker.daemon.hearing import Key
-from stoker.daemon.loop import Poller
-from stoker.daemon.reports import Point, points_of
-from stoker.daemon.training import Trainings
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.reports.attempt_report import Key
+from stoker.daemon.reports.format import Point, points_of
+from stoker.daemon.training import monitor as training
+from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.workers import scraper_client as scraper
 from stoker.scraper import extractors as figures
 from stoker.scraper import process as scrape
 from stoker.scraper.extractors import FileFigures, LogFigures

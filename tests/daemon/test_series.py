@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.daemon.leftovers import remove
-from stoker.daemon.series import Series, Shelf
-from stoker.daemon.thinning import Curve
+from stoker.daemon.metrics.downsample import Curve
+from stoker.daemon.metrics.store import Series, Shelf
+from stoker.daemon.training.cleanup import remove
 
 
 def write(path: Path, *points: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from stoker.daemon import lock, state_files
-from stoker.daemon.ears import Ears
-from stoker.daemon.lock import Locked, StateLock
-from stoker.daemon.loop import Poller
-from stoker.daemon.serve import Server
+from stoker.daemon import state_files
+from stoker.daemon import state_lock as lock
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.http.server import Server
+from stoker.daemon.reports.watcher import Ears
 from stoker.daemon.state_files import LOOK_SECONDS, REMEMBERED, StateFiles
+from stoker.daemon.state_lock import Locked, StateLock
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreFenced
 

@@ -13,7 +13,7 @@ from stoker.core.events import NodeJoined
 from stoker.core.job import Container, Spec
 from stoker.core.request import GpuAsk, Request
 from stoker.core.units import BadValue
-from stoker.daemon.submit_checks import check_program, whole_where_size_is_unknown
+from stoker.daemon.submission.checks import check_program, whole_where_size_is_unknown
 
 
 def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> list[str]:

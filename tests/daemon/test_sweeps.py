@@ -5,9 +5,9 @@ import pytest
 from core.story import S, Swept
 from stoker.core.job import Job, Score
 from stoker.core.sweep import Sweep, Trial
-from stoker.daemon.reports import Point
-from stoker.daemon.scores import Scores
-from stoker.daemon.sweeps import IN_A_ROW, in_vain, told
+from stoker.daemon.metrics.scorer import Scores
+from stoker.daemon.reports.format import Point
+from stoker.daemon.sweeps.controller import IN_A_ROW, in_vain, told
 
 
 @pytest.mark.parametrize(

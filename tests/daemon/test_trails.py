@@ -12,12 +12,13 @@ from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.daemon import trails, training
-from stoker.daemon.hearing import Key
-from stoker.daemon.leftovers import remove
-from stoker.daemon.loop import Poller
-from stoker.daemon.reports import Point
-from stoker.daemon.training import Trainings
+from stoker.daemon.control.daemon import Poller
+from stoker.daemon.metrics import reader as trails
+from stoker.daemon.reports.attempt_report import Key
+from stoker.daemon.reports.format import Point
+from stoker.daemon.training import monitor as training
+from stoker.daemon.training.cleanup import remove
+from stoker.daemon.training.monitor import Trainings
 
 
 class Board:

@@ -12,7 +12,7 @@ from stoker.core.job import Container, Job, Mount, Progress, Spec, Training
 from stoker.core.options import Context, read
 from stoker.core.request import GpuAsk, Request
 from stoker.core.units import BadValue
-from stoker.daemon.training_intake import (
+from stoker.daemon.submission.training import (
     check_directories,
     check_epochs,
     prefer_own,

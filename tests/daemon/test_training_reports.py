@@ -19,10 +19,11 @@ from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Progress, Spec, Stop
 from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
-from stoker.daemon import ears as ears_module
-from stoker.daemon import reports, training
-from stoker.daemon.leftovers import GOING, Leftovers, checkpoints, remove
-from stoker.daemon.reports import Report
+from stoker.daemon.reports import format as reports
+from stoker.daemon.reports import watcher as ears_module
+from stoker.daemon.reports.format import Report
+from stoker.daemon.training import monitor as training
+from stoker.daemon.training.cleanup import GOING, Leftovers, checkpoints, remove
 from stoker.store.port import Filter, Found
 
 

@@ -11,7 +11,7 @@ from stoker.core import events as e
 from stoker.core.job import Training
 from stoker.core.request import Request
 from stoker.core.training_options import ALL_OF_A_MACHINE
-from stoker.daemon.views import gpu_view, job_view, resources_view
+from stoker.daemon.views.job import gpu_view, job_view, resources_view
 from stoker.engine import Moment
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from stoker.core.cluster import Cluster, Node
 from stoker.core.job import Job
 from stoker.core.state import State
-from stoker.daemon.__main__ import main
-from stoker.daemon.fleet import Fleet
-from stoker.daemon.gangs import Gangs
-from stoker.daemon.outlook import Outlooks
-from stoker.daemon.sweeps import Sweeps
-from stoker.daemon.training import Trainings
-from stoker.daemon.watch import GpuWatch
+from stoker.daemon import main
+from stoker.daemon.gpus.monitor import GpuWatch
+from stoker.daemon.nodes.gang import Gangs
+from stoker.daemon.nodes.registry import Fleet
+from stoker.daemon.sweeps.controller import Sweeps
+from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.workers.forecast_client import Outlooks
 from stoker.engine import Engine
 from stoker.executors.linux.gpu_locks import Holds
 from stoker.executors.local.executor import LocalExecutor

@@ -16,7 +16,7 @@ import pytest
 
 from e2e.box import Box
 from stoker import places
-from stoker.daemon.openapi import document
+from stoker.daemon.routes.openapi import document
 
 GUARDED = Path(__file__).with_name("guarded_daemon.py")
 HELD = "echo begun; exec sleep 60"

@@ -12,7 +12,7 @@ import pytest
 from e2e.box import Box, as_json, until
 from e2e.people import neighbour
 from fakes.nvml import FakeNvml, Gpu, Process
-from stoker.daemon.watch import FRESH
+from stoker.daemon.gpus.monitor import FRESH
 
 A = Gpu(uuid="GPU-aaaa", name="NVIDIA A100-SXM4-80GB", memory_total=81920, pci="0000:01:00.0")
 B = Gpu(uuid="GPU-bbbb", name="NVIDIA GeForce RTX 3090", memory_total=24576, pci="0000:02:00.0")

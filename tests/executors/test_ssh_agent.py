@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.box import alive, children_named, kill
-from stoker.daemon.loop import Poller
+from stoker.daemon.control.daemon import Poller
 from stoker.executors.agent.session import reconnecting as connections
 from stoker.executors.agent.session.session import Link
 from stoker.executors.agent.transfer.log_mirror import pieces

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.daemon.loop import Poller
+from stoker.daemon.control.daemon import Poller
 from stoker.executors.agent.session import session as links
 from stoker.executors.ssh.address import Address
 

@@ -24,7 +24,7 @@ from stoker import places
 from stoker.client.client import Client
 from stoker.client.endpoint import Endpoint, read_token
 from stoker.client.errors import StokerError
-from stoker.daemon.listen import MOST_CONNECTIONS
+from stoker.daemon.http.listeners import MOST_CONNECTIONS
 from stoker.frontdoors.auto import trust as remembered
 from stoker.frontdoors.auto.tunnel import SCRIPT
 

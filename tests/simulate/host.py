@@ -23,8 +23,8 @@ from stoker.core.job import Job, Retry
 from stoker.core.launch import launch
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.daemon import setup
-from stoker.daemon.desk import Desk
+from stoker.daemon import bootstrap as setup
+from stoker.daemon.context import Desk
 from stoker.daemon.settings import Settings
 from stoker.engine import Engine
 from stoker.executors.launch.command import Places

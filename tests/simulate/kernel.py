@@ -22,7 +22,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from stoker.daemon import recovered, setup
+from stoker.daemon import bootstrap as setup
+from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux import shared_locks as lockfiles

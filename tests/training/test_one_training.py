@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.daemon.reports import parse
+from stoker.daemon.reports.format import parse
 from training.desk import SOURCES, Desk
 
 TRAIN = """

@@ -46,8 +46,8 @@ def _options(argv: list[str]) -> dict[str, str]:
 
 def _run(options: dict[str, str], ready: int) -> int:
     from stoker import places, wire
-    from stoker.daemon.keep import Keep
-    from stoker.daemon.lock import Locked, StateLock
+    from stoker.daemon.paths import Keep
+    from stoker.daemon.state_lock import Locked, StateLock
     from stoker.executors.local.supervisor import become_subreaper
 
     state = places.secure_dir(places.state_dir())
@@ -61,13 +61,13 @@ def _run(options: dict[str, str], ready: int) -> int:
                 _say(ready, other)
                 return 0
     kept = Keep()
-    from stoker.daemon.setup import build
+    from stoker.daemon.bootstrap import build
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may hold a password, and a command line is for all to see: it comes by a variable.
     db = os.environ.pop(wire.STORE_SAID, None) if options.get("db") == "-" else options.get("db")
     loop = build(kept, options.get("gpus"), options.get("resources"), also, db=db)
-    from stoker.daemon.serve import Server
+    from stoker.daemon.http.server import Server
     from stoker.daemon.state_files import watch_state
 
     if options.get("idle-exit"):
@@ -95,7 +95,7 @@ def _the_other(path: str, patience: int, holder: Exception) -> str | None:
     import socket
     import time
 
-    from stoker.daemon.serve import peer
+    from stoker.daemon.http.server import peer
 
     with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
         sock.connect(path)

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, fields
 from stoker import places
 from stoker.core.foreign import Thresholds
 from stoker.core.units import LONGEST, BadValue, parse_amount, parse_duration
-from stoker.daemon.addresses import split
+from stoker.daemon.listen_address import split
 from stoker.executors.ssh.address import parse_address
 
 DOCUMENTATION = "see Configuration in the documentation"

@@ -11,15 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from stoker import places
-from stoker.daemon.lock import Locked, StateLock
-from stoker.daemon.serve import Server
+from stoker.daemon.http.server import Server
+from stoker.daemon.state_lock import Locked, StateLock
 from stoker.executors.linux.inotify import Inotify
 from stoker.executors.local.executor import Poller
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
-    from stoker.daemon.keep import Keep
-    from stoker.daemon.loop import Loop
+    from stoker.daemon.control.daemon import Loop
+    from stoker.daemon.paths import Keep
 
 SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 0.1, 2.0
 """Something was deleted: more may follow, as when a whole directory is being removed."""

@@ -15,18 +15,18 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon import intake
-from stoker.daemon.acts import cancel, kill
-from stoker.daemon.desk import clock
-from stoker.daemon.keep import Keep
-from stoker.daemon.lock import Locked, StateLock
-from stoker.daemon.loop import Call, Feeder, Loop
-from stoker.daemon.requests import Cancel, Kill, Submit, What
-from stoker.daemon.views import job_view
+from stoker.daemon.context import clock
+from stoker.daemon.control.daemon import Call, Feeder, Loop
+from stoker.daemon.handlers.job_actions import cancel, kill
+from stoker.daemon.paths import Keep
+from stoker.daemon.state_lock import Locked, StateLock
+from stoker.daemon.submission import submit as intake
+from stoker.daemon.views.job import job_view
 from stoker.engine import Ask, Decision, Moment, Refusal
 from stoker.executors.local.supervisor import become_subreaper
 from stoker.feed.place import Place, in_use
 from stoker.feed.work import End, Lot, Work
+from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
 
 
@@ -50,8 +50,8 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
     except Locked:
         raise LostTheRace from None
     kept = Keep()
-    from stoker.daemon.serve import Server
-    from stoker.daemon.setup import build
+    from stoker.daemon.bootstrap import build
+    from stoker.daemon.http.server import Server
     from stoker.daemon.state_files import watch_state
 
     feeder = LineFeeder(work, place)

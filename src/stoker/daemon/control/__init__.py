@@ -1,0 +1,1 @@
+"""The daemon's main loop and what it is made of."""

@@ -1,0 +1,160 @@
+"""Syncing the journal in the background, and what must wait until its commits are on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from stoker.core.instructions import StartProcess
+from stoker.daemon.training.cleanup import remove
+from stoker.store.port import Store, StoreError, StoreFenced
+
+SYNC_SECONDS = 0.05
+"""Starts and exits are on disk within this time; submissions before they are acknowledged."""
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
+"""Pauses after a sync that failed: the first one, doubled each time up to the longest."""
+SLOW_SECONDS = 0.25
+"""A sync that takes longer is not repeated at once: it gets a fifth of the time at most."""
+
+logger = logging.getLogger(__name__)
+
+
+class AfterSync(Struct):
+    """What may be done once the commits made before it are on disk, and not earlier."""
+
+    claims: list[str] = field(default_factory=list)
+    """Claim files of attempts whose ends were committed; they prove these ends until then."""
+    remote_ends: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Attempts to be acknowledged, by node."""
+    reports: list[str] = field(default_factory=list)
+    """Directories of training reports that are no longer needed."""
+    starts: list[StartProcess] = field(default_factory=list)
+    """Starts on other nodes."""
+
+    def add(self, more: AfterSync) -> None:
+        """Let more wait together with this."""
+        self.claims += more.claims
+        self.reports += more.reports
+        self.starts += more.starts
+        for node, ended in more.remote_ends.items():
+            self.remote_ends.setdefault(node, []).extend(ended)
+
+
+class JournalSync:
+    """Runs `Store.force` in a thread, so that the loop never waits for the disk."""
+
+    def __init__(
+        self, store: Store, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`wake` is called from the thread when a sync has ended."""
+        self.store, self.wake, self.clock = store, wake, clock
+        self.error: str | None = None
+        """Why commits are not on disk; None while syncs succeed."""
+        self._due: float | None = None
+        self._not_before = 0.0
+        self._failures = 0
+        self._waiting = AfterSync()
+        """Kept through failures: it is handed out only after a sync that succeeded."""
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._outcome: Exception | None = None
+
+    def request(self, delay: float = SYNC_SECONDS) -> None:
+        """Sync within `delay` seconds, or as soon as a failure allows it."""
+        due = self.clock() + delay
+        self._due = due if self._due is None else min(self._due, due)
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a sync is to be made that has not begun."""
+        return self._due is not None
+
+    def seconds_left(self) -> float | None:
+        """Return the time until the next sync; None while one runs or none is wanted."""
+        if self._due is None or self._thread is not None:
+            return None
+        return max(self._due, self._not_before) - self.clock()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to begin now."""
+        left = self.seconds_left()
+        return left is not None and left <= 0
+
+    def begin(self, more: AfterSync) -> None:
+        """Start a sync of all that is committed; what is given waits for it."""
+        self._due = None
+        self._waiting.add(more)
+        self._ended = False
+        self._thread = threading.Thread(target=self._sync, name="sync", daemon=True)
+        self._thread.start()
+
+    def _sync(self) -> None:
+        began = self.clock()
+        try:
+            self.store.force()
+            self._outcome = None
+        except Exception as error:  # noqa: BLE001 - reported and tried again, whatever it was
+            self._outcome = error
+        else:
+            self._clean_up()
+        took = self.clock() - began
+        if took > SLOW_SECONDS:
+            self._not_before = self.clock() + 4 * took
+        self._ended = True
+        self.wake()
+
+    def _clean_up(self) -> None:
+        """Delete what proved or reported ends that are on disk now."""
+        for path in self._waiting.claims:
+            try:
+                os.unlink(path)
+            except OSError as error:
+                logger.debug("%s stays: %s", path, error)
+        try:
+            remove(self._waiting.reports)
+        except OSError as error:
+            logger.warning("a training report stays: %s", error)
+
+    def finish(self) -> AfterSync | None:
+        """Return what may be done now; None while a sync runs, after a failure, or without one.
+
+        Raise StoreFenced if another daemon has taken the journal over.
+        """
+        if self._thread is None or not self._ended:
+            return None
+        self._thread.join()
+        self._thread = None
+        if self._outcome is not None:
+            self._failed(self._outcome)
+            return None
+        if self._failures:
+            logger.warning("the journal is synced again")
+        self._failures, self.error = 0, None
+        done, self._waiting = self._waiting, AfterSync()
+        return done
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, StoreFenced):
+            raise error
+        pause = min(RETRY_SECONDS * 2**self._failures, LONGEST_RETRY_SECONDS)
+        self._failures += 1
+        self.error = f"the journal cannot be synced: {error}"
+        bug = None if isinstance(error, (OSError, StoreError)) else error
+        logger.error("%s; the next try is in %g s", self.error, pause, exc_info=bug)
+        self._not_before = self.clock() + pause
+        self.request(pause)
+
+    def close(self, more: AfterSync) -> None:
+        """Sync a last time and delete what waited for that; if it fails, all of it stays."""
+        if self._thread is not None:
+            self._thread.join()
+        self._waiting.add(more)
+        self._sync()
+        if self._outcome is not None:
+            logger.error("the journal cannot be synced: %s", self._outcome)

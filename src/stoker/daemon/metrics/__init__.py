@@ -1,0 +1,1 @@
+"""Metric series of jobs and trials."""

@@ -1,0 +1,1 @@
+"""Executors and nodes: registry, status, gangs."""

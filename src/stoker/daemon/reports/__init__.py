@@ -1,0 +1,1 @@
+"""Training reports: format, files, watching."""

@@ -1,0 +1,570 @@
+"""The API: one route per verb, each a few lines between HTTP and the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stoker import __version__, places, wire
+from stoker.core.job import Job
+from stoker.core.state import State
+from stoker.daemon import listen_address as addresses
+from stoker.daemon import settings
+from stoker.daemon.context import Decide, answered
+from stoker.daemon.control.daemon import Call, Loop
+from stoker.daemon.control.hooks import hook_view, record_path
+from stoker.daemon.handlers import job_actions as acts
+from stoker.daemon.handlers import nodes, policies, queues
+from stoker.daemon.handlers import queries as looks
+from stoker.daemon.handlers.wait import Wait
+from stoker.daemon.http import credentials as keys
+from stoker.daemon.http.auth import entrance_of, hang_up
+from stoker.daemon.http.codec import (
+    ERROR_HANDLERS,
+    HEADERS,
+    Guard,
+    Stream,
+    disconnected,
+    listed,
+    moment,
+    number,
+    read_body,
+    reply,
+)
+from stoker.daemon.metrics.store import MOST_POINTS, POINTS, Shelf
+from stoker.daemon.nodes import local_node as machine
+from stoker.daemon.routes.event_stream import Batches, Reader
+from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
+from stoker.daemon.submission import submit as intake
+from stoker.daemon.sweeps import queries as sweep_view
+from stoker.daemon.sweeps import submit as sweep_intake
+from stoker.daemon.views.job import iso
+from stoker.engine import Decision, Moment, Refusal
+from stoker.probes.readings import Reading
+from stoker.schema import requests
+from stoker.store import choose
+from stoker.store.port import Filter, StoreError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from stoker.daemon.http.listeners import Listeners
+
+logger = logging.getLogger(__name__)
+
+NOTHING = "Nothing was running."
+PROBE_SECONDS = 1.0
+"""How long a reply about GPUs waits for a fresh look at them."""
+Sent = TypeVar("Sent", bound=requests.Submission)
+
+
+class Api:
+    """The handlers, with the loop they talk to.
+
+    They run in a thread of their own, and never look at the state or at anything else that the
+    loop's thread changes: whatever they want to know, they ask the loop for.
+    """
+
+    def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
+        self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
+        self.desk.live = self._live
+        self.desk.uploads = self._uploads
+        self.series = Shelf(loop.home)
+        self.batches = Batches()
+
+    def _live(self, job: int) -> dict[str, Any]:
+        """What a running job does right now; only for the loop's own thread."""
+        memory = self.loop.watch.gauges.now(job)
+        more = {"memory": max(memory.values())} if memory else {}
+        return {**self.loop.trainings.live(job), **more}
+
+    def _uploads(self, job: Job) -> list[dict[str, Any]]:
+        """The uploads of a job's files; only for the loop's own thread."""
+        return self.loop.fleet.uploads(job)
+
+    async def ask(self, decide: Decide) -> Any:
+        """Put a question or a wish to the engine and await its answer."""
+        future, done = self._way_back()
+        self.loop.ask(Call(decide, done))
+        return await future
+
+    @staticmethod
+    def _way_back() -> tuple[asyncio.Future[Any], Callable[[Any, Refusal | None], None]]:
+        here = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = here.create_future()
+
+        def settle(value: Any, refusal: Refusal | None) -> None:
+            if future.done():
+                return
+            if refusal is not None:
+                future.set_exception(refusal)
+            else:
+                future.set_result(value)
+
+        def done(value: Any, refusal: Refusal | None) -> None:
+            here.call_soon_threadsafe(settle, value, refusal)
+
+        return future, done
+
+    # -- jobs ---------------------------------------------------------------------------
+
+    async def submit(self, request: Request) -> Response:
+        """New jobs."""
+        body = _at_home(await read_body(request, requests.Submit))
+        if body.dry_run:
+            await self._forecast(queue=True)
+        return reply(await self.ask(intake.submit(self.desk, body)))
+
+    async def jobs(self, request: Request) -> Response:
+        """The queue, or selected jobs: built in pages, so that the loop goes on in between."""
+        query = request.query_params
+        wanted = looks.Wanted(
+            states=looks.known_states(listed(query.get("state"))),
+            user=query.get("user", ""),
+            queue=query.get("queue", ""),
+            door=query.get("door", ""),
+            limit=min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST),
+            tail=min(number(query.get("tail"), "tail"), 100),
+            fold=query.get("fold") in ("1", "true"),
+            arrays=query.get("arrays") in ("1", "true"),
+        )
+        words = query.getlist("select")
+
+        def general() -> dict[str, Any]:
+            facts = self._general()
+            return {**facts, "warnings": [*facts["warnings"], *self.loop.faults.report(all=False)]}
+
+        if query.get("estimate") in ("1", "true"):
+            await self._forecast(queue=not words)
+        found = await self.ask(looks.choose(self.desk, words, wanted, general))
+        ids, members, jobs = found.pop("ids"), found.pop("members"), []
+        for start in range(0, len(ids), looks.AT_ONCE):
+            page = ids[start : start + looks.AT_ONCE]
+            jobs += await self.ask(looks.views(self.desk, page, wanted.tail))
+        for job in jobs:
+            if job["id"] in members:
+                job["members"] = members[job["id"]]
+        if query.get("hook") in ("1", "true"):
+            for job in jobs:
+                ended = job["result"] is not None
+                record = record_path(self.desk.logs, job["id"])
+                job["hook"] = hook_view(record) if ended else None
+        return reply({"jobs": jobs, **found})
+
+    async def _forecast(self, queue: bool = False) -> None:
+        """Wait a moment for a forecast, if one is needed; for the queue, if a job is pending."""
+        over, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            if queue and state.live == len(state.running) and not state.boards:
+                return answered(0.0)
+            told = self.loop.outlooks.look_for_a_list(state, now, lambda: done(None, None))
+            return answered(told)
+
+        seconds = await self.ask(look)
+        if seconds:
+            await asyncio.wait([over], timeout=seconds)
+
+    def _general(self) -> dict[str, Any]:
+        """What is said about the daemon itself; only for the loop's own thread."""
+        loop = self.loop
+        notes = (loop.engine.trouble, loop.store.lost(), loop.sync.error, loop.watch.note)
+        more = [text for text in notes if text]
+        warnings = [*loop.store.warnings(), *more, *loop.executor.holds.problems.values()]
+        return {"seq": loop.engine.seq, "warnings": warnings}
+
+    async def sweep(self, request: Request) -> Response:
+        """A sweep, new or again."""
+        body = _at_home(await read_body(request, requests.Sweep))
+        decide = await asyncio.to_thread(sweep_intake.submit, self.desk, body)
+        return reply(await self.ask(decide))
+
+    async def sweeps(self, request: Request) -> Response:
+        """Unfinished sweeps, or all of them."""
+        await self._forecast(queue=True)
+        all = request.query_params.get("all") in ("1", "true")
+        return reply(await self.ask(sweep_view.listed(self.desk, all)))
+
+    async def one_sweep(self, request: Request) -> Response:
+        """A sweep with all its trials."""
+        await self._forecast(queue=True)
+        return reply(await self.ask(sweep_view.whole(self.desk, request.path_params["sweep"])))
+
+    async def change_sweep(self, request: Request) -> Response:
+        """Change a sweep."""
+        body = await read_body(request, requests.ChangeSweep)
+        word = request.path_params["sweep"]
+        return reply(await self.ask(sweep_view.change(self.desk, word, body)))
+
+    async def why(self, request: Request) -> Response:
+        """Why a job is pending or in its current state."""
+        await self._forecast()
+        return reply(await self.ask(looks.explain(self.desk, request.path_params["selector"])))
+
+    async def eta(self, request: Request) -> Response:
+        """Expected start and end of jobs; a new forecast is waited for, but not for long."""
+        from stoker.daemon.workers import forecast_client as outlook
+
+        query = request.query_params
+        limit = min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST)
+        over, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            return answered(self.loop.outlooks.look(state, now, lambda: done(None, None)))
+
+        await asyncio.wait([over], timeout=await self.ask(look))
+        words = query.getlist("select")
+
+        def tell(state: State, now: Moment) -> Decision:
+            return outlook.told(self.loop.outlooks, self.desk, words, limit)(state, now)
+
+        return reply(await self.ask(tell))
+
+    async def log(self, request: Request) -> Response:
+        """A job's output, raw."""
+        query = request.query_params
+        word, asked = request.path_params["selector"], query.get("attempt")
+        attempt = number(asked, "attempt") if asked else None
+        part = number(query.get("part"), "part")
+        found = await self.ask(looks.log_of(self.desk, word, attempt, part))
+        path = found.err if query.get("stream") == "err" and found.err else found.out
+        start = 0
+        if query.get("tail"):
+            start = start_of_tail(path, number(query["tail"], "tail"))
+        elif query.get("offset"):
+            start = number(query["offset"], "offset")
+        elif query.get("since"):
+            start = start_since(path, number(query["since"], "since"))
+        body = whole(path, start)
+        if query.get("follow") in ("1", "true"):
+            over = looks.attempt_over(found.job, found.attempt, self.loop.fleet)
+            body = follow(path, start, lambda: self.ask(over))
+        return Stream(body, headers=HEADERS, media_type="application/octet-stream")
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics that a job has reported, as curves."""
+        query = request.query_params
+        word = request.path_params["selector"]
+        job, label, attempt = await self.ask(looks.metrics_of(self.desk, word))
+        names = [name for name in (query.get("names") or "").split(",") if name]
+        points = min(max(number(query.get("points"), "points") or POINTS, 8), MOST_POINTS)
+        view = await asyncio.to_thread(self.series.read, job, attempt, names, points)
+        return reply({"job": job, "label": label, **view})
+
+    async def wait(self, request: Request) -> Response:
+        """Wait until jobs have finished."""
+        body = await read_body(request, requests.Wait)
+        future, done = self._way_back()
+        waiting = Wait(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
+        self.loop.ask(waiting)
+        watcher = asyncio.ensure_future(disconnected(request))
+        try:
+            await asyncio.wait([future, watcher], return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                return reply({})
+            return reply(future.result())
+        finally:
+            waiting.gone = True
+            watcher.cancel()
+
+    # -- machine ------------------------------------------------------------------------
+
+    async def gpus(self, request: Request) -> Response:
+        """Every GPU with its use."""
+        watch, fleet = self.loop.watch, self.loop.fleet
+        fresh, done = self._way_back()
+
+        def look(state: State, now: Moment) -> Decision:
+            watch.look(lambda: done(None, None))
+            return nodes.glance(fleet)(state, now)
+
+        await self.ask(look)
+        await asyncio.wait([fresh], timeout=PROBE_SECONDS)
+
+        def figures(node: str) -> dict[str, dict[str, Any]]:
+            return watch.latest if node == self.desk.node else nodes.figures(fleet, node)
+
+        return reply(
+            await self.ask(looks.gpus(figures, lambda: nodes.gpu_notes(fleet, watch.note)))
+        )
+
+    async def nodes(self, request: Request) -> Response:
+        """Every machine."""
+        return reply(await self.ask(nodes.listed(self.loop.fleet, self.loop.since)))
+
+    async def look_at_nodes(self, request: Request) -> Response:
+        """All nodes and their state."""
+        body = await read_body(request, requests.LookAtNodes)
+        fleet = self.loop.fleet
+        asked = await self.ask(nodes.look(fleet, body.names))
+        for _ in range(nodes.PATIENCE * 20):
+            if await self.ask(nodes.looked(fleet, asked)):
+                break
+            await asyncio.sleep(0.05)
+        return reply(await self.ask(nodes.listed(fleet, self.loop.since)))
+
+    async def queues(self, request: Request) -> Response:
+        """The named queues."""
+        return reply(await self.ask(looks.queues(self.desk)))
+
+    async def delete_queue(self, request: Request) -> Response:
+        """Delete a named queue."""
+        return reply(await self.ask(queues.delete_queue(self.desk, request.path_params["name"])))
+
+    async def policies(self, request: Request) -> Response:
+        """What the queues go by."""
+        return reply(await self.ask(policies.shown(self.desk)))
+
+    async def history(self, request: Request) -> Response:
+        """Finished jobs."""
+        query = request.query_params
+        wanted = Filter(
+            states=looks.valid_states(listed(query.get("state"))),
+            user=query.get("user"),
+            name=query.get("name"),
+            queue=query.get("queue"),
+            door=query.get("door"),
+            since=moment(query.get("since"), "since"),
+            until=moment(query.get("until"), "until"),
+            limit=min(number(query.get("limit"), "limit") or 100, 1_000_000),
+        )
+        return reply(await self.ask(looks.history(self.desk, query.getlist("select"), wanted)))
+
+    # -- daemon -------------------------------------------------------------------------
+
+    async def status(self, request: Request) -> Response:
+        """Status of the daemon."""
+        return reply(await self.ask(self._status(self.ports.views())))
+
+    def _status(self, listeners: list[dict[str, Any]]) -> Decide:
+        def decide(state: State, now: Moment) -> Decision:
+            loop = self.loop
+            return answered(
+                {
+                    "pid": os.getpid(),
+                    "version": __version__,
+                    "api": wire.API_VERSION,
+                    "since": iso(loop.since),
+                    "socket": places.socket_path(),
+                    "state_dir": os.path.dirname(self.desk.logs),
+                    "log": places.daemon_log(),
+                    "mode": self.mode,
+                    "draining": loop.draining,
+                    "counts": looks.counts(state),
+                    "policy": policies.summary(state),
+                    "gpus": sum(
+                        len(node.types.get("gpu", ())) for node in state.cluster.nodes.values()
+                    ),
+                    "node": self.desk.node,
+                    **nodes.roll(loop.fleet, state),
+                    "store": self.desk.place,
+                    "listeners": listeners,
+                    "thresholds": loop.watch.limits(),
+                    **self._general(),
+                    "faults": loop.faults.report(),
+                }
+            )
+
+        return decide
+
+    async def stop(self, request: Request) -> Response:
+        """End, in one of three ways."""
+        body = await read_body(request, requests.Stop)
+        if body.check:
+            config = settings.load()
+            machine.offer(Reading(), body.gpus, body.resources)
+            if body.db is not None:
+                await asyncio.to_thread(_check_store, body.db, config.store.url)
+            if body.listen is not None:
+                addresses.split(body.listen)
+        running = await self.ask(lambda state, now: answered(sorted(state.running)))
+        logger.info("%s requested (mode %s)", "restart" if body.check else "stop", body.mode)
+        if body.mode == "cancel":
+            live = await self.ask(self._start_no_more)
+            if live:
+                await self.ask(acts.cancel(self.desk, requests.Cancel(select=live)))
+            text = f"{_counted(running)} being cancelled." if running else NOTHING
+        elif running:
+            text = (
+                f"{_counted(running)} left running; the next daemon recovers them."
+                if body.mode == "leave"
+                else f"{_counted(running)} still running; the daemon stops when they have ended."
+            )
+        else:
+            text = NOTHING
+        asyncio.get_running_loop().call_later(0.05, self._end, body.mode)
+        return reply({"running": running, "text": text})
+
+    def _start_no_more(self, state: State, now: Moment) -> Decision:
+        """Start nothing in place of what is about to be cancelled; return what runs."""
+        self.loop.starting = False
+        return answered([str(id) for id in state.running])
+
+    def _end(self, mode: str) -> None:
+        def decide(state: State, now: Moment) -> Decision:
+            if mode == "leave":
+                self.loop.stop()
+            else:
+                self.loop.drain()
+            return answered(None)
+
+        self.loop.ask(Call(decide, lambda *_: None))
+
+    async def listen(self, request: Request) -> Response:
+        """Open a TCP port."""
+        _owner_only(request)
+        body = await read_body(request, requests.Listen)
+        if body.tls:
+            # Making one takes a moment, in which others are served.
+            await asyncio.to_thread(keys.certificate, self.ports.state)
+        address = self.ports.add(body.address, body.tls, body.note)
+        return reply(self.ports.open[address].view())
+
+    async def unlisten(self, request: Request) -> Response:
+        """Close a TCP port."""
+        _owner_only(request)
+        return reply({"address": self.ports.remove(request.path_params["address"])})
+
+    async def thresholds(self, request: Request) -> Response:
+        """Change when a GPU counts as used by other processes, until this daemon ends."""
+        body = await read_body(request, requests.Thresholds)
+        watch, fleet = self.loop.watch, self.loop.fleet
+
+        def decide(state: Any, now: Any) -> Any:
+            fleet.look_now(list(fleet.machines))
+            return answered(watch.set_limits(body.load, body.memory, body.processes))
+
+        return reply(await self.ask(decide))
+
+    async def backup(self, request: Request) -> Response:
+        """Copy the database while it is in use."""
+        body = await read_body(request, requests.Backup)
+
+        def decide(state: Any, now: Any) -> Any:
+            try:
+                return answered({"path": body.path, "bytes": self.desk.store.backup(body.path)})
+            except StoreError as error:
+                raise Refusal(str(error), "failed") from None
+
+        return reply(await self.ask(decide))
+
+    async def events(self, request: Request) -> Response:
+        """All events, as server-sent events."""
+        after = request.headers.get("last-event-id") or request.query_params.get("after")
+        start = number(after, "after") if after else None
+        reader = Reader(self.loop, self.ask, self.batches, hang_up(request.scope))
+        return Stream(reader.stream(start), headers=HEADERS, media_type="text/event-stream")
+
+    async def openapi(self, request: Request) -> Response:
+        """This API, described."""
+        from stoker.daemon.routes.openapi import document
+
+        return reply(document())
+
+
+def _at_home(body: Sent) -> Sent:
+    """A submission from another machine begins with the environment that is here."""
+    if body.own_environment:
+        body.environment = {**os.environ, **body.environment}
+    return body
+
+
+def _owner_only(request: Request) -> None:
+    """Who has come in by a port does not open or close ports."""
+    if entrance_of(request.scope) is not None:
+        raise Refusal(
+            "Ports can be opened and closed only over the socket of this host.", "permission"
+        )
+
+
+def _check_store(said: str, configured: str | None) -> None:
+    """Refuse a store that the next daemon could not open."""
+    choice = choose.choose(said, configured, None, os.environ)
+    try:
+        choose.check(choice)
+    except StoreError as error:
+        exit_code = getattr(error, "exit_code", wire.EXIT_FAILED)
+        codes = {code: name for name, (_, code) in wire.ERRORS.items()}
+        raise Refusal(str(error), codes.get(exit_code, "failed")) from None
+
+
+def _counted(running: list[int]) -> str:
+    return "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
+
+
+def _act(api: Api, handler: Any, body_type: Any) -> Callable[[Request], Awaitable[Response]]:
+    """A route for a verb whose handler takes a body and decides."""
+
+    async def route(request: Request) -> Response:
+        body = await read_body(request, body_type)
+        return reply(await api.ask(handler(api.desk, body)))
+
+    return route
+
+
+VERBS: dict[str, tuple[Any, Any]] = {
+    "cancel": (acts.cancel, requests.Cancel),
+    "kill": (acts.kill, requests.Kill),
+    "pause": (acts.pause, requests.Pause),
+    "resume": (acts.resume, requests.Resume),
+    "hold": (acts.hold, requests.Hold),
+    "release": (acts.release, requests.Release),
+    "retry": (acts.retry, requests.Retry),
+    "edit": (acts.edit, requests.Edit),
+    "move": (acts.move, requests.Move),
+    "seen": (acts.seen, requests.Seen),
+    "drain": (acts.drain, requests.Drain),
+    "undrain": (acts.drain, requests.Undrain),
+    "queues": (queues.define_queue, requests.Queue),
+    "policies": (policies.choose, requests.Policy),
+    "clear": (queues.clear, requests.Clear),
+    "nodes": (nodes.add, requests.AddNode),
+    "nodes/remove": (nodes.remove, requests.RemoveNode),
+}
+
+
+def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
+    """The whole API over one loop."""
+    api = Api(loop, mode, ports)
+    get: list[tuple[str, Any]] = [
+        ("/jobs", api.jobs),
+        ("/jobs/{selector}/why", api.why),
+        ("/eta", api.eta),
+        ("/jobs/{selector}/log", api.log),
+        ("/jobs/{selector}/metrics", api.metrics),
+        ("/sweeps", api.sweeps),
+        ("/sweeps/{sweep}", api.one_sweep),
+        ("/gpus", api.gpus),
+        ("/nodes", api.nodes),
+        ("/queues", api.queues),
+        ("/policies", api.policies),
+        ("/history", api.history),
+        ("/daemon", api.status),
+        ("/events", api.events),
+        ("/openapi.json", api.openapi),
+    ]
+    post: list[tuple[str, Any]] = [
+        ("/jobs", api.submit),
+        ("/sweeps", api.sweep),
+        ("/sweeps/{sweep}", api.change_sweep),
+        ("/wait", api.wait),
+        ("/daemon/stop", api.stop),
+        ("/backup", api.backup),
+        ("/listen", api.listen),
+        ("/thresholds", api.thresholds),
+        ("/nodes/look", api.look_at_nodes),
+        *((f"/{verb}", _act(api, handler, body)) for verb, (handler, body) in VERBS.items()),
+    ]
+    routes = [Route(wire.PREFIX + path, handler, methods=["GET"]) for path, handler in get]
+    routes += [Route(wire.PREFIX + path, handler, methods=["POST"]) for path, handler in post]
+    delete = [("/queues/{name}", api.delete_queue), ("/listen/{address}", api.unlisten)]
+    routes += [Route(wire.PREFIX + path, handler, methods=["DELETE"]) for path, handler in delete]
+    return Guard(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))

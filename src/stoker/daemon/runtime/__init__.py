@@ -1,0 +1,1 @@
+"""Reactor, request queue, clock, child processes."""

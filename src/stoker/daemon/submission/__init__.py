@@ -1,0 +1,1 @@
+"""Submissions: from a request to a Spec and events."""

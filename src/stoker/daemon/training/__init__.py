@@ -1,0 +1,1 @@
+"""Training jobs: reports in, stop requests out."""

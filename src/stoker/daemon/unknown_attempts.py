@@ -1,0 +1,175 @@
+"""Attempts that the journal does not know: it was restored from a backup, or lost its end."""
+
+from __future__ import annotations
+
+import os
+from _blake2 import blake2b
+from collections.abc import Callable
+
+from msgspec import DecodeError
+from msgspec.json import decode, encode
+
+from stoker.core import events as e
+from stoker.core.cluster import Placement, Take
+from stoker.core.job import Job, Spec
+from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
+from stoker.core.state import State
+from stoker.core.units import THOUSAND
+from stoker.daemon.context import Desk, clock
+from stoker.executors.local.claims import Claim
+from stoker.executors.local.recovery import Adoption
+
+
+def unknown_attempts(state: State, desk: Desk, adoption: Adoption) -> dict[int, int]:
+    """The attempts that have left a trace here and are later than what the journal knows, by job.
+
+    Of a job that the journal does not know at all, only an attempt that still runs.
+    """
+    claimed, ended = adoption.claimed(), adoption.ended()
+    found = [key for key in {*claimed, *ended} if _is_later(key, state.jobs.get(key[0]))]
+    found = [key for key in found if key in ended or not _is_given_up(adoption.claim(key))]
+    for id, attempt in claimed:
+        if id in state.jobs or id in state.sweeps or not _runs(adoption.claim((id, attempt))):
+            continue
+        before = desk.recall(id)
+        if before is None or _is_later((id, attempt), before):
+            found.append((id, attempt))
+    return dict(sorted(found))
+
+
+def _is_later(key: tuple[int, int], job: Job | None) -> bool:
+    """Whether an attempt is later than what the journal knows of its job."""
+    return job is not None and key[1] >= job.attempt + (job.holding or job.finished)
+
+
+def _is_given_up(claim: Claim) -> bool:
+    return claim.taken or claim.withdrawn
+
+
+def _runs(claim: Claim) -> bool:
+    return claim.alive or (claim.pid is None and claim.keeper_alive)
+
+
+def recover(
+    found: dict[int, int],
+    state: Callable[[], State],
+    desk: Desk,
+    adoption: Adoption,
+    cycle: Callable[[list[e.Event]], None],
+) -> tuple[list[Job], list[str]]:
+    """Enter these attempts in the journal; return their jobs, and what a person should know."""
+    new: list[int] = []
+    known = [key for key in found.items() if key[0] in state().jobs]
+    over = adoption.over(known)
+    # Without processes they need no devices: one cycle for all, there may be thousands.
+    cycle([_recovered(key, Placement(desk.node, ())) for key in sorted(over)])
+    for id, attempt in sorted(found.items() - over):
+        now = clock()
+        claim = adoption.claim((id, attempt))
+        placement = _available(state(), id, _placement(claim, desk.node), desk.node)
+        events: list[e.Event] = []
+        if id not in state().jobs and desk.recall(id) is not None:
+            events += desk.recalled([id], state(), now.at)
+        elif id not in state().jobs:
+            events += _submission(state(), id, claim, placement, desk.user, now.at)
+            new.append(id)
+        cycle([*events, _recovered((id, attempt), placement)])
+    return [state().jobs[id] for id in sorted(found)], [_alert(new)] if new else []
+
+
+def _recovered(key: tuple[int, int], placement: Placement) -> e.Event:
+    now = clock()
+    return e.AttemptRecovered(
+        at=now.at, job=key[0], attempt=key[1], placement=placement, boot=now.boot
+    )
+
+
+def _alert(ids: list[int]) -> str:
+    one = len(ids) == 1
+    named = f"job {ids[0]} was" if one else f"jobs {', '.join(map(str, ids))} were"
+    kept = "it keeps its id and devices" if one else "they keep their ids and devices"
+    are = "it is" if one else "they are"
+    return (
+        f"{named} found running and not in the journal, which may be an old copy: {kept}; "
+        f"other options are unknown, so {are} not retried"
+    )
+
+
+def _placement(claim: Claim, node: str) -> Placement:
+    """The devices that an attempt was given: as its claim says, else as its environment does."""
+    try:
+        return decode(claim.note, type=Placement)
+    except DecodeError:
+        pass
+    environment = _environment(claim.pid)
+    names = [name for name in environment.get("STOKER_GPUS", "").split(",") if name]
+    try:
+        amount = int(float(environment.get("STOKER_GPU_COUNT") or len(names)) * THOUSAND)
+    except ValueError:
+        amount = len(names) * THOUSAND
+    return Placement(node, tuple(Take(GPU, name, amount // len(names)) for name in names))
+
+
+def _available(state: State, id: int, placement: Placement, node: str) -> Placement:
+    """What can be entered in the ledger of a placement: devices that exist, as far as free."""
+    job = state.jobs.get(id)
+    held = job.placement.parts if job is not None and job.placement is not None else ()
+    parts = []
+    for part in placement.parts:
+        name = part.node if part.node in state.cluster.nodes else node
+        own = {(t.type, t.device): t for each in held if each.node == name for t in each.takes}
+        takes = []
+        for take in part.takes:
+            device = state.cluster.nodes[name].by_name.get((take.type, take.device))
+            if device is None:
+                continue
+            mine = own.get((take.type, take.device), Take(take.type, take.device, 0))
+            amount = min(take.amount, device.free + mine.amount)
+            memory = min(take.memory, max(device.memory_free + mine.memory, 0))
+            if amount > 0:
+                takes.append(Take(take.type, take.device, amount, memory))
+        parts.append(Placement(name, tuple(takes)))
+    return Placement(parts[0].node, parts[0].takes, tuple(parts[1:]))
+
+
+def _submission(
+    state: State, id: int, claim: Claim, placement: Placement, user: str, at: float
+) -> list[e.Event]:
+    """A job as far as it can be known from its process."""
+    environment = _environment(claim.pid)
+    argv = tuple((_read(claim.pid, "cmdline").rstrip("\0") or "unknown").split("\0"))
+    try:
+        directory = os.readlink(f"/proc/{claim.pid}/cwd")
+    except OSError:
+        directory = "/"
+    amounts: dict[str, int] = {}
+    for take in placement.takes:
+        amount = THOUSAND if take.shares else take.amount
+        amounts[take.type] = amounts.get(take.type, 0) + amount
+    gpus = amounts.pop(GPU, 0)
+    spec = Spec(  # noqa: S604 - it is not run
+        kind="argv", user=user, directory=directory, shell="/bin/sh", environment="",
+        name=environment.get("STOKER_JOB_NAME", ""), steady=True,
+        comment="found running; it was not in the journal",
+        request=Request(
+            gpus=GpuAsk(gpus) if gpus else None,
+            cpus=amounts.pop(CPU, 0), memory=amounts.pop(MEMORY, 0),
+            named=tuple(sorted(amounts.items())), machines=len(placement.parts),
+        ),
+    )  # fmt: skip
+    hash = blake2b(encode(spec), digest_size=16).hexdigest()
+    recorded = [] if hash in state.specs else [e.SpecRecorded(at=at, hash=hash, spec=spec)]
+    return [*recorded, e.JobsSubmitted(at=at, first=id, count=1, spec=hash, argv=argv)]
+
+
+def _environment(pid: int | None) -> dict[str, str]:
+    entries = (entry.partition("=") for entry in _read(pid, "environ").split("\0"))
+    return {name: value for name, _, value in entries}
+
+
+def _read(pid: int | None, name: str) -> str:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return os.fsdecode(file.read()).encode("utf-8", "replace").decode()
+    except OSError:
+        return ""
