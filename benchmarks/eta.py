@@ -14,10 +14,10 @@ from random import Random
 
 from benchmarks.planner.suite import TRACES, workload
 from benchmarks.report import table
-from stoker.simulate.calibrate import KINDS, Score, calibrate
-from stoker.simulate.limits import limited
-from stoker.simulate.replay import Assumed
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.forecast.calibration import KINDS, Score, calibrate
+from stoker.simulate.replay.replay import Assumed
+from stoker.simulate.replay.time_limits import limited
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 
 HEADINGS = ("workload", "known", "policy", "of", "basis", "forecasts", "within", "earlier", "later",

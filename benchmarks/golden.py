@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from benchmarks.planner.suite import TRACES, WORKERS, Task, with_limits, workload
 from stoker.core.events import Event
-from stoker.simulate import replay
+from stoker.simulate.replay import replay
 from stoker.store import codec
 
 EXPECTED = Path(__file__).with_suffix(".json")

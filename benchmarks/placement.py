@@ -23,7 +23,7 @@ from stoker.core.policy.ground import note
 from stoker.core.policy.place import place
 from stoker.core.request import GPU, GpuAsk, Request
 from stoker.core.units import THOUSAND
-from stoker.simulate.traces import openb
+from stoker.simulate.traces.formats import openb
 from stoker.simulate.workload import Load
 
 SEEDS = 10

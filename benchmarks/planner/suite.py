@@ -19,10 +19,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.planner.synthetic import synthetic
-from stoker.simulate.limits import limited
-from stoker.simulate.replay import Assumed, replay
-from stoker.simulate.traces.recognise import read, split
-from stoker.simulate.traces.sizing import fitted, machines, sized
+from stoker.simulate.replay.replay import Assumed, replay
+from stoker.simulate.replay.time_limits import limited
+from stoker.simulate.traces.cluster_size import fitted, machines, sized
+from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
 
 TRACES = Path(__file__).resolve().parent.parent / "traces"

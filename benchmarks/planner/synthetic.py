@@ -2,7 +2,7 @@
 
 from random import Random
 
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 
 MACHINES, EACH, JOBS = 12_500, 8, 1_000_000

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon
+from simulation.state_comparison import fold
 from stoker import places
 from stoker.cli.times import absolute
 from stoker.core import events as e
@@ -16,7 +17,6 @@ from stoker.core.policy.parameters import RANGES, counts_for, read_parameters
 from stoker.core.policy.rules import PARAMETERS, POLICIES
 from stoker.core.units import BadValue
 from stoker.main import main
-from stoker.simulate.portrait import fold
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch
 from store.test_golden import JOURNALS, read

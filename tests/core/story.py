@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from simulation.invariants import difference
+from simulation.state_comparison import portrait
 from stoker.core import events as e
 from stoker.core.clock import due
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
@@ -20,8 +22,6 @@ from stoker.core.rest import Rest
 from stoker.core.restore import restore
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
-from stoker.simulate.checks import difference
-from stoker.simulate.portrait import portrait
 
 
 def gpus(amount: float, **more: Any) -> Request:

@@ -3,6 +3,7 @@
 import pytest
 
 from core.story import Story, gpus
+from simulation.state_comparison import portrait
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
 from stoker.core.instructions import (
@@ -13,7 +14,6 @@ from stoker.core.instructions import (
     StartProcess,
 )
 from stoker.core.job import Retry
-from stoker.simulate.portrait import portrait
 
 
 def test_a_decision_holds_the_devices_and_wishes_a_start():

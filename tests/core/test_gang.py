@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.story import Afar, gpus, node
+from simulation.state_comparison import portrait
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
 from stoker.core.instructions import (
@@ -21,7 +22,6 @@ from stoker.core.policy.place import place
 from stoker.core.request import Request
 from stoker.daemon.submission.submit import check_possible
 from stoker.engine import Refusal
-from stoker.simulate.portrait import portrait
 
 
 def together(machines: int = 2, each: float = 1) -> Request:

@@ -3,11 +3,11 @@
 import pytest
 
 from core.story import Story
+from simulation.state_comparison import fold, portrait
 from stoker.core import events as e
 from stoker.core import state as state_module
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.restore import restore
-from stoker.simulate.portrait import fold, portrait
 
 
 @pytest.fixture(autouse=True)

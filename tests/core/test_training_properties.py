@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from core.story import Afar, gpus, node
 from core.test_training import counted, elastic, listens, progress, sharing, training
+from simulation.training_invariants import Witness
 from stoker.core import events as e
 from stoker.core.estimate import MOST_FAMILIES
 from stoker.core.instructions import Instruction
@@ -18,7 +19,6 @@ from stoker.core.request import Request
 from stoker.core.rest import Rest
 from stoker.core.restore import restore
 from stoker.core.units import THOUSAND
-from stoker.simulate.witness import Witness
 
 
 def asked(story: Afar, job: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from simulation.requests import hash_of, spec_of
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.foreign import Thresholds
@@ -27,7 +28,6 @@ from stoker.executors.agent.session.session import Link
 from stoker.executors.launch.command import Places
 from stoker.executors.local.executor import LocalExecutor
 from stoker.probes.readings import Reading
-from stoker.simulate.requests import hash_of, spec_of
 from stoker.store.memory import MemoryStore
 
 NAME, INSTALL = "gpu1", "0123456789ab"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from daemon.fake_node import NAME, build_loop, first_events, submission
+from simulation.requests import spec_of
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
@@ -20,7 +21,6 @@ from stoker.executors.agent.session.remote_shell import Way
 from stoker.executors.agent.session.session import Link
 from stoker.executors.agent.transfer.uploads import Travel
 from stoker.executors.ssh.address import Address
-from stoker.simulate.requests import spec_of
 from stoker.store.memory import MemoryStore
 
 LINE = 'echo "$STOKER_JOB_ID" >>"$HOME/ran"; echo begin; cat input; echo result >result; echo end'

@@ -27,7 +27,7 @@ from stoker.daemon.handlers import queries as looks
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client as outlook
 from stoker.engine import Moment
-from stoker.simulate.ahead import foresee
+from stoker.simulate.forecast.futures import foresee
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Filter
 from store.rows import batch, done

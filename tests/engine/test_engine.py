@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from simulation import requests as ask
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import Instruction, StartProcess
 from stoker.core.state import State
 from stoker.engine import Decision, Engine, Moment, Refusal
 from stoker.faults import FaultTracker
-from stoker.simulate import requests as ask
 from stoker.store.memory import MemoryStore, Rows
 from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
 

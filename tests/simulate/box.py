@@ -3,20 +3,20 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from simulation import invariants as checks
+from simulation import requests as ask
+from simulation.crash_points import VolatileStore
+from simulation.simulated_daemon import Decide, Driver, Wanted
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
+from simulation.state_comparison import Mirror, portrait, replayed
+from simulation.training_model import Trainee
+from simulation.virtual_clock import World
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
 from stoker.core.job import Job, Retry, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.simulate import checks
-from stoker.simulate import requests as ask
-from stoker.simulate.crash import VolatileStore
-from stoker.simulate.driver import Decide, Driver, Wanted
-from stoker.simulate.executor import Faults
-from stoker.simulate.portrait import Mirror, portrait, replayed
-from stoker.simulate.processes import Model
-from stoker.simulate.trainee import Trainee
-from stoker.simulate.world import World
 from stoker.store.port import Filter, Store
 
 

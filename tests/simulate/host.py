@@ -15,6 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from simulate.kernel import Behaviour, Kernel
+from simulation import requests as ask
+from simulation.crash_points import Crash
+from simulation.simulated_daemon import Decide, Wanted
+from simulation.virtual_clock import World
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import ForeignUseChanged
@@ -32,10 +36,6 @@ from stoker.executors.linux.gpu_locks import Holds
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.supervisor_client import spawn_keepers
-from stoker.simulate import requests as ask
-from stoker.simulate.crash import Crash
-from stoker.simulate.driver import Decide, Wanted
-from stoker.simulate.world import World
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Filter, Store, StoreError
 from stoker.store.replacement import FINISHED, beside, has_content

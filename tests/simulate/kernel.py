@@ -22,6 +22,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from simulation.crash_points import Crash
+from simulation.virtual_clock import World
 from stoker.daemon import bootstrap as setup
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
@@ -32,8 +34,6 @@ from stoker.executors.local import executor as local
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local import supervisor as keeper
 from stoker.executors.local import supervisor_client as keepers
-from stoker.simulate.crash import Crash
-from stoker.simulate.world import World
 from stoker.store import replacement, salvage, sqlite, watermark
 
 INIT = 1

@@ -9,6 +9,8 @@ import pytest
 
 from core.story import Story
 from simulate.box import Box, gpus
+from simulation import requests as ask
+from simulation.simulated_machine import Model
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.estimate import Family, Pace
@@ -28,12 +30,10 @@ from stoker.core.outlook import (
 )
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
-from stoker.simulate import requests as ask
-from stoker.simulate.ahead import _samples, foresee
-from stoker.simulate.calibrate import calibrate
-from stoker.simulate.lifetimes import Guesses, Life, Lifetimes
-from stoker.simulate.processes import Model
-from stoker.simulate.traces.sizing import boxes
+from stoker.simulate.forecast.calibration import calibrate
+from stoker.simulate.forecast.durations import Guesses, Life, Lifetimes
+from stoker.simulate.forecast.futures import _samples, foresee
+from stoker.simulate.traces.cluster_size import boxes
 from stoker.simulate.workload import Load, Workload
 
 NOW, BOOT = 1_000_000.0, 5_000.0
@@ -452,7 +452,7 @@ def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> Non
 
 def test_the_process_answers_one_question_with_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "stoker.simulate.ahead"],
+        [sys.executable, "-P", "-m", "stoker.simulate.forecast.futures"],
         input=asked(THREE, JOBS) + b"\n", capture_output=True, check=True, timeout=50,
     )  # fmt: skip
     assert done.stdout.endswith(b"\n")

@@ -13,6 +13,11 @@ from hypothesis.stateful import (
 from msgspec import to_builtins
 
 from simulate.box import Box, gpus, machine
+from simulation import requests as ask
+from simulation.invariants import unaccounted_processes
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
+from simulation.training_model import Trainee
 from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing
 from stoker.core.job import RANK_STEP, EarlySignal, Retry
@@ -20,11 +25,6 @@ from stoker.core.lifecycle import JobState
 from stoker.core.policy.fit import could_ever
 from stoker.core.policy.rules import POLICIES
 from stoker.core.request import GpuAsk, Request
-from stoker.simulate import requests as ask
-from stoker.simulate.checks import unaccounted_processes
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
-from stoker.simulate.trainee import Trainee
 
 REQUESTS = [
     gpus(1), gpus(2), gpus(0.1), gpus(0.5), gpus(1.5), gpus(3),

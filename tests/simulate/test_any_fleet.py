@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from simulate.box import Box, gpus, machine
 from simulate.test_any_course import SMALL, TO_TRAIN, TRAINEES
+from simulation import requests as ask
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
 from stoker.core.job import EarlySignal, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import GpuAsk, Request
-from stoker.simulate import requests as ask
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
 
 A, B, C = "ant", "bee", "cat"
 REMOTES = [machine(2, 8, name=A), machine(1, 4, name=B), machine(0, 2, name=C)]

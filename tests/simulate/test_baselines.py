@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.policy.backfill import GRACE
-from stoker.simulate.replay import replay
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.replay.replay import replay
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 
 GPUS = 8

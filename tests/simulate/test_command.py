@@ -14,14 +14,15 @@ import pytest
 from stoker.cli.options import COMMON
 from stoker.cli.simulate import OPTIONS
 from stoker.core.policy.rules import POLICIES
-from stoker.simulate import command, typed
+from stoker.simulate import arguments as typed
+from stoker.simulate import command
 from stoker.simulate.compare import Compared, heading, prepared
-from stoker.simulate.limits import TYPED, as_typed, limited
-from stoker.simulate.meter import Meter, clock
-from stoker.simulate.outcome import Result, Run
+from stoker.simulate.progress import Meter, clock
+from stoker.simulate.replay.results import Result, Run
+from stoker.simulate.replay.time_limits import TYPED, as_typed, limited
 from stoker.simulate.report import figures_of
 from stoker.simulate.summary import together
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 
 SAMPLES = Path(__file__).parent / "traces"

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from simulate.box import Box, gpus
+from simulation import requests as ask
+from simulation.crash_points import Fuse
+from simulation.simulated_machine import Model
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
-from stoker.simulate import requests as ask
-from stoker.simulate.crash import Fuse
-from stoker.simulate.processes import Model
 from stoker.store.port import Store
 from stoker.store.sqlite import SqliteStore
 

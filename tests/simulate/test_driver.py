@@ -1,11 +1,11 @@
 """The simulated driver itself: what it does without any mishap."""
 
 from simulate.box import Box, gpus
+from simulation import requests as ask
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
-from stoker.simulate import requests as ask
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
 
 
 def test_a_job_runs_and_ends():

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stoker.simulate.outcome import Run
-from stoker.simulate.replay import Assumed, Replay
+from stoker.simulate.replay.replay import Assumed, Replay
+from stoker.simulate.replay.results import Run
 from stoker.simulate.report import figures_of
-from stoker.simulate.traces import pollux
+from stoker.simulate.traces.formats import pollux
 from stoker.simulate.workload import Load, Speed, Workload
 
 SAMPLE = Path(__file__).parent / "traces" / "pollux" / "workloads" / "sample.csv"

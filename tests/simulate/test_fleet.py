@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from simulate.box import Box, gpus, machine
+from simulation import requests as ask
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
 from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCalledOff
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
-from stoker.simulate import requests as ask
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
 
 AFAR = replace(gpus(1), not_nodes=("box",))
 BOTH = replace(gpus(1), machines=2)

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.cluster import NodeFacts
-from stoker.simulate.outcome import Run
-from stoker.simulate.replay import Replay
-from stoker.simulate.traces import gavel
-from stoker.simulate.traces.sizing import box
+from stoker.simulate.replay.replay import Replay
+from stoker.simulate.replay.results import Run
+from stoker.simulate.traces.cluster_size import box
+from stoker.simulate.traces.formats import gavel
 from stoker.simulate.workload import Load, Speed, Workload
 
 SAMPLE = Path(__file__).parent / "traces" / "gavel" / "jobs.trace"

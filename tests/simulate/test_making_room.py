@@ -10,8 +10,8 @@ from stoker.core import events as e
 from stoker.core.job import Job
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
-from stoker.simulate.replay import Assumed, Replay
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.replay.replay import Assumed, Replay
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 
 AT_ONCE = Assumed(restart=0.0, checkpoint=1.0)

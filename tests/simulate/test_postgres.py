@@ -11,7 +11,7 @@ import simulate.test_any_course as courses
 import simulate.test_crashes as crashes
 from postgres import Server, running
 from simulate.box import Box
-from stoker.simulate.executor import Faults
+from simulation.simulated_executor import Faults
 from stoker.store.port import Store
 from stoker.store.postgres import PostgresStore
 

@@ -17,10 +17,10 @@ from stoker.core.policy.rank import patience_of
 from stoker.core.policy.rules import POLICIES, policy
 from stoker.core.state import FORGET_BATCH, KEEP_FINISHED, State
 from stoker.engine import Engine, Moment
-from stoker.simulate import replay as simulator
-from stoker.simulate.outcome import Result, Run
-from stoker.simulate.replay import Assumed, Replay, replay
-from stoker.simulate.traces.sizing import machines
+from stoker.simulate.replay import replay as simulator
+from stoker.simulate.replay.replay import Assumed, Replay, replay
+from stoker.simulate.replay.results import Result, Run
+from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.workload import Load, Workload
 from stoker.store.memory import MemoryStore
 

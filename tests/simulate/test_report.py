@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.simulate.outcome import Cost, Piece, Result, Run
+from stoker.simulate.replay.results import Cost, Piece, Result, Run
 from stoker.simulate.report import (
     all_figures,
     as_json,
@@ -21,9 +21,9 @@ from stoker.simulate.report import (
     size_lines,
     write,
 )
-from stoker.simulate.report.cluster import LANES, MOST, MOST_OF_ALL, cluster
-from stoker.simulate.report.figures import MEASURES, best, quantile, share_in_use, size_of
+from stoker.simulate.report.gantt import LANES, MOST, MOST_OF_ALL, cluster
 from stoker.simulate.report.page import facts, html
+from stoker.simulate.report.statistics import MEASURES, best, quantile, share_in_use, size_of
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u2028{0} {title}"
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.simulate import requests as ask
+from simulation import requests as ask
 
 
 def drawn() -> list[int]:

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from simulate.box import Box, gpus, spec_of_trials
 from simulate.test_any_course import SMALL
+from simulation import requests as ask
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
+from simulation.training_model import Trainee
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.sweep import Rule
-from stoker.simulate import requests as ask
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
-from stoker.simulate.trainee import Trainee
 
 RUNGS = (1, 2, 4)
 HALVING = Rule("halving", (1.0, 2.0, 4.0), eta=2)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.simulate.traces import gavel
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.pollux import Training
+from stoker.simulate.traces.formats import gavel
+from stoker.simulate.traces.formats.pollux import Training
 from stoker.simulate.workload import Load
 
 SAMPLE = Path(__file__).parent / "traces" / "gavel"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stoker.core.cluster import DeviceFacts
-from stoker.simulate.traces import openb
 from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.formats import openb
 
 SAMPLE = Path(__file__).parent / "traces" / "openb" / "openb_pod_list_default.csv"
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.simulate.traces import pollux
 from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.traces.pollux import Training
+from stoker.simulate.traces.formats import pollux
+from stoker.simulate.traces.formats.pollux import Training
 
 SAMPLE = Path(__file__).parent / "traces" / "pollux"
 HEADER = "name,time,application,num_replicas,batch_size\n"

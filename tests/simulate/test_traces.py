@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.units import BadValue
-from stoker.simulate.traces import columns, files, recognise, sacct, sizing
+from stoker.simulate.traces import cluster_size as sizing
+from stoker.simulate.traces import detect as recognise
+from stoker.simulate.traces import files
 from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.formats import generic_table as columns
+from stoker.simulate.traces.formats import sacct
 from stoker.simulate.workload import Load, Workload
 
 SAMPLES = Path(__file__).parent / "traces"

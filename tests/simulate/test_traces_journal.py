@@ -14,8 +14,11 @@ from stoker.core.job import Job, Past, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
-from stoker.simulate.traces import files, history, journal, recognise
+from stoker.simulate.traces import detect as recognise
+from stoker.simulate.traces import files
 from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.formats import stoker_history as history
+from stoker.simulate.traces.formats import stoker_journal as journal
 from stoker.simulate.workload import Load
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Batch, Store

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from simulate.box import Box, gpus
 from simulate.test_any_course import SMALL
+from simulation.simulated_executor import Faults
+from simulation.simulated_machine import Model
+from simulation.training_model import Trainee
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
-from stoker.simulate.executor import Faults
-from stoker.simulate.processes import Model
-from stoker.simulate.trainee import Trainee
 
 
 def test_a_training_job_counts_its_epochs_and_ends():

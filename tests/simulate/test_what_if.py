@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from stoker.core.units import BadValue
-from stoker.simulate import lab as labs
-from stoker.simulate import lab_views, whatif, whatif_told
-from stoker.simulate.lab_views import Facts
-from stoker.simulate.rerun import Forecast
-from stoker.simulate.whatif import Question, answered
+from stoker.simulate.whatif import api_views as lab_views
+from stoker.simulate.whatif import cluster_model as labs
+from stoker.simulate.whatif import render as whatif_told
+from stoker.simulate.whatif import whatif
+from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.history_replay import Forecast
+from stoker.simulate.whatif.whatif import Question, answered
 
 NOW = 1_800_000_000.0
 

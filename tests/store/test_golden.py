@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from postgres import Server
+from simulation.state_comparison import fold, portrait, replayed
 from stoker.core import events as e
 from stoker.core.state import State
-from stoker.simulate.portrait import fold, portrait, replayed
 from stoker.store import codec
 from stoker.store.postgres import PostgresStore
 from store.rows import batch

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulate.box import Box
+from simulation.simulated_machine import Model
 from stoker.core.restore import restore
-from stoker.simulate.processes import Model
 from stoker.store import codec, replacement, salvage, sqlite
 from stoker.store.port import Filter, StoreError, StoreFull
 from stoker.store.sqlite import SqliteStore

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from simulate.box import Box
+from simulation.simulated_machine import Model
+from simulation.state_comparison import fold, portrait, replayed
 from stoker.core import events as e
 from stoker.core.job import Job, Progress, Spec
 from stoker.core.state import State
-from stoker.simulate.portrait import fold, portrait, replayed
-from stoker.simulate.processes import Model
 from stoker.store import codec
 from stoker.store.layouts import SCHEMA
 from stoker.store.port import Filter, StoreError, StoreFull

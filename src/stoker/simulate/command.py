@@ -15,13 +15,13 @@ from stoker import wire
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
 from stoker.core.units import BadValue
 from stoker.places import trouble
+from stoker.simulate.arguments import Asked, asked
 from stoker.simulate.compare import Compared, compared, light, workloads
-from stoker.simulate.meter import Meter
+from stoker.simulate.progress import Meter
 from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
 from stoker.simulate.traces.errors import BadTrace
 from stoker.simulate.traces.files import STDIN
-from stoker.simulate.typed import Asked, asked
 from stoker.simulate.workload import Workload
 from stoker.terminal import FilteredStream
 
@@ -190,7 +190,7 @@ def _list(as_json: bool) -> int:
 
 
 def _what_if(args: Sequence[str]) -> int:
-    from stoker.simulate.whatif import what_if
+    from stoker.simulate.whatif.whatif import what_if
 
     return what_if(args)
 

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import NodeFacts
 from stoker.core.request import GPU
-from stoker.simulate.limits import limited
-from stoker.simulate.meter import Meter
-from stoker.simulate.outcome import Run
-from stoker.simulate.replay import replay
+from stoker.simulate.arguments import Asked, Contender
+from stoker.simulate.progress import Meter
+from stoker.simulate.replay.replay import replay
+from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.time_limits import limited
 from stoker.simulate.report import Figures, figures_of, labels
-from stoker.simulate.report.cluster import MOST_OF_ALL
-from stoker.simulate.traces.recognise import read, split
-from stoker.simulate.traces.sizing import fitted, sized
-from stoker.simulate.typed import Asked, Contender
+from stoker.simulate.report.gantt import MOST_OF_ALL
+from stoker.simulate.traces.cluster_size import fitted, sized
+from stoker.simulate.traces.detect import read, split
 from stoker.simulate.workload import Workload
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from stoker.simulate.compare import Compared
 from stoker.simulate.report import ratios
-from stoker.simulate.report.figures import base_of
+from stoker.simulate.report.statistics import base_of
 
 SHOWN = (("jct_mean", "mean JCT"), ("jct_p99", "p99 JCT"), ("slowdown_mean", "slowdown"),
          ("makespan", "makespan"))  # fmt: skip

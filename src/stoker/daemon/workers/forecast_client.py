@@ -41,7 +41,7 @@ from stoker.store.port import Filter
 
 logger = logging.getLogger(__name__)
 
-COMMAND = ("-P", "-m", "stoker.simulate.ahead")
+COMMAND = ("-P", "-m", "stoker.simulate.forecast.futures")
 PATIENCE = 90.0
 """Seconds after which the process is taken to hang."""
 FRESH = 30.0

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from stoker.simulate.outcome import Run
-from stoker.simulate.report import figures as known
-from stoker.simulate.report.cluster import cluster
-from stoker.simulate.report.figures import MEASURES, Figures, Group
+from stoker.simulate.replay.results import Run
+from stoker.simulate.report import statistics as known
+from stoker.simulate.report.gantt import cluster
+from stoker.simulate.report.statistics import MEASURES, Figures, Group
 from stoker.simulate.report.table import finite
 
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from stoker.simulate.outcome import Run
-from stoker.simulate.report import figures as known
-from stoker.simulate.report.figures import MEASURES, SIZES, Figures
+from stoker.simulate.replay.results import Run
+from stoker.simulate.report import statistics as known
+from stoker.simulate.report.statistics import MEASURES, SIZES, Figures
 
 GAP = "  "
 UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))

@@ -1,0 +1,1 @@
+"""Predicted start and end times of jobs."""

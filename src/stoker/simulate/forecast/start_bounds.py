@@ -1,0 +1,157 @@
+"""The durations that each start depends on, and the latest moment that time limits allow for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from msgspec import Struct
+
+from stoker.core.cluster import Placement
+from stoker.core.job import Job
+from stoker.core.outlook import Kind, combined
+from stoker.core.policy.fit import could_ever
+from stoker.core.policy.order import in_order
+from stoker.core.state import State
+from stoker.simulate.replay.recorder import Diary
+from stoker.simulate.workload import Load
+
+Causes = dict[Kind, int]
+"""The kinds of the durations that a start depends on, each with the first such job to end."""
+
+
+class StartRecorder(Diary):
+    """Records when each job starts and ends, and what its start depends on."""
+
+    def __init__(self, state: State, kind_of: Callable[[int], Kind]) -> None:
+        super().__init__([], 0)
+        self.state, self.kind_of = state, kind_of
+        self.starts: dict[int, float] = {}
+        self.ends: dict[int, float] = {}
+        self.places: dict[int, Placement] = {}
+        """The placement of the last attempt of each job."""
+        self.causes: dict[int, Causes] = {}
+        self.freed: Causes = {}
+        """What the last release of resources depended on."""
+        self.released: dict[tuple[str, str, str], dict[Kind, tuple[int, int, int]]] = {}
+        """By node, type and device: the largest amount and memory released, and the job."""
+
+    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
+        """Record the start of an attempt; the first one of a job counts."""
+        self.places[id] = placement
+        if id not in self.starts:
+            self.starts[id], self.causes[id] = at, self._causes(placement)
+
+    def _causes(self, placement: Placement) -> Causes:
+        """Return the last release, and all releases without which the placement would not fit."""
+        found = dict(self.freed)
+        for part in placement.parts:
+            devices = self.state.cluster.nodes[part.node].by_name
+            for take in part.takes:
+                device = devices[take.type, take.device]
+                known = self.released.get((part.node, take.type, take.device), {})
+                for kind, (amount, memory, first) in known.items():
+                    if amount > device.free or memory > device.memory_free:
+                        found.setdefault(kind, first)
+        return found
+
+    def over(
+        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
+        resized: bool = False,
+    ) -> None:  # fmt: skip
+        """Record the end of an attempt, and perhaps of the job."""
+        if ended:
+            self.end(id, at)
+        else:
+            self._release(id, self.causes.get(id, {}))
+
+    def end(self, id: int, at: float) -> None:
+        """Record the end of a job."""
+        self.ends[id] = at
+        self._release(id, {self.kind_of(id): id, **self.causes.get(id, {})})
+
+    def _release(self, id: int, causes: Causes) -> None:
+        self.freed = causes
+        for part in self.places[id].parts if id in self.places else ():
+            for take in part.takes:
+                known = self.released.setdefault((part.node, take.type, take.device), {})
+                for kind, job in causes.items():
+                    amount, memory, first = known.get(kind, (0, 0, job))
+                    known[kind] = max(amount, take.amount), max(memory, take.memory), first
+
+    def note(self, at: float, waiting: int) -> None:
+        """Do nothing: no curve is needed."""
+
+
+class Bound(Struct, frozen=True):
+    """What a start depends on, and how late it can be."""
+
+    causes: Causes
+    latest_start: float | None = None
+    """Set if it depends on time limits only and was simulated."""
+    latest_end: float | None = None
+    """The same if the job uses its whole time limit."""
+    after: int | None = None
+    """A job ahead of it whose causes are among these."""
+
+
+class Bounds:
+    """The bounds of all starts, from a simulation with median durations and whole time limits."""
+
+    def __init__(self, state: State, watched: StartRecorder, cut: bool) -> None:
+        """`cut`: the simulation was ended before its horizon."""
+        self.state, self.watched, self.cut = state, watched, cut
+        unfinished = sorted(watched.places.keys() - watched.ends.keys())
+        self.unknown = [id for id in unfinished if watched.kind_of(id) is Kind.UNKNOWN]
+        """Jobs without an estimate that hold resources until the end of the simulation."""
+        self.known: dict[int, Bound] = {}
+        ahead: list[Job] = []
+        for job in in_order(state.line, state.jobs, len(state.jobs)):
+            self.known[job.id] = self._bound(job, ahead)
+            ahead.append(job)
+
+    def of(self, job: Job) -> Bound:
+        """Return the bound of a start."""
+        return self.known.get(job.id) or self._bound(job, [])
+
+    def _bound(self, job: Job, ahead: list[Job]) -> Bound:
+        start, end = self.watched.starts.get(job.id), self.watched.ends.get(job.id)
+        if start is None:
+            return Bound(self._blockers(job))
+        causes, latest = self.watched.causes[job.id], start
+        # If other jobs end sooner than their limits, a job that was passed may start first.
+        for other in self._passed(job, ahead) if combined(causes) is Kind.LIMIT else ():
+            bound = self.known[other.id]
+            added = {self.watched.kind_of(other.id): other.id, **bound.causes}
+            if combined(added) is not Kind.LIMIT:
+                return Bound({**causes, **added}, after=other.id)
+            if bound.latest_end is None:
+                return Bound(causes)
+            latest = max(latest, bound.latest_end)
+        return Bound(causes, latest, None if end is None else end + latest - start)
+
+    def _blockers(self, job: Job) -> Causes:
+        """Return what keeps a job from starting; it may just be behind all that were simulated."""
+        places = self.watched.places
+        near = [
+            id
+            for id in self.unknown
+            if any(self._could_use(job, part.node) for part in places[id].parts)
+        ]
+        found = near or ([] if self.cut else self.unknown)
+        freed = self.watched.freed
+        return {**freed, Kind.UNKNOWN: found[0]} if found else freed
+
+    def _passed(self, job: Job, ahead: list[Job]) -> list[Job]:
+        """Return the jobs ahead of it that start later and could use one of its nodes."""
+        start = self.watched.starts[job.id]
+        nodes = [part.node for part in self.watched.places[job.id].parts]
+        return [
+            other
+            for other in ahead
+            if self.watched.starts.get(other.id, inf) > start
+            and any(self._could_use(other, node) for node in nodes)
+        ]
+
+    def _could_use(self, job: Job, node: str) -> bool:
+        return could_ever(self.state.cluster.nodes[node], self.state.spec(job).request) is None

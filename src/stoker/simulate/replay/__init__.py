@@ -1,0 +1,1 @@
+"""Discrete-event replay of a workload with the real scheduler."""

@@ -1,0 +1,239 @@
+"""What Slurm has on record: the output of `sacct -P`, with its header."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from sys import intern
+from typing import NamedTuple, TypeVar
+
+from stoker.core.units import BadValue, parse_duration, parse_memory
+from stoker.simulate.traces import field_parsers as cells
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
+from stoker.simulate.traces.files import gathered, left_out, many, opened
+from stoker.simulate.workload import Load, Workload
+
+COMMAND = (
+    "SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E now -o "
+    "JobID,User,Partition,Submit,Start,End,Elapsed,Timelimit,State,ReqTRES,AllocTRES,JobName"
+)
+"""What to type for a file that says everything."""
+
+_GOING = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
+_NEVER = "never started"
+_NOT_OVER = "not ended"
+_NO_TIME = "the run time is zero"
+_NOTHING = "no GPU and no core allocated"
+_GPU = re.compile(r"gres/gpu(?::([^=:]+))?")
+
+Places = Mapping[str, int]
+T = TypeVar("T")
+
+
+def is_header(line: str) -> bool:
+    """Whether this is the first line of such a file."""
+    names = _names(line)
+    return "|" in line and "submit" in names and not {"jobid", "jobidraw"}.isdisjoint(names)
+
+
+def read(path: Path) -> Workload:
+    """Read the jobs that have started and ended; their steps are passed over."""
+    with opened(path) as file:
+        places = _places(path, file.readline())
+        reader = _Reader(places)
+        jobs: list[Load] = []
+        line, row = 1, [""]
+        rows = _rows(file, places)
+        try:
+            for line, row in rows:  # noqa: B007 - told when something is wrong
+                job = reader.job(row)
+                if job is not None:
+                    jobs.append(job)
+        except BadCell as error:
+            raise BadTrace(f"{path}, line {line}: {error}; correct or delete the line.") from None
+        except IndexError:
+            raise BadTrace(
+                f"{path}, line {line}: expected {len(places)} cells as in the header, "
+                f"found {len(row)}; correct or delete the line."
+            ) from None
+    notes = left_out(reader.counts)
+    bare = sum(not job.gpus for job in jobs)
+    if bare:
+        notes.append(f"{many(bare, 'requests')} cores only.")
+    return gathered(path, jobs, notes)
+
+
+def _names(line: str) -> list[str]:
+    return [name.strip().lower() for name in line.strip().removesuffix("|").split("|")]
+
+
+def _places(path: Path, line: str) -> Places:
+    names = _names(line)
+    places = {name: place for place, name in enumerate(names)}
+    if "submit" not in places:
+        absent = "Submit"
+    elif places.keys().isdisjoint({"elapsed", "elapsedraw"}) and not {"start", "end"} <= set(names):
+        absent = "Elapsed"
+    elif places.keys().isdisjoint({"alloctres", "reqtres"}):
+        absent = "AllocTRES"
+    else:
+        return places
+    raise BadTrace(f"{path}, line 1: column {absent} is missing; export it with: {COMMAND}")
+
+
+def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]]:
+    """The lines of whole jobs, with their numbers."""
+    width, name = len(places), places.get("jobname")
+    id = places.get("jobid", places.get("jobidraw", 0))
+    for number, line in enumerate(file, 2):
+        row = line.rstrip("\r\n").split("|")
+        if len(row) > width and row[-1] == "":
+            row.pop()  # sacct -p ends its lines in one more bar
+        more = len(row) - width
+        if more > 0 and name is not None:  # a bar in the job's name
+            row[name : name + more + 1] = ["|".join(row[name : name + more + 1])]
+        if row == [""] or (len(row) > id and "." in row[id]):
+            continue
+        yield number, row
+
+
+class Tres(NamedTuple):
+    """What Slurm has counted of one job."""
+
+    gpus: float
+    models: tuple[str, ...]
+    cpus: float
+    ram: int
+
+
+class _Reader:
+    """From rows to jobs. Most cells of a column are alike, and are read once."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.counts: Counter[str] = Counter()
+        self._tres = Memo(_tres)
+        self._seconds = Memo(cells.seconds)
+        self._limits: dict[tuple[str, str], int | None] = {}
+
+    def job(self, row: list[str]) -> Load | None:
+        """One job; None if there is nothing to replay, which is counted."""
+        places = self.places
+
+        def cell(name: str) -> str:
+            place = places.get(name)
+            return "" if place is None else row[place]
+
+        if "start" in places and missing(cell("start")):
+            self.counts[_NEVER] += 1
+            return None
+        if cell("state").partition(" ")[0] in _GOING or ("end" in places and missing(cell("end"))):
+            self.counts[_NOT_OVER] += 1
+            return None
+        seconds = self._elapsed(cell)
+        if not seconds:
+            self.counts[_NO_TIME] += 1
+            return None
+        asked, given = self._tres[cell("reqtres")], self._tres[cell("alloctres")]
+        counted = given or asked
+        if counted is None or not (counted.gpus or counted.cpus):
+            self.counts[_NOTHING] += 1
+            return None
+        return Load(
+            at=_read("Submit", cell("submit"), cells.moment),
+            seconds=seconds,
+            gpus=counted.gpus,
+            user=intern(cell("user")),
+            name=intern(cell("jobname")),
+            queue=intern(cell("partition")),
+            cpus=counted.cpus,
+            ram=counted.ram,
+            limit=self._limit(cell("timelimitraw"), cell("timelimit")),
+            models=(asked or counted).models,  # what it happened to get is not what it needs
+        )
+
+    def _elapsed(self, cell: Callable[[str], str]) -> float:
+        for name, title in (("elapsedraw", "ElapsedRaw"), ("elapsed", "Elapsed")):
+            text = cell(name)
+            if text and not missing(text):
+                return _read(title, text, self._seconds.__getitem__)
+        start = _read("Start", cell("start"), cells.moment)
+        end = _read("End", cell("end"), cells.moment)
+        if end < start:
+            raise BadCell(f"the job ends ({cell('end')}) before it starts ({cell('start')})")
+        return _read("End - Start", str(end - start), cells.seconds)
+
+    def _limit(self, minutes: str, duration: str) -> int | None:
+        key = (minutes, duration)
+        if key not in self._limits:
+            self._limits[key] = _limit(minutes, duration)
+        return self._limits[key]
+
+
+def _limit(minutes: str, duration: str) -> int | None:
+    if _says(minutes):
+        return _read("TimelimitRaw", minutes, _minutes)
+    return _read("Timelimit", duration, _duration) if _says(duration) else None
+
+
+def _says(text: str) -> bool:
+    return not missing(text) and text.lower() not in cells.UNLIMITED
+
+
+def _minutes(text: str) -> int | None:
+    return cells.limit_of(cells.number(text) * 60)
+
+
+def _duration(text: str) -> int | None:
+    try:
+        return parse_duration(text) or None
+    except BadValue:
+        raise BadCell("a duration such as 1-00:00:00") from None
+
+
+def _read(name: str, text: str, cell: Callable[[str], T]) -> T:
+    try:
+        return cell(text)
+    except BadCell as error:
+        raise BadCell(f"{name} '{text[:40]}' is not {error}") from None
+
+
+def _tres(text: str) -> Tres | None:
+    """Read `cpu=8,gres/gpu=2,mem=64G`; None where nothing was counted."""
+    if not text:
+        return None
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    amounts = {name: value for name, _, value in pairs}
+    gpus, models = _gpus(amounts)
+    return Tres(gpus, models, _number(amounts, "cpu"), _ram(amounts))
+
+
+def _gpus(tres: Mapping[str, str]) -> tuple[float, tuple[str, ...]]:
+    """How many, and of which models if that is said; Slurm counts typed ones twice."""
+    total, typed, models = 0.0, 0.0, []
+    for name in tres:
+        match = _GPU.fullmatch(name)
+        if match is None:
+            continue
+        if match[1] is None:
+            total = _number(tres, name)
+        else:
+            typed += _number(tres, name)
+            models.append(intern(match[1]))
+    return total or typed, tuple(models)
+
+
+def _number(tres: Mapping[str, str], name: str) -> float:
+    text = tres.get(name, "")
+    return _read(name, text, cells.amount) if text else 0.0
+
+
+def _ram(tres: Mapping[str, str]) -> int:
+    text = tres.get("mem", "")
+    try:
+        return parse_memory(text) if text else 0
+    except BadValue:
+        raise BadCell(f"mem '{text[:40]}' is not a size such as 64G") from None

@@ -1,0 +1,131 @@
+"""Stoker's own journal: the jobs that a lab has really had, and those that it has now."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import MsgspecError
+
+from stoker.core.cluster import NodeFacts
+from stoker.core.estimate import attained, family_of
+from stoker.core.job import Job, Spec
+from stoker.core.lifecycle import FINISHED
+from stoker.core.units import THOUSAND
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.files import on_disk, title_of
+from stoker.simulate.traces.stoker_jobs import Record, workload
+from stoker.simulate.workload import Workload
+from stoker.store import codec
+from stoker.store.layouts import SCHEMA
+from stoker.store.port import Filter, Store
+
+_WITH_LOG = b"\2\2"
+"""What stands at byte 18 of a database that is written through a log."""
+_JOBS = "SELECT jobs.data, specs.data FROM jobs JOIN specs ON specs.hash = jobs.spec ORDER BY id"
+
+
+def read(store: Store, now: float | None = None, title: str = "this lab") -> Workload:
+    """What a store holds: finished jobs, and those that run or wait at the moment."""
+    state = store.load()
+    if now is None:
+        now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
+    everything = Filter(limit=max(store.count_past(Filter()), 1))
+    pairs = [(found.job, found.spec) for found in store.past(everything)]
+    pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
+    return workload(title, _records(pairs, now), list(state.rest.nodes.values()))
+
+
+def read_file(path: Path, now: float | None = None) -> Workload:
+    """The same from the file of the embedded database, or a backup of it; it is only looked at."""
+    try:
+        with on_disk(path) as plain, _looking(plain) as db:
+            _check(path, db)
+            if now is None:
+                now = float(db.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()[0])
+            records = list(_records(_pairs(db), now))
+            nodes = _nodes(db)
+    except (OSError, sqlite3.Error, MsgspecError) as error:
+        raise BadTrace(
+            f"{path} is not a readable stoker journal ({error}); create a copy of yours with: "
+            "stoker db backup FILE"
+        ) from error
+    return workload(title_of(path), records, nodes, path)
+
+
+@contextlib.contextmanager
+def _looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that changes nothing, even in a directory where nothing can be written."""
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    with path.open("rb") as file:
+        logs = file.read(20)[18:] == _WITH_LOG
+    if logs and not Path(f"{path}-wal").exists():
+        # Nobody has it open; SQLite would make a log beside it, and leave that behind.
+        uri += "&immutable=1"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+        yield db
+
+
+def _check(path: Path, db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA:
+        raise BadTrace(
+            f"{path} was written by a newer stoker (schema {version}, this one supports {SCHEMA}); "
+            "upgrade stoker."
+        )
+
+
+def _pairs(db: sqlite3.Connection) -> Iterator[tuple[Job, Spec]]:
+    specs: dict[bytes, Spec] = {}  # one serves a whole bulk
+    for job, data in db.execute(_JOBS):
+        spec = specs.get(data)
+        if spec is None:
+            spec = specs[data] = codec.decode_spec(data)
+        yield codec.decode_job(job), spec
+
+
+def _nodes(db: sqlite3.Connection) -> Sequence[NodeFacts]:
+    row = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
+    return list(codec.decode_rest(row[0]).nodes.values()) if row else ()
+
+
+def _records(pairs: Iterable[tuple[Job, Spec]], now: float) -> Iterator[Record]:
+    for job, spec in pairs:
+        yield _record(job, spec, now)
+
+
+def _record(job: Job, spec: Spec, now: float) -> Record:
+    request, ask, training = spec.request, spec.request.gpus, spec.training
+    progress, machines = job.progress, spec.request.machines
+    return Record(
+        submitted=job.submitted_at,
+        ran=_ran(job, now),
+        over=job.state in FINISHED,
+        user=job.user,
+        name=family_of(job, spec).removeprefix(f"{job.user}: "),
+        queue=spec.queue,
+        priority=job.priority,
+        gpus=request.gpu_amount / THOUSAND,
+        held=len(job.last_devices) if ask is not None and ask.most is not None else None,
+        cpus=request.cpus * machines / THOUSAND,
+        ram=request.memory * machines,
+        memory=ask.memory if ask is not None else None,
+        model=ask.model if ask is not None else None,
+        limit=spec.limit,
+        steady=spec.steady or not (spec.restartable or training or progress),
+        epochs_done=progress.epochs if progress is not None else 0,
+        epochs=training.epochs if training is not None else None,
+        expected=training.expected if training is not None else None,
+    )
+
+
+def _ran(job: Job, now: float) -> float:
+    """Seconds in all its attempts, as far as those are still known."""
+    if job.progress is not None:
+        return attained(job, now)
+    past = [each.ended_at - each.started_at for each in job.past if each.started_at is not None]
+    if job.holding and job.started_at is not None:
+        past.append(now - job.started_at - job.slack)
+    return sum(max(each, 0.0) for each in past)

@@ -1,0 +1,130 @@
+"""The Standard Workload Format of the Parallel Workloads Archive.
+
+Its jobs ask for processors. Here one of them stands for one GPU, since both are what jobs queue
+for; the machine is the one that the header describes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from sys import intern
+
+from stoker.core.cluster import NodeFacts
+from stoker.simulate.traces.cluster_size import boxes
+from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.field_parsers import BadCell, amount, bearable, in_our_time, limit_of
+from stoker.simulate.traces.files import gathered, left_out, opened
+from stoker.simulate.workload import Load, Workload
+
+FIELDS = 18
+_PARTIAL = (2, 3, 4)
+"""Status of a line for a piece of a job that was stopped and went on: another has it whole."""
+_NO_TIME = "the run time is zero or missing"
+_PIECE = "part of a job that has a line of its own"
+_NOTHING = "no number of processors"
+
+
+def is_line(line: str) -> bool:
+    """Whether a file of this format may have this line."""
+    if line.startswith(";"):
+        return True
+    cells = line.split()
+    return len(cells) == FIELDS and all(cell.lstrip("-").replace(".", "", 1).isdecimal()
+                                        for cell in cells)  # fmt: skip
+
+
+def read(path: Path) -> Workload:
+    """Read the jobs that ran, and the machine if the header tells its size."""
+    header: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    jobs: list[Load] = []
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.startswith(";"):
+                name, _, value = line.lstrip("; \t").partition(":")
+                header.setdefault(name.strip().lower(), value.strip())
+                continue
+            cells = line.split()
+            if not cells:
+                continue
+            if len(cells) != FIELDS:
+                raise BadTrace(
+                    f"{path}, line {number}: expected {FIELDS} numbers, found "
+                    f"{len(cells)}; correct or delete the line."
+                )
+            try:
+                numbers = [float(cell) for cell in cells]
+                if not isfinite(sum(numbers)):
+                    raise ValueError
+                job = _job(numbers, counts)
+            except BadCell as error:
+                raise BadTrace(
+                    f"{path}, line {number}: {error}; correct or delete the line."
+                ) from None
+            except (ValueError, OverflowError):
+                raise BadTrace(
+                    f"{path}, line {number}: expected {FIELDS} numbers, but one is not a number; "
+                    "correct or delete the line."
+                ) from None
+            if job is not None:
+                jobs.append(job)
+    nodes, machine = _machine(header)
+    notes = ["One processor is replayed as one GPU.", machine, *left_out(counts)]
+    return gathered(path, jobs, notes, nodes)
+
+
+def _job(cells: list[float], counts: Counter[str]) -> Load | None:
+    _, submit, _, run, allocated, _, _, requested, limit, _, status, user, _, app, queue, *_ = cells
+    if int(status) in _PARTIAL:
+        counts[_PIECE] += 1
+        return None
+    if not run > 0:
+        counts[_NO_TIME] += 1
+        return None
+    processors = requested if requested > 0 else allocated
+    if not processors > 0:
+        counts[_NOTHING] += 1
+        return None
+    return Load(
+        at=_checked("submission", submit, in_our_time),
+        seconds=_checked("duration", run, bearable),
+        gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),
+        user=_numbered("user", user),
+        name=_numbered("program", app),
+        queue=_numbered("queue", queue),
+        limit=limit_of(int(limit)) if limit > 0 else None,
+    )
+
+
+def _checked(name: str, value: float, check: Callable[[float], float]) -> float:
+    try:
+        return check(value)
+    except BadCell as wrong:
+        raise BadCell(f"{name} {value:g} is not {wrong}") from None
+
+
+def _numbered(what: str, number: float) -> str:
+    return intern(f"{what}{int(number)}") if number >= 0 else ""
+
+
+def _machine(header: dict[str, str]) -> tuple[list[NodeFacts], str]:
+    """The machines as the header describes them, and that in words."""
+    processors, nodes = _size(header.get("maxprocs")), _size(header.get("maxnodes"))
+    processors = processors or nodes
+    if not processors:
+        return [], "The header has no cluster size."
+    if 1 < nodes < processors and processors % nodes == 0:
+        each = processors // nodes
+        return boxes(
+            [(nodes, each)]
+        ), f"The cluster has {nodes:,} nodes with {each} processors each."
+    # Nodes of one processor, or of several sizes: any will do, as in one large machine.
+    return boxes([(1, processors)]), f"The cluster is one pool of {processors:,} processors."
+
+
+def _size(text: str | None) -> int:
+    words = (text or "").split()
+    return int(words[0]) if words and words[0].isdecimal() and len(words[0]) < 8 else 0

@@ -1,0 +1,1 @@
+"""`stoker what-if`: replay a daemon's jobs on another cluster."""

@@ -1,0 +1,200 @@
+"""The lab's own jobs once more: all of the past days, and those of today from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core import events as e
+from stoker.core.cluster import NodeFacts
+from stoker.core.fold import apply
+from stoker.core.job import Training
+from stoker.core.policy.fit import could_ever
+from stoker.core.policy.rules import NAMES, USUAL
+from stoker.core.request import Request
+from stoker.core.state import State
+from stoker.simulate.progress import Meter
+from stoker.simulate.replay.replay import Course, Replay
+from stoker.simulate.replay.results import Run
+from stoker.simulate.whatif.cluster_model import Lab, Own, dependency_of
+from stoker.simulate.workload import Load, Workload
+
+PIECES = 20_000
+
+
+class Forecast(Struct, kw_only=True):
+    """When a job of today runs; seconds from now, None: never."""
+
+    begin: float | None
+    end: float | None
+
+
+def prepared(lab: Lab) -> State:
+    """A lab without jobs."""
+    state = State()
+    for queue, (name, parameters) in lab.policies.items():
+        apply(state, e.PolicyChosen(at=0.0, queue=queue, name=name, parameters=parameters))
+    for defined in lab.queues:
+        apply(state, defined)
+    for facts in lab.nodes:
+        apply(state, e.NodeJoined(at=0.0, facts=facts))
+    return state
+
+
+def can_run(lab: Lab, requests: Iterable[Request]) -> set[Request]:
+    """Those for which there are machines at all."""
+    nodes = list(prepared(lab).cluster.nodes.values())
+    return {
+        request
+        for request in set(requests)
+        if sum(could_ever(node, request) is None for node in nodes) >= request.machines
+    }
+
+
+class Again(Replay):
+    """Jobs that ask for exactly what they asked for, in the lab's own queues."""
+
+    def __init__(self, title: str, jobs: list[Own], lab: Lab, pieces: int = 0) -> None:
+        loads: list[Load] = list(jobs)
+        super().__init__(
+            Workload(title=title, jobs=loads), lab.nodes, main_policy(lab), pieces=pieces,
+            state=prepared(lab),
+        )  # fmt: skip
+        self.numbers: dict[int, int] = {}
+        """By the jobs' own ids."""
+        self.depends: str | None = None
+
+    def _submit(self, id: int, load: Load) -> list[object]:
+        assert isinstance(load, Own)
+        self.numbers[load.id], self.depends = id, load.depends
+        return super()._submit(id, load)
+
+    def _apart(self, load: Load) -> object:
+        assert isinstance(load, Own)
+        return load.id if load.depends else None
+
+    def _training(self, load: Load) -> Training | None:
+        assert isinstance(load, Own)
+        found, said = super()._training(load), self._said(load)
+        if found is None or found.expected is not None or said is None:
+            return found
+        return replace(found, expected=ceil(said))
+
+    def _said(self, job: Own) -> float | None:
+        """How long it takes, as far as the planner may know it when it is submitted."""
+        return job.said
+
+    def _request(self, load: Load) -> Request:
+        assert isinstance(load, Own)
+        return load.request
+
+    def _apply(self, fact: e.Event) -> list[object]:
+        if isinstance(fact, e.SpecRecorded) and self.depends:
+            known = {own: id for own, id in self.numbers.items() if id in self.courses}
+            depends = dependency_of(self.depends, known)
+            fact = replace(fact, spec=replace(fact.spec, dependency=depends))
+        return super()._apply(fact)
+
+
+def main_policy(lab: Lab) -> str:
+    """What most queues go by, as the replay needs a name."""
+    name = lab.policies.get("default", lab.policies.get("*", ("", {})))[0]
+    return name if name in NAMES else USUAL.name
+
+
+def past(jobs: list[Own], lab: Lab, label: str, pieces: bool, meter: Meter) -> Run:
+    """All of them, from an empty lab on."""
+    meter.start(f"replay, {label}")
+    first = jobs[0].at
+    moved = [replace(job, at=job.at - first, placement=None) for job in jobs]
+    run = Again(label, moved, lab, PIECES if pieces else 0).run(meter.heard)
+    meter.over(len(jobs))
+    return replace(run, policy=label, parameters={})
+
+
+class Today(Again):
+    """What runs goes on where it is, what waits waits; nobody else comes."""
+
+    def __init__(self, jobs: list[Own], lab: Lab) -> None:
+        super().__init__("today", [], lab)
+        self.began: dict[int, float] = {}
+        held = {(node.name, type, device.name)
+                for node in lab.nodes for type, devices in node.types.items()
+                for device in devices}  # fmt: skip
+        for id, job in enumerate(sorted(jobs, key=lambda each: each.id), 1):
+            self.now = min(job.at, 0.0)
+            self._submit(id, job)
+        known = {each.id: each for each in jobs}
+        for own, id in self.numbers.items():
+            self._go_on(id, known[own], held)
+        self.now = 0.0
+        self.state.drift.not_before(0.0)
+        self._later(0.0, "look", 0, 0)
+
+    def _said(self, job: Own) -> float | None:
+        return job.known if job.known is not None else job.said
+
+    def _go_on(self, id: int, job: Own, held: set[tuple[str, str, str]]) -> None:
+        """Bring it to where it is, if its devices are there."""
+        self.now = 0.0
+        placement, course = job.placement, self.courses[id]
+        if placement is None or any(
+            (part.node, take.type, take.device) not in held
+            for part in placement.parts
+            for take in part.takes
+        ):
+            course.done = 0.0 if job.steady else job.seconds - job.left
+            return
+        attempt, started = self.state.jobs[id].attempt, min(job.started or 0.0, 0.0)
+        self._apply(
+            e.AttemptPlanned(at=started, job=id, attempt=attempt, placement=placement, boot=started)
+        )
+        self._apply(e.ProcessStarted(at=started, job=id, attempt=attempt, pid=1, boot=started))
+        self.carry_on(id, job, job.left)
+        if not job.steady:
+            self._train(id, job, self.courses[id])
+
+    def _train(self, id: int, job: Own, course: Course) -> None:
+        self._apply(e.TrainingBegan(at=0.0, job=id, attempt=course.attempt))
+        known = job.seconds * self.assumed.known_after
+        if course.done >= known:
+            self._counted(id, course, course.done)
+        else:
+            self._later(course.when(known), "known", id, course.version)
+
+    def forecast(self) -> dict[int, Forecast]:
+        """When each of them runs and ends, by its own id."""
+        ended = {result.job + 1: result for result in self.run().results}
+        found = {}
+        for own, id in self.numbers.items():
+            result = ended.get(id)
+            found[own] = Forecast(
+                begin=result.begin if result else None, end=result.end if result else None
+            )
+        return found
+
+
+def added(
+    nodes: list[NodeFacts], more: list[NodeFacts], models: list[NodeFacts]
+) -> list[NodeFacts]:
+    """More machines; what they do not say of themselves they have of the largest of some."""
+    like = max(models, key=lambda each: sum(map(len, each.types.values())), default=None)
+    names = {each.name for each in nodes}
+    found = list(nodes)
+    for number, each in enumerate(more, 1):
+        name = f"new{number}"
+        while name in names:
+            name += "_"
+        types = {**(like.types if like is not None else {}), **each.types}
+        if "gpu" in each.types and like is not None and "gpu" in like.types:
+            usual = like.types["gpu"][0]
+            types["gpu"] = tuple(
+                card if card.model or card.memory
+                else replace(card, model=usual.model, memory=usual.memory)
+                for card in each.types["gpu"]
+            )  # fmt: skip
+        found.append(NodeFacts(name, types))
+    return found

@@ -1,0 +1,302 @@
+"""What would change for whom, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from stoker.core.request import GPU
+from stoker.core.units import format_duration
+from stoker.simulate.replay.results import Run
+from stoker.simulate.report import Figures, all_figures
+from stoker.simulate.report import as_json as figures_json
+from stoker.simulate.report.statistics import MEASURES, Group, warnings
+from stoker.simulate.whatif.api_views import Facts
+from stoker.simulate.whatif.cluster_model import Lab, Own
+from stoker.simulate.whatif.history_replay import Forecast
+
+ASSUMED = (
+    "Assumed: jobs are submitted at the recorded times and take the recorded time; training jobs"
+    " checkpoint every 10 minutes and need 60 s to resume; no further jobs are submitted."
+)
+MOST = 5
+"""Jobs that gain or lose most."""
+SHOWN = 20
+"""Of today's jobs; where there are more, those that move most."""
+SAME = 1.0
+"""Seconds within which nothing has changed."""
+GAP = "  "
+FIGURES = {
+    "wait_mean": "mean wait", "jct_mean": "mean completion", "jct_p90": "p90 completion",
+    "jct_p99": "p99 completion", "makespan": "makespan", "busy": "GPUs in use",
+    "preemptions": "preemptions per job",
+}  # fmt: skip
+
+
+class Answer(Struct, kw_only=True):
+    """All that is known about both."""
+
+    change: str
+    facts: Facts
+    lab: Lab
+    then: Lab
+    runs: list[Run]
+    """Of the past: as today, and as it would be; none if nothing has ended."""
+    jobs: list[Own]
+    """Those of the past, in the order of the runs."""
+    today: list[Own]
+    before: dict[int, Forecast]
+    after: dict[int, Forecast]
+    lost: list[Own]
+    """Jobs that could run no more."""
+    notes: list[str]
+    assumed: str
+
+
+class Shift(Struct, kw_only=True):
+    """A job of the past that would have ended at another time."""
+
+    job: Own
+    before: float
+    after: float
+    """Seconds from its submission to its end."""
+
+
+# -- for people ----------------------------------------------------------------------------
+
+
+def lines(answer: Answer) -> list[str]:
+    """The answer as a person reads it."""
+    text = [f"what if: {answer.change}"]
+    if answer.runs:
+        figures = all_figures(answer.runs)
+        text += ["", _past_heading(answer), *_past(figures[0], figures[1])]
+        for title, groups in (("user", _by_user), ("queue", _by_queue)):
+            text += _groups(title, groups(figures[0]), groups(figures[1]))
+        text += _shifts(answer)
+    text += _today(answer)
+    if answer.lost:
+        labels = ", ".join(job.label for job in answer.lost[:10])
+        more = f" and {len(answer.lost) - 10:,} more" if len(answer.lost) > 10 else ""
+        text += ["", f"could no longer run: {labels}{more}"]
+    return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumed}"]
+
+
+def _past(before: Figures, after: Figures) -> list[str]:
+    """The figures that count, side by side."""
+    rows = [["", before.label, "", after.label, ""]]
+    for key, title in FIGURES.items():
+        measure = next(each for each in MEASURES if each.key == key)
+        old, new = measure.of(before), measure.of(after)
+        if old is None or new is None or (key == "preemptions" and not old and not new):
+            continue
+        write = span if measure.kind == "time" else _share if measure.kind == "share" else _plain
+        change = f"{100 * (new / old - 1):+.0f} %" if old and measure.kind == "time" else ""
+        rows.append([title, write(old), "→", write(new), change.replace("-", "−")])
+    return [*aligned(rows, left=1), *(f"note: {each}" for each in warnings([before, after]))]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _by_user(figures: Figures) -> list[Group]:
+    return figures.by_user
+
+
+def _by_queue(figures: Figures) -> list[Group]:
+    return figures.by_queue
+
+
+def _past_heading(answer: Answer) -> str:
+    machines, gpus = len(answer.lab.nodes), _gpus(answer.lab)
+    text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
+    text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
+    if answer.then.nodes != answer.lab.nodes:
+        text += f" → {len(answer.then.nodes)} with {_gpus(answer.then)}"
+    return text
+
+
+def last(days: float) -> str:
+    """The days that are replayed."""
+    return "the last day" if days == 1 else f"the last {days:g} days"
+
+
+def _gpus(lab: Lab) -> int:
+    return sum(len(node.types.get(GPU, ())) for node in lab.nodes)
+
+
+def _groups(title: str, before: Sequence[Group], after: Sequence[Group]) -> list[str]:
+    """What each user, or queue, would meet; nothing where there is just one."""
+    if len(before) < 2:
+        return []
+    then = {group.name: group for group in after}
+    rows = [[title, "jobs", "mean wait", "", "", "mean completion", "", ""]]
+    for group in before[:20]:
+        other = then.get(group.name)
+        if other is None:
+            continue
+        rows.append([
+            group.name or "-", f"{group.jobs:,}",
+            span(group.waiting.mean), "→", span(other.waiting.mean),
+            span(group.jct.mean), "→", span(other.jct.mean),
+        ])  # fmt: skip
+    return ["", *aligned(rows, left=1)]
+
+
+def shifts(answer: Answer) -> list[Shift]:
+    """Jobs of the past that would have ended otherwise, those that gain most first."""
+    if not answer.runs:
+        return []
+    after = {result.job: result for result in answer.runs[1].results}
+    found = [
+        Shift(job=answer.jobs[each.job], before=each.took, after=after[each.job].took)
+        for each in answer.runs[0].results
+        if each.job in after and abs(after[each.job].took - each.took) >= SAME
+    ]
+    return sorted(found, key=lambda shift: shift.after - shift.before)
+
+
+def _shifts(answer: Answer) -> list[str]:
+    found = shifts(answer)
+    if not found:
+        return ["", "no finished job would have ended at a different time"]
+    earlier = [each for each in found if each.after < each.before]
+    later = [each for each in reversed(found) if each.after > each.before]
+    text = ["", f"would have ended earlier: {len(earlier):,}, later: {len(later):,}"]
+    rows = [["job", "name", "user", "GPUs", "completion", "", "", ""]]
+    for each in [*earlier[:MOST], *later[:MOST][::-1]]:
+        job = each.job
+        rows.append([
+            job.label, job.name, job.user, f"{job.gpus:g}", span(each.before), "→",
+            span(each.after), _change(each.after - each.before),
+        ])  # fmt: skip
+    return [*text, *aligned(rows, left=3)]
+
+
+def _today(answer: Answer) -> list[str]:
+    """Today's jobs by when they would end; of many, those that gain or lose most."""
+    if not answer.today:
+        return ["", "no pending or running jobs"]
+    rows = [["job", "name", "user", "state", "ends in", "", "", ""]]
+    jobs = sorted(answer.today, key=lambda job: _end(answer.before[job.id]))
+    shown = jobs
+    if len(jobs) > SHOWN:
+        ordered = sorted(jobs, key=lambda job: _moved(answer, job))
+        shown = [*ordered[: SHOWN // 2], *ordered[-SHOWN // 2 :]]
+    for job in shown:
+        before, after = answer.before[job.id].end, answer.after[job.id].end
+        change = "" if before is None or after is None else _change(after - before)
+        rows.append([
+            job.label, job.name, job.user, job.state.lower(), _when(before), "→", _when(after),
+            change,
+        ])  # fmt: skip
+    text = ["", _today_heading(answer, jobs), *aligned(rows, left=4)]
+    if len(shown) < len(jobs):
+        text.append(f"… and {len(jobs) - len(shown):,} jobs with smaller changes; see --json")
+    return text
+
+
+def _today_heading(answer: Answer, jobs: Sequence[Own]) -> str:
+    moves = [_moved(answer, job) for job in jobs]
+    earlier, later = sum(move <= -SAME for move in moves), sum(move >= SAME for move in moves)
+    text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
+    text += f"; earlier: {earlier:,}, later: {later:,}"
+    ends = [(answer.before[job.id].end, answer.after[job.id].end) for job in jobs]
+    both = [(old, new) for old, new in ends if old is not None and new is not None]
+    if len(both) > 1:
+        old, new = (sum(each) / len(both) for each in zip(*both, strict=True))
+        text += f"; on average they end in {span(old)} → {span(new)}"
+    return text
+
+
+def _moved(answer: Answer, job: Own) -> float:
+    """Seconds by which it ends later; what never ends stands last."""
+    before, after = _end(answer.before[job.id]), _end(answer.after[job.id])
+    return 0.0 if before == after else after - before
+
+
+def _end(forecast: Forecast) -> float:
+    return float("inf") if forecast.end is None else forecast.end
+
+
+def _when(seconds: float | None) -> str:
+    return "never" if seconds is None else format_duration(seconds)
+
+
+def _change(seconds: float) -> str:
+    if abs(seconds) < SAME:
+        return "unchanged"
+    return f"{span(abs(seconds))} {'earlier' if seconds < 0 else 'later'}"
+
+
+def span(seconds: float) -> str:
+    """Return `42 s`, `3.2 h`, `1.5 d`."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Set a table; the first columns stand to the left, numbers to the right."""
+    clean = [[text if text.isprintable() else "?" for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    found = []
+    for row in clean:
+        cells = [
+            text.ljust(width) if place < left else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        found.append(GAP.join(cells).rstrip())
+    return found
+
+
+# -- for programs --------------------------------------------------------------------------
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """The answer for programs; times in seconds, moments as ISO 8601."""
+    moved = shifts(answer)
+    moment = _moments(answer.facts.now)
+    return {
+        "change": answer.change,
+        "days": answer.facts.days,
+        "gpus": {"before": _gpus(answer.lab), "after": _gpus(answer.then)},
+        "past": figures_json(answer.runs) if answer.runs else None,
+        "shifts": [
+            {"id": each.job.id, "label": each.job.label, "name": each.job.name,
+             "user": each.job.user, "before": each.before, "after": each.after}
+            for each in moved
+        ],
+        "today": [
+            {"id": job.id, "label": job.label, "name": job.name, "user": job.user,
+             "queue": job.queue, "state": job.state,
+             "before": _told(answer.before[job.id], moment),
+             "after": _told(answer.after[job.id], moment)}
+            for job in answer.today
+        ],
+        "lost": [job.label for job in answer.lost],
+        "notes": answer.notes,
+        "assumed": answer.assumed,
+    }  # fmt: skip
+
+
+def _moments(now: float) -> Callable[[float | None], str | None]:
+    def moment(seconds: float | None) -> str | None:
+        if seconds is None:
+            return None
+        return datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    return moment
+
+
+def _told(forecast: Forecast, moment: Callable[[float | None], str | None]) -> dict[str, Any]:
+    return {"starts_at": moment(forecast.begin), "ends_at": moment(forecast.end)}

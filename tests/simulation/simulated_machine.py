@@ -1,0 +1,283 @@
+"""Modelled processes and the machines they run on, which outlive any driver."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from simulation.training_model import STOPS, Course, Desk, Line, Told, Trainee
+from simulation.virtual_clock import World
+
+Key = tuple[int, int]
+"""A job and the number of its attempt."""
+Hear = Callable[["Report"], None]
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """How a process behaves."""
+
+    seconds: float = 10.0
+    code: int = 0
+    signal: int | None = None
+    memory: str | None = None
+    """`host` or `cuda`: it ends for want of memory."""
+    ignores_term: bool = False
+    """Only KILL ends it before its time."""
+    cannot_start: str | None = None
+    taken: str | None = None
+    """Somebody else holds its device at the last moment."""
+    trains: Trainee | None = None
+    """It counts epochs and can be asked to stop; its seconds and code are those of the last."""
+    others: tuple[Model, ...] = ()
+    """How its parts on further machines behave, if not like the first; the last for the rest."""
+
+    def part(self, number: int | None) -> Model:
+        """The behaviour of one part."""
+        return (self, *self.others)[min(number or 0, len(self.others))]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What the keeper says about an attempt."""
+
+    what: str
+    """`started`, `exited`, `failed`, `late`, or `line`: there is more in its report."""
+    key: Key
+    time: float
+    """When it happened, whatever clocks say."""
+    part: int | None = None
+    pid: int = 0
+    why: str = ""
+    code: int | None = None
+    signal: int | None = None
+    memory: str | None = None
+    stopped: bool = False
+
+
+class Claim(Struct):
+    """The file by which an attempt is started once: who made it, and what it says."""
+
+    boot: int
+    """Which start of the machine it was made in."""
+    part: int | None = None
+    pid: int | None = None
+    started: float | None = None
+    end: Report | None = None
+    failed: str | None = None
+    taken: bool = False
+
+
+class Process(Struct):
+    """A process that exists."""
+
+    key: Key
+    part: int | None
+    model: Model
+    left: float
+    """Seconds of work left when it last began to run."""
+    running_since: float | None
+    life: int = 0
+    """Grows with each pause, so that an end planned before it does not come."""
+    course: Course | None = None
+
+
+class Machine:
+    """Claims, processes and exit records. A driver that crashes leaves all of it standing."""
+
+    afar = False
+    """Whether it is another one than the driver's, whose clocks and restarts it does not share."""
+
+    def __init__(self, world: World, behaviour: Callable[[int, int], Model]) -> None:
+        self.world, self.behaviour = world, behaviour
+        self.boots = 1
+        self.cut = False
+        """Whether no driver can reach it."""
+        self.claims: dict[Key, Claim] = {}
+        self.processes: dict[Key, Process] = {}
+        self.records: dict[Key, Report] = {}
+        """Ends on disk, which survive a restart of the machine."""
+        self.started: list[Key] = []
+        """Every start there ever was, in order: the proof of what ran, and how often."""
+        self.hear: Hear | None = None
+        """The driver that listens now; reports to a dead one are lost."""
+        self.desk = Desk()
+
+    # -- what the keeper does -----------------------------------------------------------
+
+    def start(self, key: Key, asked_by: Hear, part: int | None = None) -> None:
+        """Claim an attempt and start it, unless somebody was first."""
+        model, now = self.behaviour(*key).part(part), self.world.time
+        if key in self.claims:
+            asked_by(Report(what="late", key=key, time=now, part=part))
+            return
+        claim = self.claims[key] = Claim(self.boots, part)
+        if model.cannot_start is not None:
+            claim.failed = model.cannot_start
+            why = model.cannot_start
+            self._say(Report(what="failed", key=key, time=now, part=part, why=why))
+            return
+        self.started.append(key)
+        claim.pid, claim.started = len(self.started) + 100, now
+        process = Process(key, part, model, model.seconds, None)
+        if model.trains is not None:
+            told = self.desk.told.setdefault(key, Told())
+            process.course = Course(model.trains, told, now, told.epochs_done)
+            process.left = model.trains.warmup
+        self.processes[key] = process
+        self._say(Report(what="started", key=key, time=now, part=part, pid=claim.pid))
+        self._go_on(process)
+
+    def take_claim(self, key: Key) -> bool:
+        """Make sure that nobody starts an attempt any more; False when somebody was first."""
+        if key in self.claims:
+            return False
+        self.claims[key] = Claim(self.boots, taken=True)
+        return True
+
+    def signal(self, key: Key, number: int) -> None:
+        """Send a signal to an attempt's processes."""
+        process = self.processes.get(key)
+        if process is None:
+            return
+        if number == signals.SIGSTOP:
+            self._stop(process)
+        elif number == signals.SIGCONT:
+            self._go_on(process)
+        elif number == signals.SIGKILL or (
+            number in (signals.SIGTERM, signals.SIGINT)
+            and not process.model.ignores_term
+            and process.running_since is not None
+        ):
+            self._over(process, signal=number)
+
+    def restart(self, keeps_records: bool = True) -> None:
+        """Power off and on: processes and claims are gone, records on disk may not be."""
+        self.world.reboot()
+        self.boots += 1
+        self.processes.clear()
+        self.desk.uses.clear()
+        self.claims.clear()
+        if not keeps_records:
+            self.records.clear()
+
+    # -- the course of a process --------------------------------------------------------
+
+    def _go_on(self, process: Process) -> None:
+        if process.running_since is not None:
+            return
+        process.running_since = self.world.time
+        life = process.life
+        self.world.after(process.left, lambda: self._natural_end(process, life), self.afar)
+
+    def _stop(self, process: Process) -> None:
+        if process.running_since is not None:
+            process.left -= self.world.time - process.running_since
+            process.running_since = None
+            process.life += 1
+
+    def _natural_end(self, process: Process, life: int) -> None:
+        if self.processes.get(process.key) is process and process.life == life:
+            if process.course is not None:
+                self._epoch_begins(process, process.course)
+                return
+            model = process.model
+            code = None if model.signal else model.code
+            self._over(process, code=code, signal=model.signal, memory=model.memory)
+
+    def ask_to_stop(self, key: Key) -> None:
+        """Leave word that an attempt is to stop at its next safe point."""
+        self.desk.stops.add(key)
+
+    def let_go_on(self, key: Key) -> None:
+        """Take that word back."""
+        self.desk.stops.discard(key)
+
+    def _epoch_begins(self, process: Process, course: Course) -> None:
+        """All before it are saved: go on, stop here, fail, or be done."""
+        trainee, first, key = course.trainee, not course.spoke, process.key
+        if course.failing:
+            self._over(process, code=1)
+            return
+        if first:
+            course.spoke = True
+            self._line(process, Line("hello", self.world.time))
+        gpus = len(course.told.gpus)
+        line = Line(
+            "start", self.world.time, course.epoch, None if first else trainee.epoch(gpus),
+            self.world.time - course.began if first else None,
+        )  # fmt: skip
+        self._line(process, line)
+        if trainee.figures and course.epoch:
+            figure = trainee.figure(course.epoch)
+            self._line(process, Line("figure", self.world.time, course.epoch, figure=figure))
+        if course.epoch >= trainee.epochs:
+            self._over(process, code=0)
+        elif key in self.desk.stops and not trainee.ignores:
+            self._line(process, Line("stopped", self.world.time, course.epoch))
+            self._over(process, code=STOPS, stopped=not process.part)
+        elif self._has_memory(process, course):
+            begun = course.epoch - course.told.epochs_done
+            course.failing = trainee.dies_after is not None and begun >= trainee.dies_after
+            course.epoch += 1
+            process.left = trainee.epoch(gpus) / (2 if course.failing else 1)
+            process.running_since, process.life = None, process.life + 1
+            self._go_on(process)
+
+    def _has_memory(self, process: Process, course: Course) -> bool:
+        """Take what the epoch needs. If that is too much for all there, somebody fails."""
+        key, desk = process.key, self.desk
+        before, uses = desk.uses.get(key, 0), course.trainee.uses(course.epoch)
+        desk.uses[key] = uses
+        while crowd := desk.crowd(key):
+            fails = self.world.random.choice(crowd)
+            desk.short[fails] = before if fails == key else desk.uses[fails]
+            self._over(self.processes[fails], code=1, memory="cuda")
+            if fails == key:
+                return False
+        if uses > before:
+            self._line(process, Line("memory", self.world.time, uses))
+        return True
+
+    def _line(self, process: Process, line: Line) -> None:
+        if not process.part:
+            self.desk.write(process.key, line)
+            self._say(Report(what="line", key=process.key, time=line.time, part=process.part))
+
+    def _over(
+        self,
+        process: Process,
+        code: int | None = None,
+        signal: int | None = None,
+        memory: str | None = None,
+        stopped: bool = False,
+    ) -> None:
+        key = process.key
+        del self.processes[key]
+        self.desk.uses.pop(key, None)
+        end = Report(
+            what="exited", key=key, time=self.world.time, part=process.part, code=code,
+            signal=signal, memory=memory, stopped=stopped,
+        )  # fmt: skip
+        self.claims[key].end = self.records[key] = end
+        self._say(end)
+
+    def _say(self, report: Report) -> None:
+        if self.hear is not None:
+            self.hear(report)
+
+
+class Remote(Machine):
+    """A machine over SSH: its claims are on its disk, and its restart is nobody else's."""
+
+    afar = True
+
+    def restart(self, keeps_records: bool = True) -> None:
+        """Power off and on: claims stay, ends that were not on disk yet are unknown."""
+        self.boots += 1
+        self.processes.clear()
+        self.desk.uses.clear()
+        if not keeps_records:
+            self.records.clear()
+            for claim in self.claims.values():
+                claim.end = None

@@ -1,0 +1,91 @@
+"""A state as plain values, so that two of them can be compared and the difference read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from simulation.training_invariants import Witness
+from stoker.core.events import Event
+from stoker.core.fold import apply
+from stoker.core.lifecycle import JobState
+from stoker.core.state import State
+from stoker.store.port import Store
+
+
+def portrait(state: State) -> dict[str, Any]:
+    """Everything that decides what the state does next."""
+    return {
+        "jobs": {job.id: to_builtins(job) for job in state.jobs.values()},
+        "specs": {job.spec: to_builtins(state.spec(job)) for job in state.jobs.values()},
+        "users": {hash: users for hash, users in state.spec_users.items() if users},
+        "rest": to_builtins(state.rest),
+        "ready": {id: to_builtins(found.key) for id, found in state.line.where.items()},
+        "sweeps": {id: to_builtins(sweep) for id, sweep in state.sweeps.items()},
+        "boards": {
+            id: (board.rungs, {each.job: to_builtins(each) for each in board.trials.values()})
+            for id, board in state.boards.items()
+        },
+        "running": sorted(state.running),
+        "finished": sorted(state.finished),
+        "unseen": sorted(state.unseen),
+        "stoppable": sorted(state.stoppable),
+        "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
+        "queues": (state.queue_running, state.queue_gpus, state.array_running),
+        "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
+        "nodes": [
+            (node.name, node.closed) for node in state.cluster.nodes.values() if not node.removed
+        ],
+        "devices": {
+            f"{node.name}/{device.type}:{device.name}": {
+                "used": device.facts.capacity - device.free,
+                "memory used": (device.facts.memory or 0) - device.memory_free,
+                "sharing": device.slivers,
+                "drained": device.drained,
+                "stranger": (device.stranger, device.stranger_memory),
+                "others": device.others,
+                "gone": device.gone,
+            }
+            for node in state.cluster.nodes.values()
+            for device in node.devices()
+        },
+    }
+
+
+def _counts(state: State, id: int) -> bool:
+    job = state.jobs.get(id)
+    if job is None or job.finished or job.state is JobState.COMPLETING:
+        return False
+    return state.deadline(job) is not None
+
+
+def replayed(store: Store) -> State:
+    """The state by the journal alone, from the first event on."""
+    return fold(event for _, event in store.events(0, 1 << 60))
+
+
+class Mirror:
+    """The state by the journal alone, kept up to date event by event."""
+
+    def __init__(self) -> None:
+        self.state, self.seq = State(), 0
+        self.witness = Witness()
+
+    def follow(self, store: Store) -> State:
+        """Catch up with a journal that has only grown since the last time."""
+        for seq, event in store.events(self.seq, 1 << 60):
+            self.witness.before(self.state, event)
+            apply(self.state, event)
+            self.witness.after(self.state, event)
+            self.seq = seq
+        return self.state
+
+
+def fold(events: Any) -> State:
+    """The state that these events come to."""
+    state = State()
+    event: Event
+    for event in events:
+        apply(state, event)
+    return state
