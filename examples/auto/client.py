@@ -2,6 +2,6 @@
 
 import sys
 
-from stoker.frontdoors.doors import enter
+from stoker.compat.doors import enter
 
 sys.exit(enter("auto", sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stoker.cli.guard import guarded
+from stoker.cli.errors import guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _verb(word: str) -> str:
         return ALIASES[word]
     if word in ELSEWHERE:
         raise UsageError(f"There is no command {word!r} in stoker. Use: stoker {ELSEWHERE[word]}")
-    from stoker.cli.nearest import nearest
+    from stoker.cli.options.suggest import nearest
 
     guess = nearest(word, [*VERBS, *ALIASES])
     hint = f"Did you mean `stoker {guess}`?" if guess else "See: stoker --help"

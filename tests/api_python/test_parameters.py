@@ -11,7 +11,7 @@ import stoker
 from stoker.api import options, parameters
 from stoker.api.errors import UnknownOption
 from stoker.api.parameters import Settings
-from stoker.cli.jobflags import JOB
+from stoker.cli.options.job import JOB
 from stoker.core.options import KNOWN
 from stoker.core.units import parse_duration
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.directives import read
+from stoker.cli.options.directives import read
 from stoker.client.errors import StokerError, UsageError
 
 SCRIPT = """#!/bin/bash

@@ -1,7 +1,7 @@
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli.editor import as_text, changes, fields
+from stoker.cli.session.editor import as_text, changes, fields
 from stoker.client.errors import UsageError
 
 JOB = view(42, limit=3600, priority=0)

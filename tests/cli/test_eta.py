@@ -9,7 +9,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, view
 from e2e.box import Box, Run, until
-from stoker.cli import estimates, times
+from stoker.cli.output import estimates, times
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]

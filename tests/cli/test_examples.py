@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.directives import read as read_directives
-from stoker.cli.jobflags import JOB, SUBMIT, job_options
 from stoker.cli.options import Option, parse
+from stoker.cli.options.directives import read as read_directives
+from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.cli.verbs import ALIASES, ELSEWHERE, VERBS, module_of
 from stoker.client.errors import UsageError
 from stoker.core import options, units

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli import colour, output
-from stoker.cli.guard import guarded
+from stoker.cli import output
+from stoker.cli.errors import guarded
+from stoker.cli.output import colour
 from stoker.client import jsonlight
 from stoker.client.errors import UsageError
 from stoker.terminal import FilteredStream, filtered, write_raw

@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli import times
-from stoker.cli.jobflags import JOB, SUBMIT, job_options
 from stoker.cli.options import parse
+from stoker.cli.options.job import JOB, SUBMIT, job_options
+from stoker.cli.output import times
 from stoker.cli.session import spans
 from stoker.client.errors import UsageError
 

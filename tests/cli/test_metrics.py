@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoker.cli import metrics
-from stoker.cli.metrics import figure
+from stoker.cli.look import metrics
+from stoker.cli.look.metrics import figure
 from stoker.cli.options import parse
-from stoker.cli.plot import plot
+from stoker.cli.output.plot import plot
 
 
 def test_a_line_goes_from_corner_to_corner() -> None:

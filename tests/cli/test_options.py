@@ -1,8 +1,8 @@
 import pytest
 
 from stoker.cli import output
-from stoker.cli.jobflags import JOB, SUBMIT, job_options
 from stoker.cli.options import Option, parse
+from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.client.errors import UsageError
 from stoker.core.options import KNOWN
 

@@ -11,7 +11,7 @@ import pytest
 from client.fake_daemon import FakeDaemon
 from simulation.state_comparison import fold
 from stoker import places
-from stoker.cli.times import absolute
+from stoker.cli.output.times import absolute
 from stoker.core import events as e
 from stoker.core.policy.parameters import RANGES, counts_for, read_parameters
 from stoker.core.policy.rules import PARAMETERS, POLICIES

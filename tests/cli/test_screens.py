@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import view
-from stoker.cli import eta, gpus, history, joblist, sizes, table, times, watch_screen
+from stoker.cli.cluster import gpus
+from stoker.cli.look import eta, history
 from stoker.cli.options import Args
-from stoker.cli.table import Column
+from stoker.cli.output import job_table as joblist
+from stoker.cli.output import sizes, table, times
+from stoker.cli.output.table import Column
+from stoker.cli.session import watch_screen
 
 REQUEST = {"gpus": "1", "cpus": None, "memory": None}
 COMMAND = "python train.py --config configs/imagenet/resnet50.yaml --lr 0.01 --epochs 90"

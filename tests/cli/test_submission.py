@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli import submission
-from stoker.cli.submission import build
+from stoker.cli.options import submission
+from stoker.cli.options.submission import build
 from stoker.client import surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract

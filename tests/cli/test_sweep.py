@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, view
-from stoker.cli import sweep_show, sweep_words
+from stoker.cli.options import sweep as sweep_words
+from stoker.cli.run import sweep_show
 from stoker.client.errors import UsageError
 from stoker.main import main
 

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli import colour, output
-from stoker.cli.table import Cell, Column, render, shorten, wide
-from stoker.cli.watch import Screen, fitted
+from stoker.cli import output
+from stoker.cli.output import colour
+from stoker.cli.output.table import Cell, Column, render, shorten, wide
+from stoker.cli.session.live import Screen, fitted
 from stoker.terminal import COLOURS
 
 COLUMNS = (Column("ID", right=True), Column("NAME", cut=True), Column("ST"))

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, view
-from stoker.cli import output, watch
-from stoker.cli.progress import elapsed
+from stoker.cli import output
+from stoker.cli.output.progress import elapsed
+from stoker.cli.session import live as watch
 
 RUNNING = {"state": "RUNNING", "short": "R", "node": "box"}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli import times
+from stoker.cli.output import times
 from stoker.client.errors import UsageError
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, view
 from stoker import places, wire
-from stoker.cli import times
-from stoker.cli.follow_many import LineWriter, follow_many
+from stoker.cli.output import times
+from stoker.cli.session.follow_many import LineWriter, follow_many
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -319,7 +319,7 @@ def test_an_error_while_one_of_several_jobs_is_followed_ends_it_all() -> None:
 def test_more_jobs_than_are_followed_at_once_are_followed_in_turn(
     capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.cli.follow_many.AT_ONCE", 2)
+    monkeypatch.setattr("stoker.cli.session.follow_many.AT_ONCE", 2)
     labels = [str(number) for number in range(10, 20)]
     follow_many(labels, lambda label, target: target.write(b"done\n") and None)
     lines = capsysbinary.readouterr().out.decode().splitlines()
@@ -575,7 +575,7 @@ def test_nodes_one_line_each(fake: FakeDaemon, capsys: Captured) -> None:
 def test_nodes_on_a_terminal_lose_the_address_first_and_never_the_note(
     fake: FakeDaemon, capsys: Captured, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    monkeypatch.setattr("stoker.cli.table.terminal_width", lambda: width)
+    monkeypatch.setattr("stoker.cli.output.table.terminal_width", lambda: width)
     fake.answers["GET /v1/nodes"] = (200, {"nodes": [HERE, AFAR, SILENT]})
     assert main(["nodes"]) == 0
     text = capsys.readouterr().out
@@ -804,7 +804,7 @@ def test_daemon_stop_waits_until_it_is_gone(
 def test_a_daemon_that_does_not_end_is_told_of(
     fake: FakeDaemon, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.cli.daemon.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("stoker.cli.admin.daemon.STOP_SECONDS", 0.05)
     fake.answers["GET /v1/daemon"] = (200, {"pid": os.getpid()})
     fake.answers["POST /v1/daemon/stop"] = (200, {"running": [], "text": ""})
     assert main(["daemon", "stop"]) == 1

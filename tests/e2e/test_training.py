@@ -9,7 +9,7 @@ import pytest
 
 from e2e.box import Box, kill, until
 from e2e.journal import journal
-from stoker.cli.times import epoch
+from stoker.cli.output.times import epoch
 from stoker.core.policy.rounds import ROUND
 
 SCRIPT = """

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.executors.launch import training_library as library
 
-TOOLS = Path(library.__file__).parents[2] / library.SLURM_TOOLS
+TOOLS = Path(library.__file__).parents[3] / library.SLURM_TOOLS
 SHELLS = (["dash"], ["bash"], ["busybox", "sh"])
 
 

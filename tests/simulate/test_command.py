@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from stoker.cli.cluster.simulate import OPTIONS
 from stoker.cli.options import COMMON
-from stoker.cli.simulate import OPTIONS
 from stoker.core.policy.rules import POLICIES
 from stoker.simulate import arguments as typed
 from stoker.simulate import command

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from compat import auto_lab, grass_lab
 from e2e.box import until
-from frontdoors import auto_lab, grass_lab
 from ssh.lab import Lab
 
 FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"

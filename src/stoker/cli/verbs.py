@@ -91,10 +91,22 @@ VERBS = {verb: text for _, verbs in GROUPS for verb, text in verbs}
 HIDDEN = frozenset({"__complete"})
 
 
+PACKAGES = {
+    "run": ("submit", "run", "sweep"),
+    "look": ("queue", "show", "why", "eta", "logs", "metrics", "wait", "history"),
+    "change": (
+        "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
+    ),
+    "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "simulate", "what-if"),
+    "admin": ("daemon", "db", "completion", "__complete"),
+}  # fmt: skip
+MODULES = {
+    verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"
+    for package, verbs in PACKAGES.items()
+    for verb in verbs
+} | {"feed": "stoker.feed.main", "door": "stoker.compat.command"}
+
+
 def module_of(verb: str) -> str:
     """Return the module that holds a verb's `main(argv)`."""
-    if verb == "feed":
-        return "stoker.feed.main"
-    if verb == "door":
-        return "stoker.frontdoors.door"
-    return f"stoker.cli.{verb.lstrip('_').replace('-', '_')}"
+    return MODULES[verb]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stoker.cli.submission import environment
+from stoker.cli.options.submission import environment
 from stoker.client.surroundings import current_directory, shell, umask
 
 NO_GPU = "this machine has no GPU: one core per line (name devices with --gpus)"

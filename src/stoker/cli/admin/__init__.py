@@ -1,0 +1,1 @@
+"""Verbs for the daemon, its database and shell completion."""

@@ -1,0 +1,106 @@
+"""What could come next on the command line; the completion scripts ask for it."""
+
+from __future__ import annotations
+
+from stoker.cli.output import clean
+from stoker.cli.verbs import ALIASES, VERBS, module_of
+from stoker.client.client import connect
+from stoker.client.errors import StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stoker.cli.options import Option
+
+NOT_OF_JOBS = frozenset({
+    "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
+    "completion", "simulate", "what-if",
+})  # fmt: skip
+WORDS = {
+    "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
+    "db": ("backup", "path"),
+    "completion": ("bash", "zsh", "fish"),
+}
+FILES = "@files"
+
+
+def main(argv: list[str]) -> int:
+    """Print candidates for the last word, a tab and what each is; never fail."""
+    words = argv or [""]
+    lines = [line for line in candidates(words) if line.startswith(words[-1]) or line == FILES]
+    if lines:
+        print("\n".join(lines))
+    return 0
+
+
+def candidates(words: list[str]) -> list[str]:
+    """Return what could stand in place of the last word."""
+    if len(words) == 1:
+        return [f"{verb}\t{text}" for verb, text in VERBS.items()]
+    verb = ALIASES.get(words[0], words[0])
+    current = words[-1]
+    if verb not in VERBS or verb == "feed":
+        return [FILES]
+    module = __import__(module_of(verb), fromlist=["OPTIONS"])
+    if verb == "door":
+        return module.complete(words[1:]) or [FILES]
+    of_sweeps = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
+    if of_sweeps:
+        module = __import__(f"stoker.cli.run.{of_sweeps}", fromlist=["OPTIONS"])
+    options: Iterable[Option] = module.OPTIONS
+    if current.startswith("-"):
+        from stoker.cli.options import COMMON
+
+        return [
+            f"{name}\t{option.text}"
+            for option in (*options, *COMMON)
+            for name in option.names
+            if name.startswith("--") or current == "-"
+        ]
+    before = next((option for option in options if words[-2] in option.names), None)
+    if before is not None and before.value == "JOB":
+        return jobs()
+    if before is not None and before.value in {"FILE", "DIR"}:
+        return [FILES]
+    if verb not in NOT_OF_JOBS:
+        return jobs()
+    if verb == "policy":
+        return policies()
+    if of_sweeps:
+        return sweeps()
+    if verb == "sweep" and len(words) == 2:
+        return [word for word in module.SUBCOMMANDS if word.startswith(current)] or [FILES]
+    return list(WORDS.get(verb, ())) or [FILES]
+
+
+def jobs() -> list[str]:
+    """Return ids and names of jobs, with what they are; nothing when no daemon runs."""
+    try:
+        reply = connect(autostart=False).jobs(limit=200, fold="1")
+    except StokerError:
+        reply = {"jobs": []}
+    views = reply["jobs"]
+    found = [f"{one['label']}\t{clean(one['name'])} sweep" for one in reply.get("sweeps") or ()]
+    found += [f"{view['label']}\t{clean(view.get('name') or '')} {view['state']}" for view in views]
+    names = {clean(view["name"]): view["state"] for view in views if view.get("name")}
+    found += [f"{name}\t{state}" for name, state in names.items() if " " not in name]
+    return [*found, "last\tthe newest submission", "all\tevery job that is not finished"]
+
+
+def policies() -> list[str]:
+    """Return the policies there are, with what they do."""
+    try:
+        views = connect(autostart=False).policies()["policies"]
+    except StokerError:
+        views = []
+    return [f"{view['name']}\t{clean(view['about'])}" for view in views]
+
+
+def sweeps() -> list[str]:
+    """Return the ids of sweeps, with what they are."""
+    try:
+        views = connect(autostart=False).sweeps(all=True)["sweeps"]
+    except StokerError:
+        views = []
+    return [f"{view['label']}\t{clean(view['name'])} {view['state']}" for view in views]

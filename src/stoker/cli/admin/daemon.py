@@ -1,0 +1,326 @@
+"""Start, stop, restart or inspect the daemon; submitting a job also starts it.
+
+`stop` leaves jobs running; the next daemon recovers them. --drain waits for them to end, --cancel
+cancels them. `run` stays in the foreground. `log` prints the daemon's log. `install` writes a
+systemd user unit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker import places, wire
+from stoker.cli import output
+from stoker.cli.options import Args, Option, parse
+from stoker.client.client import Client
+from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.client.start import lock_holder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = (
+    "daemon start [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL] [--foreground]",
+    "daemon stop [--drain | --cancel]",
+    "daemon restart [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
+    "daemon status",
+    "daemon log [-f] [-n N]",
+    "daemon run [--gpus 0,1] [--resources MAP] [--listen ADDRESS] [--db URL]",
+    "daemon install [--print]",
+)
+OPTIONS = (
+    Option("--gpus", "IDS", "GPUs to use: 0,1,2; with declared memory: 0-3=24G"),
+    Option("--gpu-memory-size", "SIZE", "memory of each GPU that --gpus declares: 24G"),
+    Option("--resources", "MAP", "resources of this node: '{gpu:4,cpu:16,licence:[2]}'"),
+    Option("--listen", "ADDRESS", "also serve the API here, with a token: 127.0.0.1:25647"),
+    Option("--db", "URL", "database: sqlite, postgres, or postgresql://…"),
+    Option("--idle-exit", "SECS", "stop after SECS without jobs"),
+    Option("--foreground", None, "stay in the foreground"),
+    Option("--drain", None, "stop: start no more jobs, wait for running jobs"),
+    Option("--cancel", None, "stop: cancel running jobs"),
+    Option("-f/--follow", None, "log: follow"),
+    Option("-n/--tail/--lines", "N", "log: the last N lines (50; 0: all)", key="tail"),
+    Option("--print", None, "install: print the unit, write nothing"),
+)
+STOP_SECONDS = 60.0
+"""Time limit for a daemon to end."""
+
+
+def main(argv: list[str]) -> int:
+    """Do what the first word says."""
+    if "--help" in argv or "-h" in argv:
+        from stoker.cli.help import show
+
+        return show("daemon")
+    args = parse(OPTIONS, argv, verb="daemon")
+    word = args.words[0] if args.words else "status"
+    action = ACTIONS.get(word)
+    if action is None or len(args.words) > 1:
+        raise UsageError(
+            f"There is no action '{output.clean(' '.join(args.words))}' of daemon. "
+            "Use start, stop, restart, status, log, run or install."
+        )
+    return action(args)
+
+
+def start(args: Args) -> int:
+    """Start a daemon in the background."""
+    if args.flag("foreground"):
+        return run(args)
+    running = _running()
+    if running is not None:
+        wanted = [*_declared(args), *(["--db", "URL"] if args.text("db") else [])]
+        if wanted:
+            raise StokerError(
+                f"A daemon is already running (pid {running['pid']}). To change its options: "
+                f"stoker daemon restart {' '.join(wanted)}"
+            )
+        return _told(running, args, f"the daemon is already running (pid {running['pid']})")
+    from stoker.client.start import start_daemon
+
+    pid = start_daemon([*_declared(args), *_store(args)])
+    return _told(_running() or {"pid": pid}, args, f"started the daemon (pid {pid})")
+
+
+def stop(args: Args) -> int:
+    """Ask the daemon to end and wait until it is gone."""
+    if args.flag("drain") and args.flag("cancel"):
+        raise UsageError("Give --drain or --cancel, not both.")
+    mode = "drain" if args.flag("drain") else "cancel" if args.flag("cancel") else "leave"
+    running = _running()
+    if running is None:
+        silent = lock_holder()
+        if silent is not None:
+            text = _stop_silent(silent, mode)
+            return _told({"running": [], "pid": silent, "text": text}, args, text)
+        return _told({"running": [], "text": "no daemon is running"}, args, "no daemon is running")
+    pid = int(running["pid"])
+    reply = _stop_and_wait(pid, mode, quiet=args.flag("json"))
+    count = len(reply.get("running") or ())
+    return _told({**reply, "pid": pid}, args, f"stopped the daemon (pid {pid}){_left(mode, count)}")
+
+
+def _stop_silent(pid: int, mode: str = "leave") -> str:
+    """End a daemon that does not answer, by a signal; what it runs goes on."""
+    import signal
+
+    if mode != "leave" or not _is_daemon(pid):
+        raise DaemonUnreachable(_silent(pid))
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return "no daemon is running"
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        _wait_for_end(fd, pid, STOP_SECONDS)
+    finally:
+        os.close(fd)
+    return (
+        f"stopped the daemon (pid {pid}), which did not answer; the next daemon recovers its jobs"
+    )
+
+
+def _silent(pid: int) -> str:
+    """Say what is wrong with a daemon that has the state and does not answer, and what to do."""
+    path = places.socket_path()
+    missing = "" if os.path.exists(path) else f" at {path}, which is missing"
+    what = "stoker daemon stop" if _is_daemon(pid) else f"kill {pid}"
+    return (
+        f"A daemon is running (pid {pid}) but does not answer{missing}. Wait a moment; if it "
+        f"still does not answer, stop it with `{what}`: its jobs continue, and the next daemon "
+        "recovers them."
+    )
+
+
+def _is_daemon(pid: int) -> bool:
+    """Whether it is a daemon of its own; `stoker feed` has the state too while it runs."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"stoker.daemon" in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _left(mode: str, count: int) -> str:
+    """Return what became of the jobs that ran."""
+    if not count or mode == "drain":
+        return ""
+    jobs = output.counted(count, "job")
+    if mode == "cancel":
+        return f"; {jobs} {'was' if count == 1 else 'were'} cancelled"
+    return (
+        f"; {jobs} {'continues' if count == 1 else 'continue'}, "
+        f"and the next daemon recovers {'it' if count == 1 else 'them'}"
+    )
+
+
+def restart(args: Args) -> int:
+    """Replace the daemon; running jobs continue and are recovered."""
+    running = _running()
+    if running is not None:
+        gpus, resources = _gpus(args), args.text("resources")
+        # A daemon that could not come back is not let go.
+        check = {"check": True, "gpus": gpus, "resources": resources}
+        if args.text("listen") is not None:
+            check["listen"] = args.text("listen")
+        if args.text("db") is not None:
+            check["db"] = _named_store(args)
+        _stop_and_wait(int(running["pid"]), "leave", quiet=True, **check)
+    elif (silent := lock_holder()) is not None:
+        _stop_silent(silent)
+    return start(args)
+
+
+def status(args: Args) -> int:
+    """Describe the daemon; exit code 4 when none runs."""
+    running = _running()
+    if running is None:
+        silent = lock_holder()
+        if silent is not None:
+            raise DaemonUnreachable(_silent(silent))
+        raise DaemonUnreachable("No daemon is running. Submitting a job starts it.")
+    if args.flag("json"):
+        output.emit(running)
+        return 0
+    from stoker.cli.output.job_table import summary, text
+    from stoker.cli.output.times import absolute, relative
+
+    for key, value in running.items():
+        if value in (None, [], {}):
+            continue
+        shown = text(value)
+        if key == "since":
+            shown = f"{relative(value)} ({absolute(value)})"
+        elif key == "counts":
+            shown = summary(value)
+        elif key in ("warnings", "faults"):
+            shown = f"\n{'':<12}".join(output.clean(each) for each in value)
+        print(f"{key.replace('_', ' '):<11} {shown}")
+    return 0
+
+
+def log(args: Args) -> int:
+    """Show what daemons of this machine have logged, whether or not one runs."""
+    from stoker.cli.admin.daemon_log import show
+
+    if args.flag("json") and args.flag("follow"):
+        raise UsageError("--json and --follow cannot be combined.")
+    return show(args.count("tail"), follow=args.flag("follow"))
+
+
+def run(args: Args) -> int:
+    """Become the daemon, in the foreground."""
+    from stoker.client.start import daemon_command
+
+    sys.stdout.flush()
+    command = daemon_command(*_declared(args), *_store(args))
+    os.execv(command[0], command)
+
+
+def install(args: Args) -> int:
+    """Write a systemd user unit, so that the daemon is there after a reboot."""
+    from stoker.cli.admin.systemd_unit import install_unit
+
+    if args.text("db") is not None:
+        raise UsageError(
+            "Every user can read a systemd unit. Set the database in config.toml instead: "
+            '[store] url = "postgresql://…"'
+        )
+    return install_unit(_declared(args), only_print=args.flag("print"))
+
+
+ACTIONS = {
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+    "status": status,
+    "log": log,
+    "run": run,
+    "install": install,
+}
+
+
+def _client() -> Client:
+    client = Client()  # the daemon of this machine, also where STOKER_SERVER names another
+    client.check_version = False  # these commands must work across any two versions
+    return client
+
+
+def _running() -> dict[str, Any] | None:
+    try:
+        return _client().daemon()
+    except DaemonUnreachable:
+        return None
+
+
+def _declared(args: Args) -> list[str]:
+    """Return the arguments that tell a daemon what it has."""
+    found = []
+    for name in ("gpus", "resources", "listen", "idle-exit"):
+        value = _gpus(args) if name == "gpus" else args.text(name.replace("-", "_"))
+        if value is not None:
+            found += [f"--{name}", value]
+    return found
+
+
+def _gpus(args: Args) -> str | None:
+    """Return --gpus, with the size of their memory where --gpu-memory-size gives one."""
+    gpus, size = args.text("gpus"), args.text("gpu_memory_size")
+    if size is None:
+        return gpus
+    if not gpus or gpus in {"all", "none"}:
+        raise UsageError(
+            f"--gpu-memory-size needs declared GPUs: --gpus 0,1 --gpu-memory-size {size}"
+        )
+    return ",".join(name if "=" in name else f"{name}={size}" for name in gpus.split(","))
+
+
+def _named_store(args: Args) -> str | None:
+    """Return the store that --db names; `postgres` is the one that STOKER_DB names, if any."""
+    value = args.text("db")
+    return os.environ.get("STOKER_DB") or value if value == "postgres" else value
+
+
+def _store(args: Args) -> list[str]:
+    """Hand the store to a daemon, by a variable: a command line is for all to see."""
+    value = _named_store(args)
+    if value is None:
+        return []
+    os.environ[wire.STORE_SAID] = value
+    return ["--db", "-"]
+
+
+def _told(reply: dict[str, Any], args: Args, text: str) -> int:
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        output.say(f"stoker: {text}")
+    return 0
+
+
+def _stop_and_wait(pid: int, mode: str, *, quiet: bool, **check: object) -> dict[str, Any]:
+    """Ask the daemon to end, and return when its process is gone."""
+    try:
+        fd = os.pidfd_open(pid)  # from here on, the pid cannot come to mean another process
+    except ProcessLookupError:
+        return {"running": [], "text": ""}
+    try:
+        reply = _client().stop(mode, **check)
+        count = len(reply.get("running") or ())
+        if mode == "drain" and count and not quiet:
+            output.say(f"stoker: waiting for {output.counted(count, 'running job')} to end")
+        _wait_for_end(fd, pid, None if mode == "drain" else STOP_SECONDS)
+    finally:
+        os.close(fd)
+    return reply
+
+
+def _wait_for_end(fd: int, pid: int, seconds: float | None) -> None:
+    import select
+
+    if not select.select([fd], [], [], seconds)[0]:
+        raise StokerError(
+            f"The daemon (pid {pid}) has not stopped yet. Its log: {places.daemon_log()}"
+        )

@@ -1,0 +1,25 @@
+"""Cancel pending and running jobs.
+
+The whole process tree of a running job gets SIGTERM, a grace time, then SIGKILL.
+"""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.output.progress import elapsed
+from stoker.cli.session import confirm, existing, report, selected
+
+USAGE = ("cancel [OPTIONS] JOB ...",)
+OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
+
+
+def main(argv: list[str]) -> int:
+    """Cancel what was selected."""
+    args = parse(OPTIONS, argv, verb="cancel")
+    select = selected(args, "cancel")
+    client = existing()
+    if not confirm(args, client, "Cancel"):
+        return 1
+    with elapsed("cancelling"):
+        reply = client.cancel(select)
+    return report(reply, args, "cancelled")

@@ -1,0 +1,45 @@
+"""Requeue finished jobs as a new attempt of the same job.
+
+`retry --failed` requeues the failures that `stoker` still lists. Jobs that could never
+start because they depend on a requeued job become eligible again.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import Option, parse
+from stoker.cli.session import asked, existing, report, selected
+
+USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
+OPTIONS = (
+    Option("--failed", None, "failures not dismissed yet; with JOB, only its failed jobs"),
+    Option("--all-failed", None, "all failures, dismissed ones included"),
+    Option("--since", "TIME", "all failures since TIME: 2h, yesterday, 2026-11-20"),
+    Option("--same-gpus", None, "use the same GPUs as before"),
+    Option("-y/--yes", None, "do not ask for confirmation"),
+)
+ASK_ABOVE = 10
+"""Jobs that are requeued without a question, on a terminal."""
+
+
+def main(argv: list[str]) -> int:
+    """Requeue the selected jobs."""
+    args = parse(OPTIONS, argv, verb="retry")
+    since = args.text("since")
+    everything = args.flag("all_failed") or since is not None
+    failed = args.flag("failed") or everything
+    options: dict[str, object] = {"failed": failed, "same_gpus": args.flag("same_gpus")}
+    if everything and not args.words:
+        options["all"] = True
+    if since is not None:
+        from stoker.cli.output import times
+
+        options["since"] = times.iso(times.parse_moment(since))
+    select = args.words if failed else selected(args, "retry")
+    client = existing()
+    ask = failed and not (select or args.flag("yes") or args.flag("json"))
+    if ask and output.is_terminal(0) and output.is_terminal(2):
+        count = int(client.retry(select, **options, dry_run=True)["count"])
+        if count > ASK_ABOVE and not asked(f"Requeue {count:,} failed jobs?"):
+            return 1
+    return report(client.retry(select, **options), args, "requeued")

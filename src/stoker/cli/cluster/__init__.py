@@ -1,0 +1,1 @@
+"""Verbs about nodes, GPUs and policies."""

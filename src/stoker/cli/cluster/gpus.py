@@ -1,0 +1,175 @@
+"""List GPUs with utilisation, memory, temperature, jobs and other processes."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import WATCH, Args, Option, parse
+from stoker.cli.output import colour, sizes, table
+from stoker.cli.output.table import Cell, Column
+from stoker.cli.session import viewer
+from stoker.client.errors import StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("gpus [OPTIONS]",)
+OPTIONS = (
+    WATCH,
+    Option("--no-header", None, "print no header line"),
+    Option("--id", "IDS", "only these GPUs: 0,1 or gpu1/0; gpu1 for all of a node"),
+    Option("-u/--show-user", None, "show users (always shown)", key="user"),
+    Option("-c/--show-cmd", None, "show commands", key="command"),
+    Option("-p/--show-pid", None, "show process ids", key="pid"),
+)
+STATES = {"free": "green", "busy": "cyan", "shared": "cyan", "foreign": "yellow",
+          "drained": "magenta", "unreachable": "red", "unavailable": "red"}  # fmt: skip
+COLUMNS = (
+    Column("GPU"),
+    Column("MODEL", cut=True),
+    Column("TEMP", right=True, drop=2),
+    Column("UTIL", right=True, drop=1),
+    Column("MEMORY", right=True),
+    Column("STATE"),
+    Column("FREE", right=True),
+    Column("USED BY", cut=True),
+)
+BAR = "▏▎▍▌▋▊▉█"
+FILLERS = ("NVIDIA", "AMD", "GeForce", "Tesla", "Instinct", "SXM", "PCI", "HBM", "MIG")
+"""Words of a model's name that tell nothing between the GPUs of one lab."""
+STOKER = "the stoker of "
+"""Begins the mark of a GPU that another user's daemon has locked."""
+
+
+def main(argv: list[str]) -> int:
+    """Print the GPUs once, or again and again."""
+    args = parse(OPTIONS, argv, verb="gpus")
+    client = viewer()
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        return watch(seconds(args) or 2.0, client.gpus, lambda reply, _: drawn(reply, args))
+    reply = client.gpus()
+    if args.flag("json"):
+        output.emit({**reply, "gpus": asked_for(reply["gpus"], args.text("id"))})
+        return 0
+    lines = drawn(reply, args)
+    if lines:
+        print("\n".join(lines))
+    if not reply["gpus"]:
+        output.say("stoker: no GPUs found. To declare GPUs: stoker daemon restart --gpus 0,1")
+    if reply.get("note"):
+        output.say(f"stoker: {reply['note']}")
+    return 0
+
+
+def asked_for(gpus: list[dict[str, Any]], ids: str | None) -> list[dict[str, Any]]:
+    """Return the GPUs named by id or index, all when none is named."""
+    if ids is None:
+        return gpus
+    wanted = [word.strip() for word in ids.split(",") if word.strip()]
+    found = [gpu for gpu in gpus if not _names(gpu).isdisjoint(wanted)]
+    known = {name for gpu in found for name in _names(gpu)}
+    missing = [word for word in wanted if word not in known]
+    if missing:
+        raise StokerError(f"There is no GPU {', '.join(missing)}.", 3, "not_found")
+    return found
+
+
+def _names(gpu: dict[str, Any]) -> set[str]:
+    """Return what a GPU may be called: 0, gpu1/0, gpu1 for all of a machine."""
+    ids, node = {str(gpu["id"]), str(gpu.get("index"))}, str(gpu["node"])
+    return {*ids, *(f"{node}/{id}" for id in ids), node}
+
+
+def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return the list as lines."""
+    gpus = asked_for(reply["gpus"], args.text("id"))
+    if not gpus:
+        return []
+    coloured, width = colour.wanted(), table.terminal_width()
+    several = len({*(reply.get("machines") or ()), *(gpu["node"] for gpu in reply["gpus"])}) > 1
+    header = not args.flag("no_header")
+    lines: list[str] = []
+    for short in (False, True):
+        rows = [_row(gpu, args, several, short, bars=width is not None) for gpu in gpus]
+        whole = table.render(COLUMNS, rows, header=header)
+        if width is None or short or max(map(table.wide, whole)) <= width:
+            lines = table.render(COLUMNS, rows, header=header, width=width, coloured=coloured)
+            break
+    return lines
+
+
+def _row(gpu: dict[str, Any], args: Args, several: bool, short: bool, *, bars: bool) -> list[str]:
+    """Return one line; with `short`, models and sizes are shortened to leave room for owners."""
+    state, total, load = str(gpu["state"]), gpu.get("memory"), gpu.get("utilization")
+    model = str(gpu.get("model") or "-")
+    return [
+        f"{gpu['node']}/{gpu['id']}" if several else str(gpu["id"]),
+        short_model(model) if short else model,
+        "-" if gpu.get("temperature") is None else Cell(f"{gpu['temperature']}°C", "red"),
+        "-" if load is None else Cell(f"{bar(load) if bars and not short else ''}{load:.0f}%",
+                                      "green"),
+        Cell(_memory(gpu.get("memory_used"), total, short), "yellow" if total else ""),
+        Cell(state, STATES.get(state, "")),
+        str(gpu.get("free") or "-"),
+        users(gpu, args, short),
+    ]  # fmt: skip
+
+
+def _memory(used: int | None, total: int | None, short: bool) -> str:
+    """Return `39000/81920 MiB`, or short `38/80G`."""
+    if not total:
+        return "-"
+    if not short:
+        return f"{'?' if used is None else used}/{total} MiB"
+    taken = "?" if used is None else f"{used / sizes.GIB:.0f}"
+    return f"{taken}/{sizes.rounded(total)}"
+
+
+def short_model(name: str) -> str:
+    """Return `A100-80G` for NVIDIA A100-SXM4-80GB: no maker, no form factor."""
+    words = [word for word in name.replace("-", " ").split() if not word.startswith(FILLERS)]
+    words = [word[:-1] if word.endswith("GB") and word[0].isdigit() else word for word in words]
+    return "-".join(words) or name
+
+
+def bar(percent: float) -> str:
+    """Return five cells filled as far as a share goes."""
+    eighths = round(max(0.0, min(100.0, percent)) / 100 * 40)
+    full, part = divmod(eighths, 8)
+    text = "█" * full + (BAR[part - 1] if part else "")
+    return f"{text:<5} "
+
+
+def owners(gpu: dict[str, Any]) -> str:
+    """Return the names of the users of a GPU; the mark of one whose users are not known."""
+    jobs = [str(job.get("user") or "?") for job in gpu.get("jobs") or ()]
+    processes = [str(each.get("user") or "?") for each in gpu.get("foreign") or ()]
+    mark = str(gpu.get("stranger") or "")
+    stoker = [mark.removeprefix(STOKER)] if mark.startswith(STOKER) else []
+    return ", ".join(dict.fromkeys([*jobs, *stoker, *processes])) or mark.partition(" (")[0]
+
+
+def users(gpu: dict[str, Any], args: Args, short: bool = False) -> str:
+    """Return the users of a GPU, owners first: our jobs, then other stokers and processes."""
+    jobs, processes = gpu.get("jobs") or [], gpu.get("foreign") or []
+    names = not short or len(jobs) + len(processes) == 1
+    parts = []
+    for job in jobs:
+        share = f" ({job['share']})" if job.get("share") not in (None, "1") else ""
+        if gpu["state"] == "shared" and not share and job.get("memory"):
+            share = f" ({sizes.rounded(job['memory'])})"
+        name = f" {job['name']}" if names and job.get("name") else ""
+        parts.append(f"{job.get('user') or '?'}: job {job['label']}{name}{share}")
+    mark = str(gpu.get("stranger") or "")
+    if mark.startswith(STOKER):
+        parts.append(f"{mark.removeprefix(STOKER)}: stoker")
+    for process in processes:
+        command = str(process.get("command") or "?")
+        if not args.flag("command"):
+            command = command.partition(" ")[0].rpartition("/")[2]
+        pid = f"/{process['pid']}" if args.flag("pid") else ""
+        memory = f" ({sizes.rounded(process['memory'])})" if process.get("memory") else ""
+        parts.append(f"{process.get('user') or '?'}: {command}{pid}{memory}")
+    return ", ".join(parts) or mark

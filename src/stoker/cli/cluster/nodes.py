@@ -1,0 +1,258 @@
+"""List nodes with their free resources and state; add and remove SSH nodes.
+
+An SSH node needs only sshd and sh. Add it by name and address (the address may be a host of your
+~/.ssh/config), or with YAML files that have the keys username, ip, port and ssh_key_path. Adding a
+known name changes its address.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli import output
+from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.table import Cell, Column
+from stoker.cli.session import viewer
+from stoker.client.client import connect
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from stoker.client.machines import Known
+
+USAGE = (
+    "nodes [OPTIONS]",
+    "nodes add NAME ssh://USER@HOST:PORT [--key FILE] [--shared]",
+    "nodes add FILE.yaml ...",
+    "nodes remove NAME ... [--force]",
+)
+OPTIONS = (
+    Option("--key", "FILE", "add: SSH private key, if it is not in the ssh configuration"),
+    Option("--shared", None, "add: shares this host's file system; upload nothing"),
+    Option("--force", None, "remove: abandon jobs that run there; add: accept a new address"),
+    WATCH,
+    Option("--no-header", None, "print no header line"),
+    VERBOSE,
+)
+STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}
+KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
+"""The resources that people look for first, in this order."""
+PATIENCE = 1.0
+"""Seconds before a person is told what is being waited for."""
+
+
+def main(argv: list[str]) -> int:
+    """Print the machines, add some or remove some."""
+    args = parse(OPTIONS, argv, verb="nodes")
+    verb, words = (args.words[0], args.words[1:]) if args.words else ("list", [])
+    if verb == "add":
+        return _add(words, args)
+    if verb in ("remove", "rm"):
+        return _remove(words, args)
+    if verb != "list" or words:
+        raise UsageError(
+            f"There is no action '{output.clean(verb)}' of nodes. Use add, remove or list."
+        )
+    client = viewer()
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        return watch(seconds(args) or 2.0, client.nodes, lambda reply, _: _drawn(reply, args))
+    if args.flag("json"):
+        output.emit(client.nodes())
+    else:
+        print("\n".join(_drawn(client.nodes(), args)))
+    return 0
+
+
+# -- adding and removing ------------------------------------------------------------------
+
+
+def _add(words: list[str], args: Args) -> int:
+    machines = _named(words, args.text("key"))
+    client = connect()
+    shared, force = args.flag("shared"), args.flag("force")
+    for name, address, key in machines:
+        more = {"key": key} if key else {}
+        reply = client.add_node(name, address, shared=shared, force=force, **more)
+        if reply["configured"] and reply["changed"]:
+            output.say(
+                f"stoker: config.toml also defines {name}; that applies again at the next start"
+            )
+    names = [name for name, _, _ in machines]
+    found = _patiently(f"reaching {', '.join(names)} ...", lambda: client.look_at_nodes(names))
+    views = [view for view in found["nodes"] if view["name"] in names]
+    if args.flag("json"):
+        output.emit({"nodes": views})
+        return 0 if all(view["state"] in ("up", "drained") for view in views) else 1
+    silent = []
+    for view in views:
+        if view["state"] in ("up", "drained"):
+            print(f"{view['name']} is up: {inventory(view)}")
+            for note in view["notes"]:
+                output.say(f"stoker: {view['name']}: {output.clean(note)}")
+        else:
+            silent.append(f"{view['name']} cannot be reached yet: {_why(view)}")
+    if silent:
+        raise StokerError(
+            f"Added, but {'; '.join(silent)}. The daemon keeps trying; see stoker nodes."
+        )
+    return 0
+
+
+def _named(words: list[str], key: str | None) -> list[Known]:
+    """Return the machines that the words mean, all of them checked before one is added."""
+    files = [word for word in words if word.endswith((".yaml", ".yml"))]
+    if files and len(files) == len(words):
+        if key is not None:
+            raise UsageError("A node file names its key; do not give --key.")
+        from stoker.client.machines import read_machine
+
+        machines = [read_machine(path) for path in files]
+    elif len(words) == 2 and not files:
+        machines = [(words[0], words[1], key)]
+    else:
+        raise UsageError(
+            "Write stoker nodes add NAME ssh://me@host:22, or the names of node files."
+        )
+    names = [name for name, _, _ in machines]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"Two files are named {twice[0]}; their nodes would have the same name.")
+    checked: list[Known] = []
+    for name, address, path in machines:
+        if path is not None and not os.path.isfile(os.path.expanduser(path)):
+            raise UsageError(f"There is no key at {output.clean(path)}.")
+        absolute = os.path.abspath(path) if path and not path.startswith("~") else path
+        checked.append((name, address, absolute))
+    return checked
+
+
+def _patiently(text: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do something that may take a while; on a terminal say what, if it does."""
+    if not output.is_terminal(2) or output.wants_json:
+        return ask()
+    from threading import Timer
+
+    timer = Timer(PATIENCE, lambda: output.progress(text))
+    timer.daemon = True
+    timer.start()
+    try:
+        return ask()
+    finally:
+        timer.cancel()
+        timer.join()
+        output.progress("")
+
+
+def inventory(view: dict[str, Any]) -> str:
+    """Say what a machine has in a few words."""
+    seen = view["measured"] or {}
+    models: dict[str, int] = {}
+    for gpu in seen.get("gpus", ()):
+        models[str(gpu["model"])] = models.get(str(gpu["model"]), 0) + 1
+    parts = [f"{count} x {output.clean(model)}" for model, count in models.items()] or ["no GPU"]
+    parts.append(output.counted(int(seen.get("cores") or 0), "core"))
+    parts.append(f"{seen.get('memory_available', 0) / 1024:.0f} GiB of memory free")
+    return ", ".join(parts)
+
+
+def _remove(names: list[str], args: Args) -> int:
+    if not names:
+        raise UsageError("Write stoker nodes remove NAME.")
+    client = connect()
+    gone = [client.remove_node(name, force=args.flag("force")) for name in names]
+    if args.flag("json"):
+        output.emit({"removed": gone})
+        return 0
+    for reply in gone:
+        name, lost = reply["name"], reply["lost"]
+        told = f"; {output.counted(len(lost), 'job')} abandoned there" if lost else ""
+        output.say(f"stoker: removed {name}{told}")
+        if reply["configured"]:
+            output.say(
+                f"stoker: config.toml defines {name}: remove it there too, or the next daemon adds"
+                " it again"
+            )
+    return 0
+
+
+# -- the list -----------------------------------------------------------------------------
+
+
+def _drawn(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return the list as lines, with as much beside each machine as there is room for."""
+    nodes, verbose = reply["nodes"], args.flag("verbose")
+    header, coloured = not args.flag("no_header"), colour.wanted()
+    width = table.terminal_width()
+    for more in (("ADDRESS", "NOTE"), ("NOTE",), ()):
+        columns, rows = table_of(nodes, more, verbose=verbose)
+        wide = max(map(table.wide, table.render(columns, rows, header=header)), default=0)
+        if width is None or wide <= width:
+            break
+    lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+    if more:
+        return lines
+    notes = [f"{node['name']}: {note}" for node in nodes if (note := _note(node, verbose))]
+    return [*lines, "", *notes]
+
+
+def table_of(
+    nodes: list[dict[str, Any]], more: tuple[str, ...] = (), *, verbose: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows: one column per kind of resource, then `more`."""
+    found = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
+    kinds = [*(kind for kind in KINDS if kind in found), *(k for k in found if k not in KINDS)]
+    if not any(node.get("address") for node in nodes):
+        more = ()
+    columns = [Column("NODE"), Column("STATE"), Column("SINCE")]
+    columns += [Column(KINDS.get(kind) or f"{kind.upper()} FREE", right=True) for kind in kinds]
+    columns += [Column("JOBS", right=True), *(Column(title) for title in more)]
+    rows = []
+    for node in nodes:
+        held, state = node.get("resources") or {}, str(node["state"])
+        last = {"ADDRESS": str(node.get("address") or "this machine"), "NOTE": _note(node, verbose)}
+        rows.append(
+            [
+                str(node["name"]),
+                Cell(state, STATES.get(state, "")),
+                times.moment(node.get("since"), verbose),
+                *(_amounts(kind, held.get(kind), state) for kind in kinds),
+                str(node.get("jobs", 0)),
+                *(last[title] for title in more),
+            ]
+        )
+    return columns, rows
+
+
+def _amounts(kind: str, held: dict[str, Any] | None, state: str) -> str:
+    """Return `1/2`, `7.5/8`, `22/24G`: what is free, and of how much; `-/2` if nobody knows."""
+    if held is None:
+        return "-"
+    scale, unit = (1024, "G") if kind == "mem" else (1, "")
+    known = state not in ("unreachable", "connecting")
+    free = _short(float(held["free"]) / scale) if known else "-"
+    return f"{free}/{_short(float(held['total']) / scale)}{unit}"
+
+
+def _short(amount: float) -> str:
+    """Return an amount with one figure behind the point where that says something."""
+    return f"{round(amount, 1 if amount < 10 else None):g}"
+
+
+def _note(node: dict[str, Any], verbose: bool) -> str:
+    if node.get("why"):
+        return output.clean(node["why"]) if verbose else _why(node)
+    return output.clean("; ".join(node.get("notes") or ()))
+
+
+def _why(node: dict[str, Any]) -> str:
+    """Return why a machine does not answer, without what stands beside it anyhow."""
+    text = output.clean(node.get("why") or "it has not answered yet").removeprefix("ssh: ")
+    if text.startswith("connect to host "):
+        text = text.partition(": ")[2] or text
+    return text.rstrip(".").strip()

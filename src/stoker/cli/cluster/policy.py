@@ -1,0 +1,196 @@
+"""Show or set the scheduling policy of queues: order, backfill and preemption.
+
+Without NAME, print the policy of each queue and since when it applies; `*` is the default of all
+queues without their own. With NAME, set the policy of one queue or the default. Running jobs are
+not affected. Durations are written as 90s, 20m, 6h or 7d.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import VERBOSE, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.table import Column
+from stoker.cli.session import viewer
+from stoker.client.client import connect
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = (
+    "policy [--list]",
+    "policy NAME [PARAMETER=VALUE ...] [--queue QUEUE]",
+    "policy --reset [--queue QUEUE]",
+)
+OPTIONS = (
+    Option("-p/--queue", "QUEUE", "only this queue (default: all queues without their own policy)"),
+    Option("--list", None, "list the available policies"),
+    Option("--reset", None, "return to the configured policy (for a queue: to the default)"),
+    Option("--no-header", None, "print no header line"),
+    VERBOSE,
+)
+TIMES = frozenset(("floor", "quantum", "patience"))
+ALL = "*"
+
+
+def main(argv: list[str]) -> int:
+    """Show policies, or choose one."""
+    args = parse(OPTIONS, argv, verb="policy")
+    queue = args.text("queue")
+    if queue is not None and not queue.strip():  # a shell's variable that was never set
+        raise UsageError("--queue takes the name of a queue; leave it out for all of them.")
+    if args.flag("reset"):
+        if args.words or args.flag("list"):
+            raise UsageError("--reset takes no policy: stoker policy --reset [--queue Q]")
+        return _choose("", {}, args)
+    if args.words:
+        if args.flag("list"):
+            raise UsageError("Write stoker policy --list, or stoker policy NAME to set one.")
+        return _choose(*_typed(args.words), args)
+    reply = viewer().policies()
+    if args.flag("json"):
+        output.emit(reply["policies"] if args.flag("list") else _only(reply["queues"], args))
+        return 0
+    print("\n".join(_all(reply, args) if args.flag("list") else _queues(reply, args)))
+    if queue and not args.flag("list") and not any(v["queue"] == queue for v in reply["queues"]):
+        said = output.clean(queue)
+        output.say(f"stoker: queue '{said}' has no policy of its own; it uses {ALL}")
+    return 0
+
+
+def _typed(words: list[str]) -> tuple[str, dict[str, object]]:
+    """Return a policy's name and its parameters: `planner quantum=20m hysteresis=3`."""
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1:
+        raise UsageError(
+            "No policy given. For example: stoker policy planner quantum=20m"
+            if not names
+            else f"Give one policy, not {output.clean(' and '.join(names[:3]))}."
+        )
+    found: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            continue
+        if key in found:
+            raise UsageError(f"{output.clean(key)} is given twice.")
+        found[key] = value
+    return names[0], found
+
+
+# -- choosing -------------------------------------------------------------------------------
+
+
+def _choose(name: str, parameters: dict[str, object], args: Args) -> int:
+    reply = connect().choose_policy(name, parameters, args.text("queue") or ALL)
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    for line in told(reply):
+        output.say(f"stoker: {line}")
+    return 0
+
+
+def told(reply: dict[str, Any]) -> list[str]:
+    """Return what was changed, in lines."""
+    queue, before, after = reply["queue"], _called(reply["before"]), _called(reply["after"])
+    where = "all queues" if queue == ALL else f"queue {queue}"
+    kept = reply.get("kept") or []
+    if kept:
+        where += f" but {', '.join(kept)}"
+    if not reply["changed"]:
+        use = "use" if queue == ALL else "uses"
+        return [f"{where} already {use} {after}; nothing changed"]
+    waiting = int(reply["waiting"])
+    reordered = (
+        f"{output.counted(waiting, 'pending job')} reordered" if waiting else "no pending jobs"
+    )
+    lines = [f"{where}: {before} → {after}; {reordered}; running jobs are unaffected"]
+    if reply.get("preempts"):
+        lines.append("from now on jobs that can be resumed may be preempted")
+    if not reply.get("known", True) and reply["after"]["own"]:
+        lines.append(f"queue '{queue}' has no jobs and is not defined yet")
+    return lines
+
+
+def _called(choice: dict[str, Any]) -> str:
+    """Return a policy's name, with what it comes to and the parameters that were changed."""
+    text = str(choice["chosen"])
+    if choice["policy"] != text:
+        text += f" (now {choice['policy']})"
+    changed = _parameters(choice["changed"])
+    return f"{text} with {changed}" if changed else text
+
+
+# -- showing --------------------------------------------------------------------------------
+
+
+def _only(views: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
+    """Return the queue that was asked for; one that nobody knows stands as all others do."""
+    queue = args.text("queue")
+    if queue is None:
+        return views
+    found = [view for view in views if view["queue"] == queue]
+    return found or [view for view in views if view["queue"] == ALL]
+
+
+def _queues(reply: dict[str, Any], args: Args) -> list[str]:
+    columns = [
+        Column("QUEUE"), Column("POLICY"), Column("SINCE"), Column("PENDING", right=True),
+        Column("RUNNING", right=True), Column("PARAMETERS"), Column("ABOUT", cut=True),
+    ]  # fmt: skip
+    views = _only(reply["queues"], args)
+    rows = [_row(view, args.flag("verbose")) for view in views]
+    lines = _table(columns, rows, args)
+    if not args.flag("no_header") and not args.flag("verbose") and output.is_terminal(1):
+        hint = "All policies: stoker policy --list   Set one: stoker policy NAME [--queue QUEUE]"
+        lines += ["", colour.paint(hint, "dim") if colour.wanted() else hint]
+    return lines
+
+
+def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+    policy = str(view["policy"])
+    if view["chosen"] != policy:
+        policy += f" ({view['chosen']})"
+    about = view["why"] or view["about"]
+    if view["strict"]:
+        about = f"strict queue without backfill; otherwise {about}"
+    others = view["queue"] == ALL
+    counts = ["", ""] if others else [str(view["waiting"]), str(view["running"])]
+    figures = view["parameters"]
+    if not verbose:  # what is off is not worth a word, unless somebody has chosen that
+        chosen = view["changed"]
+        figures = {name: value for name, value in figures.items() if value or name in chosen}
+    since = times.moment(view.get("since"), verbose) or "-"
+    return [view["queue"], policy, since, *counts, _parameters(figures) or "-", about]
+
+
+def _all(reply: dict[str, Any], args: Args) -> list[str]:
+    columns = [Column("POLICY"), Column("ABOUT", cut=True)]
+    rows = [[each["name"], each["about"]] for each in reply["policies"]]
+    if args.flag("verbose"):
+        columns.insert(1, Column("PARAMETERS"))
+        for row, each in zip(rows, reply["policies"], strict=True):
+            row.insert(1, _parameters(each["parameters"]) or "-")
+    return _table(columns, rows, args)
+
+
+def _table(columns: list[Column], rows: list[list[str]], args: Args) -> list[str]:
+    header, width = not args.flag("no_header"), table.terminal_width()
+    return table.render(columns, rows, header=header, width=width, coloured=colour.wanted())
+
+
+def _parameters(figures: dict[str, float]) -> str:
+    """Return parameters as they could be typed."""
+    return " ".join(f"{name}={_figure(name, value)}" for name, value in figures.items())
+
+
+def _figure(name: str, value: float) -> str:
+    if name not in TIMES:
+        return f"{value:g}"
+    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
+        if value and value % seconds == 0:
+            return f"{value / seconds:g}{unit}"
+    return f"{value:g}s" if value else "0"

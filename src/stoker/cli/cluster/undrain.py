@@ -1,0 +1,22 @@
+"""Use a drained GPU or node again."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.cluster.drain import devices, names
+from stoker.cli.options import Option, parse
+from stoker.client.client import connect
+
+USAGE = ("undrain GPU ...",)
+OPTIONS: tuple[Option, ...] = ()
+
+
+def main(argv: list[str]) -> int:
+    """Undrain the devices named."""
+    args = parse(OPTIONS, argv, verb="undrain")
+    reply = connect().undrain(devices(args.words, "undrain"))
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        output.say(f"stoker: using {names(reply)} again")
+    return 0

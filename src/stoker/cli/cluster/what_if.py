@@ -1,0 +1,112 @@
+"""Predict the effect of another policy, other nodes or another priority.
+
+Simulates the jobs of the last days and the current queue twice, without and with the changes, and
+compares. Several changes are applied together. The real queue is not changed.
+
+  stoker what-if --policy planner hysteresis=3
+  stoker what-if --add gpus=4
+  stoker what-if --remove node=b --days 30
+  stoker what-if --priority 42=high
+"""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.cli.output.progress import elapsed
+from stoker.cli.session import existing
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+USAGE = (
+    "what-if --policy NAME [PARAMETER=VALUE ...] [OPTIONS]",
+    "what-if --add gpus=N | --remove node=NAME | --priority JOB=high [OPTIONS]",
+)
+OPTIONS = (
+    Option("--policy", "NAME", "use this policy for every queue; see stoker policy --list"),
+    Option("--add", "gpus=4", "add a node with 4 GPUs; node=2x8: two with 8 each", many=True),
+    Option("--remove", "node=NAME", "remove this node", many=True),
+    Option("--priority", "JOB=high", "job priority: high (above all), low, or a number", many=True),
+    Option("--days", "N", "simulate jobs that ended in the last N days (7)"),
+    Option("--html", "FILE", "write a page with plots"),
+)  # fmt: skip
+CHANGES = ("policy", "add", "remove", "priority")
+MOST = 1_000_000
+"""Jobs that a listing may have."""
+LONGEST = 36500.0
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Gather what the daemon knows, and become the simulator that reads it."""
+    args = parse(OPTIONS, argv, verb="what-if")
+    for word in args.words:
+        if "=" not in word:
+            raise UsageError(f"what-if takes options and PARAMETER=VALUE, not '{word}'.")
+    if not any(args.values.get(key) for key in CHANGES):
+        raise UsageError(
+            "No change given. Write --policy NAME, --add gpus=4, --remove node=NAME or"
+            " --priority JOB=high."
+        )
+    days = args.number("days", 7.0) or 0.0
+    if not 0 < days <= LONGEST:
+        raise UsageError(f"--days takes a number of days above 0 and up to {LONGEST:,.0f}.")
+    with elapsed("reading the queue and the history"):
+        facts = _facts(days, args.many("priority"), args.many("remove"))
+    _hand_over(facts)
+    from stoker.cli.cluster.simulate import become
+
+    become("what-if", ["-", *argv])
+
+
+def _facts(days: float, priorities: list[str], without: list[str]) -> str:
+    """Return all that a replay needs, as JSON."""
+    import time
+
+    from stoker.cli.output.times import iso
+    from stoker.client import jsonlight
+
+    client = existing(autostart=False)
+    nodes = client.nodes()["nodes"]
+    _all_there(without, [str(node["name"]) for node in nodes])
+    names = [text.rpartition("=")[0] for text in priorities]
+    meant = {name: [view["id"] for view in client.jobs([name])["jobs"]] for name in names if name}
+    now = time.time()
+    since = iso(now - days * 86400)
+    live = [view for view in client.jobs(limit=MOST)["jobs"] if not view["ended_at"]]
+    return jsonlight.dumps({
+        "now": now,
+        "days": days,
+        "meant": meant,
+        "history": client.history(since=since, limit=MOST)["jobs"],
+        "queue": live,
+        "nodes": nodes,
+        "gpus": client.gpus()["gpus"],
+        "queues": client.queues()["queues"],
+        "policies": client.policies()["queues"],
+    })  # fmt: skip
+
+
+def _all_there(without: list[str], names: list[str]) -> None:
+    """Refuse to do without a machine that is not there anyway."""
+    from stoker import wire
+
+    for text in without:
+        what, _, name = text.partition("=")
+        if what == "node" and name and name not in names:
+            there = f"there are {', '.join(names)}" if names else "there is none"
+            raise StokerError(
+                f"There is no node '{name}'; {there}.", wire.EXIT_NOT_FOUND, "not_found"
+            )
+
+
+def _hand_over(text: str) -> None:
+    """Make the facts what the next program reads from its stdin."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        os.dup2(file.fileno(), 0)

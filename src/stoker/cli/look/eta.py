@@ -1,0 +1,141 @@
+"""Estimate when jobs start and end, with a range that is right four times out of five.
+
+The daemon simulates its queue several times, with its own policies: durations come from measured
+epochs, earlier runs and time limits, and jobs are submitted as they were submitted before.
+In columns, ~ marks an estimate from similar jobs and < an upper bound from time limits.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.estimates import away, cell, sentence
+from stoker.cli.output.table import Cell, Column
+from stoker.cli.session import viewer, was_used
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("eta [OPTIONS] [JOB ...]",)
+OPTIONS = (
+    Option("--limit", "N", "at most N jobs (1000)"),
+    Option("--no-header", None, "print no header line"),
+    WATCH,
+    VERBOSE,
+)
+COLUMNS = (
+    Column("JOBID", right=True),
+    Column("NAME", cut=True),
+    Column("USER", cut=True, drop=2),
+    Column("STATE"),
+    Column("STARTS"),
+    Column("ENDS"),
+    Column("FROM", cut=True, drop=3),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Print the estimates once or repeatedly."""
+    args = parse(OPTIONS, argv, verb="eta")
+    limit = args.count("limit", least=1)
+    if not was_used():
+        if args.flag("json"):
+            output.emit({"jobs": [], "more": 0})
+        else:
+            output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
+        return 0
+    client = viewer()
+
+    def ask() -> dict[str, Any]:
+        return client.eta(args.words, limit=limit)
+
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        return watch(seconds(args) or 10.0, ask, lambda reply, _: drawn(reply, args))
+    reply = ask()
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    lines = drawn(reply, args)
+    if lines:
+        print("\n".join(lines))
+    if not reply["jobs"]:
+        output.say("stoker: no running or pending jobs")
+    else:
+        output.say(f"stoker: {age(reply)}")
+    return 0
+
+
+def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return a sentence about one job, or a table of several."""
+    views: list[dict[str, Any]] = reply["jobs"]
+    if args.words and len(views) == 1:
+        return told(views[0], reply)
+    if not views:
+        return []
+    verbose = args.flag("verbose")
+    rows = [_row(view, reply, verbose) for view in views]
+    lines = table.render(
+        COLUMNS,
+        rows,
+        header=not args.flag("no_header"),
+        width=table.terminal_width(),
+        coloured=colour.wanted(),
+    )
+    if reply.get("more"):
+        lines.append(f"... and {output.counted(int(reply['more']), 'more job')}")
+    return lines
+
+
+def _row(view: dict[str, Any], reply: dict[str, Any], verbose: bool) -> list[str]:
+    waits = view["state"] == "PENDING"
+    starts, ends = cell(view["start"], verbose=verbose), cell(view["end"], verbose=verbose)
+    if waits and not starts:
+        starts = "-" if view.get("never") else _later(reply)
+    basis = view.get("never") or ((view["start"] if waits else view["end"]) or {}).get("basis", "")
+    state = str(view["state"])
+    return [
+        str(view["label"]),
+        str(view.get("name") or ""),
+        str(view.get("user") or ""),
+        Cell(state, *(("green",) if state == "RUNNING" else ())),
+        starts if waits else "",
+        ends or "-",
+        output.clean(basis),
+    ]
+
+
+def _later(reply: dict[str, Any]) -> str:
+    """Return when a job starts that is too far back in the queue to be simulated."""
+    return f"after {away(reply['horizon'])}" if reply.get("horizon") else "later"
+
+
+def told(view: dict[str, Any], reply: dict[str, Any]) -> list[str]:
+    """Return the estimates of one job in sentences."""
+    bold = ("bold",) if colour.wanted() else ()
+    name = f" {output.clean(view['name'])}" if view.get("name") else ""
+    head = colour.paint(f"Job {view['label']}{name}", *bold)
+    lines = [f"{head} is {view['state']}."]
+    waits = view["state"] == "PENDING"
+    if waits and (view["start"] or not view.get("never")):
+        starts = sentence(view["start"]) if view["start"] else _later(reply)
+        lines.append(f"It should start {starts}.")
+    if view["end"]:
+        lines.append(f"It should end {sentence(view['end'])}.")
+    if view.get("never"):
+        lines.append(f"There is no estimate: {output.clean(view['never'])}.")
+    return lines
+
+
+def age(reply: dict[str, Any]) -> str:
+    """Return `as of 12 s ago, from 9 simulated futures`, and why there is nothing newer."""
+    ago = times.relative(reply["at"])
+    when = "as of now" if ago == "now" else f"as of {ago}"
+    failed = f"; {output.clean(reply['trouble'])}" if reply.get("trouble") else ""
+    newer = "; a newer forecast is being computed" if reply.get("newer") else ""
+    return (
+        f"{when}, from {output.counted(int(reply['futures']), 'simulated future')}{failed}{newer}"
+    )

@@ -1,0 +1,123 @@
+"""List finished jobs, oldest first.
+
+TIME is 2h or 3d (ago), 16:00, yesterday, 2026-11-01 or 2026-11-01T12:00.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.look.queue import states
+from stoker.cli.options import VERBOSE, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.job_table import LIST_OPTIONS, chosen, columns_of, epochs, gpus, text
+from stoker.cli.output.table import Cell, Column
+from stoker.cli.session import viewer, was_used
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("history [OPTIONS] [JOB ...]",)
+OPTIONS = (
+    Option("-S/--since/--starttime", "TIME", "only jobs that ended after TIME", key="since"),
+    Option("-E/--until/--endtime", "TIME", "only jobs that ended before TIME", key="until"),
+    Option("-s/--state", "LIST", "only these states: failed,timeout"),
+    Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("--name", "NAME", "only jobs with this name"),
+    Option("-n/--limit", "N", "print at most the newest N jobs (100)", key="limit"),
+    Option("--csv", None, "print CSV with all fields"),
+    *LIST_OPTIONS,
+    VERBOSE,
+)
+COLUMNS = (
+    Column("JOBID", right=True),
+    Column("NAME", cut=True),
+    Column("USER", cut=True, drop=3),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("GPUS", right=True),
+    Column("CODE", right=True, drop=4),
+    Column("ENDED"),
+    Column("CAUSE", cut=True),
+)
+GPUS = 5
+"""The place of that column; epochs stand before it."""
+
+
+def main(argv: list[str]) -> int:
+    """List what the filters leave."""
+    args = parse(OPTIONS, argv, verb="history")
+    reply = _ask(args)
+    views: list[dict[str, Any]] = reply["jobs"]
+    lines = chosen(args, views)
+    if args.flag("json"):
+        output.emit(reply)
+    elif lines is not None:
+        print("\n".join(lines))
+    elif args.flag("csv"):
+        _csv(views, header=not args.flag("no_header"))
+    elif not views:
+        output.say("stoker: no such jobs")
+    else:
+        columns, rows = columns_of(args, views) or _table(views, args.flag("verbose"))
+        table.write(columns, rows, header=not args.flag("no_header"))
+        if reply.get("more"):
+            output.say(f"stoker: {int(reply['more']):,} older jobs not shown; see --limit")
+    return 0
+
+
+def _ask(args: Args) -> dict[str, Any]:
+    since, until = args.text("since"), args.text("until")
+    filters = {
+        "state": states(args.text("state")),
+        "user": args.text("user"),
+        "name": args.text("name"),
+        "since": times.iso(times.parse_moment(since)) if since else None,
+        "until": times.iso(times.parse_moment(until)) if until else None,
+        "limit": args.count("limit", 100),
+    }
+    if not was_used():
+        return {"jobs": [], "more": 0}
+    return viewer().history(args.words, **filters)
+
+
+def _table(views: list[dict[str, Any]], verbose: bool) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows; a column for epochs if any job had some."""
+    columns, rows = list(COLUMNS), [_row(view, verbose) for view in views]
+    if any(epochs(view.get("training")) != "-" for view in views):
+        columns.insert(GPUS, Column("EPOCHS", right=True, drop=2))
+        for row, view in zip(rows, views, strict=True):
+            row.insert(GPUS, epochs(view.get("training")))
+    return columns, rows
+
+
+def _row(view: dict[str, Any], verbose: bool) -> list[str]:
+    tint = colour.STATE_COLOURS.get(str(view["short"]), "")
+    result = view.get("result")
+    return [
+        str(view["label"]),
+        str(view.get("name") or ""),
+        str(view.get("user") or ""),
+        Cell(view["state"], tint),
+        times.duration(view.get("elapsed") or 0),
+        gpus(view),
+        "" if result is None else str(result),
+        times.moment(view.get("ended_at"), verbose),
+        str(view.get("cause") or ""),
+    ]
+
+
+def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
+    import csv
+    import sys
+
+    from stoker.client.jsonlight import dumps
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    names = [name for name in (views[0] if views else ()) if name != "tail"]
+    if header and names:
+        writer.writerow(names)
+    for view in views:
+        values = (view.get(name) for name in names)
+        nested = (dict, list)
+        writer.writerow([dumps(v) if isinstance(v, nested) else text(v) for v in values])

@@ -1,0 +1,172 @@
+"""Plot the metrics that a job has reported."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import WATCH, Args, Option, parse
+from stoker.cli.output import colour
+from stoker.cli.output.table import Column, render, shorten, terminal_width, wide
+from stoker.cli.session import existing
+from stoker.client.errors import StokerError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.client.client import Client
+
+USAGE = ("metrics [OPTIONS] JOB [NAME ...]",)
+OPTIONS = (
+    WATCH,
+    Option("--points", "N", "points per curve; ends and extremes are kept (500)"),
+    Option("--log", None, "logarithmic scale"),
+    Option("--csv", None, "print CSV: name, step, value, time"),
+    Option("--no-header", None, "print no header line"),
+)
+COLUMNS = (
+    Column("NAME", cut=True),
+    Column("POINTS", right=True),
+    Column("LAST", right=True),
+    Column("STEP", right=True),
+    Column("MIN", right=True),
+    Column("AT", right=True),
+    Column("MAX", right=True),
+    Column("AT", right=True),
+)
+ALL = 1_000_000
+DRAWN = 4
+"""Curves that are drawn unless they are asked for by name."""
+TALL, LABEL = 8, 10
+
+
+def main(argv: list[str]) -> int:
+    """Show the curves of one job; without a name, the newest one's."""
+    args = parse(OPTIONS, argv, verb="metrics")
+    if args.flag("csv") and (args.flag("json") or args.flag("watch")):
+        raise UsageError("--csv cannot be combined with --json or --watch.")
+    client = existing(autostart=False)
+    job, names = (args.words or ["last"])[0], args.words[1:]
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        every = seconds(args) or 2.0
+        return watch(
+            every,
+            lambda: _ask(client, job, names, args),
+            lambda reply, _: drawn(reply, names, args),
+        )
+    reply = _ask(client, job, names, args)
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    if args.flag("csv"):
+        _csv(reply, header=not args.flag("no_header"))
+        return 0
+    lines = drawn(reply, names, args)
+    if lines:
+        print("\n".join(lines))
+    else:
+        output.say(f"stoker: {nothing(reply)}")
+    return 0
+
+
+def _ask(client: Client, job: str, names: list[str], args: Args) -> dict[str, Any]:
+    points = args.count("points", ALL if args.flag("csv") else 500)
+    reply = client.metrics(job, names=",".join(names) or None, points=points)
+    missing = [name for name in names if name not in reply["series"]]
+    if missing and reply["names"]:
+        has = ", ".join(output.clean(name) for name in reply["names"][:8])
+        more = ", ..." if len(reply["names"]) > 8 else ""
+        text = (
+            f"Job {reply['label']} has no metrics named {', '.join(missing)}; it has {has}{more}."
+        )
+        raise StokerError(text, 3, "not_found")
+    return reply
+
+
+def nothing(reply: dict[str, Any]) -> str:
+    """Return what to do where there is nothing to show."""
+    return (
+        f"job {reply['label']} has reported no metrics; call "
+        "stoker.training.report(loss=...) in its script (see docs/training.md)"
+    )
+
+
+def drawn(reply: dict[str, Any], names: list[str], args: Args) -> list[str]:
+    """Return curves on a terminal and a table below; elsewhere, the table."""
+    series: dict[str, Any] = reply["series"]
+    width = terminal_width()
+    lines: list[str] = []
+    if width is not None:
+        for name in names or list(series)[:DRAWN]:
+            if name in series:
+                lines += [*_curve(name, series[name], width, args.flag("log")), ""]
+    rows = [_row(name, summary) for name, summary in reply["summary"].items()]
+    header = not args.flag("no_header")
+    if rows:
+        lines += render(COLUMNS, rows, header=header, width=width, coloured=colour.wanted())
+    return lines
+
+
+def _curve(name: str, points: list[list[float | None]], width: int, logarithms: bool) -> list[str]:
+    from stoker.cli.output.plot import plot
+
+    if logarithms:
+        points = [[step, _log(value), at] for step, value, at in points]
+    values = [value for _, value, _ in points if value is not None]
+    steps = [step for step, _, _ in points if step is not None]
+    room = max(width - LABEL - 2, 10)
+    title = shorten(output.clean(name) + (" (log)" if logarithms else ""), room)
+    bold = ("bold",) if colour.wanted() else ()
+    lines = [" " * (LABEL + 1) + colour.paint(title, *bold)]
+    if not values:
+        return [*lines, " " * (LABEL + 1) + "no numbers"]
+    tint = ("cyan",) if colour.wanted() else ()
+    for place, row in enumerate(plot(points, room, TALL)):
+        label = figure(max(values)) if not place else ""
+        label = figure(min(values)) if place == TALL - 1 else label
+        lines.append(f"{label:>{LABEL}} {colour.paint(row.rstrip(chr(0x2800)), *tint)}")
+    first, last = figure(min(steps, default=0.0)), figure(max(steps, default=0.0))
+    gap = max(room - wide(first) - wide(last), 1)
+    return [*lines, f"{'':>{LABEL}} {first}{' ' * gap}{last}"]
+
+
+def _log(value: float | None) -> float | None:
+    from math import log10
+
+    return log10(value) if value is not None and value > 0 else None
+
+
+def _row(name: str, summary: dict[str, Any]) -> list[str]:
+    cells = [name, f"{summary['count']:,}"]
+    for which in ("last", "min", "max"):
+        step, value, _ = summary[which]
+        cells += [figure(value), figure(step)]
+    return cells
+
+
+def figure(value: float | None) -> str:
+    """Return a number as short as it can be told apart by a person."""
+    if value is None:
+        return "nan"
+    if value == int(value) and abs(value) < 1e7:
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def _csv(reply: dict[str, Any], *, header: bool) -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if header:
+        writer.writerow(["name", "step", "value", "time"])
+    for name, points in reply["series"].items():
+        for step, value, at in points:
+            writer.writerow([name, _exact(step), _exact(value), at])
+
+
+def _exact(value: float | None) -> str:
+    if value is None:
+        return "nan"
+    return str(int(value)) if value == int(value) and abs(value) < 1 << 53 else repr(value)

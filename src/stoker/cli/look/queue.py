@@ -1,0 +1,275 @@
+"""List running and pending jobs, and failures you have not seen.
+
+A failure stays listed until `show` or `logs` has displayed it, or --seen dismisses it. Pending
+tasks of an array are one line, its failed tasks one entry, a sweep is one line; -e, or the id,
+lists them one by one.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.job_table import LIST_OPTIONS, chosen, columns_of, queue_table, summary
+from stoker.cli.session import viewer, was_used
+from stoker.client.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("[queue] [OPTIONS] [JOB ...]",)
+OPTIONS = (
+    *LIST_OPTIONS,
+    WATCH,
+    Option("--state", "LIST", "only these states: pending,running,failed"),
+    Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("-p/--queue/--partition", "NAME", "only jobs of this queue", key="queue"),
+    Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
+    Option("-a/--all", None, "no limit"),
+    Option("-e/--expand", None, "list tasks of arrays and trials of sweeps one by one"),
+    Option("--eta", None, "wait for a new forecast of start and end times"),
+    Option("--seen", None, "dismiss the listed failures"),
+    VERBOSE,
+)
+TAIL = 5
+FAILURES = 10
+"""Failures that are listed with an excerpt on a terminal."""
+EVERYTHING = 100_000
+_UNHAPPY = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
+SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED",
+                "ca": "CANCELLED", "to": "TIMEOUT", "oom": "OUT_OF_MEMORY", "nf": "NODE_FAIL",
+                "s": "SUSPENDED", "cf": "CONFIGURING", "cg": "COMPLETING",
+                "dl": "DEADLINE"}  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Print the queue once, or again and again."""
+    args = parse(OPTIONS, argv, verb="queue")
+    if not was_used():
+        return _nothing(args)
+    client = viewer()
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        def ask() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            return _ask(client, args), client.gpus()["gpus"] if _is_watch_screen(args) else []
+
+        return watch(seconds(args) or 2.0, ask, lambda found, height: _watched(found, args, height))
+    reply = _ask(client, args)
+    if args.flag("json"):
+        output.emit(reply)
+    else:
+        lines = drawn(reply, args)
+        if lines:
+            print("\n".join(lines))
+        else:
+            output.say("stoker: the queue is empty")
+        if reply.get("more") and _rest(reply) not in lines[-3:]:
+            output.say(_rest(reply))
+        for warning in reply.get("warnings") or ():
+            output.say(f"stoker: warning: {output.clean(warning)}")
+    if args.flag("seen"):
+        from stoker.cli.session.follow import mark_seen
+
+        args.values["expand"] = "1"  # each by its own label
+        views = _failures(client, args, EVERYTHING)
+        mark_seen(client, [str(view["label"]) for view in views if is_failure(view)])
+    return 0
+
+
+def _nothing(args: Args) -> int:
+    if args.flag("json"):
+        output.emit({"jobs": [], "sweeps": [], "more": 0, "counts": {}})
+    else:
+        output.say("stoker: nothing queued. Start with: stoker submit COMMAND")
+    return 0
+
+
+def _ask(client: Client, args: Args) -> dict[str, Any]:
+    limit = args.count("limit")
+    if limit is None:
+        limit = EVERYTHING if args.flag("all") else 100 if output.is_terminal(1) else 1000
+    state = states(args.text("state"))
+    if args.flag("eta"):
+        client.eta(limit=1)  # what it finds is in the list
+    reply = client.jobs(args.words, state=state, limit=limit, **_asked(args))
+    user = args.text("user")
+    if user is not None and reply.get("sweeps"):
+        reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
+    cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
+    for_people = not (args.flag("json") or args.flag("json_lines") or args.text("format"))
+    if (
+        cut
+        and for_people
+        and state is None
+        and not args.words
+        and _UNHAPPY & set(reply.get("counts") or {})
+    ):
+        # A long queue must not push the failures off the list.
+        failed = _failures(client, args, FAILURES)
+        reply["jobs"] += failed
+        reply["more"] -= sum(map(size_of, failed))
+    return reply
+
+
+def _asked(args: Args) -> dict[str, Any]:
+    plain = args.text("format") is None and not args.flag("json_lines")
+    return {
+        "user": args.text("user"),
+        "queue": args.text("queue"),
+        "tail": TAIL if plain else None,
+        "fold": "1" if plain and _folds(args) else None,
+        "arrays": "1" if _groups(args) else None,
+        "estimate": "1" if plain else None,
+    }
+
+
+def _failures(client: Client, args: Args, limit: int) -> list[dict[str, Any]]:
+    """Return the newest failures among the jobs that the options mean."""
+    state = states(args.text("state")) or ",".join(sorted(_UNHAPPY))
+    jobs: list[dict[str, Any]] = client.jobs(args.words, state=state, limit=limit, **_asked(args))[
+        "jobs"
+    ]
+    return jobs
+
+
+def _groups(args: Args) -> bool:
+    """Return True if members of an array may share a row: only in a table for people."""
+    exact = any(args.flag(key) for key in ("json", "json_lines", "expand"))
+    chosen = any(args.text(key) is not None for key in ("format", "columns"))
+    return not (exact or chosen or args.words)
+
+
+def _folds(args: Args) -> bool:
+    """Whether a sweep stands for its trials: not where jobs were asked for one by one."""
+    chosen = any(args.text(key) is not None for key in ("state", "queue", "columns"))
+    return not (args.words or chosen or args.flag("expand"))
+
+
+def states(typed: str | None) -> str | None:
+    """Return state names in full: `pd,running` is PENDING,RUNNING."""
+    if typed is None:
+        return None
+    words = [word.strip().lower() for word in typed.split(",") if word.strip()]
+    return ",".join(SHORT_STATES.get(word, word.upper()) for word in words)
+
+
+def drawn(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return the list as lines."""
+    views: list[dict[str, Any]] = reply["jobs"]
+    lines = chosen(args, views)
+    if lines is not None:
+        return lines
+    header = not args.flag("no_header")
+    coloured, width = colour.wanted(), table.terminal_width()
+    custom = columns_of(args, views)
+    failures: list[dict[str, Any]] = []
+    if custom is None and not args.words and args.text("state") is None:
+        failures = [view for view in views if is_failure(view)]
+        views = [view for view in views if not is_failure(view)]
+    sweeps = reply.get("sweeps") or ()
+    columns, rows = custom or queue_table(
+        views, verbose=args.flag("verbose"), sweeps=sweeps, width=width
+    )
+    lines = []
+    if rows or (custom and header):
+        lines = table.render(columns, rows, header=header, width=width, coloured=coloured)
+    for view in failures if width is None else failures[:FAILURES]:
+        told = _failure(view, coloured, width)
+        lines += ["", *told] if lines else told
+    if width is not None and len(failures) > FAILURES:
+        lines.append(f"... and {len(failures) - FAILURES} more: stoker queue --state failed")
+    hidden = _hidden_failures(reply, failures) if _folds(args) else 0
+    if hidden:
+        rest = f"{output.counted(hidden, 'trial')} of sweeps failed: stoker queue --state failed"
+        lines += ["", rest] if lines else [rest]
+    if width is not None and reply.get("more"):
+        lines.append(_rest(reply))
+    if width is not None and lines and header and reply.get("counts"):
+        text = summary(reply["counts"])
+        lines += ["", colour.paint(text, "dim") if coloured else text]
+    return lines
+
+
+def _is_watch_screen(args: Args) -> bool:
+    """Return True if --watch shows the whole queue, and not a list of one's own."""
+    return _groups(args) and args.text("state") is None
+
+
+def _watched(
+    found: tuple[dict[str, Any], list[dict[str, Any]]], args: Args, height: int | None
+) -> list[str]:
+    """Return one picture of --watch."""
+    reply, gpus = found
+    if height is None or not _is_watch_screen(args):
+        return drawn(reply, args)
+    from time import strftime
+
+    from stoker.cli.session.watch_screen import watch_screen
+
+    return watch_screen(
+        reply,
+        gpus,
+        clock=strftime("%H:%M:%S"),
+        width=table.terminal_width() or 80,
+        height=height,
+        coloured=colour.wanted(),
+        verbose=args.flag("verbose"),
+    )
+
+
+def _hidden_failures(reply: dict[str, Any], shown: list[dict[str, Any]]) -> int:
+    """Return how many failures are no lines of their own, since their sweeps stand for them."""
+    counts = reply.get("counts") or {}
+    all_of_them = sum(count for state, count in counts.items() if state in _UNHAPPY)
+    return 0 if reply.get("more") else max(all_of_them - sum(map(size_of, shown)), 0)
+
+
+def size_of(view: dict[str, Any]) -> int:
+    """Return how many jobs a row stands for."""
+    return int((view.get("members") or {}).get("count", 1))
+
+
+def _rest(reply: dict[str, Any]) -> str:
+    return f"... and {output.counted(int(reply['more']), 'more job')} (stoker queue -a)"
+
+
+def is_failure(view: dict[str, Any]) -> bool:
+    """Return True for a job that is listed because it failed."""
+    return view.get("result") is not None
+
+
+def _failure(view: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+    """Return what failed, why, its last lines, and what to type next."""
+    heading, state = failure_heading(view)
+    cut = heading if width is None else table.shorten(heading, width)
+    lines = [cut.replace(state, colour.paint(state, "red", "bold"), 1) if coloured else cut]
+    for line in view.get("tail") or ():
+        told = f"    | {output.clean(line)}"
+        lines.append(told if width is None else table.shorten(told, width))
+    label, members = view["label"], view.get("members")
+    again = f"stoker retry {label}"
+    if members:
+        whole = "..." not in members["label"]
+        again = f"stoker retry '{members['label']}'" if whole else "stoker retry --failed"
+    hint = f"    stoker logs {label}   {again}"
+    lines.append(colour.paint(hint, "dim") if coloured else hint)
+    return lines
+
+
+def failure_heading(view: dict[str, Any]) -> tuple[str, str]:
+    """Return `15_[0-299] evaluate  300 FAILED: exit 3, 2 min ago`, and the state in it."""
+    members = view.get("members") or {}
+    name = f" {output.clean(view['name'])}" if view.get("name") else ""
+    causes = members.get("causes") or {view.get("cause") or "": 1}
+    told = [output.clean(cause).rstrip(".") for cause in list(causes)[:2] if cause]
+    if len(causes) > 1:
+        counts = list(causes.values())
+        told = [f"{cause} ({count:,})" for cause, count in zip(told, counts, strict=False)]
+        told += [f"{len(causes) - 2} other causes"] if len(causes) > 2 else []
+    state = f"{members['count']:,} {view['state']}" if members else str(view["state"])
+    cause = f": {', '.join(told)}" if told else ""
+    ended = times.relative(view.get("ended_at"))
+    label = members.get("label") or view["label"]
+    return f"{label}{name}  {state}{cause}" + (f", {ended}" if ended else ""), state

@@ -1,0 +1,114 @@
+"""Wait for jobs to end; return their exit code.
+
+Exit code: the job's own; 128+N if signal N killed it, 124 at its time limit, 143 if it was
+cancelled, 101 if --timeout passed first. For several jobs, the highest code.
+"""
+
+from __future__ import annotations
+
+import time
+
+from stoker import wire
+from stoker.cli import output
+from stoker.cli.options import Args, Option, parse
+from stoker.cli.output.times import parse_duration
+from stoker.cli.session import existing, selected
+from stoker.cli.session import reconnect as patience
+from stoker.cli.session.follow import concluded, is_stuck, stuck_code
+from stoker.client.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("wait [OPTIONS] JOB ...",)
+OPTIONS = (
+    Option("--any", None, "return when any of the jobs has ended"),
+    Option("--all", None, "return when all jobs have ended (default)"),
+    Option("-t/--timeout", "TIME", "stop waiting after 90s, 5m, 2h: exit code 101"),
+    Option("-Q/--quiet", None, "print nothing", key="quiet"),
+)
+SLICE = 1.0
+MOST = 2000
+"""Largest number of jobs that are sent by id."""
+
+
+def main(argv: list[str]) -> int:
+    """Wait for what was selected."""
+    args = parse(OPTIONS, argv, verb="wait")
+    selected(args, "wait")
+    client = existing()
+    reply = wait(client, args)
+    if args.flag("json"):
+        output.emit(reply)
+    views = [view for view in reply["jobs"] if view.get("result") is not None]
+    quiet = args.flag("json") or args.flag("quiet")
+    code = max((int(view["result"]) for view in views), default=0)
+    if not quiet:
+        concluded(client, views)
+    stuck = (wire.EXIT_FAILED if is_stuck(reply) else 0) if quiet else stuck_code(reply)
+    if not reply["finished"] and not stuck:
+        if not quiet:
+            left = len(reply["jobs"]) - len(views)
+            output.say(f"stoker: timeout; {output.counted(left, 'job')} not finished")
+        return wire.EXIT_STILL_RUNNING
+    return max(code, stuck)
+
+
+def wait(client: Client, args: Args) -> dict[str, Any]:
+    """Return the reply of the last wait: one long one, or short ones with progress between."""
+    select = fixed(client, args.words)
+    timeout = args.text("timeout")
+    deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
+    progress = output.is_terminal(2) and not args.flag("quiet") and not args.flag("json")
+    met = False
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        step = left if not progress else SLICE if left is None else min(SLICE, left)
+        reply = patience.wait(client, select, any_of=args.flag("any"), timeout=step, met=met)
+        met = True
+        views = reply["jobs"]
+        going = sum(view.get("result") is None for view in views)
+        if progress:
+            output.progress("")
+        over = left is not None and left == step
+        stuck = reply.get("notes") or len(reply.get("stuck") or ()) >= max(going, 1)
+        if reply["finished"] or over or stuck:
+            return reply
+        # Of very many jobs only some are listed; then there is nothing to count.
+        progress = progress and 1 <= len(views) <= MOST
+        if progress:
+            done = len(views) - going
+            output.progress(f"{done} of {output.counted(len(views), 'job')} done")
+
+
+def fixed(client: Client, words: list[str]) -> list[str]:
+    """Return selectors that will mean the same jobs when they are asked about again."""
+    found = []
+    for word in words:
+        sweep = _sweep_meant(client, word)
+        if sweep is not None:
+            found.append(sweep)  # also the trials that it does not have yet
+        elif word in {"last", "-1"}:
+            reply = client.jobs([word], limit=1)
+            first, more = int(reply["jobs"][0]["id"]), int(reply.get("more") or 0)
+            found.append(f"{first}-{first + more}" if more else str(first))
+        elif word.strip("0123456789,-:_"):
+            reply = client.jobs([word], limit=MOST)
+            labels = [str(view["label"]) for view in reply["jobs"]]
+            found += labels if labels and not reply.get("more") else [word]
+        else:
+            found.append(word)
+    return found
+
+
+def _sweep_meant(client: Client, word: str) -> str | None:
+    """The number of the sweep that `last` or a name means; None if it means other jobs."""
+    is_last = word in {"last", "-1"}
+    if not is_last and (not word.strip("0123456789,-:_") or word == "all" or word[:1] == "%"):
+        return None
+    views = client.jobs([word], limit=1)["jobs"]
+    if not views:  # a sweep that has no trials so far
+        return str(client.one_sweep(word)["sweep"]["label"])
+    of_name = is_last or views[0]["name"] == word
+    return str(views[0]["sweep"]) if of_name and views[0].get("sweep") is not None else None

@@ -1,0 +1,185 @@
+"""Turns a command line into a submission: what to run, where, in which environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.cli import output
+from stoker.cli.options import Args, Value, parse
+from stoker.cli.options.job import JOB, SUBMIT, job_options
+from stoker.client import surroundings
+from stoker.client.client import new_key
+from stoker.client.errors import UsageError
+from stoker.client.surroundings import GONE, current_directory, shell, text_of, umask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+SBATCH_NAMES = {"timelimit": "time", "array_inx": "array", "job_name": "name",
+                "partition": "queue", "mem_per_node": "mem", "cpus_per_task": "cpus"}  # fmt: skip
+IN_A_JOB = frozenset({"STOKER_GPUS", "STOKER_NODES"})
+"""Set for every job, where they say what it has got, not what it asks for."""
+SHELL_SIGNS = frozenset("|&;<>()$`\\\"'*?[]#={}!")
+
+
+def build(argv: Sequence[str], verb: str) -> tuple[dict[str, Any], Args]:
+    """Return the request body for `submit` or `run`, and all options by precedence."""
+    typed = parse((*JOB, *SUBMIT), argv, command=True, verb=verb)
+    what = what_to_run(typed)
+    layers = [from_environment(os.environ)]
+    if "script" in what:
+        from stoker.cli.options.directives import read
+
+        directives, ignored = read(what["script"], strict=typed.flag("strict"))
+        if ignored:
+            names = " ".join(dict.fromkeys(ignored))
+            output.say(f"stoker: #SBATCH options without effect: {names}")
+        layers.insert(0, directives.values)
+    args = Args(merged([*layers, typed.values]), typed.words)
+    options = job_options(args)
+    directory = None
+    if "chdir" in options:
+        directory = options["chdir"] = absolute(os.path.expanduser(str(options["chdir"])))
+    submission = {
+        "key": new_key(),
+        "options": options,
+        "what": what,
+        "directory": current_directory(directory),
+        "environment": environment(os.environ, keep_terminal=bool(options.get("pty"))),
+        "shell": shell(),
+        "umask": umask(),
+        "dry_run": args.flag("dry_run"),
+    }
+    return submission, args
+
+
+def what_to_run(args: Args) -> dict[str, Any]:
+    """Decide between a script, a shell line, an argv and many lines."""
+    words = args.words
+    line, file = args.text("wrap"), args.text("each_line")
+    if sum((bool(words), line is not None, file is not None)) > 1:
+        raise UsageError("Give a command, --wrap LINE or --each-line FILE; only one of them.")
+    if file is not None:
+        return {"lines": read_lines(file)}
+    if line is not None:
+        return {"line": line}
+    if not words:
+        raise UsageError("No command given. For example: stoker submit --gpus 1 python train.py")
+    if os.path.isfile(words[0]) and (len(words) == 1 or not os.access(words[0], os.X_OK)):
+        text = read_script(words[0], alone=len(words) == 1)
+        if text is not None:
+            name = os.path.basename(words[0])
+            return {"script": text, "script_name": name, "args": words[1:]}
+        return {"argv": [absolute(words[0]), *words[1:]]}
+    if len(words) == 1:
+        if not words[0].strip():
+            raise UsageError("The command is empty.")
+        if any(char.isspace() or char in SHELL_SIGNS for char in words[0]):
+            return {"line": words[0]}
+    return {"argv": list(words)}
+
+
+def read_script(path: str, *, alone: bool = True) -> str | None:
+    """Return a script's text; None for a binary, which is run as it is."""
+    data = _contents(path)
+    if b"\0" in data[:4096]:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if path.endswith(".py") and not text.startswith("#!"):
+        more = "" if alone else " ..."
+        raise UsageError(
+            f"{path} has no #! line, so a shell would run it. Type: python {path}{more}"
+        )
+    return text
+
+
+def read_lines(path: str) -> list[str]:
+    """Return the commands in a file, one per line, without blank and # lines."""
+    name = "stdin" if path == "-" else path
+    data = _contents(path)
+    try:
+        lines = [line.strip() for line in data.decode().split("\n")]
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"Line {number} of {name} is not valid UTF-8.") from None
+    commands = [line for line in lines if line and not line.startswith("#")]
+    if not commands:
+        raise UsageError(f"{name} contains no commands.")
+    if "\0" in "".join(commands):
+        number = next(at for at, line in enumerate(lines, 1) if "\0" in line)
+        raise UsageError(f"Line {number} of {name} contains a NUL byte.")
+    return commands
+
+
+def _contents(path: str) -> bytes:
+    """Read a whole file, or stdin for `-`."""
+    if path == "-" and sys.stdin is None:
+        raise UsageError("stdin is closed. Type: stoker submit --each-line - < commands.txt")
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        name = "stdin" if path == "-" else path
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return options set by SBATCH_* and STOKER_* variables; ours win."""
+    found: dict[str, Value] = {}
+    kinds = {option.key: option for option in JOB}
+    inside = "STOKER_JOB_ID" in environ
+    for prefix in ("SBATCH_", "STOKER_"):
+        for name, text in environ.items():
+            if not name.startswith(prefix) or (inside and name in IN_A_JOB):
+                continue
+            key = name[len(prefix) :].lower()
+            key = SBATCH_NAMES.get(key, key)
+            option = kinds.get(key)
+            if option is None or not text:
+                continue
+            if option.many:
+                found[key] = [text]
+            elif option.value is None:
+                if text.lower() not in {"0", "no", "false"}:
+                    found[key] = True
+            else:
+                found[key] = text
+    return found
+
+
+def merged(layers: list[dict[str, Value]]) -> dict[str, Value]:
+    """Merge options, later layers winning; lists grow, so that the last entry wins."""
+    found: dict[str, Value] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            before = found.get(key)
+            if isinstance(value, list) and isinstance(before, list):
+                found[key] = before + value
+            else:
+                found[key] = value
+    return found
+
+
+def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> dict[str, str]:
+    """Return the environment to give to the job, and say what cannot be passed on."""
+    found, odd = surroundings.environment(environ, keep_terminal=keep_terminal)
+    if odd:
+        names = " ".join(output.clean(name) for name in odd)
+        output.say(f"stoker: variables that are not UTF-8 are not passed to the job: {names}")
+    return found
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same everywhere."""
+    try:
+        return text_of(os.path.abspath(path))
+    except FileNotFoundError:
+        raise UsageError(GONE) from None

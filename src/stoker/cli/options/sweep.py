@@ -1,0 +1,225 @@
+"""What was typed about a sweep: its options, and the definition that they amount to."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.cli.options import Args, Option, parse
+from stoker.cli.options.job import JOB, SUBMIT
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+SWEEP = (
+    Option("--param", "NAME=VALUES", "lr=0.1,0.01 or 'lr=log_uniform(1e-5,0.1)'; repeatable",
+           many=True),
+    Option("--csv", "FILE", "one trial per row; the first row holds the names"),
+    Option("--jsonl", "FILE", "one JSON object per line and trial"),
+    Option("--method", "NAME", "grid, random, sobol, tpe (also: bayes), gp"),
+    Option("-n/--samples/--count/--run-cap", "N", "number of trials", key="samples"),
+    Option("--seed", "N", "random seed"),
+    Option("--metric", "NAME", "metric that trials report; smaller is better unless --goal max"),
+    Option("--goal", "min|max", "direction of optimisation (min)"),
+    Option("--minimize", "NAME", "metric to minimise"),
+    Option("--maximize", "NAME", "metric to maximise"),
+    Option("--metric-regex", "REGEX", "read the metric from the log: 'loss=(?P<loss>\\S+)'"),
+    Option("--metric-file", "PATH", "read the metric from a JSON or CSV file of the script"),
+    Option("--summary", "last|best", "value that counts for a trial (last)"),
+    Option("--target", "X", "start no more trials once one reaches X"),
+    Option("--stop", "RULE", "early stopping: asha, hyperband, median, none"),
+    Option("--min-steps", "N", "stop no trial before this step"),
+    Option("--max-steps", "N", "last step of a trial, if known"),
+    Option("--eta", "N", "asha, hyperband: one of N trials continues (3)"),
+    Option("--max-running", "N", "maximum number of running trials"),
+    Option("--new", None, "create a new sweep even if an equal one exists"),
+)  # fmt: skip
+NOT_OF_TRIALS = frozenset({"array", "pty", "ntasks"})
+"""What a trial cannot have, and what has another short name here."""
+OPTIONS = (
+    *SWEEP,
+    *(option for option in JOB if option.key not in NOT_OF_TRIALS),
+    Option("--ntasks", "N", "number of tasks"),
+    *(option for option in SUBMIT if option.key in {"wrap", "wait", "dry_run", "quiet"}),
+)
+KEYS = frozenset(option.key for option in SWEEP)
+"""What describes the sweep, not its trials."""
+FILES = (".yaml", ".yml", ".json")
+LOOKED_AT = 100_000
+"""Bytes in which a file without a suffix has to say that it is a sweep."""
+EXAMPLE = "stoker sweep python train.py lr=0.1,0.01 'seed=range(0,3)'"
+
+
+def typed(argv: Sequence[str]) -> Args:
+    """Read the options; behind the name of a sweep's file there are options as well."""
+    args = parse(OPTIONS, argv, command=True, verb="sweep")
+    if not args.words or not is_file(args.words[0]):
+        return args
+    more = parse(OPTIONS, args.words[1:], verb="sweep")
+    if more.words:
+        raise UsageError(
+            f"{args.words[0]} describes the whole sweep, including its command; "
+            f"{more.words[0]!r} cannot follow it."
+        )
+    from stoker.cli.options.submission import merged
+
+    return Args(merged([args.values, more.values]), args.words[:1])
+
+
+def is_file(word: str) -> bool:
+    """Whether a word names a file that describes a sweep; of one without suffix, its text does."""
+    if word == "-" or word.endswith(FILES):
+        return True
+    if "." in os.path.basename(word) or not os.path.isfile(word) or os.access(word, os.X_OK):
+        return False
+    try:
+        with open(word, "rb") as file:
+            return b"\nparameters:" in b"\n" + file.read(LOOKED_AT)
+    except OSError:
+        return False
+
+
+def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]:
+    """Return the sweep that was asked for, checked; one sentence if it cannot be.
+
+    What is probably not meant as it was typed is added to `doubts`.
+    """
+    from stoker.cli.options.sweep_stopping import change, option_names
+    from stoker.sweep.checking import renamed
+    from stoker.sweep.definition import BadSweep, check
+    from stoker.sweep.template import doubts as doubts_of
+
+    unsure: list[str] = [] if doubts is None else doubts
+    where = "the sweep"
+    try:
+        where, raw = _described(args, unsure)
+        if is_file(args.words[0] if args.words else ""):
+            for text in args.many("param"):
+                name, spec = _param(text)
+                raw["parameters"] = {**raw.get("parameters", {}), name: spec}
+        change(raw, args)
+        found = check(raw, where)
+    except BadSweep as error:
+        raise UsageError(str(renamed(error, where, option_names(args)))) from None
+    unsure += doubts_of(found, filled_in=f"{args.values.get('resources')}")
+    return found
+
+
+def _described(args: Args, doubts: list[str]) -> tuple[str, dict[str, Any]]:
+    """What is swept and run, from a file or from the command line, and what to call that."""
+    tables = [key for key in ("csv", "jsonl") if args.text(key) is not None]
+    is_described = bool(args.words) and is_file(args.words[0])
+    if len(tables) + is_described > 1 or (tables and args.many("param")):
+        raise UsageError("Give only one source of trials: a file, --csv, --jsonl or --param.")
+    if is_described:
+        from stoker.sweep.wandb import read_yaml
+
+        path = args.words[0]
+        if args.text("wrap") is not None:
+            raise UsageError(
+                f"{path} describes the whole sweep; --wrap cannot be combined with it."
+            )
+        where = "stdin" if path == "-" else path
+        return where, {**read_yaml(read(path), where, doubts=doubts)}
+    raw, parameters = _command(args, doubts)
+    if tables:
+        if parameters:
+            raise UsageError("Give only one source of trials: a table, or values in the command.")
+        return "the sweep", {**raw, "method": "list", "points": _rows(args, tables[0])}
+    for text in args.many("param"):
+        name, spec = _param(text)
+        if name in parameters:
+            raise UsageError(f"{name} is swept twice.")
+        parameters[name] = spec
+    if not parameters:
+        raise UsageError(_nothing_varies(args.words))
+    return "the sweep", {**raw, "parameters": parameters, "method": _usual(parameters, args)}
+
+
+def _nothing_varies(words: list[str]) -> str:
+    """Say what is missing; `stoker sweep cancel 17` is meant otherwise."""
+    if len(words) == 2 and words[0] in {
+        "cancel",
+        "hold",
+        "release",
+        "retry",
+        "wait",
+        "logs",
+        "why",
+    }:
+        return f"Use the commands for jobs: stoker {words[0]} {words[1]}"
+    return f"No parameter varies. For example: {EXAMPLE}"
+
+
+def _command(args: Args, doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What to run, and the parameters that stand in it."""
+    words, line = args.words, args.text("wrap")
+    if bool(words) == (line is not None):
+        raise UsageError(
+            "Give a command or --wrap LINE; one of them."
+            if words
+            else f"No command given. For example: {EXAMPLE}"
+        )
+    if len(words) == 1 and os.path.isfile(words[0]):
+        return {"command": [_program(words[0])]}, {}
+    if len(words) <= 1:
+        return {"line": words[0] if words else line}, {}
+    if any(char.isspace() for char in words[0]) and not os.path.exists(words[0]):
+        raise UsageError("stoker's options come before the shell command line, which is one word.")
+    from stoker.cli.options.hydra import told, without_hydras_own
+    from stoker.sweep.overrides import split
+
+    own, left_out = without_hydras_own(words)
+    kept, parameters = split(own)
+    if left_out and not parameters:  # nothing here is Hydra's
+        kept, parameters = split(list(words))
+    elif left_out:
+        doubts.append(told(left_out))
+    return {"command": kept}, parameters
+
+
+def _program(path: str) -> str:
+    """A file that is run by itself."""
+    if os.access(path, os.X_OK):
+        return os.path.abspath(path)
+    how = f"python {path}" if path.endswith(".py") else f"sh {path}"
+    raise UsageError(f"{path} is not executable. Write: stoker sweep ... {how}")
+
+
+def _param(text: str) -> tuple[str, dict[str, Any]]:
+    from stoker.sweep.overrides import param_option
+
+    return param_option(text)
+
+
+def _usual(parameters: dict[str, Any], args: Args) -> str:
+    """All combinations where there is an end to them; else, or of so many samples, at random."""
+    finite = all("distribution" not in spec for spec in parameters.values())
+    return "grid" if finite and args.text("samples") is None else "random"
+
+
+def _rows(args: Args, kind: str) -> list[dict[str, Any]]:
+    from stoker.sweep.tables import read_csv, read_jsonl
+
+    path = args.text(kind) or ""
+    where = "stdin" if path == "-" else path
+    return (read_csv if kind == "csv" else read_jsonl)(read(path), where)
+
+
+def read(path: str) -> str:
+    """Return the text of a file, or of stdin for `-`."""
+    name = "stdin" if path == "-" else path
+    if path == "-" and sys.stdin is None:
+        raise UsageError("stdin is closed.")
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is not valid UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None

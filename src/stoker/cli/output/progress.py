@@ -1,0 +1,102 @@
+"""A line on stderr about what a command waits for; only on a terminal, never with --json."""
+
+from __future__ import annotations
+
+import _thread
+import time
+
+from stoker.cli import output
+from stoker.client.errors import StokerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from stoker.cli.session.reconnect import Target
+    from stoker.client.client import Client
+
+EVERY_SECONDS = 1.0
+"""Between two lines, and before the first: short waits show nothing."""
+STARTING = ("PENDING", "CONFIGURING")
+
+
+class Progress:
+    """Redraws a line while a block runs.
+
+    `describe` gets the seconds since the start and returns the line; an empty one is not drawn,
+    None ends the progress. `_thread` and not `threading`, whose import would slow every command.
+    """
+
+    def __init__(self, describe: Callable[[float], str | None]) -> None:
+        self._describe = describe
+        self._running, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._is_shown = False
+
+    def __enter__(self) -> Self:
+        if output.is_terminal(2) and not output.wants_json:
+            self._is_shown = True
+            self._running.acquire()
+            self._ended.acquire()
+            _thread.start_new_thread(self._run, ())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop, and leave the line empty; safe to repeat."""
+        if self._is_shown:
+            self._is_shown = False
+            self._running.release()
+            self._ended.acquire()
+
+    def _run(self) -> None:
+        began, drawn = time.monotonic(), False
+        try:
+            while not self._running.acquire(timeout=EVERY_SECONDS):
+                text = self._describe(time.monotonic() - began)
+                if text is None:
+                    return
+                if text or drawn:
+                    output.progress(text)
+                    drawn = True
+        except StokerError:
+            pass  # the command itself says what is wrong
+        finally:
+            if drawn:
+                output.progress("")
+            self._ended.release()
+
+
+def elapsed(doing: str) -> Progress:
+    """Show what is being done, and for how long, if it takes more than a second."""
+    return Progress(lambda seconds: f"{doing}, {seconds:.0f} s")
+
+
+def upload(client: Client, label: str) -> Progress:
+    """Show how far the upload of a job's files is, until the job has started."""
+
+    def describe(_: float) -> str | None:
+        view = client.jobs([label], limit=1)["jobs"][0]
+        if view["state"] not in STARTING:
+            return None
+        return f"job {label}: {view['reason_text']}" if view.get("uploads") else ""
+
+    return Progress(describe)
+
+
+class AfterProgress:
+    """A target of output that ends a progress line before the first byte."""
+
+    def __init__(self, target: Target, progress: Progress) -> None:
+        self._target, self._progress = target, progress
+
+    def write(self, data: bytes) -> int:
+        """Write bytes."""
+        self._progress.end()
+        return self._target.write(data)
+
+    def flush(self) -> None:
+        """Make them visible."""
+        self._target.flush()

@@ -1,0 +1,77 @@
+"""Submit a command, follow its output, return its exit code.
+
+^C detaches and the job continues; a second ^C within two seconds cancels the job. --pty runs an
+interactive program: stoker run --gpus 1 --pty bash
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stoker.cli import output
+from stoker.cli.options.job import JOB, SUBMIT
+from stoker.cli.options.submission import build
+from stoker.cli.run.submit import warn, when
+from stoker.cli.session import reconnect as patience
+from stoker.client.client import Client, connect
+from stoker.client.errors import UsageError
+
+USAGE = ("run [OPTIONS] [--] COMMAND [ARG ...]", "run [OPTIONS] --pty [SHELL]")
+OPTIONS = (*JOB, *SUBMIT)
+
+
+def main(argv: list[str]) -> int:
+    """Submit, follow, and end as the job ends."""
+    submission, args = build(_with_shell(argv), "run")
+    pty = bool(submission["options"].get("pty"))
+    if pty and not sys.stdin.isatty():
+        raise UsageError("--pty needs a terminal.")
+    client = connect()
+    reply = client.submit(submission)
+    warn(reply, args)
+    if args.flag("dry_run"):
+        if args.flag("json"):
+            output.emit({"id": reply.get("first"), **reply})
+        else:
+            output.say(f"stoker: this would {when(reply)}")
+        return 0
+    label = str(reply["label"])
+    if args.flag("json"):
+        return _as_json(client, label)
+    if not args.flag("quiet"):
+        output.say(f"stoker: job {label}{_waits(client, label)}")
+    if pty:
+        from stoker.cli.session.attach import pty_session
+
+        return pty_session(client, label)
+    from stoker.cli.session.follow import follow_to_end
+
+    return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
+
+
+def _waits(client: Client, label: str) -> str:
+    """Return why nothing happens yet, for a person who watches."""
+    if not output.is_terminal(2):
+        return ""
+    views = client.jobs([label], limit=1)["jobs"]
+    waiting = bool(views) and views[0]["state"] == "PENDING" and views[0].get("reason_text")
+    return f" waits: {output.clean(views[0]['reason_text'])}" if waiting else ""
+
+
+def _as_json(client: Client, label: str) -> int:
+    """Wait in silence, then print what became of it."""
+    views = patience.wait(client, [label])["jobs"]
+    output.emit(views[0] if len(views) == 1 else views)
+    return max((int(view.get("result") or 0) for view in views), default=0)
+
+
+def _with_shell(argv: list[str]) -> list[str]:
+    """With --pty and no command, run the user's shell."""
+    from stoker.cli.options import parse
+
+    typed = parse(OPTIONS, argv, command=True, verb="run")
+    if typed.flag("pty") and not typed.words:
+        from stoker.client.surroundings import shell
+
+        return [*argv, "--wrap", shell()]
+    return argv

@@ -1,0 +1,87 @@
+"""Submit a command, a script, a job array or many lines; print the job id.
+
+One argument that names a file is a script; its #STOKER and #SBATCH lines are read. One argument
+with spaces or shell characters is a shell command line, one plain word a program. Several arguments
+run without a shell. Options of stoker come before the command. Precedence: options, STOKER_* and
+SBATCH_* variables, script lines.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options.job import JOB, SUBMIT
+from stoker.cli.options.submission import build
+from stoker.cli.output.progress import elapsed
+from stoker.client.client import Client, connect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.cli.options import Args
+
+USAGE = (
+    "submit [OPTIONS] COMMAND [ARG ...]",
+    "submit [OPTIONS] SCRIPT",
+    "submit [OPTIONS] 'shell | line'",
+    "submit [OPTIONS] --each-line FILE",
+)
+OPTIONS = (*JOB, *SUBMIT)
+
+
+def main(argv: list[str]) -> int:
+    """Submit and print the id alone; with --wait or --follow, stay until the end."""
+    submission, args = build(argv, "submit")
+    client = connect()
+    with elapsed(_doing(submission)):
+        reply = client.submit(submission)
+    warn(reply, args)
+    if args.flag("json"):
+        output.emit({"id": reply.get("first"), **reply})
+    elif args.flag("dry_run"):
+        output.say(f"stoker: this would {when(reply)}")
+    else:
+        print(reply["label"], flush=True)
+    if args.flag("dry_run"):
+        return 0
+    return stay(client, reply, args)
+
+
+def _doing(submission: dict[str, Any]) -> str:
+    lines = submission["what"].get("lines")
+    return f"submitting {output.counted(len(lines), 'job')}" if lines else "submitting"
+
+
+def stay(client: Client, reply: dict[str, Any], args: Args) -> int:
+    """Wait for or follow what was submitted, if that was asked for."""
+    label = str(reply["label"])
+    if args.flag("follow") and not args.flag("json"):
+        from stoker.cli.session.follow import follow_to_end
+
+        return follow_to_end(client, label, int(reply["count"]), error=bool(args.text("error")))
+    if args.flag("wait") or args.flag("follow"):
+        from stoker.cli.session.follow import wait_to_end
+
+        return wait_to_end(client, label)
+    return 0
+
+
+def warn(reply: dict[str, Any], args: Args) -> None:
+    """Say what the daemon wants said."""
+    if not args.flag("quiet"):
+        for text in reply.get("warnings") or ():
+            output.say(f"stoker: {text}")
+
+
+def when(reply: dict[str, Any]) -> str:
+    """Return `start now`, `start in 14 min`, or that nobody knows."""
+    from stoker.cli.output.times import absolute, relative
+
+    expected = reply.get("expected_start")
+    if not expected:
+        return "be pending; there is no estimate of its start yet"
+    distance = relative(expected)
+    if distance == "now" or distance.endswith("ago"):
+        machines = " and ".join(reply.get("nodes") or ())
+        return f"start now on {machines}" if machines else "start now"
+    return f"start {distance} ({absolute(expected)})"

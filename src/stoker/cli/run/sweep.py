@@ -1,0 +1,181 @@
+"""Submit a parameter sweep: one trial of a command per parameter set.
+
+Parameters come from a W&B sweep file, Hydra overrides after the command (lr=0.1,0.01), --param, or
+a table with one trial per row. If the command has several words, {lr} is replaced and parameters
+without a placeholder are appended as --lr=0.1. A single word is a shell command line and must
+contain a placeholder for each parameter. Submitting the same sweep again runs only trials that are
+missing or failed. `stoker sweep list`, `show` and `edit` inspect and change sweeps.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli import output
+from stoker.cli.options.sweep import KEYS, OPTIONS, definition_of, typed
+from stoker.client.client import connect, new_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.cli.options import Args
+
+USAGE = (
+    "sweep [OPTIONS] COMMAND [ARG ...] NAME=VALUE,VALUE ...",
+    "sweep [OPTIONS] --param NAME=VALUE,VALUE ... COMMAND [ARG ...]",
+    "sweep [OPTIONS] --csv FILE | --jsonl FILE COMMAND [ARG ...]",
+    "sweep FILE.yaml [OPTIONS]",
+    "sweep list [--all]",
+    "sweep show [SWEEP] [--watch | --csv | --json | --html]",
+    "sweep edit SWEEP [--max-running N] [--priority N]",
+)
+SUBCOMMANDS = {"show": "sweep_show", "list": "sweep_list", "ls": "sweep_list",
+               "edit": "sweep_edit"}  # fmt: skip
+THINKING = ("tpe", "gp")
+"""Methods that look at the results so far."""
+EXAMPLES = 5
+"""Trials that are shown of a sequence that is not made in advance."""
+
+__all__ = ["OPTIONS", "SUBCOMMANDS", "USAGE", "main"]
+
+
+def main(argv: list[str]) -> int:
+    """Begin a sweep, or do something with those that are there."""
+    if argv and argv[0] in SUBCOMMANDS:
+        module = __import__(f"stoker.cli.run.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
+        if argv[1:2] in (["--help"], ["-h"]):
+            from stoker.cli.help import of_verb
+
+            print(of_verb(module.USAGE, module.__doc__ or "", module.OPTIONS))
+            return 0
+        return int(module.main(argv[1:]))
+    body, args, doubts = build(argv)
+    client = connect()
+    reply = client.sweep(body)
+    if not args.flag("quiet"):
+        for text in [*doubts, *(reply.get("warnings") or ())]:
+            output.say(f"stoker: {output.clean(text)}")
+    if args.flag("dry_run"):
+        return _planned(reply, body["definition"], args)
+    if args.flag("json"):
+        output.emit({"id": reply["sweep"], **reply})
+    else:
+        print(reply["label"], flush=True)
+        if not args.flag("quiet"):
+            output.say(f"stoker: {begun(reply, body['definition'])}")
+            output.say(f"stoker: to inspect it: stoker sweep show {reply['label']}")
+    if args.flag("wait"):
+        from stoker.cli.session.follow import wait_to_end
+
+        return wait_to_end(client, str(reply["label"]))
+    return 0
+
+
+def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
+    """Return the request body, all options by precedence, and what may be meant otherwise."""
+    from stoker.cli.options import Args, submission
+    from stoker.cli.options.job import job_options
+    from stoker.client import surroundings
+
+    found = typed(argv)
+    doubts: list[str] = []
+    definition = definition_of(found, doubts)
+    takes = {option.key for option in OPTIONS}
+    outside = submission.from_environment(os.environ)
+    layers = [{key: outside[key] for key in outside if key in takes}, found.values]
+    args = Args(submission.merged(layers), found.words)
+    options = {key: value for key, value in job_options(args).items() if key not in KEYS | {"name"}}
+    directory = None
+    if "chdir" in options:
+        directory = options["chdir"] = submission.absolute(
+            os.path.expanduser(str(options["chdir"]))
+        )
+    body = {
+        "key": new_key(),
+        "definition": definition,
+        "options": options,
+        "directory": surroundings.current_directory(directory),
+        "environment": submission.environment(os.environ),
+        "shell": surroundings.shell(),
+        "umask": surroundings.umask(),
+        "new": args.flag("new"),
+        "dry_run": args.flag("dry_run"),
+    }
+    return body, args, doubts
+
+
+def begun(reply: dict[str, Any], definition: dict[str, Any]) -> str:
+    """Return `sweep 17 (train): 12 new, 1 again, 7 done already of 20`."""
+    counts, total = reply["counts"], reply.get("total")
+    added, retried = int(reply["added"]), int(reply["retried"])
+    over = counts.get("done", 0) + counts.get("stopped", 0)
+    going = counts.get("waiting", 0) + counts.get("running", 0) - added - retried
+    to_come = total - sum(counts.values()) if total is not None else 0
+    parts = [
+        (added, "new"),
+        (retried, "again"),
+        (going, "under way"),
+        (over, "done already"),
+        (to_come, "to come"),
+    ]
+    said = ", ".join(f"{count:,} {what}" for count, what in parts if count > 0)
+    head = f"sweep {reply['label']} ({output.clean(reply['name'])})"
+    if total is None:
+        return f"{head}: {f'{said}, more' if said else 'trials'} {to_its_end(definition)}"
+    return f"{head}: {said or 'nothing to do'} of {total:,}"
+
+
+def to_its_end(definition: dict[str, Any]) -> str:
+    """Return when a sweep ends that nobody has given a number of samples."""
+    from stoker.sweep.space import size
+
+    whole = size(definition["parameters"])
+    if whole is None:
+        return "until it is cancelled"
+    return f"until all {whole:,} combinations have run"
+
+
+def _planned(reply: dict[str, Any], definition: dict[str, Any], args: Args) -> int:
+    """Show the first trials of what would be run."""
+    commands, added, total = reply.get("commands") or [], int(reply["added"]), reply.get("total")
+    thinks = definition["method"] in THINKING
+    one_by_one = thinks or total is None
+    if one_by_one and not commands:
+        commands = _first(definition)
+    if args.flag("json"):
+        output.emit({"id": None, **reply, "commands": commands})
+        return 0
+    if commands:
+        print("\n".join(output.clean(line) for line in commands))
+    if not one_by_one and added > len(commands):
+        output.say(f"stoker: ... and {added - len(commands):,} more")
+    again = f" and {reply['retried']:,} again" if reply["retried"] else ""
+    if thinks:
+        output.say(
+            f"stoker: these are examples; {definition['method']} chooses each trial from the "
+            "results of earlier ones"
+        )
+    if one_by_one:
+        count = f"{total:,} trials in all" if total else f"trials {to_its_end(definition)}"
+        output.say(f"stoker: this would run {count}{again}")
+        return 0
+    what = f"run {output.counted(added, 'new trial')}{again}"
+    output.say(f"stoker: this would {what}" + (f", of {total:,} in all" if total else ""))
+    return 0
+
+
+def _first(definition: dict[str, Any]) -> list[str]:
+    """Commands of the first points of a random sequence; of a method that thinks, of any."""
+    from itertools import islice
+    from shlex import join
+
+    from stoker.sweep import samplers
+    from stoker.sweep.template import command_of
+
+    if definition["method"] in THINKING:
+        definition = {**definition, "method": "random"}
+    most = min(definition["samples"] or EXAMPLES, EXAMPLES)
+    points = islice(samplers.fresh(definition, 0, lambda _: False), most)
+    commands = (command_of(definition, params) for params in points)
+    return [command if isinstance(command, str) else join(command) for command in commands]

@@ -1,0 +1,47 @@
+"""Change how a sweep goes on: how many trials run at a time, how urgent they are."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import Args, Option, parse
+from stoker.cli.output.sweep_text import progress
+from stoker.cli.session import existing
+from stoker.client.errors import UsageError
+
+USAGE = ("sweep edit SWEEP [--max-running N] [--priority N]",)
+OPTIONS = (
+    Option("--max-running", "N", "maximum number of running trials; 0 for no limit"),
+    Option("--priority", "N", "priority; higher starts first"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Apply what was typed to one sweep."""
+    args = parse(OPTIONS, argv, verb="sweep")
+    if len(args.words) != 1:
+        raise UsageError("No sweep given. For example: stoker sweep edit 17 --max-running 4")
+    changes: dict[str, object] = {}
+    if args.text("max_running") is not None:
+        changes["max_running"] = args.count("max_running")
+    if args.text("priority") is not None:
+        changes["priority"] = _priority(args)
+    if not changes:
+        raise UsageError("What should change? Give --max-running N or --priority N.")
+    view = existing().change_sweep(args.words[0], **changes)
+    if args.flag("json"):
+        output.emit(view)
+        return 0
+    most = view.get("max_running")
+    at_once = f"at most {most} at a time" if most else "no limit of running trials"
+    output.say(
+        f"stoker: sweep {view['label']} ({output.clean(view['name'])}): {at_once}, "
+        f"priority {view['priority']}; {progress(view)}"
+    )
+    return 0
+
+
+def _priority(args: Args) -> int:
+    number = args.number("priority")
+    if number is None or number != int(number):
+        raise UsageError("--priority takes a whole number.")
+    return int(number)

@@ -1,0 +1,304 @@
+"""A sweep and its trials, the best first; which parameters matter; a report to keep.
+
+Without a name, the newest sweep. The report is one HTML file that needs nothing else.
+"""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.options import WATCH, Args, Option, parse
+from stoker.cli.output import colour, table, times
+from stoker.cli.output.estimates import sentence
+from stoker.cli.output.sweep_text import best, brief, ended, figure, params
+from stoker.cli.output.table import Cell, Column
+from stoker.cli.session import existing
+from stoker.client.client import Client
+from stoker.client.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = ("sweep show [SWEEP] [OPTIONS]",)
+OPTIONS = (
+    WATCH,
+    Option("--csv", None, "print CSV: all trials, all parameters"),
+    Option("--html", "[=FILE]", "write a report (sweep-17.html) and print its name"),
+    Option("-a/--all", None, "print all trials (default on a terminal: the first 50)"),
+    Option("--no-header", None, "print only the table, without a header line"),
+)
+ON_SCREEN = 50
+WIDTH = 20
+"""Characters of the longest bar."""
+EIGHTHS = " ▏▎▍▌▋▊▉"
+LATER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "PENDING": 3,
+         "COMPLETED": 4}  # fmt: skip
+"""Trials without a figure, in this order behind those with one."""
+
+
+def main(argv: list[str]) -> int:
+    """Print one sweep."""
+    args = parse(OPTIONS, argv, verb="sweep")
+    names = [word for word in args.words if not (args.flag("html") and word.endswith(".html"))]
+    if len(names) > 1 or len(args.words) - len(names) > 1:
+        raise UsageError("One sweep at a time. For example: stoker sweep show 17")
+    client = existing(autostart=False)
+    name = names[0] if names and names[0] not in {"last", "-1"} else newest(client)
+    if args.flag("html"):
+        file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)
+        return _report(client, name, file, args)
+    if args.flag("watch"):
+        from stoker.cli.session.live import seconds, watch
+
+        return watch(
+            seconds(args) or 2.0,
+            lambda: client.one_sweep(name),
+            lambda reply, _: told(reply, args),
+        )
+    return shown(client, name, args)
+
+
+def shown(client: Client, name: str, args: Args) -> int:
+    """Print one sweep as it stands, in the form that was asked for."""
+    reply = client.one_sweep(name)
+    if args.flag("json"):
+        output.emit({**reply, "importance": shares(reply)})
+    elif args.flag("csv"):
+        print(as_csv(reply), end="")
+    else:
+        print("\n".join(told(reply, args)))
+        failed = [str(trial["label"]) for trial in reply["trials"] if _is_bad(trial)]
+        if failed:
+            from stoker.cli.session.follow import mark_seen
+
+            mark_seen(client, failed)
+    return 0
+
+
+def newest(client: Client) -> str:
+    """Return the sweep that was begun last."""
+    sweeps = client.sweeps(all=True)["sweeps"]
+    if not sweeps:
+        raise UsageError("There are no sweeps. Start with: stoker sweep COMMAND lr=0.1,0.01")
+    return str(sweeps[-1]["label"])
+
+
+def told(reply: dict[str, Any], args: Args) -> list[str]:
+    """Return how a sweep stands, and its trials."""
+    width, coloured = table.terminal_width(), colour.wanted()
+    trials = ranked(reply)
+    columns, rows = trial_table(reply, trials)
+    header = not args.flag("no_header")
+    lines = summary(reply, coloured, width) if header else []
+    cut = width is not None and not args.flag("all") and len(rows) > ON_SCREEN
+    shown = rows[:ON_SCREEN] if cut else rows
+    if shown:
+        lines += [""] if header else []
+        lines += table.render(columns, shown, header=header, width=width, coloured=coloured)
+    if cut:
+        lines.append(f"... and {len(rows) - ON_SCREEN:,} more (stoker sweep show -a)")
+    return lines
+
+
+# ---------------------------------------------------------------------------- the head
+
+
+def summary(reply: dict[str, Any], coloured: bool, width: int | None) -> list[str]:
+    """Return what is to be said of the whole."""
+    sweep = reply["sweep"]
+    head = f"Sweep {sweep['label']} {output.clean(sweep['name'])}"
+    goal = f", {sweep['goal']}s {output.clean(sweep['metric'])}" if sweep.get("metric") else ""
+    head = colour.paint(head, "bold") if coloured else head
+    lines = [f"{head}  {sweep['state']}  {sweep['method']}{goal}"]
+    lines.append(f"  trials      {counted(sweep)}")
+    if (sweep.get("foreseen") or {}).get("end"):
+        lines.append(f"  ends        {sentence(sweep['foreseen']['end'])}")
+    if sweep.get("best"):
+        trial = sweep["best"]
+        lines.append(f"  best        {best(sweep)}  ({trial['label']}: {params(trial['params'])})")
+    if sweep.get("note"):
+        lines.append(f"  note        {output.clean(sweep['note'])}")
+    lines += bars(shares(reply), coloured)
+    lines = [line if width is None else shortened(line, width) for line in lines]
+    if unheard(reply):
+        lines.append(f"  metric      {unheard(reply)}")
+    return lines
+
+
+def unheard(reply: dict[str, Any]) -> str:
+    """Say what to do when trials have ended and none had the metric; else nothing."""
+    sweep, metric = reply["sweep"], reply["definition"].get("metric")
+    if not metric or not ended(sweep) or any(t.get("value") is not None for t in reply["trials"]):
+        return ""
+    name, source = output.clean(metric["name"]), metric["source"]
+    if sweep.get("reading"):
+        return f"reading the metrics of {output.counted(int(sweep['reading']), 'trial')}"
+    first = next((t["label"] for t in reply["trials"] if t["state"] == "COMPLETED"), sweep["label"])
+    if source["kind"] == "log":
+        what = f"no line of a log matches {source['pattern']!r}: stoker logs {first}"
+    elif source["kind"] == "file":
+        what = f"{output.clean(source['path'])} does not exist or lacks the metric"
+    else:
+        call = f"{name}=..." if name.isidentifier() else f"**{{'{name}': ...}}"
+        what = (
+            f"report it with stoker.training.report({call}), or submit again with "
+            "--new and --metric-regex or --metric-file"
+        )
+    return f"no trial has reported '{name}'; {what}"
+
+
+def shortened(line: str, width: int) -> str:
+    """Cut a line to the terminal, unless it has colours in it."""
+    return line if "\x1b" in line else table.shorten(line, width)
+
+
+def counted(sweep: dict[str, Any]) -> str:
+    """Return `7 of 20 done (3 stopped early), 2 running, 10 waiting, 1 failed`."""
+    counts, total = sweep["counts"], sweep.get("total")
+    done = f"{ended(sweep):,} of {total:,} done" if total is not None else f"{ended(sweep):,} done"
+    early = f" ({counts['stopped']:,} stopped early)" if counts.get("stopped") else ""
+    parts = [done + early]
+    others = ("running", "waiting", "failed", "cancelled")
+    parts += [f"{counts[word]:,} {word}" for word in others if counts.get(word)]
+    if sweep.get("max_running"):
+        parts.append(f"at most {sweep['max_running']} at a time")
+    held = sweep.get("held") and not sweep.get("ended_at")
+    return ", ".join([*parts, "held"] if held else parts)
+
+
+def shares(reply: dict[str, Any]) -> dict[str, float]:
+    """Return which parameters matter, the most important first."""
+    from stoker.sweep.importance import importance
+    from stoker.sweep.standing import counts
+
+    rows = [
+        (trial["params"], trial["value"])
+        for trial in reply["trials"]
+        if trial.get("value") is not None and counts(trial)
+    ]
+    names = varying(reply)
+    found = importance([({name: p.get(name) for name in names}, value) for p, value in rows])
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def bars(found: dict[str, float], coloured: bool) -> list[str]:
+    """Return one line per parameter that matters."""
+    lines: list[str] = []
+    longest = max((table.wide(output.clean(name)) for name in found), default=0)
+    for name, share in list(found.items())[:8]:
+        title = "importance" if not lines else ""
+        full, part = divmod(round(share * WIDTH * 8), 8)
+        bar = "█" * full + (EIGHTHS[part] if part else "")
+        text = output.clean(name)
+        space = " " * (longest - table.wide(text))
+        painted = colour.paint(bar, "cyan") if coloured else bar
+        lines.append(f"  {title:<10}  {text}{space}  {share:4.2f}  {painted}".rstrip())
+    return lines
+
+
+# --------------------------------------------------------------------------- the trials
+
+
+def ranked(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return trials with figures, the best first, then those that may get one, then the rest.
+
+    One that failed or was cancelled is of the rest, however good it looked on its way.
+    """
+    sign = -1.0 if reply["sweep"].get("goal") == "maximize" else 1.0
+
+    def place(trial: dict[str, Any]) -> tuple[int, float, int]:
+        value = trial.get("value")
+        if value is not None and trial["state"] in LATER:
+            return 0, sign * value, trial["number"]
+        return LATER.get(str(trial["state"]), 5), 0.0, trial["number"]
+
+    return sorted(reply["trials"], key=place)
+
+
+def varying(reply: dict[str, Any]) -> list[str]:
+    """Return the parameters that differ between trials, or may."""
+    definition = reply["definition"]
+    specs = definition.get("parameters") or {}
+    names = list(specs) or list((definition.get("points") or [{}])[0])
+    fixed = {name for name, spec in specs.items() if "value" in spec}
+    seen: dict[str, set[str]] = {name: set() for name in names}
+    for trial in reply["trials"]:
+        for name, value in trial["params"].items():
+            seen.setdefault(name, set()).add(repr(value))
+    several = [name for name in seen if len(seen[name]) > 1]
+    return several or [name for name in names if name not in fixed] or names
+
+
+def trial_table(
+    reply: dict[str, Any], trials: list[dict[str, Any]]
+) -> tuple[list[Column], list[list[str]]]:
+    """Return columns and rows: a parameter that varies is a column of its own."""
+    names, metric = varying(reply), reply["sweep"].get("metric")
+    columns = [Column("TRIAL", right=True), Column("STATE")]
+    if metric:
+        columns += [Column(output.clean(metric).upper(), right=True), Column("STEP", right=True)]
+    columns.append(Column("TIME", right=True))
+    columns += [Column(output.clean(name), cut=True) for name in names]
+    columns.append(Column("CAUSE", cut=True))
+    rows = []
+    for trial in trials:
+        row = [str(trial["label"]), _state(trial)]
+        if metric:
+            row += [figure(trial.get("value")), figure(trial.get("step"))]
+        row.append(times.duration(trial.get("elapsed")) or "-")
+        row += [brief(trial["params"].get(name)) for name in names]
+        row.append(str(trial.get("cause") or "") if _is_bad(trial) else "")
+        rows.append(row)
+    if not any(row[-1] for row in rows):
+        columns.pop()
+        for row in rows:
+            row.pop()
+    return columns, rows
+
+
+def _state(trial: dict[str, Any]) -> str:
+    """A trial that was stopped early ended well, and is worth a word of its own."""
+    if trial.get("stopped"):
+        return Cell("STOPPED", "dim")
+    return Cell(trial["state"], colour.STATE_COLOURS.get(str(trial["short"]), ""))
+
+
+def _is_bad(trial: dict[str, Any]) -> bool:
+    return trial["state"] not in {*LATER, "CANCELLED"}
+
+
+def as_csv(reply: dict[str, Any]) -> str:
+    """Return all trials with all that is known of them, for a spreadsheet."""
+    import csv
+    import io
+
+    from stoker.client import jsonlight
+
+    first = reply["definition"].get("parameters") or {}
+    found = (name for trial in reply["trials"] for name in trial["params"])
+    names = list(dict.fromkeys((*first, *found)))
+    facts = ("label", "number", "state", "stopped", "value", "step", "elapsed", "started_at",
+             "ended_at", "attempt", "node", "cause")  # fmt: skip
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*facts, *(f"params.{name}" if name in facts else name for name in names)])
+    for trial in ranked(reply):
+        cells = [*(trial.get(fact) for fact in facts), *(trial["params"].get(n) for n in names)]
+        writer.writerow(
+            jsonlight.dumps(cell) if isinstance(cell, list | dict | bool) else cell
+            for cell in cells
+        )
+    return text.getvalue()
+
+
+def _report(client: Client, name: str, file: str | None, args: Args) -> int:
+    from stoker.cli.output.sweep_report import write
+
+    reply = client.one_sweep(name)
+    path = file or f"sweep-{reply['sweep']['label']}.html"
+    write(client, reply, ranked(reply), path)
+    if args.flag("json"):
+        output.emit({"path": path})
+    else:
+        print(path)
+    return 0

@@ -1,0 +1,96 @@
+"""A job's terminal, joined to ours: raw bytes over the socket that the job's view names."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import termios
+import time
+import tty
+from _socket import AF_UNIX, SOCK_STREAM
+from _socket import socket as Socket  # noqa: N812
+
+from stoker.cli import output
+from stoker.cli.session import reconnect as patience
+from stoker.cli.session.follow import detached
+from stoker.client.client import Client
+from stoker.client.errors import StokerError
+
+
+def pty_session(client: Client, label: str) -> int:
+    """Wait for the job to start, shuttle bytes until it ends, return its code."""
+    try:
+        path = _attach_path(client, label)
+    except KeyboardInterrupt:
+        return detached(client, label)
+    if path is not None:
+        sock = Socket(AF_UNIX, SOCK_STREAM)
+        try:
+            sock.connect(path)
+        except FileNotFoundError:
+            pass  # so short that it has ended
+        else:
+            _shuttle(sock)
+        sock.close()
+    views = patience.wait(client, [label])["jobs"]
+    return max((int(view.get("result") or 0) for view in views), default=0)
+
+
+def _attach_path(client: Client, label: str) -> str | None:
+    """Return the socket of the job's terminal once there is one; None when it has ended."""
+    told = False
+    polls = 30  # the terminal may come a moment after the process
+    while True:
+        view = client.jobs([label])["jobs"][0]
+        if view.get("attach"):
+            return str(view["attach"])
+        if view.get("result") is not None:
+            return None
+        polls -= view["state"] == "RUNNING"
+        if polls < 0:
+            raise StokerError(f"Job {label} runs, but its terminal cannot be reached.")
+        if not told and view.get("reason_text"):
+            output.say(f"stoker: waiting: {view['reason_text']}")
+            told = True
+        time.sleep(0.1)
+
+
+def _shuttle(sock: Socket) -> None:
+    size = os.get_terminal_size(0)
+    sock.sendall(f"{size.lines or 24} {size.columns or 80}\n".encode())
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        _copy(sock)
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _copy(sock: Socket) -> None:
+    """Copy both ways until the job's side hangs up; the end of our stdin ends nothing."""
+    sources: list[int] = [0, sock.fileno()]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is a byte for the job now
+    try:
+        while True:
+            ready = select.select(sources, [], [])[0]
+            if sock.fileno() in ready:
+                piece = sock.recv(65536)
+                if not piece:
+                    return
+                _write(1, piece)
+            if 0 in ready:
+                typed = os.read(0, 4096)
+                if typed:
+                    sock.sendall(typed)
+                else:
+                    sources.remove(0)
+    except OSError:
+        return
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,129 @@
+"""Stays with jobs until they end: follows their output, waits, returns their code."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from stoker import wire
+from stoker.cli import output
+from stoker.cli.output.progress import AfterProgress, upload
+from stoker.cli.session import reconnect as patience
+from stoker.client.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+CANCEL_SECONDS = 2.0
+
+
+def follow_to_end(client: Client, label: str, count: int, *, error: bool = False) -> int:
+    """Copy a job's output to ours until it ends; return its code. ^C detaches."""
+    if count != 1:
+        return wait_to_end(client, label)
+    try:
+        with _errors_too(client, label, error), upload(client, label) as progress:
+            target = AfterProgress(sys.stdout.buffer, progress)
+            patience.copy_attempts(client, label, target, 0)
+        views = patience.wait(client, [label])["jobs"]
+    except KeyboardInterrupt:
+        return detached(client, label)
+    return concluded(client, views)
+
+
+def wait_to_end(client: Client, label: str) -> int:
+    """Wait for all jobs under a label; return the highest code. ^C detaches."""
+    try:
+        with upload(client, label):
+            reply = patience.wait(client, [label])
+    except KeyboardInterrupt:
+        return detached(client, label)
+    return max(concluded(client, reply["jobs"]), stuck_code(reply))
+
+
+def concluded(client: Client, views: Sequence[dict[str, Any]]) -> int:
+    """Say which jobs failed, and return the highest code."""
+    code = 0
+    for view in views:
+        result = view.get("result")
+        if result:
+            code = max(code, int(result))
+    bad = [view for view in views if view.get("result")]
+    for view in bad[:10]:
+        output.say(f"stoker: {ending(view)}")
+    if len(bad) > 10:
+        output.say(f"stoker: ... and {output.counted(len(bad) - 10, 'more job')} failed")
+    if bad and output.is_terminal(2):
+        mark_seen(client, [str(view["label"]) for view in bad])
+    return code
+
+
+def ending(view: dict[str, Any]) -> str:
+    """Return `job 42 (train) FAILED: exit 3`."""
+    name = f" ({output.clean(view['name'])})" if view.get("name") else ""
+    cause = f": {output.clean(view['cause'])}" if view.get("cause") else ""
+    return f"job {view['label']}{name} {view['state']}{cause}"
+
+
+def stuck_code(reply: dict[str, Any]) -> int:
+    """Say which jobs can never start, and which sweeps cannot go on; 1 when there are any."""
+    for job in reply.get("stuck") or ():
+        output.say(f"stoker: job {job.get('label', job['id'])} can never start: {job['text']}")
+    for note in reply.get("notes") or ():
+        output.say(f"stoker: {output.clean(note)}")
+    return wire.EXIT_FAILED if is_stuck(reply) else wire.EXIT_OK
+
+
+def is_stuck(reply: dict[str, Any]) -> bool:
+    """Whether something that was waited for can never end."""
+    return bool(reply.get("stuck") or (reply.get("notes") and not reply["finished"]))
+
+
+def mark_seen(client: Client, labels: Sequence[str]) -> None:
+    """Take failures that a person has looked at off the bare listing."""
+    from stoker.client.errors import StokerError
+
+    try:
+        client.seen(labels)
+    except StokerError as error:
+        output.say(f"stoker: {error.message}")
+
+
+def detached(client: Client, label: str) -> int:
+    """Leave the job running, unless ^C comes again at once."""
+    output.say(
+        f"\nstoker: detached; job {label} continues. ^C again cancels it. "
+        f"To follow it again: stoker logs -f {label}"
+    )
+    try:
+        time.sleep(CANCEL_SECONDS)
+    except KeyboardInterrupt:
+        client.cancel([label])
+        output.say(f"stoker: cancelled job {label}")
+    return wire.EXIT_INTERRUPTED
+
+
+class _errors_too:  # noqa: N801 - reads as a function
+    """While the block runs, copy a separate stderr of the job to ours."""
+
+    def __init__(self, client: Client, label: str, wanted: bool) -> None:
+        self._thread = None
+        if wanted:
+            from threading import Thread
+
+            self._thread = Thread(
+                target=patience.copy_attempts,
+                args=(client, label, sys.stderr.buffer, 0),
+                kwargs={"stream": "err"},
+                daemon=True,
+            )
+
+    def __enter__(self) -> None:
+        if self._thread:
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread and error[0] is None:
+            self._thread.join(5.0)

@@ -1,0 +1,138 @@
+"""Redraws a list in place until ^C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from stoker.cli import output
+from stoker.cli.options import Args
+from stoker.cli.output import colour
+from stoker.cli.output.table import shorten, wide
+from stoker.client.errors import DaemonUnreachable, UsageError
+from stoker.terminal import ESCAPE, filtered, write_raw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    Data = TypeVar("Data")
+
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""The other screen, no cursor, and lines that are too long are not wrapped."""
+LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these codes show what is between them at once."""
+
+
+def seconds(args: Args) -> float | None:
+    """Return how often to redraw, None when that was not asked for."""
+    if not args.flag("watch"):
+        return None
+    if args.flag("json"):
+        raise UsageError("--json and --watch cannot be combined.")
+    every = args.number("watch", 2.0)
+    if every is None or not 0.05 <= every < 1e6:
+        raise UsageError("--watch takes a number of seconds, 0.1 or more.")
+    return every
+
+
+def watch(
+    every: float, ask: Callable[[], Data], draw: Callable[[Data, int | None], list[str]]
+) -> int:
+    """Ask and draw repeatedly: on a terminal in place, elsewhere one list after another.
+
+    `draw` gets the height of the screen, None where there is none. A new size of the terminal
+    is drawn at once. While the daemon is away, the last list stays with a note on top.
+    """
+    if not output.is_terminal(1):
+        while True:
+            print("\n".join(draw(ask(), None)), flush=True)
+            time.sleep(every)
+    data = ask()  # without a daemon, this is an error as everywhere
+    write_raw(sys.stdout, ENTER)
+    screen, note = Screen(), ""
+    try:
+        with _Resizes() as resizes:
+            while True:
+                deadline = time.monotonic() + every
+                while (left := deadline - time.monotonic()) > 0:
+                    size = os.get_terminal_size(1)
+                    lines, columns = size.lines or 24, size.columns or 80
+                    drawn = draw(data, lines - bool(note))
+                    screen.show([note, *drawn] if note else drawn, lines, columns)
+                    resizes.wait(left)
+                try:
+                    data, note = ask(), ""
+                except DaemonUnreachable as error:
+                    note = f"{time.strftime('%H:%M:%S')}  {error.message}"
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        write_raw(sys.stdout, LEAVE)
+
+
+class Screen:
+    """What is on the terminal: only lines that changed are written."""
+
+    def __init__(self) -> None:
+        self.size = (0, 0)
+        self.lines: list[str] = []
+
+    def show(self, lines: list[str], height: int, width: int) -> None:
+        """Replace what is on the screen."""
+        write_raw(sys.stdout, self.changes(fitted(lines, height, width), (height, width)))
+
+    def changes(self, lines: list[str], size: tuple[int, int]) -> str:
+        """Return what turns the present screen into these lines."""
+        known = self.lines if size == self.size else []
+        text = "" if size == self.size else "\x1b[2J"
+        for row, line in enumerate(lines):
+            if row >= len(known) or known[row] != line:
+                # The line is cleared first: behind a full one the cursor stands on its last cell.
+                text += f"\x1b[{row + 1};1H\x1b[2K{line}"
+        if len(lines) < len(known):
+            text += f"\x1b[{len(lines) + 1};1H\x1b[J"
+        self.size, self.lines = size, lines
+        return f"{BEGIN}{text}{END}" if text else ""
+
+
+def fitted(lines: list[str], height: int, width: int) -> list[str]:
+    """Return lines that fit into a screen; the last one counts those that did not."""
+    lines = [filtered(line, coloured=colour.wanted()) for line in lines]
+    if len(lines) > height:
+        lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
+    return [
+        line if ESCAPE in line or wide(line) <= width else shorten(line, width) for line in lines
+    ]
+
+
+class _Resizes:
+    """Waits for a while, or until the terminal has another size."""
+
+    def __enter__(self) -> _Resizes:  # noqa: PYI034 - typing.Self costs an import
+        import signal
+
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
+        self._write = write
+        signal.signal(signal.SIGWINCH, lambda *_: None)
+        self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        return self
+
+    def wait(self, timeout: float) -> None:
+        """Return after `timeout` seconds, or at a signal."""
+        import select
+
+        if select.select([self._read], [], [], timeout)[0]:
+            os.read(self._read, 4096)
+
+    def __exit__(self, *error: object) -> None:
+        import signal
+
+        signal.set_wakeup_fd(self._before)
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)
+        os.close(self._read)
+        os.close(self._write)

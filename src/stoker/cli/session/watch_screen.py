@@ -1,0 +1,109 @@
+"""The queue as one screen: clock and counts, GPUs, failures, then as many jobs as fit."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.cli.cluster.gpus import owners
+from stoker.cli.look.queue import failure_heading, is_failure, size_of
+from stoker.cli.output import colour, table
+from stoker.cli.output.job_table import queue_table, summary
+from stoker.cli.session import spans
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FAILURES = 3
+"""Failures that are shown with a line of their output; the rest are counted."""
+LEAST_ROWS = 5
+"""Failures leave at least this many lines to the jobs."""
+
+
+def watch_screen(
+    reply: dict[str, Any],
+    gpus: list[dict[str, Any]],
+    *,
+    clock: str,
+    width: int,
+    height: int,
+    coloured: bool = False,
+    verbose: bool = False,
+) -> list[str]:
+    """Return the lines of the screen, `height` of them at most."""
+    views: list[dict[str, Any]] = reply["jobs"]
+    top = [table.shorten(f"{clock}  {summary(reply.get('counts') or {})}", width)]
+    if coloured:
+        top = [colour.paint(top[0], "bold")]
+    if gpus:
+        top.append(table.shorten(gpu_line(gpus), width))
+    room = max(height - len(top) - LEAST_ROWS, 0)
+    top += _failures([view for view in views if is_failure(view)], width, room, coloured)
+    jobs = [view for view in views if not is_failure(view)]
+    rows = _rows(jobs, reply, width, height - len(top) - 1, coloured, verbose)
+    return [*top, "", *rows][:height] if rows else top[:height]
+
+
+def gpu_line(gpus: list[dict[str, Any]]) -> str:
+    """Return `GPUs: 1 of 8 free (6); ana 0-2; bo 3,5`; of several nodes `box 1/8, gpu1 0/4`."""
+    free = [gpu for gpu in gpus if gpu["state"] == "free"]
+    head = f"GPUs: {len(free)} of {len(gpus)} free"
+    nodes = list(dict.fromkeys(str(gpu["node"]) for gpu in gpus))
+    if len(nodes) > 1:
+        counts = (
+            f"{name} {sum(gpu['node'] == name for gpu in free)}"
+            f"/{sum(gpu['node'] == name for gpu in gpus)}"
+            for name in nodes
+        )
+        return f"{head}: {', '.join(counts)}"
+    used: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if gpu["state"] != "free":
+            used.setdefault(owners(gpu) or str(gpu["state"]), []).append(str(gpu["id"]))
+    parts = [head + (f" ({_listed(free)})" if free else "")]
+    parts += [f"{who}: {spans(ids).replace(', ', ',')}" for who, ids in used.items()]
+    return "; ".join(parts)
+
+
+def _listed(gpus: list[dict[str, Any]]) -> str:
+    return spans([str(gpu["id"]) for gpu in gpus]).replace(", ", ",")
+
+
+def _failures(failures: list[dict[str, Any]], width: int, room: int, coloured: bool) -> list[str]:
+    """Return the newest failures, each with the last line of its output, and count the others."""
+    lines: list[str] = []
+    shown = 0
+    for view in failures[:FAILURES]:
+        heading, state = failure_heading(view)
+        told = [table.shorten(heading, width)]
+        if coloured:
+            told[0] = told[0].replace(state, colour.paint(state, "red", "bold"), 1)
+        tail = [line for line in view.get("tail") or () if line.strip()]
+        told += [table.shorten(f"    | {output.clean(line)}", width) for line in tail[-1:]]
+        if len(lines) + len(told) + (len(failures) > shown + 1) > room:
+            break
+        lines += told
+        shown += 1
+    hidden = sum(map(size_of, failures[shown:]))
+    noun = "more failure" if shown else "failure"
+    return [*lines, f"… {output.counted(hidden, noun)}"] if hidden else lines
+
+
+def _rows(
+    jobs: list[dict[str, Any]],
+    reply: dict[str, Any],
+    width: int,
+    room: int,
+    coloured: bool,
+    verbose: bool,
+) -> list[str]:
+    """Return the table of the jobs that fit, and count the others."""
+    sweeps = reply.get("sweeps") or []
+    more = int(reply.get("more") or 0)
+    count = len(jobs) + len(sweeps)
+    if count + bool(more) > room - 1:
+        kept = max(room - 2 - len(sweeps), 0)
+        more += sum(map(size_of, jobs[kept:])) + len(sweeps[max(room - 2, 0) :])
+        jobs, sweeps = jobs[:kept], sweeps[: max(room - 2, 0)]
+    columns, rows = queue_table(jobs, verbose=verbose, sweeps=sweeps, width=width)
+    lines = table.render(columns, rows, width=width, coloured=coloured) if rows else []
+    return [*lines, f"… {output.counted(more, 'more job')}"] if more else lines

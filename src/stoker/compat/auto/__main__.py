@@ -1,0 +1,7 @@
+"""`python -m stoker.compat.auto`."""
+
+import sys
+
+from stoker.compat.doors import enter
+
+sys.exit(enter("auto", sys.argv[1:]))

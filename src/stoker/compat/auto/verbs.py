@@ -1,0 +1,247 @@
+"""What a client asks for: one function per verb."""
+
+from __future__ import annotations
+
+import sys
+
+from stoker import wire
+from stoker.cli import output
+from stoker.client.errors import StokerError, UsageError
+from stoker.compat.auto import tasks
+from stoker.compat.auto.lookup import known
+from stoker.compat.auto.options import DOOR, USUAL_PRIORITY, task_ids, whole
+from stoker.compat.auto.reach import Reached, reach
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.cli.options import Args
+    from stoker.client.client import Client
+
+SHELL = "/bin/sh"
+"""Commands are written for this shell, whatever the user's own is."""
+RECORDS = 10_000
+MOST = 1_000_000
+SUCCEEDED = "COMPLETED"
+FAILED = "FAILED,TIMEOUT,OUT_OF_MEMORY,NODE_FAIL,DEADLINE,CANCELLED"
+
+
+def run(args: Args) -> int:
+    """Queue a task and print its id."""
+    command = args.text("cmd")
+    if command is None or not command.strip():
+        raise UsageError('No command given. Example: auto run --cmd "COMMAND"')
+    options: dict[str, object] = {
+        "door": DOOR,
+        "queue": DOOR,
+        "gpus": str(whole(args, "num_gpus", 1, 0, 100_000)),
+        "priority": str(USUAL_PRIORITY - whole(args, "priority", USUAL_PRIORITY, -(10**9))),
+    }
+    for key, name in (("cpus", "cpus"), ("memory", "mem")):
+        if args.text(key) is not None:
+            options[name] = args.text(key)
+    with reach(args) as server:
+        submission = {
+            "options": options,
+            "what": {"line": command},
+            "shell": SHELL,
+            **_surroundings(server, args.text("chdir")),
+        }
+        try:
+            reply = server.client.submit(submission)
+        except StokerError as error:
+            if error.code == "full":
+                return _full(server.client, args)
+            if error.code == "impossible":
+                error.exit_code = wire.EXIT_USAGE  # no server could make sense of it
+            raise
+    if args.flag("json"):
+        output.emit({"id": reply["first"], "warnings": reply["warnings"]})
+        return 0
+    for warning in reply["warnings"]:
+        output.say(f"auto: {warning}")
+    print(f"Task id: {reply['first']}")
+    return 0
+
+
+def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
+    """Return where and with which environment a task runs: ours, if the machine is ours."""
+    from stoker.cli.options.submission import absolute, environment
+    from stoker.client.surroundings import current_directory, umask
+
+    if server.away:
+        if chdir is not None and not chdir.startswith("/"):
+            raise UsageError("On another host, --chdir takes an absolute path.")
+        note = server.note()
+        return {"directory": chdir or note.get("directory") or "/", "own_environment": True}
+    import os
+
+    directory = absolute(os.path.expanduser(chdir)) if chdir else None
+    return {
+        "directory": current_directory(directory) if directory is None else directory,
+        "environment": environment(os.environ),
+        "umask": umask(),
+    }
+
+
+def _full(client: Client, args: Args) -> int:
+    """Say it in the words that scripts look for."""
+    most = next((q["max_waiting"] for q in client.queues()["queues"] if q["name"] == DOOR), None)
+    sentence = f"Reaching the maximum number ({most}) of pending tasks to run!"
+    if args.flag("json"):
+        raise StokerError(sentence, code="full")
+    print(sentence)
+    return wire.EXIT_FAILED
+
+
+def status(args: Args) -> int:
+    """Print what runs and what waits."""
+    with reach(args) as server:
+        views = server.client.jobs(door=DOOR, state=tasks.UNFINISHED, limit=MOST)["jobs"]
+    pending = [view for view in views if view["state"] == "PENDING"]
+    running = [view for view in views if view["state"] != "PENDING"]
+    if args.flag("json"):
+        output.emit({
+            "running": [tasks.task(view) for view in running],
+            "pending": [tasks.task(view) for view in pending],
+        })  # fmt: skip
+        return 0
+    print("Runner Status:\nRunning Tasks:")
+    tasks.write(running, tasks.RUNNING, verbose=args.flag("verbose"))
+    print("Pending Tasks:")
+    tasks.write(pending, tasks.PENDING)
+    return 0
+
+
+def cancel(args: Args) -> int:
+    """Take waiting tasks off the queue."""
+    hint = "it is running; to terminate it: auto kill"
+    return _end(args, "waiting", "Canceled Tasks:", tasks.PENDING, {"it is running": hint})
+
+
+def kill(args: Args) -> int:
+    """End running tasks: TERM, a grace time, KILL."""
+    hint = "it is not running; to cancel it: auto cancel"
+    return _end(args, "running", "Killed Tasks:", tasks.RUNNING, {"it is not running": hint})
+
+
+def _end(
+    args: Args, only: str, heading: str, columns: tuple[Any, ...], hints: dict[str, str]
+) -> int:
+    """End tasks of this door; what cannot be done to one is said, and does not stop the others."""
+    ids = task_ids(args)
+    with reach(args) as server:
+        views = known(server.client, ids)
+        # In one request: what one task gives back must not start another that is then ended too.
+        select = [str(id) for id in views]
+        reply = server.client.act("cancel", select, door=DOOR, only=only) if select else {}
+    left = {id: "there is no such task" for id in ids if id not in views}
+    left |= {each["id"]: hints.get(each["why"], each["why"]) for each in reply.get("skipped", ())}
+    done = [view for id, view in views.items() if id not in left]
+    if args.flag("json"):
+        gone = [tasks.task(view) for view in done]
+        output.emit({"done": gone, "left": [{"id": id, "why": why} for id, why in left.items()]})
+        return wire.EXIT_FAILED if left else 0
+    print(heading)
+    tasks.write(done, columns)
+    sys.stdout.flush()
+    for id, why in left.items():
+        output.say(f"auto: task {id} unchanged: {why}")
+    return wire.EXIT_FAILED if left else 0
+
+
+def history(args: Args) -> int:
+    """Print tasks that have ended, or forget them."""
+    asked = whole(args, "num_records", -1, -1)
+    if args.flag("clear"):
+        return clean(args)
+    failed = args.flag("fail")
+    with reach(args) as server:
+        kept = int(server.note().get("records", RECORDS))
+        most = kept if asked < 0 else min(asked, kept)
+        views = _ended(server.client, FAILED if failed else SUCCEEDED, most) if most else []
+    if args.flag("json"):
+        output.emit([tasks.task(view) for view in views])
+        return 0
+    print("Failed Tasks:" if failed else "Succeed Tasks:")
+    columns = tasks.FAILED if failed else tasks.SUCCEEDED
+    tasks.write(views, columns, verbose=args.flag("verbose"))
+    return 0
+
+
+def _ended(client: Client, states: str, most: int) -> list[dict[str, Any]]:
+    """Return the latest tasks that ran, oldest first; those cancelled before are left out."""
+    limit = most
+    while True:
+        reply = client.history(door=DOOR, state=states, limit=limit)
+        found = [view for view in reply["jobs"] if not _never_ran(view)]
+        if len(found) >= most or not reply.get("more") or limit >= MOST:
+            return found[-most:]
+        limit = min(limit * 4 + 100, MOST)
+
+
+def _never_ran(view: dict[str, Any]) -> bool:
+    return view["state"] == "CANCELLED" and view["started_at"] is None
+
+
+def clean(args: Args) -> int:
+    """Forget the tasks that have ended."""
+    with reach(args) as server:
+        server.client.clear(DOOR)
+    if args.flag("json"):
+        output.emit({"cleared": DOOR})
+    else:
+        output.say("auto: history cleared; stoker history still lists the tasks")
+    return 0
+
+
+def wait(args: Args) -> int:
+    """Wait for tasks to end; return the highest of their codes."""
+    from stoker.cli.output.times import parse_duration
+    from stoker.cli.session.reconnect import wait as until_ended
+
+    text = args.text("timeout")
+    seconds = parse_duration(text) if text is not None else None
+    ids = task_ids(args)
+    with reach(args) as server:
+        _all_ours(server.client, ids)
+        reply = until_ended(server.client, [str(id) for id in ids], timeout=seconds)
+    views = [view for view in reply["jobs"] if view["result"] is not None]
+    if args.flag("json"):
+        output.emit([tasks.task(view) for view in reply["jobs"]])
+    if not reply["finished"]:
+        left = len(reply["jobs"]) - len(views)
+        if not args.flag("json"):
+            output.say(f"auto: timeout; {output.counted(left, 'task')} not finished")
+        return wire.EXIT_STILL_RUNNING
+    return max(int(view["result"]) for view in views)
+
+
+def logs(args: Args) -> int:
+    """Print what tasks have written."""
+    from stoker.cli.session.reconnect import copy_log
+
+    ids = task_ids(args)
+    with reach(args) as server:
+        views = _all_ours(server.client, ids)
+        if args.flag("path"):
+            print("\n".join(str(view["log"]) for view in views))
+            return 0
+        for id in ids:
+            if args.flag("follow"):
+                copy_log(server.client, str(id), sys.stdout.buffer)
+                continue
+            for piece in server.client.log(str(id)):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+    return 0
+
+
+def _all_ours(client: Client, ids: list[int]) -> list[dict[str, Any]]:
+    """Return the tasks of these ids, or say which is none."""
+    views = known(client, ids)
+    for id in ids:
+        if id not in views or views[id]["door"] != DOOR:
+            raise StokerError(f"There is no task {id}.", wire.EXIT_NOT_FOUND, "not_found")
+    return list(views.values())

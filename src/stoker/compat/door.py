@@ -1,0 +1,159 @@
+"""Run the commands of other tools with stoker's engine, or install them on PATH.
+
+`stoker door` lists the commands. `stoker door NAME ...` runs the command NAME with the arguments
+that follow. `stoker door install NAME ...` writes a small script of that name beside the `stoker`
+command (or to ~/.local/bin). It hides no other command of that name unless --force is given, and
+never overwrites a file that it did not write. `stoker door uninstall` removes only such scripts.
+"""
+
+from __future__ import annotations
+
+from stoker.cli.options import Option, parse
+from stoker.client.errors import UsageError
+from stoker.compat.doors import DOORS, enter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.cli.options import Args
+
+USAGE = (
+    "door",
+    "door NAME [ARG ...]",
+    "door install NAME ... | --all [--dir DIR] [--force]",
+    "door uninstall NAME ... | --all [--dir DIR]",
+)
+OPTIONS = (
+    Option("--all", None, "all commands"),
+    Option("--dir", "DIR", "directory to install to or to uninstall from"),
+    Option("--force", None, "install even if another program of that name is on PATH"),
+)
+ACTS = {
+    "install": "write commands of these names",
+    "uninstall": "remove the commands that install wrote",
+}
+
+
+def main(argv: list[str]) -> int:
+    """List the doors, enter one, install or uninstall."""
+    first = argv[0] if argv else ""
+    if first in DOORS:
+        return enter(first, argv[1:])
+    if first in {"-h", "--help"}:
+        from stoker.cli.help import of_verb
+
+        print(of_verb(USAGE, __doc__ or "", OPTIONS))
+        return 0
+    word = next((word for word in argv if not word.startswith("-")), "")
+    if word in DOORS and not any(act in argv for act in ACTS):
+        raise UsageError(f"Options go after the name of the command: stoker door {word} {first}")
+    args = parse(OPTIONS, argv, verb="door")
+    if not args.words:
+        _check_options(args, "list")
+        return _list(args.flag("json"))
+    act, *names = args.words
+    if act not in ACTS:
+        raise _no_such(act, [*DOORS, *ACTS])
+    _check_options(args, act)
+    return _install(args, names) if act == "install" else _uninstall(args, names)
+
+
+def complete(words: list[str]) -> list[str] | None:
+    """Return what could follow `stoker door`; None where files could."""
+    names = [f"{name}\t{text}" for name, text in DOORS.items()]
+    if len(words) == 1:
+        return [*names, *(f"{act}\t{text}" for act, text in ACTS.items())]
+    if words[0] not in ACTS or words[-2] == "--dir":
+        return None
+    if words[-1].startswith("-"):
+        return [f"{option.names[0]}\t{option.text}" for option in OPTIONS]
+    return names
+
+
+def _list(as_json: bool) -> int:
+    from stoker.cli import output
+    from stoker.cli.output.table import Column, write
+    from stoker.compat.doorfiles import ANOTHER, OURS, found_on_path, read_record
+
+    record = read_record()
+    found = {name: found_on_path(name, record) for name in DOORS}
+    if as_json:
+        output.emit({
+            "doors": [
+                {"name": name, "text": DOORS[name], "path": path, "whose": whose}
+                for name, (path, whose) in found.items()
+            ]
+        })  # fmt: skip
+        return 0
+    told = {OURS: "yes", ANOTHER: "another program", None: "no"}
+    write(
+        [
+            Column("COMMAND"),
+            Column("ON PATH"),
+            Column("WHERE", cut=True),
+            Column("DESCRIPTION", cut=True),
+        ],
+        [[name, told[whose], path or "-", DOORS[name]] for name, (path, whose) in found.items()],
+    )
+    if output.is_terminal(1):
+        output.say(
+            "\nstoker door NAME ... runs a command; stoker door install NAME puts it on PATH."
+        )
+    return 0
+
+
+def _install(args: Args, names: list[str]) -> int:
+    from stoker.cli import output
+    from stoker.compat.doorscripts import install
+
+    done = install(_chosen(args, names), args.text("dir"), force=args.flag("force"))
+    if args.flag("json"):
+        output.emit(done.as_dict())
+        return 0
+    for line in done.sentences():
+        output.say(f"stoker: {line}")
+    return 0
+
+
+def _uninstall(args: Args, names: list[str]) -> int:
+    from stoker.cli import output
+    from stoker.compat.doorscripts import uninstall
+
+    removed, left = uninstall(_chosen(args, names), args.text("dir"), everything=args.flag("all"))
+    if args.flag("json"):
+        output.emit({"removed": removed, "left": left})
+        return 1 if left else 0
+    for path in removed:
+        output.say(f"stoker: removed {output.clean(path)}")
+    for path in left:
+        output.say(f"stoker: kept {output.clean(path)}: it is not the file that stoker wrote")
+    if not removed and not left:
+        output.say("stoker: nothing to remove")
+    return 1 if left else 0
+
+
+def _chosen(args: Args, names: list[str]) -> list[str]:
+    """Return the doors meant, each once."""
+    if args.flag("all") == bool(names):
+        raise UsageError("Name the commands, or use --all. To list them: stoker door")
+    for name in names:
+        if name not in DOORS:
+            raise _no_such(name, DOORS)
+    return list(dict.fromkeys(names or DOORS))
+
+
+def _check_options(args: Args, act: str) -> None:
+    allowed = {"list": (), "install": ("all", "dir", "force"), "uninstall": ("all", "dir")}[act]
+    for option in OPTIONS:
+        if option.key in args.values and option.key not in allowed:
+            where = "stoker door install" + (" or uninstall" if option.key != "force" else "")
+            raise UsageError(f"--{option.key} is an option of {where}.")
+    if args.text("dir") == "":
+        raise UsageError("--dir is empty. Name a directory, or omit --dir.")
+
+
+def _no_such(word: str, choices: dict[str, str] | list[str]) -> UsageError:
+    from stoker.cli.options.suggest import nearest
+
+    guess = nearest(word, choices)
+    hint = f"Did you mean {guess}?" if guess else "To list them: stoker door"
+    return UsageError(f"There is no compatibility command {word!r}. {hint}")

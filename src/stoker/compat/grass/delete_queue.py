@@ -1,0 +1,53 @@
+"""`grass delete-queue`: forget a queue."""
+
+from __future__ import annotations
+
+from stoker.cli import output
+from stoker.client.errors import StokerError
+from stoker.compat.grass import queues
+from stoker.compat.grass.words import only_word, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stoker.client.client import Client
+
+USAGE = """\
+  grass delete-queue QUEUE [--confirmed]
+
+Delete a queue. Its running jobs continue and keep their devices until they end. A queue with
+pending jobs is deleted only with --confirmed, which cancels them.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Delete the queue, unless jobs wait in it."""
+    asked = read(argv, "delete-queue", {"--confirmed": None})
+    name = only_word(asked, "delete-queue")
+    client = queues.client()
+    running = int(queues.found(client, name)["running"])
+    waiting = _waiting(client, name)
+    if waiting and not asked.flag("--confirmed"):
+        jobs = output.counted(len(waiting), "pending job")
+        raise StokerError(
+            f"{name} has {jobs}. To cancel {'it' if len(waiting) == 1 else 'them'} "
+            f"and delete the queue: grass delete-queue {name} --confirmed"
+        )
+    if waiting:
+        done = client.act("cancel", waiting, only="waiting")["done"]
+        output.say(f"grass: cancelled {output.counted(len(done), 'pending job')}")
+    try:
+        client.delete_queue(name)
+    except StokerError as error:
+        raise queues.in_our_words(error) from None
+    left = ""
+    if running:
+        jobs = output.counted(running, "running job")
+        left = f"; {jobs} {'continues' if running == 1 else 'continue'} (see: stoker)"
+    output.say(f"grass: deleted {name}{left}")
+    return 0
+
+
+def _waiting(client: Client, name: str) -> list[str]:
+    """Return the jobs that wait in a queue."""
+    reply = client.jobs(queue=name, state="PENDING", limit=1_000_000)
+    return [str(job["id"]) for job in reply["jobs"]]

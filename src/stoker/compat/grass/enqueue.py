@@ -1,0 +1,118 @@
+"""`grass enqueue`: a job for a queue."""
+
+from __future__ import annotations
+
+import os
+
+from stoker.cli import output
+from stoker.client.errors import StokerError, UsageError
+from stoker.compat.grass import queues
+from stoker.compat.grass.amounts import inside, outside, read_back, requirement, written
+from stoker.compat.grass.words import Asked, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+USAGE = """\
+  grass enqueue QUEUE [--json JSON5] [--cwd DIR] [-e NAME=VALUE]... [--] COMMAND...
+
+Add a job to a queue and print its id. It runs without a shell, in this directory and with this
+environment. {gpu} (or another requested type) is replaced by the names of its devices.
+
+  --json JSON5          requested resources: {gpu:0.5}, {gpu:2.5,RAM:256}; default: none
+  --cwd DIR             working directory
+  -e, --env NAME=VALUE  environment variable; may be repeated. NAME=VALUE words before the
+                        command are variables too
+"""
+OPTIONS = {"--json": "JSON5", "--cwd": "DIR", "--env": "NAME=VALUE"}
+
+
+def main(argv: list[str]) -> int:
+    """Queue the job, or say why not."""
+    asked = read(argv, "enqueue", OPTIONS, before_command=1)
+    if len(asked.words) < 2:
+        raise UsageError(
+            "No queue or command given. Example: "
+            "grass enqueue q1 --json '{gpu:0.5}' -- python train.py"
+        )
+    variables = [_assignment(text) for text in asked.many("--env")]
+    command = asked.words[1:]
+    while command and _is_assignment(command[0]):
+        variables.append(command.pop(0))
+    if not command:
+        raise UsageError("Variables are given, but no command after them.")
+    needs = requirement(asked.one("--json") or "{}")
+    submission = _submission(asked, variables, command)
+    client = queues.client()
+    queue = queues.found(client, asked.words[0])
+    _check_possible(queue, needs)
+    submission["options"] |= _asked_for(queue["name"], needs)
+    try:
+        reply = client.submit(submission)
+    except StokerError as error:
+        raise queues.in_our_words(error) from None
+    for warning in reply.get("warnings") or ():
+        output.say(f"grass: {output.clean(warning)}")
+    print(reply["label"])
+    return 0
+
+
+def _assignment(text: str) -> str:
+    if not _is_assignment(text):
+        raise UsageError(f"--env {output.clean(text)!r} is not an assignment; write NAME=VALUE.")
+    return text
+
+
+def _is_assignment(word: str) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isascii() and name.isidentifier()
+
+
+def _submission(asked: Asked, variables: list[str], command: list[str]) -> dict[str, Any]:
+    from stoker.cli.options.submission import absolute, environment
+    from stoker.client.surroundings import current_directory, shell, umask
+
+    given = asked.one("--cwd")
+    directory = absolute(os.path.expanduser(given)) if given else current_directory()
+    names = dict.fromkeys(text.partition("=")[0] for text in variables)
+    return {
+        "what": {"argv": command},
+        "directory": directory,
+        "environment": environment(os.environ),
+        "shell": shell(),
+        "umask": umask(),
+        # The names alone: values may be secrets, and a comment is for all to read.
+        "options": {"env": variables, **({"comment": f"env: {' '.join(names)}"} if names else {})},
+    }
+
+
+def _asked_for(queue: str, needs: dict[str, int]) -> dict[str, Any]:
+    """Return a job's needs as the daemon has them. Cores are counted by a queue that has them."""
+    options: dict[str, Any] = {"queue": queue, "door": queues.NAME, "cpus": "0"}
+    if "gpu" in needs:
+        options["gpus"] = written(needs["gpu"])
+    named = {inside(kind): written(amount) for kind, amount in needs.items() if kind != "gpu"}
+    if named:
+        options["resources"] = named
+    return options
+
+
+def _check_possible(queue: dict[str, Any], needs: dict[str, int]) -> None:
+    """Refuse what the queue could never give."""
+    has: dict[str, list[int]] = {}
+    for device in queue["resources"]:
+        has.setdefault(outside(device["type"]), []).append(read_back(device["capacity"]))
+    for kind, amount in needs.items():
+        sizes = has.get(kind)
+        if not sizes:
+            there = f"it has {', '.join(has)}" if has else "it has no devices"
+            raise UsageError(f"Queue {queue['name']} has no {kind}: {there}.")
+        unit = all(size == 1000 for size in sizes)
+        most = sum(sizes) if unit else max(sizes)
+        if amount > most:
+            part = "in total" if unit else "on its largest device, and a job gets one device"
+            raise UsageError(
+                f"Queue {queue['name']} can never allocate {written(amount)} {kind}: "
+                f"it has {written(most)} {part}."
+            )

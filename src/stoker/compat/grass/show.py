@@ -1,0 +1,134 @@
+"""`grass show`: queues, what is free of their devices, and their jobs."""
+
+from __future__ import annotations
+
+from stoker import wire
+from stoker.cli import output
+from stoker.client import jsonlight
+from stoker.client.errors import UsageError
+from stoker.compat.grass import queues
+from stoker.compat.grass.amounts import number, outside
+from stoker.compat.grass.words import Asked, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.client.client import Client
+
+USAGE = """\
+  grass show [QUEUE | --queue QUEUE] [--json | --table] [--limit N]
+
+Show queues, their free devices and their jobs: a table on a terminal, JSON otherwise.
+
+  --json      JSON, also on a terminal
+  --table     a table, also in a pipe
+  --limit N   at most N pending and N past jobs per queue (1000; in a table 20)
+"""
+OPTIONS = {"--queue": "QUEUE", "--json": None, "--table": None, "--limit": "N"}
+IN_JSON, IN_TABLE = 1000, 20
+
+
+def main(argv: list[str]) -> int:
+    """Print one queue, or all."""
+    asked = read(argv, "show", OPTIONS)
+    names = asked.words + asked.many("--queue")
+    if len(names) > 1:
+        raise UsageError("grass show takes one queue, or none for all: grass show q1")
+    if asked.flag("--json") and asked.flag("--table"):
+        raise UsageError("Give --json or --table, not both.")
+    table = asked.flag("--table") or (not asked.flag("--json") and output.is_terminal(1))
+    limit = _limit(asked, IN_TABLE if table else IN_JSON)
+    client = queues.client()
+    chosen = [queues.found(client, names[0])] if names else client.queues()["queues"]
+    views = [whole(client, queue, limit) for queue in chosen]
+    if table:
+        from stoker.compat.grass.table import lines
+
+        if not views:
+            output.say("grass: there are no queues. Create one: grass create-queue NAME --json ...")
+        elif text := "\n".join(lines(views)):
+            print(text)
+        return 0
+    print(jsonlight.pretty(views[0] if names else views))
+    return 0
+
+
+def _limit(asked: Asked, usual: int) -> int:
+    text = asked.one("--limit")
+    if text is None:
+        return usual
+    if not text.isdecimal() or not 0 < int(text[:8]) <= 1_000_000:
+        raise UsageError(f"--limit takes a number from 1 to 1000000, not {output.clean(text)!r}.")
+    return int(text)
+
+
+def whole(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Return a queue with its devices and jobs."""
+    resources: dict[str, dict[str, int | float]] = {}
+    available: dict[str, dict[str, int | float]] = {}
+    for device in queue["resources"]:
+        kind, name = outside(device["type"]), str(device["device"])
+        resources.setdefault(kind, {})[name] = number(device["capacity"])
+        available.setdefault(kind, {})[name] = number(device["free"])
+    name = queue["name"]
+    running = client.jobs(queue=name, state="CONFIGURING,RUNNING,SUSPENDED,COMPLETING")
+    waiting = client.jobs(queue=name, state="PENDING", limit=limit)
+    past = client.history(queue=name, limit=limit)
+    return {
+        "name": name,
+        "id": name,
+        "order": "fifo" if queue["strict"] else "backfill",
+        "resources": resources,
+        "available": available,
+        "future_jobs": [job(view) for view in waiting["jobs"]],
+        "running_jobs": [job(view) for view in running["jobs"]],
+        "past_jobs": [job(view) for view in past["jobs"]],
+        "left_out": {"future_jobs": waiting["more"], "past_jobs": past["more"]},
+    }
+
+
+def job(view: dict[str, Any]) -> dict[str, Any]:
+    """Return one job in this command's words."""
+    asked = view["request"]
+    require = {outside(kind): number(amount) for kind, amount in asked["resources"].items()}
+    if asked["gpus"]:
+        require = {"gpu": number(asked["gpus"]), **require}
+    devices = {outside(kind): names for kind, names in view["devices"].items()}
+    return {
+        "id": view["id"],
+        "cwd": view["directory"],
+        "cmd": _words(view),
+        "envs": _variables(view),
+        "require": require,
+        "status": status(view),
+        "allocation": {kind: devices[kind] for kind in require if kind in devices},
+        "node": ",".join(view["nodes"]) or None,
+        "exit_code": view["exit_code"],
+        "log": view["log"],
+        "elapsed": view["elapsed"],
+    }
+
+
+def _words(view: dict[str, Any]) -> list[str]:
+    """Return a command's words; a job that came in another way may be a line for a shell."""
+    text = str(view["command"])
+    if view["door"] != queues.NAME:
+        return [text]
+    from shlex import split
+
+    return split(text)
+
+
+def _variables(view: dict[str, Any]) -> list[str]:
+    mark, _, names = str(view["comment"] or "").partition(" ")
+    return names.split() if view["door"] == queues.NAME and mark == "env:" else []
+
+
+def status(view: dict[str, Any]) -> str:
+    """Return Created, Running, Finished, Cancelled or Failed with the exit code."""
+    state = view["state"]
+    if state not in wire.FINISHED:
+        return "Created" if state == "PENDING" else "Running"
+    named = {"COMPLETED": "Finished", "CANCELLED": "Cancelled"}.get(state)
+    return named or f"Failed({view['result']})"

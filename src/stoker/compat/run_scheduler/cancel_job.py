@@ -1,0 +1,53 @@
+"""`scheduler-cancel-job`: end jobs of run-scheduler for good."""
+
+from __future__ import annotations
+
+from stoker import wire
+from stoker.cli import output
+from stoker.client.errors import UsageError
+from stoker.compat.execute_batch.words import SWITCH, read
+from stoker.compat.run_scheduler import jobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "scheduler-cancel-job"
+HELP = """\
+  scheduler-cancel-job JOB_ID ...
+
+Cancels pending and running jobs: their processes are terminated, and killed if they do not end.
+Snapshots are kept. Only jobs submitted with run-scheduler are cancelled; if one of the ids is not
+such a job, nothing is cancelled.
+
+  --json        print JSON
+  -h, --help    show this help"""
+
+
+def main(argv: list[str]) -> int:
+    """End these jobs."""
+    words = read(argv, {"--json": SWITCH, "--help": SWITCH, "-h": SWITCH}, NAME)
+    if words.switches & {"-h", "--help"}:
+        print(HELP)
+        return 0
+    output.wants_json = "--json" in words.switches
+    if not words.free:
+        raise UsageError(f"No job given. Usage: {NAME} JOB_ID. To list jobs: scheduler-state")
+    client = jobs.client()
+    views = {view["id"]: view for view in (jobs.found(client, word) for word in words.free)}
+    assert client is not None
+    reply = client.cancel([str(id) for id in views])
+    if output.wants_json:
+        output.emit(reply)
+    else:
+        _tell(views, reply)
+    return wire.EXIT_OK if reply["done"] else wire.EXIT_FAILED
+
+
+def _tell(views: dict[int, dict[str, Any]], reply: dict[str, Any]) -> None:
+    """Say what was done, and what was not and why."""
+    for job in reply["done"]:
+        view = views[job["id"]]
+        output.say(f"{NAME}: {jobs.unique(view)} ({output.clean(view['name'])}) is cancelled")
+    for job in reply["skipped"]:
+        output.say(f"{NAME}: {jobs.unique(views[job['id']])} is unchanged: {job['why']}")

@@ -1,0 +1,67 @@
+"""`scheduler-get-logs`: what a job of run-scheduler has printed, in all its attempts."""
+
+from __future__ import annotations
+
+import sys
+
+from stoker.cli import output
+from stoker.compat.execute_batch.words import SWITCH, read
+from stoker.compat.run_scheduler import jobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stoker.client.client import Client
+
+NAME = "scheduler-get-logs"
+HELP = """\
+  scheduler-get-logs JOB_ID
+
+Prints the output of all attempts of a job.
+
+  -f, --follow  follow until the job ends, and return its exit code
+  -h, --help    show this help"""
+
+
+def main(argv: list[str]) -> int:
+    """Copy a log to stdout."""
+    kinds = dict.fromkeys(("-f", "--follow", "-h", "--help"), SWITCH)
+    words = read(argv, kinds, NAME)
+    if words.switches & {"-h", "--help"}:
+        print(HELP)
+        return 0
+    word = jobs.only_word(words.free, NAME)
+    client = jobs.client()
+    view = jobs.found(client, word)
+    assert client is not None
+    label = str(view["id"])
+    if words.switches & {"-f", "--follow"}:
+        from stoker.cli.session.follow import follow_to_end
+
+        return follow_to_end(client, label, 1)
+    if not _began(view):
+        why = f": {output.clean(view['reason_text'])}" if view.get("reason_text") else ""
+        output.say(f"{NAME}: {jobs.unique(view)} has not started yet{why}")
+        return 0
+    _copy(client, view)
+    if view.get("result") and not view.get("seen"):
+        from stoker.cli.session.follow import mark_seen
+
+        mark_seen(client, [label])
+    return 0
+
+
+def _began(view: dict[str, Any]) -> list[int]:
+    """Return the attempts that have printed anything, or could have."""
+    found = {int(past["attempt"]) for past in view.get("past") or ()}
+    if view["state"] != "PENDING" and view.get("started_at"):
+        found.add(int(view["attempt"]))
+    return sorted(found)
+
+
+def _copy(client: Client, view: dict[str, Any]) -> None:
+    for attempt in _began(view):
+        for piece in client.log(str(view["id"]), attempt=attempt):
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,264 @@
+"""The command `simple_hypersearch`: prints one command for each combination of parameters."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stoker.client.errors import UsageError
+from stoker.compat.grid import MODES, SHUFFLED_GRID, Grid, order
+from stoker.compat.pattern import Pattern
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HELP = """\
+  simple_hypersearch PATTERN [OPTIONS] -p NAME VALUE ... [-p NAME VALUE ...]
+
+Print the command PATTERN once for each combination of the parameters, with each {NAME}
+replaced by a value. Run them by piping them into simple_gpu_scheduler or `stoker feed`, or
+append them to a queue file.
+
+  simple_hypersearch "python3 train.py --lr {lr} --bs {bs}" -p lr 0.1 -1e-3 -p bs 32 64
+
+Options
+  -p, --parameter NAME VALUE ...  a parameter and the values to try; one -p for each parameter
+  --sampling-mode MODE            shuffled_grid: all combinations in random order (default);
+                                  grid: in order, the last parameter changing fastest
+  --n-samples N                   only N of them; with shuffled_grid a random sample without
+                                  duplicates (all)
+  --seed N                        the same order for the same N
+  --                              the pattern follows: -p a 1 2 -- 'echo {a}'
+  -h, --help                      show this help
+
+Values are inserted verbatim, without quotes. {lr:>8} pads a value, {lr!r} quotes it. Double the
+braces that belong to the command: awk '{{print $1}}'. Put a space before a value that begins with a
+dash and is not a number: ' --fast'.
+"""
+TAKES_VALUE = ("--sampling-mode", "--n-samples", "--seed")
+LONG = ("--parameter", "--help", *TAKES_VALUE)
+WRITE_BYTES = 4096
+"""What a pipe takes in one piece (PIPE_BUF), whoever else writes into it."""
+
+
+class Asked:
+    """What was typed."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.parameters: list[tuple[str, list[str]]] = []
+        self.options: dict[str, str] = {}
+        self.help = False
+
+
+def main(argv: list[str]) -> int:
+    """Print the commands."""
+    asked = read_arguments(argv)
+    if asked.help:
+        print(HELP, end="")
+        return 0
+    text = _pattern_text(asked)
+    parameters = _checked_parameters(asked)
+    names = list(parameters)
+    pattern = Pattern(text, names)
+    _check_use(pattern, parameters)
+    seed = _whole_number(asked, "--seed")
+    count = _whole_number(asked, "--n-samples")
+    if count is not None and count < 0:
+        raise UsageError(f"--n-samples takes a whole number of at least 0, not {count}.")
+    mode = asked.options.get("--sampling-mode", SHUFFLED_GRID)
+    if mode not in MODES:
+        raise UsageError(f"--sampling-mode is shuffled_grid or grid, not {mode!r}.")
+    fill = pattern.fill
+    combinations = order(Grid(names, list(parameters.values())), mode, seed, count)
+    write_lines(fill(*values) for values in combinations)
+    return 0
+
+
+# --------------------------------------------------------------------- what was typed
+
+
+def read_arguments(argv: list[str]) -> Asked:
+    """Sort the arguments into pattern, parameters and options."""
+    asked = Asked()
+    into = asked.words  # after -p NAME, words are its values until the next option
+    rest = list(reversed(argv))
+    while rest:
+        word = rest.pop()
+        if word == "--":
+            asked.words += reversed(rest)
+            break
+        if not _is_option(word):
+            into.append(word)
+            continue
+        name, attached = _option(word, asked)
+        if name == "--help":
+            asked.help = True
+            break
+        if attached is None and not rest:
+            needs = "a name and values: -p lr 0.1 0.01" if name == "--parameter" else "a value."
+            raise UsageError(f"{word} needs {needs}")
+        value = rest.pop() if attached is None else attached
+        if name == "--parameter":
+            into = []
+            asked.parameters.append((value, into))
+        else:
+            into = asked.words
+            asked.options[name] = value
+    return asked
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is one of our options, or was meant to be one; -1e-3 is a value."""
+    if len(word) < 2 or word[0] != "-" or word[1].isdecimal() or word[1] == ".":
+        return False
+    if word.partition("=")[0] in LONG:
+        return True
+    try:
+        float(word)  # -inf
+    except ValueError:
+        return " " not in word  # a value made of several words, such as '-x 1'
+    return False
+
+
+def _option(word: str, asked: Asked) -> tuple[str, str | None]:
+    """Return an option's full name and what stands after its equals sign."""
+    if word in {"-p", "-h"}:
+        return ("--parameter" if word == "-p" else "--help"), None
+    typed, equals, attached = word.partition("=")
+    found = [name for name in LONG if name == typed]
+    if typed.startswith("--") and not found:
+        found = [name for name in LONG if name.startswith(typed)]
+    if len(found) == 1:
+        return found[0], attached if equals else None
+    if len(found) > 1:
+        raise UsageError(f"{typed} is ambiguous: {' or '.join(found)}.")
+    if asked.parameters:
+        advice = f"If it is a value, put a space in front of it: ' {word}'"
+    elif asked.words:
+        advice = "If it belongs to the command, put the whole command in quotes."
+    else:
+        advice = "See: simple_hypersearch --help"
+    raise UsageError(f"There is no option {typed}. {advice}")
+
+
+def _whole_number(asked: Asked, name: str) -> int | None:
+    text = asked.options.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name} takes a whole number, not {text!r}.") from None
+
+
+# -------------------------------------------------------------------- is there sense in it
+
+
+def _pattern_text(asked: Asked) -> str:
+    """Return the one pattern that was typed."""
+    if len(asked.words) > 1:
+        raise UsageError(
+            f"There are {len(asked.words)} patterns: {' | '.join(asked.words)}. "
+            "Put the whole command in quotes, as one pattern."
+        )
+    if asked.words:
+        _check_one_line(asked.words[0])
+        return asked.words[0]
+    for name, values in asked.parameters:
+        swallowed = next((value for value in values if "{" in value), None)
+        if swallowed is not None:
+            raise UsageError(
+                f"There is no pattern: {swallowed!r} was read as a value of {name}, because it "
+                f"follows -p {name}. Put it first, or write -- before it."
+            )
+    raise UsageError(
+        "There is no pattern. Put the command first, in quotes: "
+        "simple_hypersearch 'python3 train.py --lr {lr}' -p lr 0.1 0.01"
+    )
+
+
+def _checked_parameters(asked: Asked) -> dict[str, list[str]]:
+    """Return the values of each parameter, or say what would go missing or come twice."""
+    if not asked.parameters:
+        raise UsageError("There is no parameter. Add one: -p NAME VALUE ...")
+    found: dict[str, list[str]] = {}
+    for name, values in asked.parameters:
+        if not name:
+            raise UsageError("A parameter needs a name: -p lr 0.1 0.01")
+        if name in found:
+            raise UsageError(f"Parameter {name} is given twice. Put all its values after one -p.")
+        if not values:
+            raise UsageError(f"Parameter {name} has no values. Write: -p {name} VALUE ...")
+        found[name] = _checked_values(name, values)
+    return found
+
+
+def _checked_values(name: str, values: list[str]) -> list[str]:
+    seen = set()
+    for value in values:
+        _check_one_line(value)
+        if value in seen:
+            # It may well be a slip of the finger for another value, so it is not just dropped.
+            raise UsageError(
+                f"Parameter {name} has the value {value!r} twice, which would print the same "
+                "commands twice. Remove one."
+            )
+        seen.add(value)
+    return values
+
+
+def _check_one_line(text: str) -> None:
+    if "\n" in text:
+        raise UsageError(
+            f"{text!r} has a line break in it, but there is one command per line. "
+            "Write ; or && instead, or put the command into a script."
+        )
+
+
+def _check_use(pattern: Pattern, parameters: dict[str, list[str]]) -> None:
+    """Refuse what would print duplicates, or lines that would not be run as they stand."""
+    for name in parameters:
+        if name not in pattern.used:
+            raise UsageError(
+                f"The pattern does not use the parameter {name}, so every command would be "
+                f"printed once for each of its values. Put {{{name}}} into it, or remove "
+                f"-p {name}."
+            )
+    if any(text.endswith("\\") for text in pattern.endings(parameters)):
+        raise UsageError(
+            "A command would end with a backslash, which joins it to the next line. "
+            "Add something after it."
+        )
+    if any(not text or text[0] == "#" for text in pattern.beginnings(parameters)):
+        raise UsageError(
+            "A command would be blank or begin with #, and such lines are skipped. "
+            "Put something before it."
+        )
+
+
+# ------------------------------------------------------------------------------ output
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to stdout, only whole ones in each piece, as they come."""
+    if sys.stdout is None:
+        raise UsageError("stdout is closed, so there is nowhere to print to.")
+    encoding, errors = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+    held = bytearray()
+    for line in lines:
+        data = (line + "\n").encode(encoding, errors)
+        if held and len(held) + len(data) > WRITE_BYTES:
+            _write(held)
+            held.clear()
+        held += data
+    if held:
+        _write(held)
+
+
+def _write(data: bytearray) -> None:
+    # A second call is needed only when a signal or a full disk cut the first one short.
+    done = os.write(1, data)
+    while done < len(data):
+        done += os.write(1, data[done:])

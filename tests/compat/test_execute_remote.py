@@ -1,0 +1,155 @@
+"""execute_remote, row by row, over a real sshd."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.batch_lab import Hall, Terminal, whole_hall
+from e2e.box import until
+
+__all__ = ["whole_hall"]
+
+
+@pytest.fixture
+def hall(whole_hall: Hall) -> Iterator[Hall]:
+    yield whole_hall
+    whole_hall.tidy()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("ls",), "required: --machine"),
+        (("--machine", "m.yaml"), "No command given"),
+        (("--machine", "m.yaml", "ls", "-l"), "no option -l"),
+        (("--machine", "m.yaml", "ls", "x"), "Put the whole command in quotes"),
+        (("--machine", "m.yaml", "  "), "The command is empty"),
+        (("--machine", "m.yaml", "--job-name", "../x", "ls"), "cannot be the name of a directory"),
+        (("--machine",), "--machine needs a value"),
+    ],
+)
+def test_mls_40_what_makes_no_sense_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
+) -> None:
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "door", "execute_remote", *words],
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "home").exists()
+
+
+def test_mls_41_a_directory_goes_along(hall: Hall) -> None:
+    (hall.user / "d").mkdir()
+    (hall.user / "d" / "file").touch()
+    done = hall.remote("--copy-forward", "d", "ls d; ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "file\nd\n", "")
+
+
+def test_mls_41_this_directory_goes_along_unless_told_otherwise(hall: Hall) -> None:
+    (hall.user / "file").touch()
+    assert hall.remote("ls").stdout == "file\none.yaml\n"
+    assert hall.remote("ls", "--copy-forward").stdout == ""
+
+
+def test_mls_42_what_is_named_comes_back(hall: Hall) -> None:
+    done = hall.remote("--copy-backwards", "out.txt", "echo x>out.txt; echo y>other.txt")
+    assert done.returncode == 0, done
+    (name,) = hall.results()
+    assert os.listdir(hall.user / "job_results" / name) == ["out.txt"]
+    assert hall.result(f"{name}/out.txt") == "x\n"
+
+
+def test_mls_43_a_name_of_24_digits(hall: Hall) -> None:
+    assert hall.remote("true").returncode == 0
+    (name,) = hall.results()
+    assert re.fullmatch("[0-9A-F]{24}", name)
+
+
+def test_mls_44_results_are_never_overwritten(hall: Hall) -> None:
+    assert hall.remote("--job-name", "mine", "true").returncode == 0
+    assert hall.results() == ["mine"]
+    done = hall.remote("--job-name", "mine", "touch $HOME/again")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "execute_remote: results for job 'mine' already exist, move or remove files before"
+        " continuing\n"
+    )
+    assert not (hall.one.home / "again").exists()
+
+
+def test_mls_44_a_name_that_is_in_use_is_refused(hall: Hall) -> None:
+    line = "echo begun; until [ -e $HOME/go ]; do sleep 0.05; done"
+    words = ("execute_remote", "--machine", hall.file(hall.one), "--job-name", "mine", line)
+    first = hall.start(*words)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "begun\n"
+    done = hall.remote("--job-name", "mine", "touch $HOME/again")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "execute_remote: job 'mine' is being run by another command; wait until it ends, "
+        "or choose another --job-name\n"
+    )
+    (hall.one.home / "go").touch()
+    first.communicate(timeout=40)
+    assert first.returncode == 0
+    assert not (hall.one.home / "again").exists()
+    assert hall.results() == ["mine"]
+
+
+def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
+    done = hall.remote("--copy-backwards", "reslts", "true")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "execute_remote: --copy-backwards reslts: the command wrote nothing there\n"
+    )
+
+
+def test_mls_45_the_code_and_both_streams_are_the_commands_own(hall: Hall) -> None:
+    done = hall.remote("echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert hall.nodes() == []
+
+
+def test_mls_45_a_machine_that_is_not_reached(hall: Hall) -> None:
+    bad = hall.file(hall.one, "bad.yaml", port=9)
+    done = hall.run("execute_remote", "--machine", bad, "true")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "could not connect to machines: [{" in done.stderr
+    assert not (hall.user / "job_results").exists()
+
+
+def test_the_machine_is_seen_as_it_is(hall: Hall) -> None:
+    (hall.one.home / ".bashrc").write_text("greet() { echo hello $1; }\n")
+    done = hall.remote("greet ${CUDA_VISIBLE_DEVICES-all}; echo '{gpu}'")
+    assert done.stdout == "hello all\n{gpu}\n"
+
+
+def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(hall: Hall) -> None:
+    line = "echo begun; echo x > kept; sleep 6666; true"
+    words = ("execute_remote", "--machine", hall.file(hall.one), "--copy-backwards", "kept", line)
+    terminal = Terminal(hall, *words)
+    try:
+        terminal.until("begun")
+        until(lambda: hall.one.pids("sleep 6666"))
+        terminal.press("\x03")
+        assert terminal.end() == 1
+    finally:
+        terminal.close()
+    assert "Traceback" not in terminal.said
+    assert hall.one.pids("sleep 6666") == []
+    (name,) = hall.results()
+    assert hall.result(f"{name}/kept") == "x\n"
+
+
+def test_verbose_says_which_job_it_is(hall: Hall) -> None:
+    done = hall.remote("--verbose", "true")
+    assert re.fullmatch(r"execute_remote: job \d+ on ssh://\S+: true\n", done.stderr)
