@@ -8,7 +8,7 @@ import pytest
 
 from stoker.cli.options import Args
 from stoker.client.errors import UsageError
-from stoker.feed.lines import AT_ONCE, LONGEST, Lines
+from stoker.feed.line_reader import AT_ONCE, LONGEST, Lines
 from stoker.feed.main import main, named_devices
 from stoker.feed.progress import CAUSES, Progress
 

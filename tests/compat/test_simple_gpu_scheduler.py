@@ -20,7 +20,7 @@ from stoker.compat.simple_gpu_scheduler.outputs import Outputs
 from stoker.compat.simple_gpu_scheduler.slots import named_slots
 from stoker.compat.simple_gpu_scheduler.work import Slots
 from stoker.compat.simple_gpu_submit import main as submit
-from stoker.feed.lines import Lines
+from stoker.feed.line_reader import Lines
 
 DOOR = [
     sys.executable, "-c",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stoker.client.errors import UsageError
 from stoker.compat.simple_gpu_scheduler.record import HEAD, TAIL, decode, encode, tidy
 from stoker.compat.simple_gpu_submit import append, main
-from stoker.feed.lines import LONGEST, Lines, goes_on
+from stoker.feed.line_reader import LONGEST, Lines, goes_on
 
 SCRIPTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 SUBMIT = [

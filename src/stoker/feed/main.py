@@ -17,11 +17,11 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
-from stoker.feed.ahead import Ahead
-from stoker.feed.lines import Lines
-from stoker.feed.place import Place
+from stoker.feed.line_reader import Lines
 from stoker.feed.progress import Progress
+from stoker.feed.read_ahead import Ahead
 from stoker.feed.run import run
+from stoker.feed.submit_environment import Place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,20 +6,20 @@ from stoker import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.feed.place import Place
-    from stoker.feed.work import Work
+    from stoker.feed.job_stream import Work
+    from stoker.feed.submit_environment import Place
 
 
 def run(work: Work, place: Place, resources: str | None = None) -> int:
     """See the work through to its end; return the exit code."""
     if not _daemon_answers():
-        from stoker.feed.driver import LostTheRace, drive
+        from stoker.feed.foreground import LostTheRace, drive
 
         try:
             return drive(work, place, resources)
         except LostTheRace:
             pass  # somebody's daemon started at the same moment: it shall have the lines
-    from stoker.feed.follow import follow
+    from stoker.feed.follower import follow
 
     return follow(work, place)
 

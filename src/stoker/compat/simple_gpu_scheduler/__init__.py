@@ -41,9 +41,9 @@ def _run(slots: list[Slot]) -> int:
     _open_standard_streams()
     from stoker.compat.simple_gpu_scheduler.outputs import Outputs
     from stoker.compat.simple_gpu_scheduler.work import Slots
-    from stoker.feed.lines import Lines
-    from stoker.feed.place import Place
+    from stoker.feed.line_reader import Lines
     from stoker.feed.run import run
+    from stoker.feed.submit_environment import Place
     from stoker.places import logs_dir
 
     outputs = Outputs(logs_dir())

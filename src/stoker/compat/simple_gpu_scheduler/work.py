@@ -9,8 +9,8 @@ from stoker.client.errors import StokerError
 from stoker.compat.simple_gpu_scheduler import record
 from stoker.compat.simple_gpu_scheduler.outputs import Outputs
 from stoker.compat.simple_gpu_scheduler.slots import DOOR, Slot
-from stoker.feed.lines import Lines
-from stoker.feed.work import End, Lot, Work
+from stoker.feed.job_stream import End, Lot, Work
+from stoker.feed.line_reader import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

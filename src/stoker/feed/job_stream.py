@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from stoker.feed.lines import Lines
+from stoker.feed.line_reader import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

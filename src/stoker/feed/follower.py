@@ -11,8 +11,8 @@ from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.feed.place import Place, in_use
-from stoker.feed.work import End, Work
+from stoker.feed.job_stream import End, Work
+from stoker.feed.submit_environment import Place, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

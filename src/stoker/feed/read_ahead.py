@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stoker.feed.lines import Lines
-from stoker.feed.place import DRAINING, NO_GPU
-from stoker.feed.work import End, Lot, Work
+from stoker.feed.job_stream import End, Lot, Work
+from stoker.feed.line_reader import Lines
+from stoker.feed.submit_environment import DRAINING, NO_GPU
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from stoker.daemon.submission import submit as intake
 from stoker.daemon.views.job import job_view
 from stoker.engine import Ask, Decision, Moment, Refusal
 from stoker.executors.local.supervisor import become_subreaper
-from stoker.feed.place import Place, in_use
-from stoker.feed.work import End, Lot, Work
+from stoker.feed.job_stream import End, Lot, Work
+from stoker.feed.submit_environment import Place, in_use
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
 
