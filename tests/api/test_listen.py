@@ -20,8 +20,8 @@ from conftest import Run
 from e2e.box import Box
 from stoker import wire
 from stoker.client.client import Client
-from stoker.client.endpoint import Endpoint, parse
 from stoker.client.errors import StokerError
+from stoker.client.tcp_endpoint import Endpoint, parse
 from stoker.core.units import BadValue
 from stoker.daemon.http import credentials as keys
 from stoker.daemon.http import listeners as listen
@@ -517,7 +517,7 @@ def test_connections_without_the_token_do_not_keep_out_those_with_it(box: Box) -
 
 
 def test_what_listens_is_known_by_its_user() -> None:
-    from stoker.client.endpoint import listening_user
+    from stoker.client.tcp_endpoint import listening_user
 
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.cli import output
 from stoker.cli.errors import guarded
 from stoker.cli.output import colour
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
 from stoker.terminal import FilteredStream, filtered, write_raw
 

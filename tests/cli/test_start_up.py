@@ -54,4 +54,8 @@ def test_only_the_chosen_verb_is_imported(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [], "more": 0, "counts": {}})
     found = imported_by("queue")
     assert "stoker.cli.look.queue" in found
-    assert not found & {"stoker.cli.run.submit", "stoker.cli.options.job", "stoker.client.start"}
+    assert not found & {
+        "stoker.cli.run.submit",
+        "stoker.cli.options.job",
+        "stoker.client.autostart",
+    }

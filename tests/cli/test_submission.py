@@ -5,7 +5,7 @@ import pytest
 
 from stoker.cli.options import submission
 from stoker.cli.options.submission import build
-from stoker.client import surroundings
+from stoker.client import submit_environment as surroundings
 from stoker.client.errors import UsageError
 from stoker.core import contract
 from stoker.core.cluster import Placement

@@ -6,7 +6,8 @@ import pytest
 
 import stoker.api
 from client.fake_daemon import FakeDaemon, chunked, view
-from stoker.client import Client, DaemonUnreachable, StokerError, start
+from stoker.client import Client, DaemonUnreachable, StokerError
+from stoker.client import autostart as start
 from stoker.client.errors import ConnectionBroken, OutcomeUnknown
 from stoker.client.transport import query, quote
 

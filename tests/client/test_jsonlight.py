@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 
 VALUES = st.recursive(
     st.none()

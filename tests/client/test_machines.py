@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.client.errors import StokerError, UsageError
-from stoker.client.machines import find_machine, read_machine, read_values
+from stoker.client.machine_files import find_machine, read_machine, read_values
 
 TEXT = """\
 username: ben       # a comment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker import places
-from stoker.client import start
+from stoker.client import autostart as start
 from stoker.client.errors import DaemonUnreachable, StokerError
 
 

@@ -108,7 +108,7 @@ class Link(plain.Client):
 def connect(autostart: bool = True, path: str | None = None) -> Link:
     """Return a link to this user's daemon, which is started at the first request if need be."""
     if path is None and os.environ.get("STOKER_SERVER"):
-        from stoker.client.endpoint import from_environment
+        from stoker.client.tcp_endpoint import from_environment
 
         return Link(from_environment())
     try:

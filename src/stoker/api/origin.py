@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from stoker.api.options import as_options
-from stoker.client import surroundings
+from stoker.client import submit_environment as surroundings
 
 
 def submission(options: Mapping[str, object]) -> dict[str, object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from stoker import places, wire
-from stoker.client import jsonlight, transport
+from stoker.client import fast_json as jsonlight
+from stoker.client import transport
 from stoker.client.errors import (
     ConnectionBroken,
     DaemonUnreachable,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from stoker.client.endpoint import Endpoint
+    from stoker.client.tcp_endpoint import Endpoint
 
 TIMEOUT = 120.0
 """Seconds without a word before a daemon counts as stuck; loading a long queue takes a few."""
@@ -38,7 +39,7 @@ def connect(autostart: bool = True, path: str | None = None) -> Client:
     With STOKER_SERVER it is the daemon there, which must run.
     """
     if path is None and os.environ.get("STOKER_SERVER"):
-        from stoker.client.endpoint import from_environment
+        from stoker.client.tcp_endpoint import from_environment
 
         return Client(from_environment())
     return Client(path, autostart=autostart)
@@ -324,7 +325,7 @@ class Client:
         except DaemonUnreachable:
             if not self.autostart:
                 raise
-            from stoker.client.start import after_start
+            from stoker.client.autostart import after_start
 
             reply = after_start(lambda: transport.send(self.path, method, target, body, timeout))
         if self.check_version:

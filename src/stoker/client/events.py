@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stoker import wire
-from stoker.client import jsonlight, transport
+from stoker.client import fast_json as jsonlight
+from stoker.client import transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

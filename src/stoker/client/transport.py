@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stoker.client.endpoint import Endpoint
+    from stoker.client.tcp_endpoint import Endpoint
 
 CHUNK = 65536
 MAX_HEAD = 65536

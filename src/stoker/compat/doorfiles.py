@@ -12,7 +12,7 @@ import sys
 
 from stoker import places
 from stoker.cli.output import clean
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False

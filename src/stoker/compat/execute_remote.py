@@ -147,7 +147,7 @@ def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
 
 def _submit(client: Client, member: Member, command: str, options: dict[str, Any]) -> int:
     from stoker import places
-    from stoker.client.surroundings import current_directory, shell, umask
+    from stoker.client.submit_environment import current_directory, shell, umask
 
     logs = places.logs_dir().replace("%", "%%")
     # The machine as it is: a job without GPUs in our books would see none.

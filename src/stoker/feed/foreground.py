@@ -70,7 +70,7 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
         if others and not feeder.lost:
             # Work that others queued meanwhile, or that an internal error left, goes on with a
             # daemon of its own.
-            from stoker.client.start import start_daemon
+            from stoker.client.autostart import start_daemon
 
             start_daemon()
     if feeder.error is not None:

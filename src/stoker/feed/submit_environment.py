@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker.cli.options.submission import environment
-from stoker.client.surroundings import current_directory, shell, umask
+from stoker.client.submit_environment import current_directory, shell, umask
 
 NO_GPU = "this machine has no GPU: one core per line (name devices with --gpus)"
 DRAINING = "stoker: draining: running lines finish, no more are started"

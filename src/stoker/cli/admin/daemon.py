@@ -13,9 +13,9 @@ import sys
 from stoker import places, wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
+from stoker.client.autostart import lock_holder
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.client.start import lock_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def start(args: Args) -> int:
                 f"stoker daemon restart {' '.join(wanted)}"
             )
         return _told(running, args, f"the daemon is already running (pid {running['pid']})")
-    from stoker.client.start import start_daemon
+    from stoker.client.autostart import start_daemon
 
     pid = start_daemon([*_declared(args), *_store(args)])
     return _told(_running() or {"pid": pid}, args, f"started the daemon (pid {pid})")
@@ -212,7 +212,7 @@ def log(args: Args) -> int:
 
 def run(args: Args) -> int:
     """Become the daemon, in the foreground."""
-    from stoker.client.start import daemon_command
+    from stoker.client.autostart import daemon_command
 
     sys.stdout.flush()
     command = daemon_command(*_declared(args), *_store(args))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker.cli import output
-from stoker.client.start import daemon_command
+from stoker.client.autostart import daemon_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

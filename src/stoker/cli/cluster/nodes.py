@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from stoker.client.machines import Known
+    from stoker.client.machine_files import Known
 
 USAGE = (
     "nodes [OPTIONS]",
@@ -110,7 +110,7 @@ def _named(words: list[str], key: str | None) -> list[Known]:
     if files and len(files) == len(words):
         if key is not None:
             raise UsageError("A node file names its key; do not give --key.")
-        from stoker.client.machines import read_machine
+        from stoker.client.machine_files import read_machine
 
         machines = [read_machine(path) for path in files]
     elif len(words) == 2 and not files:

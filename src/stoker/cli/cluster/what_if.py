@@ -65,7 +65,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     import time
 
     from stoker.cli.output.times import iso
-    from stoker.client import jsonlight
+    from stoker.client import fast_json as jsonlight
 
     client = existing(autostart=False)
     nodes = client.nodes()["nodes"]

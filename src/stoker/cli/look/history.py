@@ -111,7 +111,7 @@ def _csv(views: list[dict[str, Any]], *, header: bool) -> None:
     import csv
     import sys
 
-    from stoker.client.jsonlight import dumps
+    from stoker.client.fast_json import dumps
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = [name for name in (views[0] if views else ()) if name != "tail"]

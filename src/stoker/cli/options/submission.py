@@ -8,10 +8,10 @@ import sys
 from stoker.cli import output
 from stoker.cli.options import Args, Value, parse
 from stoker.cli.options.job import JOB, SUBMIT, job_options
-from stoker.client import surroundings
+from stoker.client import submit_environment as surroundings
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
-from stoker.client.surroundings import GONE, current_directory, shell, text_of, umask
+from stoker.client.submit_environment import GONE, current_directory, shell, text_of, umask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

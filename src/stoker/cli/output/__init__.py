@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.terminal import clean, write_raw
 
 __all__ = ["clean", "counted", "emit", "is_terminal", "progress", "say"]

@@ -7,7 +7,7 @@ import time
 from stoker.cli.options import Args, Option
 from stoker.cli.output import clean, colour, counted, times
 from stoker.cli.output.table import Cell, Column
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
 
 TYPE_CHECKING = False

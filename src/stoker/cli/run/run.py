@@ -71,7 +71,7 @@ def _with_shell(argv: list[str]) -> list[str]:
 
     typed = parse(OPTIONS, argv, command=True, verb="run")
     if typed.flag("pty") and not typed.words:
-        from stoker.client.surroundings import shell
+        from stoker.client.submit_environment import shell
 
         return [*argv, "--wrap", shell()]
     return argv

@@ -76,7 +76,7 @@ def build(argv: list[str]) -> tuple[dict[str, Any], Args, list[str]]:
     """Return the request body, all options by precedence, and what may be meant otherwise."""
     from stoker.cli.options import Args, submission
     from stoker.cli.options.job import job_options
-    from stoker.client import surroundings
+    from stoker.client import submit_environment as surroundings
 
     found = typed(argv)
     doubts: list[str] = []

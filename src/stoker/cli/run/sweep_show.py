@@ -272,7 +272,7 @@ def as_csv(reply: dict[str, Any]) -> str:
     import csv
     import io
 
-    from stoker.client import jsonlight
+    from stoker.client import fast_json as jsonlight
 
     first = reply["definition"].get("parameters") or {}
     found = (name for trial in reply["trials"] for name in trial["params"])

@@ -6,7 +6,7 @@ import os
 import tomllib
 
 from stoker.cli.output import clean
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ import os
 import time
 
 from stoker import places
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False

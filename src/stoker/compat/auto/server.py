@@ -81,7 +81,7 @@ class Server:
             self.daemon = self.client.daemon()
             started = False
         except DaemonUnreachable:
-            from stoker.client.start import start_daemon
+            from stoker.client.autostart import start_daemon
 
             start_daemon(["--also", ",".join(names)])
             self.daemon = self.client.daemon()

@@ -8,10 +8,10 @@ import sys
 from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Args
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.client import Client
-from stoker.client.endpoint import Endpoint
 from stoker.client.errors import StokerError, UsageError
+from stoker.client.tcp_endpoint import Endpoint
 
 HEX = frozenset("0123456789abcdef")
 

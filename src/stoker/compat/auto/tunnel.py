@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import DaemonUnreachable, StokerError
 
 TYPE_CHECKING = False

@@ -68,7 +68,7 @@ def run(args: Args) -> int:
 def _surroundings(server: Reached, chdir: str | None) -> dict[str, Any]:
     """Return where and with which environment a task runs: ours, if the machine is ours."""
     from stoker.cli.options.submission import absolute, environment
-    from stoker.client.surroundings import current_directory, umask
+    from stoker.client.submit_environment import current_directory, umask
 
     if server.away:
         if chdir is not None and not chdir.startswith("/"):

@@ -12,7 +12,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.client.surroundings import current_directory, shell, umask
+from stoker.client.submit_environment import current_directory, shell, umask
 from stoker.compat.execute_batch.claims import ANOTHER, Claims
 from stoker.compat.execute_batch.job import Job
 from stoker.compat.execute_batch.lines import FINISHED, make_results, tell

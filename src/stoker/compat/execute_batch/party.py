@@ -7,7 +7,7 @@ import os
 from stoker import places
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
-from stoker.client.machines import KEYS, address_of, find_machine, read_values
+from stoker.client.machine_files import KEYS, address_of, find_machine, read_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def _is_assignment(word: str) -> bool:
 
 def _submission(asked: Asked, variables: list[str], command: list[str]) -> dict[str, Any]:
     from stoker.cli.options.submission import absolute, environment
-    from stoker.client.surroundings import current_directory, shell, umask
+    from stoker.client.submit_environment import current_directory, shell, umask
 
     given = asked.one("--cwd")
     directory = absolute(os.path.expanduser(given)) if given else current_directory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker import wire
 from stoker.cli import output
-from stoker.client import jsonlight
+from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
 from stoker.compat.grass import queues
 from stoker.compat.grass.amounts import number, outside

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         pass
     else:
         raise StokerError(f"The daemon is already running (pid {pid}). To stop it: grass stop")
-    from stoker.client.start import start_daemon
+    from stoker.client.autostart import start_daemon
 
     pid = start_daemon(["--db", store] if store else [])
     about = client.daemon()

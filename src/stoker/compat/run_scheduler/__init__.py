@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 def _submission(typed: Typed) -> dict[str, Any]:
     from stoker.cli.options.submission import environment
-    from stoker.client.surroundings import current_directory, shell, umask
+    from stoker.client.submit_environment import current_directory, shell, umask
 
     return {
         "what": _command(typed),
@@ -139,7 +139,7 @@ def _command(typed: Typed) -> dict[str, Any]:
         return {"argv": ["python", typed.script]}
     from shlex import quote
 
-    from stoker.client.surroundings import current_directory
+    from stoker.client.submit_environment import current_directory
 
     path, directory = os.path.abspath(_here(typed)), _directory(typed, current_directory())
     # A path below the job's directory is relative, so that it is right on every node.
