@@ -15,9 +15,9 @@ import pytest
 
 import stoker
 from e2e.box import until
-from stoker.api import folders
-from stoker.api.folders import Call, Outcome
+from stoker.api import result_files as folders
 from stoker.api.parameters import Settings
+from stoker.api.result_files import Call, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

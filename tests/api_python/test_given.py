@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.api import given, options
+from stoker.api import inputs as given
+from stoker.api import options
 
 JOBS = [stoker.Job(id=9 + n, label=f"9_{n}", name="x", state="PENDING") for n in range(4)]
 

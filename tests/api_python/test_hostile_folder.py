@@ -15,10 +15,12 @@ import pytest
 import stoker
 from e2e.box import Box
 from e2e.people import as_user
-from stoker.api import Client, call, folders
+from stoker.api import Client
+from stoker.api import call_runner as call
+from stoker.api import result_files as folders
 from stoker.api.errors import PermissionDenied
-from stoker.api.folders import Batch, Call, Outcome
 from stoker.api.parameters import Settings
+from stoker.api.result_files import Batch, Call, Outcome
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")

@@ -27,7 +27,7 @@ class Failed(Exception):
 
     def with_traceback_of_job(self) -> JobReturn:
         """Return what Hydra expects; raised by it, the error says where it was raised first."""
-        from stoker.api.folders import RemoteTraceback
+        from stoker.api.result_files import RemoteTraceback
 
         self.outcome._return_value.__cause__ = RemoteTraceback(self.where)  # noqa: SLF001
         return self.outcome

@@ -8,12 +8,14 @@ from signal import Signals
 from typing import Any, Protocol, Unpack, overload
 
 from stoker import wire
-from stoker.api import given, link, stream
+from stoker.api import daemon_client as link
+from stoker.api import inputs as given
+from stoker.api import stream
 from stoker.api.errors import NotFound, UsageError, never_starts
-from stoker.api.given import selector, selectors
+from stoker.api.inputs import selector, selectors
 from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.options import JobOptions, as_options
-from stoker.api.origin import submission
+from stoker.api.submit_context import submission
 from stoker.api.sweeps import Sweeps
 
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from stoker import wire
-from stoker.api import folders, parameters
+from stoker.api import parameters
+from stoker.api import result_files as folders
 from stoker.api.client import Client
 from stoker.api.errors import StokerError, Unreachable, UsageError
-from stoker.api.folders import Call
 from stoker.api.futures import Future
-from stoker.api.origin import submission
+from stoker.api.result_files import Call
+from stoker.api.submit_context import submission
 from stoker.api.watcher import ranges, watcher_of
 from stoker.client.client import new_key
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stoker import wire
-from stoker.api import folders
-from stoker.api import link as links
+from stoker.api import daemon_client as links
+from stoker.api import result_files as folders
 from stoker.api.errors import JobFailed, NotFound, StokerError
-from stoker.api.folders import Outcome, Paths
 from stoker.api.jobs import Job
+from stoker.api.result_files import Outcome, Paths
 from stoker.api.watcher import watcher_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from stoker.api.errors import UnknownOption, UsageError
-from stoker.api.given import names
+from stoker.api.inputs import names
 
 Amount = int | float | str
 Time = int | str | timedelta

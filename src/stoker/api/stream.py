@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from stoker.api.daemon_client import Link
 from stoker.api.jobs import Event
-from stoker.api.link import Link
 from stoker.client.events import EventStream
 
 QUIET = 60.0

@@ -10,12 +10,12 @@ from typing import Any, Unpack
 
 import msgspec
 
+from stoker.api.daemon_client import Link
 from stoker.api.errors import UnknownOption, UsageError
-from stoker.api.given import selector, words
+from stoker.api.inputs import selector, words
 from stoker.api.jobs import Value
-from stoker.api.link import Link
 from stoker.api.options import NAMES, JobOptions
-from stoker.api.origin import submission
+from stoker.api.submit_context import submission
 from stoker.client.client import new_key
 
 KEYWORDS = frozenset(

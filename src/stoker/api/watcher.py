@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from stoker import wire
-from stoker.api import link as links
+from stoker.api import daemon_client as links
 from stoker.api.errors import NotFound, StokerError, Unreachable, never_starts
 from stoker.api.stream import Stream
 

@@ -19,7 +19,7 @@ import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import msgspec
 
 from stoker import places, wire
-from stoker.api import call as runner
+from stoker.api import call_runner as runner
 from stoker.api.errors import NotFound, NotPicklable, PermissionDenied, UsageError
 from stoker.api.parameters import Settings
 
