@@ -27,7 +27,7 @@ from stoker.executors.agent.executor import RemoteExecutor
 from stoker.executors.agent.session.session import Link
 from stoker.executors.launch.command import Places
 from stoker.executors.local.executor import LocalExecutor
-from stoker.probes.readings import Reading
+from stoker.probes.gpu_reading import Reading
 from stoker.store.memory import MemoryStore
 
 NAME, INSTALL = "gpu1", "0123456789ab"

@@ -23,9 +23,9 @@ from stoker.daemon.gpus.memory import CONTEXT, SETTLE, Gauges, Meter, worth_tell
 from stoker.daemon.gpus.monitor import INTERVAL, GpuWatch
 from stoker.daemon.gpus.process_owners import Owners
 from stoker.executors.linux.process_tree import TOKEN
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.remote import parse
-from stoker.probes.samples import samples
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.gpu_samples import samples
+from stoker.probes.remote_facts import parse
 
 Uses = dict[str, list[tuple[int, int | None]]]
 """Pids and MiB by GPU."""

@@ -5,7 +5,7 @@ from stoker.core.events import Event, ForeignUseChanged, NodeJoined
 from stoker.core.foreign import Thresholds
 from stoker.daemon.gpus.foreign_usage import Judge, Rules
 from stoker.daemon.gpus.memory import Gauges
-from stoker.probes.remote import Look, node_facts, parse
+from stoker.probes.remote_facts import Look, node_facts, parse
 
 GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"
 IDLE = GPU.format(used=100) + "end\n"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stoker.probes import amd
-from stoker.probes.readings import GpuProcess, Reading
+from stoker.probes.gpu_reading import GpuProcess, Reading
 
 GIB = 1 << 30
 

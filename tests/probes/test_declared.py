@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.probes.declared import (
+from stoker.probes.declared_resources import (
     DeclarationError,
     Declared,
     inherited_limit,
@@ -13,7 +13,7 @@ from stoker.probes.declared import (
     parse_resources,
     read_resources,
 )
-from stoker.probes.readings import GpuFacts
+from stoker.probes.gpu_reading import GpuFacts
 
 
 def gpu(index: int, uuid: str, parent: str | None = None) -> GpuFacts:

@@ -7,8 +7,8 @@ import sys
 import time
 
 from fakes.nvml import FakeNvml, Gpu, Process, claims
-from stoker.probes.process import ProbeProcess, read_once
-from stoker.probes.readings import GpuProcess, Reading
+from stoker.probes.gpu_reading import GpuProcess, Reading
+from stoker.probes.probe_client import ProbeProcess, read_once
 
 TIMEOUT = 30
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import Gpu
-from stoker.probes.process import ProbeProcess, read_once
-from stoker.probes.readings import Reading, decode, encode
+from stoker.probes.gpu_reading import Reading, decode, encode
+from stoker.probes.probe_client import ProbeProcess, read_once
 
 TIMEOUT = 30
 
@@ -192,7 +192,7 @@ def test_signals_that_the_daemon_blocks_are_not_blocked_in_the_child(nvml):
 
 def test_the_helper_leaves_when_its_daemon_is_gone(nvml):
     done = subprocess.run(
-        [sys.executable, "-m", "stoker.probes.helper"],
+        [sys.executable, "-m", "stoker.probes.probe_main"],
         input=b"read\nwhat?\nread\n",
         capture_output=True,
         env=nvml.env(),
@@ -254,6 +254,6 @@ def test_importing_it_is_cheap(nvml):
     assert not {"pynvml", "ctypes", "subprocess", "asyncio", "threading"} & set(loaded)
     assert [name for name in loaded if name.startswith("stoker.")] == [
         "stoker.probes",
-        "stoker.probes.process",
-        "stoker.probes.readings",
+        "stoker.probes.probe_client",
+        "stoker.probes.gpu_reading",
     ]

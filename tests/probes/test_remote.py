@@ -16,8 +16,8 @@ import stoker.executors.agent.session
 from e2e.box import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
-from stoker.probes.remote import BadReport, Look, Owner, node_facts, parse
-from stoker.probes.samples import NOBODYS, key_of, samples
+from stoker.probes.gpu_samples import NOBODYS, key_of, samples
+from stoker.probes.remote_facts import BadReport, Look, Owner, node_facts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.samples import NOBODYS, key_of, samples
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.gpu_samples import NOBODYS, key_of, samples
 
 
 def reading(*processes: GpuProcess, known: bool = True) -> Reading:

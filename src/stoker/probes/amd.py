@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 
 _MIB = 1 << 20
 _CARD = re.compile(r"card\d+")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading, merge
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading, merge
 
 T = TypeVar("T")
 

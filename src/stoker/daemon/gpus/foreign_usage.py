@@ -13,8 +13,8 @@ from stoker.core.events import Event, ForeignUseChanged
 from stoker.core.foreign import Sample, Thresholds, Verdict, Watch
 from stoker.core.state import State
 from stoker.daemon.gpus.memory import SETTLE, Gauges, Meter
-from stoker.probes.readings import GpuUse, Reading
-from stoker.probes.samples import Identify, Whose, identify_here, samples
+from stoker.probes.gpu_reading import GpuUse, Reading
+from stoker.probes.gpu_samples import Identify, Whose, identify_here, samples
 
 
 class Rules:

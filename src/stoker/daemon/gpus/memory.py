@@ -13,7 +13,7 @@ from stoker.core.cluster import Device
 from stoker.core.events import Event, MemoryMeasured
 from stoker.core.request import GPU
 from stoker.core.state import State
-from stoker.probes.samples import Key, Seen
+from stoker.probes.gpu_samples import Key, Seen
 
 WORTH, SHARE = 64, 0.05
 """A rise of so many MiB, or of this share, is worth telling."""

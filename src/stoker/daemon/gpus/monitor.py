@@ -14,8 +14,8 @@ from stoker.daemon.gpus.foreign_usage import Judge, Rules
 from stoker.daemon.gpus.memory import Gauges, sessions_on
 from stoker.daemon.gpus.process_owners import Owners
 from stoker.executors.linux.gpu_locks import Holds
-from stoker.probes.process import ProbeProcess
-from stoker.probes.readings import Reading
+from stoker.probes.gpu_reading import Reading
+from stoker.probes.probe_client import ProbeProcess
 
 logger = logging.getLogger(__name__)
 

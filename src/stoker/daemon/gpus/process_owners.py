@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from stoker.executors.linux.process_tree import TOKEN
-from stoker.probes.samples import Key, Whose, key_of
+from stoker.probes.gpu_samples import Key, Whose, key_of
 
 DEEPEST = 64
 """So many ancestors of a process are looked at."""

@@ -9,10 +9,17 @@ from collections.abc import Iterable, Mapping
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU, MEMORY
 from stoker.core.units import THOUSAND
-from stoker.probes import devices, host
-from stoker.probes.declared import Declared, inherited_limit, limit, parse_gpus, parse_resources
-from stoker.probes.process import read_once
-from stoker.probes.readings import Reading
+from stoker.probes import host
+from stoker.probes import node_devices as devices
+from stoker.probes.declared_resources import (
+    Declared,
+    inherited_limit,
+    limit,
+    parse_gpus,
+    parse_resources,
+)
+from stoker.probes.gpu_reading import Reading
+from stoker.probes.probe_client import read_once
 
 SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/kfd", "/dev/dxg")
 """Where one of these is, a GPU driver is: only then is it worth asking."""

@@ -31,7 +31,7 @@ from stoker.executors.agent.session.session import Poller
 from stoker.executors.agent.transfer.uploads import Surveys
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.ssh.address import parse_address
-from stoker.probes.remote import Look, node_facts, parse
+from stoker.probes.remote_facts import Look, node_facts, parse
 
 LINGER = 5.0
 """Seconds that the connection to a machine is kept that has been removed."""

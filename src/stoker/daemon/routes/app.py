@@ -48,7 +48,7 @@ from stoker.daemon.sweeps import queries as sweep_view
 from stoker.daemon.sweeps import submit as sweep_intake
 from stoker.daemon.views.job import iso
 from stoker.engine import Decision, Moment, Refusal
-from stoker.probes.readings import Reading
+from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
 from stoker.store import choose
 from stoker.store.port import Filter, StoreError

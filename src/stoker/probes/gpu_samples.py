@@ -9,8 +9,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from stoker.core.foreign import Sample, Stranger
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.host import process_info
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
 
 Key = tuple[int, int]
 """A job and the number of its attempt."""

@@ -9,7 +9,7 @@ from decimal import Decimal
 import msgspec
 
 from stoker.core.units import THOUSAND, BadValue, parse_memory
-from stoker.probes.readings import GpuFacts
+from stoker.probes.gpu_reading import GpuFacts
 
 POOLS = frozenset({"cpu", "mem"})
 """Types whose units have no names: a job gets so many, not which."""

@@ -12,9 +12,9 @@ import msgspec
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.core.text import printable
-from stoker.probes.devices import gpus, pools
-from stoker.probes.readings import GpuFacts, GpuProcess, GpuUse, Reading
-from stoker.probes.samples import Key, Whose, key_of
+from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
+from stoker.probes.gpu_samples import Key, Whose, key_of
+from stoker.probes.node_devices import gpus, pools
 
 _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stoker.probes.readings import Reading, decode
+from stoker.probes.gpu_reading import Reading, decode
 
 _LONGEST_LINE = 16 << 20
 _RESET = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1]
@@ -49,7 +49,7 @@ class ProbeProcess:
         os.set_blocking(self._to_child, False)
         os.set_blocking(self._from_child, False)
         # -P: the directory where the daemon happens to stand must not lend us its modules.
-        argv = [sys.executable, "-P", "-m", "stoker.probes.helper"]
+        argv = [sys.executable, "-P", "-m", "stoker.probes.probe_main"]
         actions: list[tuple[int, int] | tuple[int, int, int] | tuple[int, int, str, int, int]] = [
             (os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()
         ]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from stoker.core.cluster import DeviceFacts
 from stoker.core.request import CPU, MEMORY
 from stoker.core.units import THOUSAND
-from stoker.probes.declared import POOL
-from stoker.probes.readings import GpuFacts
+from stoker.probes.declared_resources import POOL
+from stoker.probes.gpu_reading import GpuFacts
 
 
 def pools(cores: int, memory: int) -> dict[str, tuple[DeviceFacts, ...]]:

@@ -11,7 +11,7 @@ import signal
 import time
 
 from stoker.probes import amd, nvidia
-from stoker.probes.readings import Reading, encode, merge
+from stoker.probes.gpu_reading import Reading, encode, merge
 
 _GIVE_UP = 120
 """Seconds after which a hung read ends this process, in case nobody is left to end it."""
