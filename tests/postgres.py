@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stoker.store.choose import Choice, parse
+from stoker.store.select import Choice, parse
 
 PASSWORD = "correct/horse"  # quoted in a URL as %2F
 

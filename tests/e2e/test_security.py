@@ -15,7 +15,7 @@ from e2e.box import Box, until
 from e2e.people import another_user, as_user, stoker_as
 from stoker import places, wire
 from stoker.client import transport
-from stoker.store.layouts import SCHEMA
+from stoker.store.migrations import SCHEMA
 
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 SECRET = "correct-horse-battery-staple"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.units import BadValue
-from stoker.store.choose import Choice, Memory, choose, left_behind, masked, parse
+from stoker.store.select import Choice, Memory, choose, left_behind, masked, parse
 
 
 @pytest.mark.parametrize(

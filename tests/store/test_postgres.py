@@ -23,11 +23,11 @@ from stoker.core.events import JobHeld, ProcessExited
 from stoker.core.job import Job, Progress
 from stoker.core.units import BadValue
 from stoker.store import codec
-from stoker.store import server as sessions
-from stoker.store.choose import Choice, parse
-from stoker.store.layouts import POSTGRES
+from stoker.store import postgres_server as sessions
+from stoker.store.migrations import POSTGRES
 from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
 from stoker.store.postgres import PostgresStore
+from stoker.store.select import Choice, parse
 from store.rows import batch, done, job, rest, spec, sweep, trial
 
 Open = Callable[..., PostgresStore]

@@ -22,7 +22,7 @@ from stoker.core import events as e
 from stoker.core.job import Job, Progress, Spec
 from stoker.core.state import State
 from stoker.store import codec
-from stoker.store.layouts import SCHEMA
+from stoker.store.migrations import SCHEMA
 from stoker.store.port import Filter, StoreError, StoreFull
 from stoker.store.salvage import salvage
 from stoker.store.sqlite import BALLAST, SqliteStore

@@ -47,7 +47,7 @@ from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import KEPT
 from stoker.faults import FaultTracker
 from stoker.probes import host
-from stoker.store import choose
+from stoker.store import select as choose
 from stoker.store.port import Store, StoreError, StoreFenced
 
 logger = logging.getLogger(__name__)

@@ -27,11 +27,13 @@ from stoker.core.events import (
     TrialMeasured,
     TrialsForgotten,
 )
-from stoker.store import codec, layouts, server
-from stoker.store.choose import Choice
+from stoker.store import codec
+from stoker.store import migrations as layouts
+from stoker.store import postgres_server as server
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
-from stoker.store.server import Connection, Lost, Unreachable
-from stoker.store.statements import ENDED, conditions, statements, storable
+from stoker.store.postgres_server import Connection, Lost, Unreachable
+from stoker.store.postgres_sql import ENDED, conditions, statements, storable
+from stoker.store.select import Choice
 from stoker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -416,7 +418,7 @@ class PostgresStore:
 
     def backup(self, path: str) -> int:
         """A consistent copy as SQL, made by pg_dump while work goes on."""
-        from stoker.store.dump import dump
+        from stoker.store.postgres_backup import dump
 
         return dump(self.choice, path)
 

@@ -19,7 +19,7 @@ from stoker.core.rest import Rest
 from stoker.core.state import State
 from stoker.core.sweep import Sweep, word_of
 from stoker.store import codec, replacement
-from stoker.store.layouts import create
+from stoker.store.migrations import create
 
 Row = tuple[Any, ...]
 _TABLES = {

@@ -15,7 +15,7 @@ from stoker import places
 from stoker.core.events import Event
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec, replacement
-from stoker.store.layouts import SCHEMA, create, migrate
+from stoker.store.migrations import SCHEMA, create, migrate
 from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
 from stoker.store.watermark import Watermark
 

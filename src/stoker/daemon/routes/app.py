@@ -50,7 +50,7 @@ from stoker.daemon.views.job import iso
 from stoker.engine import Decision, Moment, Refusal
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
-from stoker.store import choose
+from stoker.store import select as choose
 from stoker.store.port import Filter, StoreError
 
 if TYPE_CHECKING:

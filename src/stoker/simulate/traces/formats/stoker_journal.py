@@ -19,7 +19,7 @@ from stoker.simulate.traces.files import on_disk, title_of
 from stoker.simulate.traces.stoker_jobs import Record, workload
 from stoker.simulate.workload import Workload
 from stoker.store import codec
-from stoker.store.layouts import SCHEMA
+from stoker.store.migrations import SCHEMA
 from stoker.store.port import Filter, Store
 
 _WITH_LOG = b"\2\2"

@@ -137,7 +137,7 @@ def check(choice: Choice) -> None:
     """Raise what would keep a daemon from opening this store, short of another that holds it."""
     if choice.url is not None:
         need_driver()
-        from stoker.store.server import reachable
+        from stoker.store.postgres_server import reachable
 
         reachable(choice)
 

@@ -8,8 +8,8 @@ import subprocess
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stoker.store.choose import Choice
 from stoker.store.port import StoreError
+from stoker.store.select import Choice
 
 
 def dump(choice: Choice, path: str) -> int:

@@ -15,8 +15,8 @@ from psycopg.pq import TransactionStatus
 
 from stoker import places, wire
 from stoker.core.units import BadValue
-from stoker.store.choose import Choice
 from stoker.store.port import StoreError, StoreFenced, StoreFull
+from stoker.store.select import Choice
 
 LAYOUT = 2
 """The layout of the tables; an older schema is migrated, a newer one is refused."""
