@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 
 from stoker.training import attach, checkpoints
-from stoker.training.surroundings import Surroundings
+from stoker.training.environment import Surroundings
 
 
 class KubeProfiler:

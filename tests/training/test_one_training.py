@@ -230,7 +230,7 @@ def test_ranks_that_a_script_makes_by_itself_are_heard_and_stop_together(
 def test_launchers_that_add_the_rank_to_the_words_of_each_process_make_one_program(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stoker.training.past import program
+    from stoker.training.earlier_reports import program
 
     monkeypatch.setattr(sys, "argv", ["train.py", "--local-rank=0", "--lr", "1"])
     one = program(child=False)

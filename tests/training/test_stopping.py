@@ -168,7 +168,7 @@ def test_with_peers_an_epoch_is_not_named_when_the_others_may_be_through(desk: D
 
 def test_machines_are_given_time_to_hear_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("stoker.training.process.perf_counter", lambda: now[0])
+    monkeypatch.setattr("stoker.training.training_job.perf_counter", lambda: now[0])
     job = desk.job(NUM_NODES=2, NUM_GPUS=2)
     desk.ask_to_stop()
     job.start_epoch()  # nobody knows how long an epoch takes

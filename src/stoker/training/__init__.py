@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stoker.training.process import Job
-    from stoker.training.whereabouts import Current
+    from stoker.training.job_info import Current
+    from stoker.training.training_job import Job
 
     job: Job
 
@@ -25,7 +25,7 @@ def attach() -> Job:
     """The job that this process is part of: made on the first call, then always the same."""
     global _attached  # noqa: PLW0603 - a process is part of one job
     if _attached is None:
-        from stoker.training.process import Job
+        from stoker.training.training_job import Job
 
         _attached = Job()
         if _attached.attached:
@@ -44,8 +44,8 @@ def report(
 
 def current() -> Current:
     """All that the job knows about itself: its GPUs, its attempt, its parameters."""
-    from stoker.training.surroundings import Surroundings
-    from stoker.training.whereabouts import read
+    from stoker.training.environment import Surroundings
+    from stoker.training.job_info import read
 
     return read(Surroundings(), _attached)
 
@@ -54,11 +54,11 @@ def __getattr__(name: str) -> object:
     if name == "job":
         return attach()
     if name == "Current":
-        from stoker.training.whereabouts import Current
+        from stoker.training.job_info import Current
 
         return Current
     if name == "Job":
-        from stoker.training.process import Job
+        from stoker.training.training_job import Job
 
         return Job
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

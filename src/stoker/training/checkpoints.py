@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stoker.training.surroundings import Surroundings
+    from stoker.training.environment import Surroundings
 
 LIGHTNING = "lightning_logs"
 UNFINISHED = (".new", ".tmp", ".part", "~")

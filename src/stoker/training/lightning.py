@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.training.process import Job
+    from stoker.training.training_job import Job
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 PREFIX, SUFFIX = "stoker-", ".ckpt"

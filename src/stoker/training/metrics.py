@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.training.arguments import number
+from stoker.training.coerce import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

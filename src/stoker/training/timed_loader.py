@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stoker.training.process import Job
+    from stoker.training.training_job import Job
 
 Batch = TypeVar("Batch")
 

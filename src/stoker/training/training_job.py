@@ -7,20 +7,20 @@ import sys
 from time import perf_counter, time
 
 from stoker.training import checkpoints
-from stoker.training.arguments import whole
-from stoker.training.clock import Clock
+from stoker.training.coerce import whole
+from stoker.training.earlier_reports import Past, program, read
+from stoker.training.environment import Surroundings, child_process, helper_process
 from stoker.training.files import Files
 from stoker.training.metrics import lines
-from stoker.training.past import Past, program, read
-from stoker.training.stopping import Stopping
-from stoker.training.surroundings import Surroundings, child_process, helper_process
+from stoker.training.step_timer import Clock
+from stoker.training.stop_protocol import Stopping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from stoker.training.steps import Steps
+    from stoker.training.timed_loader import Steps
 
     Batch = TypeVar("Batch")
 
@@ -98,7 +98,7 @@ class Job(Clock):
 
     def steps(self, loader: Iterable[Batch]) -> Steps[Batch]:
         """The batches of a loader, each measured when the next is asked for."""
-        from stoker.training.steps import Steps
+        from stoker.training.timed_loader import Steps
 
         return Steps(self, loader)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from stoker.training.surroundings import Surroundings
+from stoker.training.environment import Surroundings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.training.process import Job
+    from stoker.training.training_job import Job
 
 
 class Current(NamedTuple):
