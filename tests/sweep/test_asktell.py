@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from stoker.sweep import optuna_study
-from stoker.sweep.asktell import MISSING, Desk
 from stoker.sweep.optuna_space import Axis, Misfit, axes, constants
 from stoker.sweep.optuna_study import STARTUP, Study
+from stoker.sweep.sampler_process import MISSING, Desk
 from stoker.sweep.samplers import points
 from stoker.sweep.space import at
 from stoker.sweep.values import canonical
@@ -331,7 +331,7 @@ def test_the_process_says_nothing_but_the_protocol_and_ends_with_its_input() -> 
         json.dumps({"sweep": 1, "ask": 10**9, "id": "r3"}),
     ]
     noisy = (
-        "import stoker.sweep.asktell as it\n"
+        "import stoker.sweep.sampler_process as it\n"
         "serve = it.serve\n"
         "it.serve = lambda *pipes: (print('noise', flush=True), serve(*pipes))\n"
         "it.main()\n"

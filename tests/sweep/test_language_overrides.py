@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep.definition import BadSweep, check
-from stoker.sweep.grammar import read, written
+from stoker.sweep.hydra_values import read, written
 from stoker.sweep.overrides import param_option, split
 from stoker.sweep.template import command_of
 

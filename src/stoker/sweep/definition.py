@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import (
+from stoker.sweep.parameter import in_grid, name_of, spec
+from stoker.sweep.stopping import stop_of
+from stoker.sweep.template import check_template, program_name
+from stoker.sweep.validation import (
     MOST_VALUES,
     BadSweep,
     Values,
@@ -17,9 +20,6 @@ from stoker.sweep.checking import (
     text,
     whole,
 )
-from stoker.sweep.specs import in_grid, name_of, spec
-from stoker.sweep.stopping import stop_of
-from stoker.sweep.template import check_template, program_name
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False

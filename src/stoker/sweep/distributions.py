@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from stoker.sweep.checking import BadSweep, bad, number_in, one_of, table
-from stoker.sweep.specs import IMPLIED, KEYS
+from stoker.sweep.parameter import IMPLIED, KEYS
+from stoker.sweep.validation import BadSweep, bad, number_in, one_of, table
 from stoker.sweep.values import number
 
 TYPE_CHECKING = False

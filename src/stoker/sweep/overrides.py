@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import BadSweep, Values, guess
-from stoker.sweep.fields import ASSIGNMENT, MACROS, OVERRIDE
-from stoker.sweep.functions import known, names, swept
-from stoker.sweep.grammar import Call, NotUnderstood, hydras, read
-from stoker.sweep.specs import name_of, spec
+from stoker.sweep.hydra_functions import known, names, swept
+from stoker.sweep.hydra_values import Call, NotUnderstood, hydras, read
+from stoker.sweep.parameter import name_of, spec
+from stoker.sweep.placeholders import ASSIGNMENT, MACROS, OVERRIDE
+from stoker.sweep.validation import BadSweep, Values, guess
 from stoker.sweep.values import typed
 
 TYPE_CHECKING = False

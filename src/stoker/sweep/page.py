@@ -6,8 +6,8 @@ import math
 import os
 import re
 
+from stoker.sweep.comparison import counts
 from stoker.sweep.importance import importance
-from stoker.sweep.standing import counts
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False

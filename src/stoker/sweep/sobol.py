@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stoker.sweep.directions import ROWS
+from stoker.sweep.sobol_directions import ROWS
 
 BITS = 32
 DIMENSIONS = len(ROWS) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.sweep.checking import bad, known_keys, number_in, one_of, table, whole
+from stoker.sweep.validation import bad, known_keys, number_in, one_of, table, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

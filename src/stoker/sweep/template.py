@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import BadSweep
-from stoker.sweep.fields import (
+from stoker.sweep.hydra_values import written
+from stoker.sweep.placeholders import (
     ASSIGNMENT,
     LISTS,
     OVERRIDE,
@@ -16,14 +16,14 @@ from stoker.sweep.fields import (
     unknown_fields,
     word_pieces,
 )
-from stoker.sweep.grammar import written
+from stoker.sweep.validation import BadSweep
 from stoker.sweep.values import canonical, nested, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.sweep.fields import Piece
+    from stoker.sweep.placeholders import Piece
 
 FILE = "stoker_params"
 """The shell's variable with the name of the file of ${args_json_file}."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from stoker.sweep.checking import (
+from stoker.sweep.definition import check
+from stoker.sweep.distributions import doubtful, parameter
+from stoker.sweep.template import cleaned, program_name, with_program
+from stoker.sweep.validation import (
     DEEPEST,
     BadSweep,
     bad,
@@ -14,9 +17,6 @@ from stoker.sweep.checking import (
     text,
     whole,
 )
-from stoker.sweep.definition import check
-from stoker.sweep.distributions import doubtful, parameter
-from stoker.sweep.template import cleaned, program_name, with_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -88,9 +88,9 @@ def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]
     What is probably not meant as it was typed is added to `doubts`.
     """
     from stoker.cli.options.sweep_stopping import change, option_names
-    from stoker.sweep.checking import renamed
     from stoker.sweep.definition import BadSweep, check
     from stoker.sweep.template import doubts as doubts_of
+    from stoker.sweep.validation import renamed
 
     unsure: list[str] = [] if doubts is None else doubts
     where = "the sweep"
@@ -202,7 +202,7 @@ def _usual(parameters: dict[str, Any], args: Args) -> str:
 
 
 def _rows(args: Args, kind: str) -> list[dict[str, Any]]:
-    from stoker.sweep.tables import read_csv, read_jsonl
+    from stoker.sweep.points_table import read_csv, read_jsonl
 
     path = args.text(kind) or ""
     where = "stdin" if path == "-" else path

@@ -168,8 +168,8 @@ def counted(sweep: dict[str, Any]) -> str:
 
 def shares(reply: dict[str, Any]) -> dict[str, float]:
     """Return which parameters matter, the most important first."""
+    from stoker.sweep.comparison import counts
     from stoker.sweep.importance import importance
-    from stoker.sweep.standing import counts
 
     rows = [
         (trial["params"], trial["value"])

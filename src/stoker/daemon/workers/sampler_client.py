@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Answer = Callable[[list[dict[str, Any]], str | None, bool], None]
 """Called with the points, or none and a sentence; True when there are no others in the space."""
 
-COMMAND = ("-P", "-m", "stoker.sweep.asktell")
+COMMAND = ("-P", "-m", "stoker.sweep.sampler_process")
 """-P: the directory where the daemon happens to stand must not lend it its modules."""
 RESTARTS = 3
 """So often in a row a process that died over a question gets a successor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import BadSweep
+from stoker.sweep.validation import BadSweep
 from stoker.sweep.values import shown
 
 TYPE_CHECKING = False

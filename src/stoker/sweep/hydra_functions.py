@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stoker.sweep.checking import MOST_VALUES
-from stoker.sweep.grammar import Call, NotUnderstood
-from stoker.sweep.specs import KEYS
+from stoker.sweep.hydra_values import Call, NotUnderstood
+from stoker.sweep.parameter import KEYS
+from stoker.sweep.validation import MOST_VALUES
 from stoker.sweep.values import canonical, shown
 
 TYPE_CHECKING = False

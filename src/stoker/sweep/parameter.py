@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.checking import BadSweep, Values, bad, known_keys, number_in, one_of, table
+from stoker.sweep.validation import BadSweep, Values, bad, known_keys, number_in, one_of, table
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.sweep.checking import DEEPEST, MOST_VALUES, BadSweep, Values, seen
-from stoker.sweep.specs import name_of
+from stoker.sweep.parameter import name_of
+from stoker.sweep.validation import DEEPEST, MOST_VALUES, BadSweep, Values, seen
 from stoker.sweep.values import canonical, typed
 
 TYPE_CHECKING = False
