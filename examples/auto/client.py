@@ -2,6 +2,6 @@
 
 import sys
 
-from stoker.compat.doors import enter
+from stoker.compat.registry import enter
 
 sys.exit(enter("auto", sys.argv[1:]))

@@ -24,7 +24,7 @@ from stoker import places
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint, read_token
-from stoker.compat.auto import trust as remembered
+from stoker.compat.auto import known_servers as remembered
 from stoker.compat.auto.tunnel import SCRIPT
 from stoker.daemon.http.listeners import MOST_CONNECTIONS
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stoker.cli import output
-from stoker.compat import doorscripts
-from stoker.compat.doorfiles import record_path
-from stoker.compat.doors import DOORS, ON_PATH
+from stoker.compat import wrapper_scripts as doorscripts
+from stoker.compat.path_commands import record_path
+from stoker.compat.registry import DOORS, ON_PATH
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]

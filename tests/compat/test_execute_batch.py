@@ -16,8 +16,8 @@ import pytest
 from compat.batch_lab import SMALL, Hall, Terminal, appears, whole_hall
 from e2e.box import until
 from stoker.client.events import EventStream
-from stoker.compat.doors import ON_PATH
-from stoker.compat.execute_batch.party import _is_at, _own_name
+from stoker.compat.execute_batch.node_lease import _is_at, _own_name
+from stoker.compat.registry import ON_PATH
 
 __all__ = ["whole_hall"]
 

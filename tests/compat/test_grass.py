@@ -505,7 +505,7 @@ def test_an_enqueue_imports_nothing_heavy(shared: Lab):
     name = queue(shared, "{gpu:{fast:1}}")
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.doors import enter\n"
+        "from stoker.compat.registry import enter\n"
         f"code = enter('grass', ['enqueue', '{name}', '--json', '{{gpu:0.5}}', '--', 'true'])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )

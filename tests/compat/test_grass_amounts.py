@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.client.errors import UsageError
-from stoker.compat.grass.amounts import (
+from stoker.compat.grass.resources import (
     _plain,
     capacities,
     number,

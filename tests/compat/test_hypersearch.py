@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.doors import enter
+from stoker.compat.registry import enter
 from stoker.compat.simple_hypersearch import WRITE_BYTES
 
 COMMAND = [sys.executable, "-m", "stoker", "door", "simple_hypersearch"]
@@ -354,7 +354,7 @@ def test_the_order_is_that_of_version_0_1_4(
 def test_it_starts_in_a_blink() -> None:
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.doors import enter\n"
+        "from stoker.compat.registry import enter\n"
         "enter('simple_hypersearch', ['{a}', '--seed', '1', '-p', 'a', '1', '2'])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare))"
     )

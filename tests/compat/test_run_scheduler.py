@@ -16,7 +16,8 @@ from compat.run_scheduler_lab import Lab, lab
 from e2e.box import alive, until
 from stoker import places
 from stoker.client.errors import UsageError
-from stoker.compat.run_scheduler import table, typed
+from stoker.compat.run_scheduler import arguments as typed
+from stoker.compat.run_scheduler import table
 from stoker.compat.run_scheduler.jobs import unique
 from stoker.core.job import Container, Mount
 from stoker.core.options import Context, read
@@ -547,7 +548,7 @@ def test_the_commands_are_on_path(large: Lab) -> None:
 def test_a_command_imports_nothing_heavy(sent: FakeDaemon) -> None:
     code = (
         "import sys; bare = set(sys.modules)\n"
-        "from stoker.compat.doors import enter\n"
+        "from stoker.compat.registry import enter\n"
         "code = enter(sys.argv[1], sys.argv[2:])\n"
         "sys.stderr.write(' '.join(set(sys.modules) - bare)); sys.exit(code)"
     )

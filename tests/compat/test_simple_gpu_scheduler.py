@@ -24,7 +24,7 @@ from stoker.feed.line_reader import Lines
 
 DOOR = [
     sys.executable, "-c",
-    "from stoker.compat.doors import simple_gpu_scheduler as run; raise SystemExit(run())",
+    "from stoker.compat.registry import simple_gpu_scheduler as run; raise SystemExit(run())",
 ]  # fmt: skip
 WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
 TRAIN = """\

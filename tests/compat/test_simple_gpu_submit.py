@@ -18,7 +18,7 @@ from stoker.feed.line_reader import LONGEST, Lines, goes_on
 SCRIPTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 SUBMIT = [
     sys.executable, "-c",
-    "from stoker.compat.doors import simple_gpu_submit as run; raise SystemExit(run())",
+    "from stoker.compat.registry import simple_gpu_submit as run; raise SystemExit(run())",
 ]  # fmt: skip
 SCRIPT = """\
 #!/bin/sh

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.box import Box
 from stoker.cli.verbs import VERBS
-from stoker.compat.doors import DOORS
+from stoker.compat.registry import DOORS
 
 NASTY = "n\x1b]0;own\x07\x1b[7mb\x9b31mc\u202ed\u2066e\u200e\u200ff\x7f\x08g\rh\x1b[2J"
 OURS = re.compile(r"\x1b\[(?:[0-2]|3[1-6])(?:;(?:[0-2]|3[1-6]))*m")

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.client.client import Client
-    from stoker.compat.execute_batch.claims import Claims
-    from stoker.compat.execute_batch.party import Member
-    from stoker.compat.execute_batch.words import Words
+    from stoker.compat.execute_batch.arguments import Words
+    from stoker.compat.execute_batch.job_locks import Claims
+    from stoker.compat.execute_batch.node_lease import Member
 
 DOOR = "execute_remote"
 HELP = """\
@@ -38,7 +38,7 @@ Exit: the exit code of the command; 1 after ^C or if it could not be run; 2 usag
 
 def main(argv: list[str]) -> int:
     """Run a command."""
-    from stoker.compat.execute_batch.words import MANY, ONE, SWITCH, read
+    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read
 
     kinds = {
         "--machine": ONE, "--copy-forward": MANY, "--copy-backwards": MANY, "--job-name": ONE,
@@ -78,10 +78,10 @@ def _command(words: Words) -> str:
 
 def _run(words: Words, command: str, name: str) -> int:
     from stoker.client.client import connect
-    from stoker.compat.execute_batch.claims import Claims
+    from stoker.compat.execute_batch.job_locks import Claims
     from stoker.compat.execute_batch.lines import RESULTS, make_results
-    from stoker.compat.execute_batch.party import Party
-    from stoker.compat.execute_batch.travel import travel
+    from stoker.compat.execute_batch.node_lease import Party
+    from stoker.compat.execute_batch.transfer_options import travel
 
     directory = os.path.join(RESULTS, name)
     _insist_on_no_results(directory, name)
@@ -126,7 +126,7 @@ def _insist_on_no_results(directory: str, name: str) -> None:
 
 def _claim(claims: Claims, name: str) -> None:
     """Have a name for this run alone."""
-    from stoker.compat.execute_batch.claims import ANOTHER
+    from stoker.compat.execute_batch.job_locks import ANOTHER
 
     holder = claims.take(name)
     if holder is not None:
@@ -139,7 +139,7 @@ def _claim(claims: Claims, name: str) -> None:
 def _complain(options: dict[str, Any], directory: str, member: Member) -> None:
     """Say what was to come back and has not."""
     from stoker.cli import output
-    from stoker.compat.execute_batch.travel import brought_nothing
+    from stoker.compat.execute_batch.transfer_options import brought_nothing
 
     for path in [] if member.view["shared"] else brought_nothing(options, directory):
         output.say(f"{DOOR}: --copy-backwards {path}: the command wrote nothing there")

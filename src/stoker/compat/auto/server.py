@@ -16,9 +16,9 @@ from stoker.cli.output import counted
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError
 from stoker.client.events import EventStream
-from stoker.compat.auto.journal import Journal
+from stoker.compat.auto.event_log import Journal
 from stoker.compat.auto.options import DOOR
-from stoker.compat.auto.record import Record
+from stoker.compat.auto.server_file import Record
 from stoker.compat.auto.settings import Settings, read
 from stoker.compat.auto.tasks import HOLDING, UNFINISHED
 

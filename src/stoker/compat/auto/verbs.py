@@ -8,9 +8,9 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.auto import tasks
+from stoker.compat.auto.connect import Reached, reach
 from stoker.compat.auto.lookup import known
 from stoker.compat.auto.options import DOOR, USUAL_PRIORITY, task_ids, whole
-from stoker.compat.auto.reach import Reached, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

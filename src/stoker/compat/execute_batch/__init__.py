@@ -6,9 +6,9 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from stoker.compat.execute_batch.arguments import Words
     from stoker.compat.execute_batch.plan import Plan
     from stoker.compat.execute_batch.slots import Need
-    from stoker.compat.execute_batch.words import Words
 
 DOOR = "execute_batch"
 MOMENT = 0.2
@@ -43,7 +43,7 @@ Exit: 0 all succeeded, 1 some failed or none could be run, 2 usage error, 130 af
 
 def main(argv: list[str]) -> int:
     """Run a batch."""
-    from stoker.compat.execute_batch.words import MANY, ONE, SWITCH, read
+    from stoker.compat.execute_batch.arguments import MANY, ONE, SWITCH, read
 
     kinds = {
         "--machines": MANY, "--copy-forward": MANY, "--copy-backwards": MANY,
@@ -87,9 +87,9 @@ def _run(words: Words, need: Need) -> int:
     from stoker.client.client import connect
     from stoker.compat.execute_batch.batch import Batch
     from stoker.compat.execute_batch.lines import read_lines, tell
-    from stoker.compat.execute_batch.party import Party
+    from stoker.compat.execute_batch.node_lease import Party
     from stoker.compat.execute_batch.plan import Plan
-    from stoker.compat.execute_batch.travel import travel
+    from stoker.compat.execute_batch.transfer_options import travel
 
     lines = read_lines(words.free[0])
     carried = travel(

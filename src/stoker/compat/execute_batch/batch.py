@@ -13,13 +13,13 @@ from stoker.cli import output
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
 from stoker.client.submit_environment import current_directory, shell, umask
-from stoker.compat.execute_batch.claims import ANOTHER, Claims
+from stoker.compat.execute_batch.bulk_submit import submit_all
+from stoker.compat.execute_batch.free_slots import vacant
 from stoker.compat.execute_batch.job import Job
+from stoker.compat.execute_batch.job_locks import ANOTHER, Claims
 from stoker.compat.execute_batch.lines import FINISHED, make_results, tell
-from stoker.compat.execute_batch.orders import submit_all
 from stoker.compat.execute_batch.stopping import listen_for_signals
-from stoker.compat.execute_batch.travel import brought_nothing
-from stoker.compat.execute_batch.vacant import vacant
+from stoker.compat.execute_batch.transfer_options import brought_nothing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

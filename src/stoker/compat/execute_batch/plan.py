@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.compat.execute_batch.lines import Line
-    from stoker.compat.execute_batch.party import Member
+    from stoker.compat.execute_batch.node_lease import Member
     from stoker.compat.execute_batch.slots import Need
 
 

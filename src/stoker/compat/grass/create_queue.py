@@ -7,12 +7,12 @@ import sys
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.amounts import LONGEST_TEXT, capacities, inside, written
-from stoker.compat.grass.words import Asked, only_word, read
+from stoker.compat.grass.arguments import Asked, only_word, read
+from stoker.compat.grass.resources import LONGEST_TEXT, capacities, inside, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.compat.grass.amounts import Device
+    from stoker.compat.grass.resources import Device
 
 USAGE = """\
   grass create-queue QUEUE (--json JSON5 | --file FILE) [--backfill]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.client.errors import StokerError
 from stoker.compat.grass import queues
-from stoker.compat.grass.words import only_word, read
+from stoker.compat.grass.arguments import only_word, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

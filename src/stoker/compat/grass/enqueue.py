@@ -7,8 +7,8 @@ import os
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.amounts import inside, outside, read_back, requirement, written
-from stoker.compat.grass.words import Asked, read
+from stoker.compat.grass.arguments import Asked, read
+from stoker.compat.grass.resources import inside, outside, read_back, requirement, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

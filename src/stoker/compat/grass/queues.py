@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
-from stoker.compat.grass.amounts import BROUGHT, POOLS
+from stoker.compat.grass.resources import BROUGHT, POOLS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

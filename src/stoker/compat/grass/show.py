@@ -7,8 +7,8 @@ from stoker.cli import output
 from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.amounts import number, outside
-from stoker.compat.grass.words import Asked, read
+from stoker.compat.grass.arguments import Asked, read
+from stoker.compat.grass.resources import number, outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.compat.grass.words import read
+from stoker.compat.grass.arguments import read
 
 USAGE = """\
   grass start [--db sqlite|postgres|URL]

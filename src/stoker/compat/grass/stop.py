@@ -6,8 +6,8 @@ from stoker import wire
 from stoker.cli import output
 from stoker.client.client import connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.compat.grass.arguments import read
 from stoker.compat.grass.queues import NAME
-from stoker.compat.grass.words import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

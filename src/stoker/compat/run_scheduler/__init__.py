@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.compat.run_scheduler.typed import Typed
+    from stoker.compat.run_scheduler.arguments import Typed
 
 NAME = "run-scheduler"
 """What jobs that came through here carry."""
@@ -47,7 +47,7 @@ copied back. See also scheduler-state, scheduler-get-logs and scheduler-cancel-j
 
 def main(argv: list[str]) -> int:
     """Queue a script."""
-    from stoker.compat.run_scheduler.typed import read
+    from stoker.compat.run_scheduler.arguments import read
 
     typed = read(argv)
     if typed.help:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker import wire
 from stoker.cli import output
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.words import SWITCH, read
+from stoker.compat.execute_batch.arguments import SWITCH, read
 from stoker.compat.run_scheduler import jobs
 
 TYPE_CHECKING = False

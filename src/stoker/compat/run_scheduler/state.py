@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.words import Words
+from stoker.compat.execute_batch.arguments import Words
 from stoker.compat.run_scheduler import NAME as DOOR
 from stoker.compat.run_scheduler import jobs
 
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 def _typed(argv: list[str]) -> tuple[Words, int | None]:
     """Take a command line apart; --nlast may stand alone or have a number."""
-    from stoker.compat.execute_batch.words import MANY, SWITCH, read
+    from stoker.compat.execute_batch.arguments import MANY, SWITCH, read
 
     spelled = [f"--{word[2:].replace('-', '_')}" if word[:2] == "--" else word for word in argv]
     words = read(spelled, {**dict.fromkeys(SWITCHES, SWITCH), "--nlast": MANY}, NAME)

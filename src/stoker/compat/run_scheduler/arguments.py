@@ -6,8 +6,8 @@ import os
 
 from stoker.cli.output import clean
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.words import ONE, SWITCH, Words
-from stoker.compat.execute_batch.words import read as take_apart
+from stoker.compat.execute_batch.arguments import ONE, SWITCH, Words
+from stoker.compat.execute_batch.arguments import read as take_apart
 
 PROGRAM = "run-scheduler"
 VALUES = (

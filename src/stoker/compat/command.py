@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
-from stoker.compat.doors import DOORS, enter
+from stoker.compat.registry import DOORS, enter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def complete(words: list[str]) -> list[str] | None:
 def _list(as_json: bool) -> int:
     from stoker.cli import output
     from stoker.cli.output.table import Column, write
-    from stoker.compat.doorfiles import ANOTHER, OURS, found_on_path, read_record
+    from stoker.compat.path_commands import ANOTHER, OURS, found_on_path, read_record
 
     record = read_record()
     found = {name: found_on_path(name, record) for name in DOORS}
@@ -103,7 +103,7 @@ def _list(as_json: bool) -> int:
 
 def _install(args: Args, names: list[str]) -> int:
     from stoker.cli import output
-    from stoker.compat.doorscripts import install
+    from stoker.compat.wrapper_scripts import install
 
     done = install(_chosen(args, names), args.text("dir"), force=args.flag("force"))
     if args.flag("json"):
@@ -116,7 +116,7 @@ def _install(args: Args, names: list[str]) -> int:
 
 def _uninstall(args: Args, names: list[str]) -> int:
     from stoker.cli import output
-    from stoker.compat.doorscripts import uninstall
+    from stoker.compat.wrapper_scripts import uninstall
 
     removed, left = uninstall(_chosen(args, names), args.text("dir"), everything=args.flag("all"))
     if args.flag("json"):

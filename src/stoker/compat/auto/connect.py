@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, UsageError
-from stoker.compat.auto import record
+from stoker.compat.auto import server_file as record
 from stoker.compat.auto.options import DOOR, PORT, whole
 from stoker.wire import is_ipv4, is_loopback
 
@@ -51,7 +51,7 @@ def reach(args: Args) -> Reached:
     """Find the server that was meant, within a second on this machine."""
     ip = _address(args.text("ip"))
     port = whole(args, "port", 0, 1, 65535)
-    from stoker.compat.auto.trust import trusted
+    from stoker.compat.auto.known_servers import trusted
 
     pinned = trusted(ip, port or PORT)
     if pinned is not None:

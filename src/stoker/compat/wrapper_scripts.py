@@ -7,7 +7,7 @@ import sys
 
 from stoker.cli.output import clean
 from stoker.client.errors import StokerError
-from stoker.compat.doorfiles import (
+from stoker.compat.path_commands import (
     ANOTHER,
     OURS,
     commands_on_path,

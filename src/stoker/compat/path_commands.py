@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 ANOTHER = "another"
-PIP_WROTE = b"from stoker.compat.doors import"
+PIP_WROTE = b"from stoker.compat.registry import"
 """What stands in a command that came with the package."""
 LOOK_BYTES = 65536
 """How much of a file is looked at; nothing of ours is nearly as long."""
