@@ -23,7 +23,7 @@ def run(count: int, seed: int, processes: int) -> int:
     """Run schedules and print what they found; return the exit code."""
     begun = printed = time.monotonic()
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from simulate.schedules import Result  # type: ignore[import-not-found]
+    from simulation.schedules import Result  # type: ignore[import-not-found]
 
     total = Result()
     context = multiprocessing.get_context("spawn")
@@ -53,6 +53,6 @@ def _pieces(count: int, seed: int) -> Iterator[tuple[str, int, int]]:
 
 def _play(kind: str, seed: int, count: int) -> Any:
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from simulate.schedules import play
+    from simulation.schedules import play
 
     return play(kind, seed, count, MEMORY if os.path.isdir(MEMORY) else None)

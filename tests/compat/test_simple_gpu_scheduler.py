@@ -785,7 +785,7 @@ def fail(self, *args, **more):
         raise StoreError("The journal cannot be written to.")
     return commit(self, *args, **more)
 Store.commit = fail
-from stoker.compat.doors import simple_gpu_scheduler as run
+from stoker.compat.registry import simple_gpu_scheduler as run
 raise SystemExit(run())
 """
 

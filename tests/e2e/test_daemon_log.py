@@ -14,13 +14,13 @@ def test_start_refusal_restart_and_stop_each_have_a_line(box: Box) -> None:
     assert box.stoker("daemon", "stop").returncode == 0
     lines = box.stoker("daemon", "log", check=True).stdout.splitlines()
     expected = [
-        f"INFO stoker.daemon.setup: started: stoker 0.1.0, pid {first}",
-        "INFO stoker.daemon.http: refused POST /v1/jobs: ",
-        "INFO stoker.daemon.api: restart requested (mode leave)",
-        "INFO stoker.daemon.loop: stopping; jobs that continue to run: 0",
-        "INFO stoker.daemon.setup: started: ",
-        "INFO stoker.daemon.api: stop requested (mode leave)",
-        "INFO stoker.daemon.loop: stopping; ",
+        f"INFO stoker.daemon.bootstrap: started: stoker 0.1.0, pid {first}",
+        "INFO stoker.daemon.http.codec: refused POST /v1/jobs: ",
+        "INFO stoker.daemon.routes.app: restart requested (mode leave)",
+        "INFO stoker.daemon.control.daemon: stopping; jobs that continue to run: 0",
+        "INFO stoker.daemon.bootstrap: started: ",
+        "INFO stoker.daemon.routes.app: stop requested (mode leave)",
+        "INFO stoker.daemon.control.daemon: stopping; ",
     ]
     for text in expected:  # in this order
         while lines and text not in lines[0]:

@@ -12,7 +12,7 @@ from stoker.client.errors import StokerError
 
 PATCHED = """
 import os, sys
-import stoker.core.cycle, stoker.daemon.looks, stoker.executors.local
+import stoker.core.cycle, stoker.daemon.handlers.queries, stoker.executors.local.executor
 
 def failing(module, name, flag):
     real = getattr(module, name)
@@ -24,9 +24,9 @@ def failing(module, name, flag):
 
 flags = sys.argv[1]
 failing(stoker.core.cycle, "plan", f"{flags}/plan")
-failing(stoker.daemon.looks, "gpu_view", f"{flags}/handler")
-failing(stoker.executors.local.LocalExecutor, "start", f"{flags}/start")
-failing(stoker.executors.local.LocalExecutor, "_hear", f"{flags}/hear")
+failing(stoker.daemon.handlers.queries, "gpu_view", f"{flags}/handler")
+failing(stoker.executors.local.executor.LocalExecutor, "start", f"{flags}/start")
+failing(stoker.executors.local.executor.LocalExecutor, "_hear", f"{flags}/hear")
 from stoker.daemon.__main__ import main
 sys.exit(main(["run", "--resources", "{gpu:2}"]))
 """

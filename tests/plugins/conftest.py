@@ -1,5 +1,5 @@
 """One real daemon for each file of tests, as for the Python API."""
 
-from api_python.conftest import box
+from api.conftest import box
 
 __all__ = ["box"]

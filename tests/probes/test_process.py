@@ -205,7 +205,7 @@ def test_the_helper_leaves_when_its_daemon_is_gone(nvml):
 
 
 def helper(nvml, setup: str) -> subprocess.Popen[bytes]:
-    code = f"from stoker.probes import helper; helper.{setup}; helper.main()"
+    code = f"from stoker.probes import probe_main as helper; helper.{setup}; helper.main()"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
@@ -240,7 +240,7 @@ def test_the_directory_where_the_daemon_stands_lends_no_modules(nvml, tmp_path, 
 
 def test_importing_it_is_cheap(nvml):
     code = (
-        "import sys, msgspec; before = set(sys.modules); import stoker.probes.process; "
+        "import sys, msgspec; before = set(sys.modules); import stoker.probes.probe_client; "
         "print(*sorted(set(sys.modules) - before))"
     )
     loaded = subprocess.run(
@@ -254,6 +254,6 @@ def test_importing_it_is_cheap(nvml):
     assert not {"pynvml", "ctypes", "subprocess", "asyncio", "threading"} & set(loaded)
     assert [name for name in loaded if name.startswith("stoker.")] == [
         "stoker.probes",
-        "stoker.probes.probe_client",
         "stoker.probes.gpu_reading",
+        "stoker.probes.probe_client",
     ]

@@ -130,7 +130,7 @@ def test_a_term_that_moved_on_is_noticed_even_with_the_lease(postgres: Server, o
 
 DYING = """
     import os, sys, time
-    from stoker.store.choose import parse
+    from stoker.store.select import parse
     from stoker.store.postgres import PostgresStore
     from store.rows import batch, job
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulate.box import Box
+from simulation.box import Box
 from simulation.simulated_machine import Model
 from stoker.core.restore import restore
 from stoker.store import codec, replacement, salvage, sqlite

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from simulate.box import Box
+from simulation.box import Box
 from simulation.simulated_machine import Model
 from simulation.state_comparison import fold, portrait, replayed
 from stoker.core import events as e

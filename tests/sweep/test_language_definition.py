@@ -352,7 +352,7 @@ def test_whatever_is_given_is_understood_or_refused(raw: dict, method: str, name
 
 def test_importing_the_language_is_cheap() -> None:
     code = (
-        "import sys; import stoker.sweep.wandb, stoker.sweep.overrides, stoker.sweep.tables; "
+        "import sys; import stoker.sweep.wandb, stoker.sweep.overrides, stoker.sweep.points_table; "
         "print(*sorted({'json', 'dataclasses', 'typing', 'csv', 'difflib', 'ruamel', 'shlex', "
         "'subprocess', 'asyncio', 'decimal', 'random'} & set(sys.modules)))"
     )

@@ -213,7 +213,7 @@ def test_kub_57_time_between_epochs_is_no_step(
 ) -> None:
     clock = iter(range(0, 10_000, 1))
     late = [0.0]
-    for room in ("process", "clock"):
+    for room in ("training_job", "step_timer"):
         monkeypatch.setattr(
             f"stoker.training.{room}.perf_counter", lambda: next(clock) / 1000 + late[0]
         )

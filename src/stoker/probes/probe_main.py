@@ -1,6 +1,6 @@
 """The process that talks to GPU drivers: `read` in on one line, a reading out on the next.
 
-Run as `python -m stoker.probes.helper`. A driver can hang whoever asks it, for ever and beyond
+Run as `python -m stoker.probes.probe_main`. A driver can hang whoever asks it, for ever and beyond
 the reach of kill -9; so it is this process that asks, and the daemon can walk away from it.
 """
 

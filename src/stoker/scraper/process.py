@@ -1,6 +1,6 @@
 """The process that looks for figures in what jobs write, for those that do not report them.
 
-Run as `python -m stoker.executors.scrape`: orders in on stdin, a JSON object per line, answers out
+Run as `python -m stoker.scraper.process`: orders in on stdin, a JSON object per line, answers out
 on stdout. A person's pattern can take for ever; so it is this process that tries it, and the
 daemon can walk away. What is found is added to the attempt's report as the library would add it,
 with the place where it was found: whoever begins anew goes on behind the last of them.

@@ -1,4 +1,4 @@
-"""The process that is asked for points: `python -m stoker.sweep.asktell`, JSON lines both ways.
+"""`python -m stoker.sweep.sampler_process`: suggests points of sweeps, JSON lines in and out.
 
     {"sweep": 17, "generation": 1, "definition": {…}}     begins a sweep, or begins it anew
     {"sweep": 17, "tell": [{"trial": 3, "params": {…}, "value": 0.3, "state": "complete"}]}

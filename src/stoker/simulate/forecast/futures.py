@@ -5,7 +5,8 @@ distributions, and jobs are submitted as they were submitted before. One more si
 median durations, finds on which durations each start depends: there a job of which only the time
 limit is known uses all of it, and a job of which nothing is known does not end.
 
-`python -m stoker.simulate.ahead` reads one question and writes one answer, each a line of JSON.
+`python -m stoker.simulate.forecast.futures` reads one question and writes one answer, each a line
+of JSON.
 """
 
 from __future__ import annotations

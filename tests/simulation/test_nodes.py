@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from simulate.box import Box, gpus, machine
 from simulation import requests as ask
+from simulation.box import Box, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCalledOff

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from core.story import Story
-from simulate.box import Box, gpus
 from simulation import requests as ask
+from simulation.box import Box, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency

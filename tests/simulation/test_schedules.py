@@ -4,8 +4,8 @@ from unittest import mock
 
 import pytest
 
-from simulate.host import host
-from simulate.schedules import HOST, play
+from simulation.modelled_host import host
+from simulation.schedules import HOST, play
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local.claims import Claim, claim_path
 from stoker.executors.local.executor import Attempt

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulate.box import Box, gpus, spec_of_trials
-from simulate.test_any_course import SMALL
 from simulation import requests as ask
+from simulation.box import Box, gpus, spec_of_trials
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
+from simulation.test_random_commands import SMALL
 from simulation.training_model import Trainee
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState

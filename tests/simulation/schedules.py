@@ -10,9 +10,9 @@ from hypothesis import seed as with_seed
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from simulate.host import host
-from simulate.test_any_course import SMALL, AnyCourse
-from simulate.test_any_fleet import AnyFleet
+from simulation.modelled_host import host
+from simulation.test_random_commands import SMALL, AnyCourse
+from simulation.test_random_nodes import AnyFleet
 
 HOST = "host"
 COURSES = {"course": AnyCourse, "fleet": AnyFleet}

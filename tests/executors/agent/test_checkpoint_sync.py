@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.test_ssh_carry import Server, busybox, server
+from executors.agent.test_tree_upload import Server, busybox, server
 from stoker.executors.agent.transfer import checkpoint_sync as saved
 from stoker.executors.agent.transfer.tree_upload import CarryError, Way
 

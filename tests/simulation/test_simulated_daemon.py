@@ -1,7 +1,7 @@
 """The simulated driver itself: what it does without any mishap."""
 
-from simulate.box import Box, gpus
 from simulation import requests as ask
+from simulation.box import Box, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from stoker.core.job import Retry

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from executors.test_ssh_agent import Agent, agent
+from executors.agent.test_agent import Agent, agent
 
 __all__ = ["agent"]
 

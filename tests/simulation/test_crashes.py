@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from simulate.box import Box, gpus
 from simulation import requests as ask
+from simulation.box import Box, gpus
 from simulation.crash_points import Fuse
 from simulation.simulated_machine import Model
 from stoker.core.dependency import Clause, Dependency

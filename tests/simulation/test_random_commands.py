@@ -12,8 +12,8 @@ from hypothesis.stateful import (
 )
 from msgspec import to_builtins
 
-from simulate.box import Box, gpus, machine
 from simulation import requests as ask
+from simulation.box import Box, gpus, machine
 from simulation.invariants import unaccounted_processes
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model

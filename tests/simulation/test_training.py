@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simulate.box import Box, gpus
-from simulate.test_any_course import SMALL
+from simulation.box import Box, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
+from simulation.test_random_commands import SMALL
 from simulation.training_model import Trainee
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState

@@ -6,11 +6,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from simulate.box import Box, gpus, machine
-from simulate.test_any_course import SMALL, TO_TRAIN, TRAINEES
 from simulation import requests as ask
+from simulation.box import Box, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
+from simulation.test_random_commands import SMALL, TO_TRAIN, TRAINEES
 from stoker.core.job import EarlySignal, Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.policy.fit import could_ever

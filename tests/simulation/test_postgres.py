@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-import simulate.test_any_course as courses
-import simulate.test_crashes as crashes
+import simulation.test_crashes as crashes
+import simulation.test_random_commands as courses
 from postgres import Server, running
-from simulate.box import Box
+from simulation.box import Box
 from simulation.simulated_executor import Faults
 from stoker.store.port import Store
 from stoker.store.postgres import PostgresStore

@@ -152,7 +152,9 @@ def test_a_look_of_another_daemon_in_the_same_instant_is_waited_out(
     assert mine.take(KEY, (A,)) is None
     mine.drop(KEY)
     looking = exclusively(place / f"{A}.{ME}")
-    monkeypatch.setattr("stoker.executors.lockfiles.time.sleep", lambda _: os.close(looking))
+    monkeypatch.setattr(
+        "stoker.executors.linux.shared_locks.time.sleep", lambda _: os.close(looking)
+    )
     assert mine.take(KEY, (A,)) is None
 
 
@@ -383,7 +385,7 @@ def test_a_shortage_is_a_reason_to_wait_told_once_with_longer_and_longer_pauses(
     mine: Holds, said: list[str], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("stoker.executors.holds.time.monotonic", lambda: now)
+    monkeypatch.setattr("stoker.executors.linux.gpu_locks.time.monotonic", lambda: now)
     over = failing(monkeypatch, code)
     tried, before = [], None
     assert mine.take(KEY, (A,)) is not None

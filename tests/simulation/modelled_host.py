@@ -14,9 +14,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from simulate.kernel import Behaviour, Kernel
 from simulation import requests as ask
 from simulation.crash_points import Crash
+from simulation.modelled_kernel import Behaviour, Kernel
 from simulation.simulated_daemon import Decide, Wanted
 from simulation.virtual_clock import World
 from stoker.core.clock import seconds_until_due
