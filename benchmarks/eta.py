@@ -15,10 +15,10 @@ from random import Random
 from benchmarks.planner.suite import TRACES, workload
 from benchmarks.report import table
 from stoker.simulate.forecast.calibration import KINDS, Score, calibrate
-from stoker.simulate.replay.replay import Assumed
+from stoker.simulate.replay.replay import ReplayAssumptions
 from stoker.simulate.replay.time_limits import limited
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 HEADINGS = ("workload", "known", "policy", "of", "basis", "forecasts", "within", "earlier", "later",
             "median error")  # fmt: skip
@@ -55,7 +55,7 @@ CASES = tuple(
 def lab(seed: int, jobs: int = 500) -> Workload:
     """Return a generated lab: scripts, arguments, and runs of a command that differ by 8 %."""
     random, at = Random(seed), 0.0
-    found: list[Load] = []
+    found: list[TraceJob] = []
     medians = {f"train{n}.py": random.lognormvariate(7.5, 0.9) for n in range(8)}
     gpus = {script: random.choice((1.0, 1.0, 1.0, 2.0, 4.0)) for script in medians}
     commands: dict[str, float] = {}
@@ -72,7 +72,7 @@ def lab(seed: int, jobs: int = 500) -> Workload:
             elif command not in commands:
                 commands[command] = medians[script] * random.lognormvariate(0.0, 0.6)
             seconds = commands[command] * random.lognormvariate(0.0, 0.08)
-            load = Load(at=at, seconds=seconds, gpus=gpus[script], user=user, name=command)
+            load = TraceJob(at=at, seconds=seconds, gpus=gpus[script], user=user, name=command)
             found.append(load)
     return Workload(title="lab", jobs=found)
 
@@ -83,7 +83,7 @@ def measured(case: Case, moments: int) -> list[Score]:
     if case.known == LIMITS:
         load = limited(load, "guessed", SEED)
     silent = case.known != EPOCHS
-    assumed = Assumed(limits=silent, steady=silent)
+    assumed = ReplayAssumptions(limits=silent, steady=silent)
     return calibrate(
         load, machines(case.size), case.policy, moments, assumed,
         commands=case.known == COMMANDS,

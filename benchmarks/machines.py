@@ -28,14 +28,17 @@ DELAY = 0.05
 def measure(settings: Settings) -> dict[str, Any]:
     """All of it, on three machines that are namespaces of this one."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from ssh.lab import Lab, why_no_lab  # type: ignore[import-not-found]
+    from ssh.ssh_cluster import SshCluster, why_no_lab  # type: ignore[import-not-found]
 
     why = why_no_lab()
     if why:
         return {"missing": {"stoker: machines": why}}
     results: dict[str, Any] = {}
     rows: list[list[str]] = []
-    with fresh_directory(settings.runs) as directory, contextlib.closing(Lab(directory)) as lab:
+    with (
+        fresh_directory(settings.runs) as directory,
+        contextlib.closing(SshCluster(directory)) as lab,
+    ):
         for name, take in (
             ("batch", batches), ("queue", queue), ("round trips", round_trips), ("tree", tree),
         ):  # fmt: skip
@@ -265,7 +268,7 @@ def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]
                 root = f"{lab.a.home_there}/ours{time.monotonic_ns()}"
                 begin = time.perf_counter()
                 found = trees.survey(str(source))
-                carry.send(carry.Way(address, control, root, rsync=True), found)
+                carry.send(carry.RemoteShell(address, control, root, rsync=True), found)
                 return time.perf_counter() - begin
 
             def theirs() -> float:

@@ -24,7 +24,7 @@ from stoker.core.policy.place import place
 from stoker.core.request import GPU, GpuAsk, Request
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.formats import openb
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 
 SEEDS = 10
 FGD = 95.23
@@ -75,7 +75,7 @@ def read(directory: Path) -> tuple[list[Request], list[NodeFacts]]:
     return [request(load) for load in workload.jobs], list(workload.nodes)
 
 
-def request(load: Load) -> Request:
+def request(load: TraceJob) -> Request:
     """A pod as a request."""
     models = tuple(model.lower() for model in load.models)
     ask = GpuAsk(round(load.gpus * THOUSAND), models=models)

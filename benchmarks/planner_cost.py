@@ -96,7 +96,7 @@ def row(p: Point) -> list[str]:
 def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
     """One lab of this size, and many events in it."""
     begin = time.perf_counter()
-    lab = Lab(kind, nodes, queued)
+    lab = PlannerState(kind, nodes, queued)
     classes = len(lab.state.line.classes)
     built = time.perf_counter() - begin
     gc.collect()
@@ -121,7 +121,7 @@ def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
     )  # fmt: skip
 
 
-class Lab:
+class PlannerState:
     """A cluster that is full, and a line before it."""
 
     def __init__(self, kind: str, nodes: int, queued: int) -> None:

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.internal.constants_ast import Constants
 
-from e2e.box import LEFT
+from e2e.daemon_fixture import LEFT
 
 ROOT = Path(__file__).parents[1]
 ON_CI = os.environ.get("CI", "").lower() in {"1", "true"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stoker.store.select import Choice, parse
+from stoker.store.select import StoreConfig, parse
 
 PASSWORD = "correct/horse"  # quoted in a URL as %2F
 
@@ -128,7 +128,7 @@ class Server:
         schema = schema or f"s{os.getpid()}_{self.schemas}"
         return f"postgresql://{user}@/stoker?host={self.directory}&schema={schema}"
 
-    def choice(self) -> Choice:
+    def choice(self) -> StoreConfig:
         """A store that nobody has used yet."""
         return parse(self.url(), "test")
 

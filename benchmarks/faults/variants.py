@@ -41,7 +41,7 @@ class SharedGpus(Episode):
     def prepare(self) -> None:
         """Start both daemons with a stand-in for the driver."""
         sys.path.insert(0, str(REPOSITORY / "tests"))
-        from e2e.people import stoker_as  # type: ignore[import-not-found]
+        from e2e.other_users import stoker_as  # type: ignore[import-not-found]
         from fakes.nvml import FakeNvml, Gpu, build  # type: ignore[import-not-found]
 
         mount(LOCKS, "size=256k,nr_inodes=60,mode=1777")
@@ -199,10 +199,10 @@ class Remote(Episode):
     def prepare(self) -> None:
         """Start the machines and the daemon that uses them."""
         sys.path.insert(0, str(REPOSITORY / "tests"))
-        from ssh.lab import Lab  # type: ignore[import-not-found]
+        from ssh.ssh_cluster import SshCluster  # type: ignore[import-not-found]
 
         (self.directory / "lab").mkdir()
-        self.lab = Lab(self.directory / "lab")
+        self.lab = SshCluster(self.directory / "lab")
         self.machines = [self.lab.machine(name, gpus=2) for name in "ab"]
         installation = Installation(self.directory, self.lab.environment)
         clients = Travellers(installation, self.dice, "$HOME/records $HOME/devices", "$HOME/job.sh")

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.planner.synthetic import synthetic
-from stoker.simulate.replay.replay import Assumed, replay
+from stoker.simulate.replay.replay import ReplayAssumptions, replay
 from stoker.simulate.replay.time_limits import limited
 from stoker.simulate.traces.cluster_size import fitted, machines, sized
 from stoker.simulate.traces.detect import read, split
@@ -64,10 +64,10 @@ class Task:
     known_after: float = 0.05
 
     @property
-    def assumed(self) -> Assumed:
+    def assumed(self) -> ReplayAssumptions:
         """What the workload does not say."""
         given = self.limits is not None
-        return Assumed(
+        return ReplayAssumptions(
             restart=self.restart, known_after=self.known_after, limits=given, steady=given
         )
 

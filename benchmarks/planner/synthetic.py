@@ -3,7 +3,7 @@
 from random import Random
 
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 MACHINES, EACH, JOBS = 12_500, 8, 1_000_000
 SIZES = (1, 2, 4, 8, 16)
@@ -21,7 +21,7 @@ def synthetic(jobs: int = JOBS, nodes: int = MACHINES) -> Workload:
     span = work / (nodes * EACH * LOAD)
     at = sorted(chance.uniform(0, span) for _ in range(jobs))
     loads = [
-        Load(at=when, seconds=each, gpus=size)
+        TraceJob(at=when, seconds=each, gpus=size)
         for when, each, size in zip(at, seconds, sizes, strict=True)
     ]
     return Workload(title="synthetic", jobs=loads, nodes=machines(f"{nodes}x{EACH}"))

@@ -2,6 +2,6 @@
 
 import sys
 
-from stoker.compat.registry import enter
+from stoker.compat.registry import run_compat_command
 
-sys.exit(enter("auto", ["server", *sys.argv[1:]]))
+sys.exit(run_compat_command("auto", ["server", *sys.argv[1:]]))

@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 
 from stoker.training import attach, checkpoints
-from stoker.training.environment import Surroundings
+from stoker.training.environment import Environment
 
 
 class KubeProfiler:
@@ -18,7 +18,7 @@ class KubeProfiler:
     def __init__(self, *hosts: object, **named_hosts: object) -> None:
         # The hosts of the older library's services: nobody is called any more.
         self._job = job = attach()
-        around = Surroundings()
+        around = Environment()
         self.RANK = _or(around.number("NODE_RANK"), 0)
         self.LOCAL_RANK = _or(around.number("LOCAL_RANK"), -1)
         self.JOBID = around.name

@@ -32,7 +32,7 @@ LEAST_SLEEP_SECONDS = 1.0
 """What is due while a stage is paused may stay due: that must not keep the processor busy."""
 
 
-class Refusal(Exception):
+class CommandRejected(Exception):
     """A request that is not granted: a sentence, and the kind of error it is."""
 
     def __init__(self, message: str, code: str = "failed") -> None:
@@ -40,7 +40,7 @@ class Refusal(Exception):
         self.message, self.code = message, code
 
 
-class Decision(Struct):
+class CommandResult(Struct):
     """What a request comes to: facts, what must be stored with them, and the answer."""
 
     events: list[Event] = []
@@ -59,23 +59,23 @@ class Decision(Struct):
         )
 
 
-class Moment(Struct, frozen=True):
+class Instant(Struct, frozen=True):
     """Now, by the wall clock (for people) and the boot clock (for durations)."""
 
     at: float
     boot: float
 
 
-class Ask(Protocol):
+class Command(Protocol):
     """A request waiting for its answer."""
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         """Say what the request comes to, or raise Refusal."""
 
     def answer(self, reply: Any) -> None:
         """The request is granted and on record."""
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         """The request is not granted; nothing changed."""
 
 
@@ -85,7 +85,7 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        clock: Callable[[], Moment],
+        clock: Callable[[], Instant],
         carry_out: Callable[[list[Instruction]], None],
         publish: Callable[[int, Sequence[Event]], None],
         faults: FaultTracker | None = None,
@@ -128,7 +128,7 @@ class Engine:
         )
         self.stale = False
 
-    def cycle(self, events: Iterable[Event] = (), asks: Sequence[Ask] = ()) -> None:
+    def cycle(self, events: Iterable[Event] = (), asks: Sequence[Command] = ()) -> None:
         """Turn once. Nothing is acknowledged or carried out before it is on record."""
         events = [*self.owed, *events]
         self.owed = []
@@ -139,7 +139,7 @@ class Engine:
             self._turn_apart(events, asks, stages, error)
         self._retry()
 
-    def seconds_until_due(self, now: Moment) -> float | None:
+    def seconds_until_due(self, now: Instant) -> float | None:
         """Return how long until the passing of time, or a pause, has something to bring about."""
         wait = seconds_until_due(self.state, now.at, now.boot)
         retry = self.faults.seconds_until_retry((*STAGES, EVENTS)) if self.faults else None
@@ -150,10 +150,10 @@ class Engine:
     # -- one turn -----------------------------------------------------------------------
 
     def _turn(
-        self, events: list[Event], asks: Sequence[Ask], stages: Sequence[str]
+        self, events: list[Event], asks: Sequence[Command], stages: Sequence[str]
     ) -> Exception | None:
         """Decide, commit and carry out; return an internal error, after which nothing happened."""
-        turn = _Turn(self.state)
+        turn = _CycleBatch(self.state)
         try:
             self._decide(turn, events, asks, stages)
             if turn.events:
@@ -163,7 +163,7 @@ class Engine:
             return None
         except StoreError as error:
             self.owed += events
-            self._give_up(asks, Refusal(str(error), "unavailable"))
+            self._give_up(asks, CommandRejected(str(error), "unavailable"))
             raise
         except Exception as error:
             if self.faults is None:
@@ -179,17 +179,17 @@ class Engine:
         self._finish(turn)
         return None
 
-    def _discard(self, events: list[Event], asks: Sequence[Ask]) -> None:
+    def _discard(self, events: list[Event], asks: Sequence[Command]) -> None:
         """Go back to what is on record; if that cannot be read, the whole turn is put off."""
         try:
             self.reload()
         except Exception as error:
             self.owed += events
             for ask in asks:
-                ask.refuse(Refusal(f"The state cannot be read: {error}", "unavailable"))
+                ask.refuse(CommandRejected(f"The state cannot be read: {error}", "unavailable"))
             raise
 
-    def _finish(self, turn: _Turn) -> None:
+    def _finish(self, turn: _CycleBatch) -> None:
         """What the turn has decided is on record: carry it out, answer and publish it."""
         if turn.wishes:
             self._contain("executing instructions", self.carry_out, turn.wishes)
@@ -203,7 +203,7 @@ class Engine:
         if turn.later:
             self.cycle(asks=turn.later)
 
-    def _answer(self, ask: Ask, decision: Decision) -> None:
+    def _answer(self, ask: Command, decision: CommandResult) -> None:
         try:
             reply = decision.reply(self.state) if decision.reply else None
         except Exception as error:
@@ -217,14 +217,14 @@ class Engine:
         else:
             self.faults.contain(what, None, call, *args)
 
-    def _reload_if_stale(self, events: list[Event], asks: Sequence[Ask]) -> None:
+    def _reload_if_stale(self, events: list[Event], asks: Sequence[Command]) -> None:
         if self.stale:
             self._discard(events, asks)
 
     # -- internal errors ----------------------------------------------------------------
 
     def _turn_apart(
-        self, events: list[Event], asks: Sequence[Ask], stages: list[str], error: Exception
+        self, events: list[Event], asks: Sequence[Command], stages: list[str], error: Exception
     ) -> None:
         """Repeat a failed turn in parts, so that only the one at fault has no effect."""
         parts: list[_Part] = [
@@ -240,7 +240,9 @@ class Engine:
                 self.owed += [event for events, _, _ in parts for event in events]
                 for _, rest, _ in parts:
                     for ask in rest:
-                        ask.refuse(Refusal(f"not decided because of {error!r}", "unavailable"))
+                        ask.refuse(
+                            CommandRejected(f"not decided because of {error!r}", "unavailable")
+                        )
                 raise
             if found is not None:
                 self._blame(part, found)
@@ -294,14 +296,14 @@ class Engine:
             if restore is not None:
                 restore()
 
-    def _give_up(self, asks: Sequence[Ask], refusal: Refusal) -> None:
+    def _give_up(self, asks: Sequence[Command], refusal: CommandRejected) -> None:
         """Nothing of this turn happened: say so, and go back to what is on record."""
         for ask in asks:
             ask.refuse(refusal)
         self.reload()
 
     def _decide(
-        self, turn: _Turn, events: list[Event], asks: Sequence[Ask], stages: Sequence[str]
+        self, turn: _CycleBatch, events: list[Event], asks: Sequence[Command], stages: Sequence[str]
     ) -> None:
         state, now = self.state, self.clock()
         for event in events:
@@ -311,7 +313,7 @@ class Engine:
         for ask in asks:
             try:
                 decision = ask.decide(state, now)
-            except Refusal as refusal:
+            except CommandRejected as refusal:
                 turn.answers.append((ask, refusal, None))
                 continue
             if decision.key is not None and decision.key[0] in turn.keys:
@@ -319,7 +321,7 @@ class Engine:
                 continue
             lost = self.store.lost() if decision.is_acknowledged else None
             if lost is not None:
-                turn.answers.append((ask, Refusal(lost, "unavailable"), None))
+                turn.answers.append((ask, CommandRejected(lost, "unavailable"), None))
                 continue
             turn.take(decision)
             turn.answers.append((ask, None, decision))
@@ -329,7 +331,7 @@ class Engine:
         for event in unloaded(state, now.at, self.needs) if UNLOADING in stages else ():
             turn.apply(event)
 
-    def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Ask]) -> None:
+    def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Command]) -> None:
         """Disk full: refuse requests, give up the ballast, and write the facts alone."""
         self.reload()
         self.trouble = str(full)
@@ -337,11 +339,11 @@ class Engine:
         for ask in asks:
             self._answer_unwritten(ask, full)
 
-    def _answer_unwritten(self, ask: Ask, full: StoreFull) -> None:
+    def _answer_unwritten(self, ask: Command, full: StoreFull) -> None:
         """A request that changes nothing needs no room."""
         try:
             decision = ask.decide(self.state, self.clock())
-        except Refusal as refusal:
+        except CommandRejected as refusal:
             ask.refuse(refusal)
             return
         except Exception as error:
@@ -350,7 +352,7 @@ class Engine:
             self._blame(([], [ask], []), error)
             return
         if decision.events:
-            ask.refuse(Refusal(str(full), "no_room"))
+            ask.refuse(CommandRejected(str(full), "no_room"))
         else:
             self._contain("answering a request", self._answer, ask, decision)
 
@@ -369,28 +371,28 @@ class Engine:
             self.owed += facts
 
 
-_Part = tuple[list[Event], list[Ask], list[str]]
+_Part = tuple[list[Event], list[Command], list[str]]
 """Some events, requests and stages of a turn."""
 
 
 def _internal(
     error: Exception, what: str = "The request was rejected and nothing changed."
-) -> Refusal:
-    return Refusal(f"Internal error {error!r}. {what} See: stoker daemon log", "internal")
+) -> CommandRejected:
+    return CommandRejected(f"Internal error {error!r}. {what} See: stoker daemon log", "internal")
 
 
-class _Turn:
+class _CycleBatch:
     """What one cycle has gathered so far."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.events: list[Event] = []
         self.wishes: list[Instruction] = []
-        self.answers: list[tuple[Ask, Refusal | None, Decision | None]] = []
+        self.answers: list[tuple[Command, CommandRejected | None, CommandResult | None]] = []
         self.blobs: dict[str, bytes] = {}
         self.secrets: dict[str, bytes] = {}
         self.keys: dict[str, tuple[str, int, int]] = {}
-        self.later: list[Ask] = []
+        self.later: list[Command] = []
         self.specs: dict[str, Spec] = {}
         self.force = False
 
@@ -401,7 +403,7 @@ class _Turn:
         self.wishes += apply(self.state, event)
         self.events.append(event)
 
-    def take(self, decision: Decision) -> None:
+    def take(self, decision: CommandResult) -> None:
         """A granted request: its facts, and what is stored beside them."""
         for event in decision.events:
             self.apply(event)

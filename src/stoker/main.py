@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stoker.cli.errors import guarded
+from stoker.cli.errors import run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     # After `submit` and the like, --json may be the job's own; only the parser can tell.
     is_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "door"}
-    return guarded(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
+    return run_command(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
 
 
 def _dispatch(args: list[str]) -> int:

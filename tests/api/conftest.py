@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from conftest import end_processes_of, stop_daemon
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from stoker.api import Client, Executor
 
 FOREIGN = ("STOKER_", "XDG_", "SLURM_", "SBATCH_", "CUDA_")
 
 
 @pytest.fixture(scope="module")
-def box() -> Iterator[Box]:
+def box() -> Iterator[DaemonFixture]:
     """A home whose daemon has four declared GPUs and eight cores, for all tests of a file."""
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +42,7 @@ def box() -> Iterator[Box]:
                 check=False,
             )
 
-        made = Box(base / "home", run)
+        made = DaemonFixture(base / "home", run)
         left = made.run_dir
         try:
             yield made.start()
@@ -54,7 +54,7 @@ def box() -> Iterator[Box]:
 
 
 @pytest.fixture(scope="module")
-def client(box: Box) -> Client:
+def client(box: DaemonFixture) -> Client:
     """A client of that daemon."""
     return Client()
 

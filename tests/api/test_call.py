@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 import stoker
-from e2e.box import until
+from e2e.daemon_fixture import until
 from stoker.api import result_files as folders
 from stoker.api.parameters import Settings
 from stoker.api.result_files import Call, Outcome

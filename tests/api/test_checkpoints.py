@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 import stoker
-from e2e.box import until
+from e2e.daemon_fixture import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SOON = 30.0

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import stoker
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 
 SOON = 30.0
 HOLD = "until [ -e {} ]; do sleep 0.02; done"
 
 
-def test_a_command_by_words_and_by_line(client: stoker.Client, box: Box) -> None:
+def test_a_command_by_words_and_by_line(client: stoker.Client, box: DaemonFixture) -> None:
     words = client.run(["sh", "-c", 'echo "$0 $1"', "a b", "c"], name="words", timeout=SOON)
     line = client.run("echo $((1 + 2)); exit 3", timeout=SOON)
     assert (words.state, words.name, words.result) == ("COMPLETED", "words", 0)
@@ -157,7 +157,9 @@ def test_errors_by_kind_with_the_servers_sentence(client: stoker.Client) -> None
         client.show(client.submit_lines(["true", "true"]))
 
 
-def test_events_go_on_after_the_daemon_was_killed(client: stoker.Client, box: Box) -> None:
+def test_events_go_on_after_the_daemon_was_killed(
+    client: stoker.Client, box: DaemonFixture
+) -> None:
     events = client.events()
     job = client.submit("true")
     assert _until(events, "ProcessExited", job.id)
@@ -176,7 +178,7 @@ def _until(events: Iterator[stoker.Event], kind: str, job: int) -> stoker.Event:
 
 
 def test_a_daemon_is_started_unless_it_is_not_to_be(
-    box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    box: DaemonFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     nowhere = stoker.Client(tmp_path / "daemon.sock", start=False)
     with pytest.raises(stoker.Unreachable, match="No daemon is running"):

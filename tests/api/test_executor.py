@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 import stoker
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from stoker.api import watcher
 from stoker.api.errors import NotPicklable
 
@@ -231,7 +231,7 @@ def test_a_running_call_is_cancelled(executor: stoker.Executor) -> None:
     assert future.cancel(), "it is cancelled, however often that is asked for"
 
 
-def test_a_call_that_somebody_else_cancels(box: Box, executor: stoker.Executor) -> None:
+def test_a_call_that_somebody_else_cancels(box: DaemonFixture, executor: stoker.Executor) -> None:
     future = executor.submit(time.sleep, 300)
     box.stoker("cancel", future.job_id)
     with pytest.raises(concurrent.futures.CancelledError):
@@ -353,7 +353,7 @@ def test_one_thread_waits_for_all_of_them(executor: stoker.Executor, tmp_path: P
 # --------------------------------------------------------------------- processes come and go
 
 
-def test_another_process_takes_up_the_result(box: Box, tmp_path: Path) -> None:
+def test_another_process_takes_up_the_result(box: DaemonFixture, tmp_path: Path) -> None:
     script = tmp_path / "caller.py"
     script.write_text(
         "import os, pathlib, stoker\n"
@@ -381,7 +381,7 @@ def test_another_process_takes_up_the_result(box: Box, tmp_path: Path) -> None:
 
 
 def test_the_daemon_may_be_killed_and_stopped_meanwhile(
-    box: Box, executor: stoker.Executor, tmp_path: Path
+    box: DaemonFixture, executor: stoker.Executor, tmp_path: Path
 ) -> None:
     killed = executor.map_array(wait_for, [tmp_path / "a", tmp_path / "b"])
     until(lambda: all(call.running() for call in killed))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 GUIDE = (ROOT / "docs" / "python.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```\n```\n(.*?)```\n", GUIDE, re.DOTALL)
@@ -19,7 +19,9 @@ def test_every_snippet_says_what_it_prints() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_a_snippet_prints_what_the_guide_says(box: Box, tmp_path: Path, number: int) -> None:
+def test_a_snippet_prints_what_the_guide_says(
+    box: DaemonFixture, tmp_path: Path, number: int
+) -> None:
     code, said = SNIPPETS[number]
     script = tmp_path / "snippet.py"
     script.write_text(code)

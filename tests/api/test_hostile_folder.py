@@ -13,8 +13,8 @@ import cloudpickle
 import pytest
 
 import stoker
-from e2e.box import Box
-from e2e.people import as_user
+from e2e.daemon_fixture import DaemonFixture
+from e2e.other_users import as_user
 from stoker.api import Client
 from stoker.api import call_runner as call
 from stoker.api import result_files as folders
@@ -204,7 +204,7 @@ def test_a_result_is_not_written_to_a_folder_that_was_exchanged(bench: Bench) ->
 def test_what_a_call_saves_is_sealed_for_the_next_attempt(bench: Bench) -> None:
     batch = bench.write()
     folder = call.Folder(batch.folder, bytes.fromhex(batch.variables[call.KEY]))
-    call.Call(folder, "0").save((twice, (4,), {}))
+    call.CallRunner(folder, "0").save((twice, (4,), {}))
     assert bench.run(batch).returncode == 0
     assert bench.outcome(batch) == Outcome(8)
 
@@ -311,7 +311,7 @@ def test_the_key_is_in_no_reply_and_not_in_the_environment_of_the_function(
 
 @ROOT_ONLY
 def test_another_user_cannot_have_code_run_through_a_shared_folder(
-    box: Box, client: Client, tmp_path: Path
+    box: DaemonFixture, client: Client, tmp_path: Path
 ) -> None:
     shared = box.user.parent / "shared"
     shared.mkdir()

@@ -10,10 +10,10 @@ import cloudpickle
 import pytest
 
 import stoker
-from e2e.box import Box
 from e2e.conftest import idle
-from ssh.lab import Lab, field, lab, whole_lab
+from e2e.daemon_fixture import DaemonFixture
 from ssh.moves import add
+from ssh.ssh_cluster import SshCluster, field, lab, whole_lab
 
 __all__ = ["field", "idle", "lab", "whole_lab"]
 SOON = 40.0
@@ -36,7 +36,7 @@ def same_python() -> bool:
 
 
 def test_a_call_stays_here_unless_its_folder_can_go_along(
-    field: tuple[Box, Lab], monkeypatch: pytest.MonkeyPatch
+    field: tuple[DaemonFixture, SshCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box, lab = field
     add(box, lab.a)

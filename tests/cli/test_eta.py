@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, view
-from e2e.box import Box, Run, until
+from e2e.daemon_fixture import DaemonFixture, Run, until
 from stoker.cli.output import estimates, times
 from stoker.main import main
 
@@ -169,7 +169,7 @@ def test_the_column_says_how_old_it_is(fake: FakeDaemon, capsys: Captured) -> No
 
 @pytest.mark.e2e
 def test_all_commands_print_one_estimate(home: Path, stoker: Run) -> None:
-    box = Box(home, stoker).start("{gpu:1}")
+    box = DaemonFixture(home, stoker).start("{gpu:1}")
     first = box.submit("--gpus", "1", "-t", "2h", "sleep", "600")
     second = box.submit("--gpus", "1", "-t", "1h", "sleep", "600")
     until(lambda: box.job(first)["state"] == "RUNNING")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.cli import output
-from stoker.cli.errors import guarded
+from stoker.cli.errors import run_command
 from stoker.cli.output import colour
 from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
@@ -45,7 +45,7 @@ def test_a_command_prints_through_the_filter(capsys: pytest.CaptureFixture[str])
         output.say(NASTY)
         raise UsageError(f"There is no queue '{NASTY}'.")
 
-    assert guarded(run, "stoker") == 2
+    assert run_command(run, "stoker") == 2
     out, err = capsys.readouterr()
     assert is_harmless(out + err)
     assert out.startswith("a?]0;own??[7mb?mc?d?e?f")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.box import until
+from e2e.daemon_fixture import until
 
 Run = Callable[..., Any]
 pytestmark = pytest.mark.e2e

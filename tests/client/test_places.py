@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.people import as_user
+from e2e.other_users import as_user
 from stoker import places
 
 

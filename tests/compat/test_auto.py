@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from compat.auto_lab import EXAMPLES, UNFINISHED, UNTIL_GO, Lab, lab
-from e2e.box import alive, until
+from compat.auto_env import EXAMPLES, UNFINISHED, UNTIL_GO, AutoEnv, lab
+from e2e.daemon_fixture import alive, until
 from stoker.cli.output import times
 from stoker.client.client import Client
 from stoker.compat.auto.lookup import known
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def wide_home() -> Iterator[Lab]:
+def wide_home() -> Iterator[AutoEnv]:
     with lab() as here:
         yield here.serve("--gpus", 0, 1, 2, 3, "--port", 0)
 
 
 @pytest.fixture
-def wide(wide_home: Lab) -> Iterator[Lab]:
+def wide(wide_home: AutoEnv) -> Iterator[AutoEnv]:
     """A server with four GPUs and the usual settings."""
     yield wide_home
     wide_home.tidy()
@@ -41,20 +41,20 @@ SMALL = ("--gpus", 0, 1, 2, "--max-run", 2, "--num-records", 2, "--limit", 2, "-
 
 
 @pytest.fixture(scope="module")
-def small_home() -> Iterator[Lab]:
+def small_home() -> Iterator[AutoEnv]:
     with lab() as here:
         yield here.serve(*SMALL, "--log-file", here.base / "log")
 
 
 @pytest.fixture
-def small(small_home: Lab) -> Iterator[Lab]:
+def small(small_home: AutoEnv) -> Iterator[AutoEnv]:
     """A server with narrow limits and a log file."""
     yield small_home
     small_home.tidy()
 
 
 @pytest.fixture
-def idle() -> Iterator[Lab]:
+def idle() -> Iterator[AutoEnv]:
     """A home without a server."""
     with lab() as here:
         yield here
@@ -79,7 +79,7 @@ def free_port() -> int:
 # --------------------------------------------------------------------------------- server
 
 
-def test_aut_01_the_server_wants_the_numbers_of_gpus(idle: Lab) -> None:
+def test_aut_01_the_server_wants_the_numbers_of_gpus(idle: AutoEnv) -> None:
     pipe = idle.base / "pipe"
     os.mkfifo(pipe)
     for text in (
@@ -92,7 +92,7 @@ def test_aut_01_the_server_wants_the_numbers_of_gpus(idle: Lab) -> None:
     assert not (idle.base / "home" / "run").exists(), "nothing is started"
 
 
-def test_aut_02_so_many_may_wait_and_ids_never_come_again(small: Lab) -> None:
+def test_aut_02_so_many_may_wait_and_ids_never_come_again(small: AutoEnv) -> None:
     blocker = small.task("sleep 60", "-n", 2)
     small.running(blocker)
     waiting = [small.task("true", "-n", 2) for _ in range(2)]
@@ -103,7 +103,7 @@ def test_aut_02_so_many_may_wait_and_ids_never_come_again(small: Lab) -> None:
     assert small.task("true", "-n", 2) > max(waiting) > blocker
 
 
-def test_aut_03_so_many_records_of_each_kind_are_shown(small: Lab) -> None:
+def test_aut_03_so_many_records_of_each_kind_are_shown(small: AutoEnv) -> None:
     good = [small.task("true") for _ in range(3)]
     bad = [small.task("exit 1") for _ in range(3)]
     for id in (*good, *bad):
@@ -114,7 +114,7 @@ def test_aut_03_so_many_records_of_each_kind_are_shown(small: Lab) -> None:
     assert set(failed) < set(bad)
 
 
-def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: Lab) -> None:
+def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: AutoEnv) -> None:
     port = free_port()
     idle.serve("--gpus", 0, "--port", port)
     assert idle.record["port"] == port
@@ -127,13 +127,13 @@ def test_aut_04_the_port_is_found_through_the_runtime_directory(idle: Lab) -> No
         assert "takes an address" in idle.refused(f"--ip={odd}", "status", code=2)
 
 
-def test_aut_05_no_task_gets_more_gpus_than_the_limit(small: Lab) -> None:
+def test_aut_05_no_task_gets_more_gpus_than_the_limit(small: AutoEnv) -> None:
     assert "at most 2 GPUs" in small.refused("run", "-c", "true", "-n", 3, code=2)
     assert small.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "0,1\n"
     assert small.client.jobs(state=UNFINISHED)["jobs"] == []
 
 
-def test_aut_07_what_happens_is_appended_to_the_log_file(small: Lab) -> None:
+def test_aut_07_what_happens_is_appended_to_the_log_file(small: AutoEnv) -> None:
     id = small.task("exit 7", "-n", 2)
     small.ended(id)
     log = small.base / "log"
@@ -146,7 +146,7 @@ def test_aut_07_what_happens_is_appended_to_the_log_file(small: Lab) -> None:
     assert f"task {id} ended" in small.out.read_text()
 
 
-def test_aut_09_neither_gputil_nor_zmq_is_needed(idle: Lab) -> None:
+def test_aut_09_neither_gputil_nor_zmq_is_needed(idle: AutoEnv) -> None:
     text = (
         "import sys, stoker.compat.auto.server, stoker.compat.auto.verbs\n"
         "print({'GPUtil', 'zmq', 'distutils'} & set(sys.modules))"
@@ -154,7 +154,7 @@ def test_aut_09_neither_gputil_nor_zmq_is_needed(idle: Lab) -> None:
     assert idle.run(sys.executable, "-c", text).stdout == "set()\n"
 
 
-def test_aut_10_priority_first_then_first_come_first_served(wide: Lab) -> None:
+def test_aut_10_priority_first_then_first_come_first_served(wide: AutoEnv) -> None:
     wide.running(wide.task(UNTIL_GO, "-n", 4))
     order = [
         wide.task(f"echo {name} >> order", "-n", 4, "-p", priority)
@@ -166,28 +166,28 @@ def test_aut_10_priority_first_then_first_come_first_served(wide: Lab) -> None:
     assert (wide.user / "order").read_text().split() == ["e", "c", "a", "b", "d", "f"]
 
 
-def test_aut_10_the_usual_priority_is_that_of_other_jobs(wide: Lab) -> None:
+def test_aut_10_the_usual_priority_is_that_of_other_jobs(wide: AutoEnv) -> None:
     assert wide.client.jobs([str(wide.task("true"))])["jobs"][0]["priority"] == 0
 
 
-def test_aut_11_what_can_never_run_is_refused_and_blocks_nobody(wide: Lab) -> None:
+def test_aut_11_what_can_never_run_is_refused_and_blocks_nobody(wide: AutoEnv) -> None:
     assert "9 GPUs" in wide.refused("run", "-c", "true", "-n", 9, code=2)
     assert wide.result("echo fine") == "fine\n"
 
 
-def test_aut_13_a_task_that_leaves_its_gpu_idle_keeps_it(wide: Lab) -> None:
+def test_aut_13_a_task_that_leaves_its_gpu_idle_keeps_it(wide: AutoEnv) -> None:
     first = wide.running(wide.task("sleep 60"))
     second = wide.running(wide.task("sleep 60"))
     assert (first["devices"]["gpu"], second["devices"]["gpu"]) == (["0"], ["1"])
 
 
-def test_aut_14_the_lowest_free_gpus_are_given_out(wide: Lab) -> None:
+def test_aut_14_the_lowest_free_gpus_are_given_out(wide: AutoEnv) -> None:
     assert wide.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "0,1\n"
     wide.running(wide.task("sleep 60", "-n", 2))
     assert wide.result("echo $CUDA_VISIBLE_DEVICES") == "2\n"
 
 
-def test_aut_15_a_task_has_the_directory_and_environment_of_its_submitter(wide: Lab) -> None:
+def test_aut_15_a_task_has_the_directory_and_environment_of_its_submitter(wide: AutoEnv) -> None:
     place = wide.user / "a place"
     place.mkdir()
     wide.env["MY_SETTING"] = "x y"
@@ -199,12 +199,12 @@ def test_aut_15_a_task_has_the_directory_and_environment_of_its_submitter(wide: 
     assert wide.result("pwd", "--chdir", "a place") == f"{place}\n"
 
 
-def test_aut_15_a_task_has_a_session_of_its_own(wide: Lab) -> None:
+def test_aut_15_a_task_has_a_session_of_its_own(wide: AutoEnv) -> None:
     pid, session = wide.result("echo $$; cut -d' ' -f6 /proc/$$/stat").split()
     assert pid == session
 
 
-def test_aut_16_cancelling_the_only_waiting_task_freezes_nobody(wide: Lab) -> None:
+def test_aut_16_cancelling_the_only_waiting_task_freezes_nobody(wide: AutoEnv) -> None:
     blocker = wide.task(UNTIL_GO, "-n", 4)
     wide.running(blocker)
     only = wide.task("true")
@@ -215,7 +215,7 @@ def test_aut_16_cancelling_the_only_waiting_task_freezes_nobody(wide: Lab) -> No
     assert wide.result("echo on") == "on\n"
 
 
-def test_aut_17_an_unknown_option_is_answered_and_the_server_lives(wide: Lab) -> None:
+def test_aut_17_an_unknown_option_is_answered_and_the_server_lives(wide: AutoEnv) -> None:
     body = b'{"option": "nope"}'
     assert b"HTTP/1.1 400" in say(wide.port, body + b"\r\n\r\n")
     head = (
@@ -226,7 +226,7 @@ def test_aut_17_an_unknown_option_is_answered_and_the_server_lives(wide: Lab) ->
     assert wide.result("echo alive") == "alive\n"
 
 
-def test_aut_18_a_killed_server_loses_nothing(idle: Lab) -> None:
+def test_aut_18_a_killed_server_loses_nothing(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     task = idle.task(f"{UNTIL_GO}; exit 5")
     pid = idle.running(task)["pid"]
@@ -243,7 +243,7 @@ def test_aut_18_a_killed_server_loses_nothing(idle: Lab) -> None:
     assert idle.ids("-f") == [task]
 
 
-def test_aut_18_a_start_that_fails_leaves_a_killed_servers_port_to_the_next(idle: Lab) -> None:
+def test_aut_18_a_start_that_fails_leaves_a_killed_servers_port_to_the_next(idle: AutoEnv) -> None:
     usual = {"load": 0.1, "memory": 0.1, "processes": True}
     idle.serve("--gpus", 0, "--port", 0, "--max-load", 0.7, "--num-records", 0)
     idle.stop(signal.SIGKILL)
@@ -258,7 +258,7 @@ def test_aut_18_a_start_that_fails_leaves_a_killed_servers_port_to_the_next(idle
     assert idle.client.daemon()["thresholds"] == usual, "as before the first server"
 
 
-def test_aut_18_a_killed_daemon_is_replaced(idle: Lab) -> None:
+def test_aut_18_a_killed_daemon_is_replaced(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     task = idle.task(f"{UNTIL_GO}; exit 5")
     idle.running(task)
@@ -269,7 +269,7 @@ def test_aut_18_a_killed_daemon_is_replaced(idle: Lab) -> None:
     until(lambda: f"task {task} ended with return code 5" in idle.out.read_text())
 
 
-def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: Lab) -> None:
+def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     port = idle.port
     task = idle.task(f"echo before; {UNTIL_GO}; echo after")
@@ -287,7 +287,7 @@ def test_aut_18_a_daemon_that_is_restarted_gets_its_port_back(idle: Lab) -> None
     assert idle.result("echo $CUDA_VISIBLE_DEVICES") == "0\n"
 
 
-def test_aut_19_nothing_that_is_said_to_the_port_is_evaluated(wide: Lab) -> None:
+def test_aut_19_nothing_that_is_said_to_the_port_is_evaluated(wide: AutoEnv) -> None:
     text = b'__import__("os").system("touch %s/evil")' % os.fsencode(wide.user)
     say(wide.port, text)
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(text)
@@ -298,19 +298,19 @@ def test_aut_19_nothing_that_is_said_to_the_port_is_evaluated(wide: Lab) -> None
     assert not (wide.user / "evil").exists()
 
 
-def test_one_server_at_a_time(wide: Lab) -> None:
+def test_one_server_at_a_time(wide: AutoEnv) -> None:
     text = wide.refused("server", "--gpus", 0, "--port", 0, code=1)
     assert f"pid {wide.record['pid']}" in text
 
 
-def test_a_port_in_use_is_said_and_nobody_serves(idle: Lab) -> None:
+def test_a_port_in_use_is_said_and_nobody_serves(idle: AutoEnv) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         assert "in use" in idle.refused("server", "--gpus", 0, "--port", port, code=1)
     idle.refused("status", code=4)
 
 
-def test_a_daemon_that_lacks_a_gpu_is_not_changed(idle: Lab) -> None:
+def test_a_daemon_that_lacks_a_gpu_is_not_changed(idle: AutoEnv) -> None:
     assert (
         idle.run(sys.executable, "-m", "stoker", "daemon", "start", "--gpus", "0").returncode == 0
     )
@@ -319,7 +319,7 @@ def test_a_daemon_that_lacks_a_gpu_is_not_changed(idle: Lab) -> None:
     assert "stoker daemon restart --gpus 0,3" in text
 
 
-def test_a_stopped_server_says_what_goes_on_and_lets_nobody_in(idle: Lab) -> None:
+def test_a_stopped_server_says_what_goes_on_and_lets_nobody_in(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     port = idle.port
     idle.running(idle.task("sleep 60"))
@@ -335,7 +335,7 @@ def test_a_stopped_server_says_what_goes_on_and_lets_nobody_in(idle: Lab) -> Non
 # --------------------------------------------------------------------------------- client
 
 
-def test_aut_30_twenty_clients_at_once(wide: Lab) -> None:
+def test_aut_30_twenty_clients_at_once(wide: AutoEnv) -> None:
     with ThreadPoolExecutor(20) as pool:
         asks = [pool.submit(wide.task, f"echo {n}") for n in range(10)]
         looks = [pool.submit(wide.ok, "status") for _ in range(10)]
@@ -347,13 +347,13 @@ def test_aut_30_twenty_clients_at_once(wide: Lab) -> None:
     assert sorted(wide.ids()) == ids
 
 
-def test_aut_30_without_a_server_it_is_said_at_once(idle: Lab) -> None:
+def test_aut_30_without_a_server_it_is_said_at_once(idle: AutoEnv) -> None:
     for words in (("status",), ("run", "-c", "true"), ("--port", 25646, "history")):
         assert "auto server --gpus" in idle.refused(*words, code=4)
     assert not (idle.base / "home" / "state").exists(), "a client starts nothing"
 
 
-def test_aut_30_a_port_where_something_else_listens_is_no_server(idle: Lab) -> None:
+def test_aut_30_a_port_where_something_else_listens_is_no_server(idle: AutoEnv) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         idle.refused("--port", port, "status", code=4)
@@ -362,7 +362,7 @@ def test_aut_30_a_port_where_something_else_listens_is_no_server(idle: Lab) -> N
             sock.accept()
 
 
-def test_aut_31_run_prints_the_id_and_returns_at_once(wide: Lab) -> None:
+def test_aut_31_run_prints_the_id_and_returns_at_once(wide: AutoEnv) -> None:
     first = wide.ok("run", "--cmd", "sleep 60", "--num-gpus", "1", "--priority", "10")
     second = wide.ok("run", "-c", "sleep 60", "-n", "2", "-p", "3")
     assert re.fullmatch(r"Task id: [1-9]\d*\n", first)
@@ -371,7 +371,7 @@ def test_aut_31_run_prints_the_id_and_returns_at_once(wide: Lab) -> None:
     assert (view["priority"], view["request"]["gpus"], view["door"]) == (7, "2", "auto")
 
 
-def test_aut_31_what_makes_no_sense_is_refused_and_not_queued(wide: Lab) -> None:
+def test_aut_31_what_makes_no_sense_is_refused_and_not_queued(wide: AutoEnv) -> None:
     before = wide.client.daemon()["seq"]
     for words in (
         (), ("-c", ""), ("-c", "  "), ("-c", "true", "-n", "x"), ("-c", "true", "-n", "-1"),
@@ -382,7 +382,7 @@ def test_aut_31_what_makes_no_sense_is_refused_and_not_queued(wide: Lab) -> None
     assert wide.client.daemon()["seq"] == before
 
 
-def test_aut_32_status_has_its_headings_and_then_tables(wide: Lab) -> None:
+def test_aut_32_status_has_its_headings_and_then_tables(wide: AutoEnv) -> None:
     wide.running(wide.task("sleep 61", "-n", 4))
     wide.task("echo next", "-p", "2")
     lines = wide.ok("status").splitlines()
@@ -394,7 +394,7 @@ def test_aut_32_status_has_its_headings_and_then_tables(wide: Lab) -> None:
     assert "needs 1 GPU" in lines[-1]
 
 
-def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: Lab) -> None:
+def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: AutoEnv) -> None:
     running = wide.task("sleep 60", "-n", 4)
     wide.running(running)
     waiting = wide.task("echo w")
@@ -409,7 +409,7 @@ def test_aut_33_only_waiting_tasks_are_cancelled_and_unknown_ids_are_said(wide: 
     assert wide.ids() == wide.ids("-f") == []
 
 
-def test_aut_33_many_ids_are_asked_for_at_once(wide: Lab) -> None:
+def test_aut_33_many_ids_are_asked_for_at_once(wide: AutoEnv) -> None:
     wide.running(wide.task("sleep 60", "-n", 4))
     waiting = wide.task("true")
     done = wide.auto("cancel", "--json", "-i", *range(100_000, 103_000), waiting)
@@ -418,7 +418,7 @@ def test_aut_33_many_ids_are_asked_for_at_once(wide: Lab) -> None:
     assert len(said["left"]) == 3000
 
 
-def test_an_id_that_is_none_does_not_hide_the_others(wide: Lab) -> None:
+def test_an_id_that_is_none_does_not_hide_the_others(wide: AutoEnv) -> None:
     asked = []
 
     class Counting(Client):
@@ -432,7 +432,7 @@ def test_an_id_that_is_none_does_not_hide_the_others(wide: Lab) -> None:
     assert len(asked) < 6, "not one request for each"
 
 
-def test_aut_34_only_running_tasks_are_killed(wide: Lab) -> None:
+def test_aut_34_only_running_tasks_are_killed(wide: AutoEnv) -> None:
     task = wide.task("exec sleep 60", "-n", 4)
     wide.running(task)
     waiting = wide.task("sleep 60", "-n", 4)
@@ -446,7 +446,7 @@ def test_aut_34_only_running_tasks_are_killed(wide: Lab) -> None:
     wide.running(waiting)
 
 
-def test_aut_34_a_task_that_ignores_term_dies_within_the_grace(wide: Lab) -> None:
+def test_aut_34_a_task_that_ignores_term_dies_within_the_grace(wide: AutoEnv) -> None:
     task = wide.task("trap '' TERM; echo ready; while :; do sleep 0.1; done")
     view = wide.running(task)
     until(lambda: "ready" in Path(view["log"]).read_text())
@@ -455,7 +455,7 @@ def test_aut_34_a_task_that_ignores_term_dies_within_the_grace(wide: Lab) -> Non
     assert not alive(view["pid"])
 
 
-def test_aut_34_jobs_of_other_doors_are_left_alone(wide: Lab) -> None:
+def test_aut_34_jobs_of_other_doors_are_left_alone(wide: AutoEnv) -> None:
     other = wide.run(sys.executable, "-m", "stoker", "submit", "sleep 60").stdout.strip()
     wide.running(int(other))
     held = wide.run(sys.executable, "-m", "stoker", "submit", "--hold", "true").stdout.strip()
@@ -465,7 +465,7 @@ def test_aut_34_jobs_of_other_doors_are_left_alone(wide: Lab) -> None:
     assert wide.auto("wait", other).returncode == 3
 
 
-def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: Lab) -> None:
+def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: AutoEnv) -> None:
     good = [wide.task("true") for _ in range(3)]
     for id in good:
         wide.ended(id)
@@ -492,7 +492,7 @@ def test_aut_35_history_shows_the_most_recent_the_oldest_first(wide: Lab) -> Non
         time.strptime(task[name], "%Y-%m-%d-%H:%M:%S")
 
 
-def test_aut_37_exit_codes_mean_something(wide: Lab) -> None:
+def test_aut_37_exit_codes_mean_something(wide: AutoEnv) -> None:
     assert wide.auto("cancel", "-i", 99999).returncode == 1
     assert wide.auto("wait", 99999).returncode == 3
     assert "No command given" in wide.refused(code=2)
@@ -505,14 +505,14 @@ def test_aut_37_exit_codes_mean_something(wide: Lab) -> None:
     assert "history" in wide.ok("--help")
 
 
-def test_aut_39_the_alias_of_the_guide(wide: Lab) -> None:
+def test_aut_39_the_alias_of_the_guide(wide: AutoEnv) -> None:
     script = wide.user / "s.sh"
     script.write_text(f"alias auto='python {EXAMPLES}/client.py'\nauto status\n")
     done = wide.run("sh", script)
     assert done.stdout.startswith("Runner Status:\n"), done.stderr
 
 
-def test_aut_40_output_is_in_files_and_a_new_server_knows_the_past(idle: Lab) -> None:
+def test_aut_40_output_is_in_files_and_a_new_server_knows_the_past(idle: AutoEnv) -> None:
     idle.serve("--gpus", 0, "--port", 0)
     good, bad = idle.task("echo out; echo err >&2"), idle.task("exit 9")
     idle.ended(good)
@@ -526,14 +526,14 @@ def test_aut_40_output_is_in_files_and_a_new_server_knows_the_past(idle: Lab) ->
     assert path in idle.ok("history", "-v")
 
 
-def test_aut_41_a_task_can_ask_for_cores_and_memory(wide: Lab) -> None:
+def test_aut_41_a_task_can_ask_for_cores_and_memory(wide: AutoEnv) -> None:
     id = wide.task("true", "--cpus", 1, "--memory", "64M", "-n", 0)
     asked = wide.ended(id)["request"]
     assert (asked["cpus"], asked["memory"], asked["gpus"]) == ("1", 64, None)
     assert "cpu" in wide.refused("run", "-c", "true", "--cpus", 100_000, code=2)
 
 
-def test_aut_42_status_is_an_aligned_table(wide: Lab) -> None:
+def test_aut_42_status_is_an_aligned_table(wide: AutoEnv) -> None:
     for command in ("sleep 60", "sleep 6000"):
         wide.running(wide.task(command, "-n", 2))
     wide.task("echo one")
@@ -548,7 +548,7 @@ def test_aut_42_status_is_an_aligned_table(wide: Lab) -> None:
 
 
 @pytest.mark.parametrize("words", [("history", "--clear"), ("clean",)])
-def test_aut_43_the_history_can_be_emptied(wide: Lab, words: "tuple[str, ...]") -> None:
+def test_aut_43_the_history_can_be_emptied(wide: AutoEnv, words: "tuple[str, ...]") -> None:
     ids = [wide.task("true"), wide.task("exit 1")]
     for id in ids:
         wide.ended(id)
@@ -560,7 +560,7 @@ def test_aut_43_the_history_can_be_emptied(wide: Lab, words: "tuple[str, ...]") 
     assert wide.client.history([str(ids[1])])["jobs"], "nothing is lost"
 
 
-def test_aut_45_wait_returns_the_code_of_the_task(wide: Lab) -> None:
+def test_aut_45_wait_returns_the_code_of_the_task(wide: AutoEnv) -> None:
     ids = [wide.task(f"exit {code}") for code in (0, 3)]
     assert [wide.auto("wait", id).returncode for id in ids] == [0, 3]
     assert wide.auto("wait", *ids).returncode == 3
@@ -569,7 +569,7 @@ def test_aut_45_wait_returns_the_code_of_the_task(wide: Lab) -> None:
 
 
 @pytest.mark.needs("bash")
-def test_aut_46_a_script_sees_its_gpus(wide: Lab) -> None:
+def test_aut_46_a_script_sees_its_gpus(wide: AutoEnv) -> None:
     (wide.user / "s.sh").write_text("echo gpus $CUDA_VISIBLE_DEVICES\n")
     assert wide.result("bash s.sh", "-n", 2) == "gpus 0,1\n"
 
@@ -613,7 +613,7 @@ wait $!
 """
 
 
-def test_the_lines_of_the_guide_work_as_written(idle: Lab) -> None:
+def test_the_lines_of_the_guide_work_as_written(idle: AutoEnv) -> None:
     script = idle.user / "guide.sh"
     script.write_text(GUIDE.replace("PORT", str(free_port())))
     done = idle.run("sh", script, cwd=EXAMPLES)
@@ -630,7 +630,7 @@ def test_the_lines_of_the_guide_work_as_written(idle: Lab) -> None:
     assert not list(EXAMPLES.glob("nohup.out"))
 
 
-def test_the_module_is_a_command_as_well(wide: Lab) -> None:
+def test_the_module_is_a_command_as_well(wide: AutoEnv) -> None:
     done = wide.run(sys.executable, "-m", "stoker", "door", "auto", "status")
     assert done.stdout.startswith("Runner Status:\n")
     process = subprocess.run(

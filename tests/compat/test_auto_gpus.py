@@ -11,8 +11,8 @@ from typing import Self
 
 import pytest
 
-from compat.auto_lab import Lab, lab
-from e2e.box import until
+from compat.auto_env import AutoEnv, lab
+from e2e.daemon_fixture import until
 from fakes.nvml import FakeNvml, Gpu, Process, nvml
 
 __all__ = ["nvml"]
@@ -39,7 +39,7 @@ def used(number: int, memory: int = 0, load: int = 0, *processes: Process) -> di
 
 
 @pytest.fixture
-def here(nvml: FakeNvml) -> Iterator[Lab]:
+def here(nvml: FakeNvml) -> Iterator[AutoEnv]:
     """A home whose processes see the stand-in driver."""
     names = ("LD_LIBRARY_PATH", "PYTHONPATH", "FAKE_NVML")
     with lab(**{name: nvml.env()[name] for name in names}) as found:
@@ -55,14 +55,14 @@ def stranger() -> Iterator[int]:
     process.wait()
 
 
-def waits_for(here: Lab, id: int, text: str) -> None:
+def waits_for(here: AutoEnv, id: int, text: str) -> None:
     """A task waits, and this is why."""
     until(lambda: text in str(here.client.why(str(id))))
     assert here.state(id) == "PENDING"
 
 
 def test_aut_06_a_gpu_is_free_strictly_below_both_thresholds(
-    here: Lab, nvml: FakeNvml, stranger: int
+    here: AutoEnv, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set(gpus(1, **used(0, memory=TOTAL // 10)))
     here.serve("--gpus", 0, "--port", 0)
@@ -80,14 +80,14 @@ def test_aut_06_a_gpu_is_free_strictly_below_both_thresholds(
     assert "a GPU is free below 10% load and 10% memory" in here.out.read_text()
 
 
-def test_aut_06_the_thresholds_can_be_chosen(here: Lab, nvml: FakeNvml) -> None:
+def test_aut_06_the_thresholds_can_be_chosen(here: AutoEnv, nvml: FakeNvml) -> None:
     nvml.set(gpus(2, **used(0, memory=6000), **used(1, memory=4999, load=29)))
     here.serve("--gpus", 0, 1, "--port", 0, "--max-load", 0.3, "--max-memory", 0.5)
     assert here.result("echo $CUDA_VISIBLE_DEVICES") == "1\n"
     assert here.client.daemon()["thresholds"] == {"load": 0.3, "memory": 0.5, "processes": False}
 
 
-def test_aut_08_only_the_gpus_that_were_named_are_used(here: Lab, nvml: FakeNvml) -> None:
+def test_aut_08_only_the_gpus_that_were_named_are_used(here: AutoEnv, nvml: FakeNvml) -> None:
     nvml.set(gpus(8))
     here.serve("--gpus", 4, 5, "--port", 0)
     assert here.result("echo $CUDA_VISIBLE_DEVICES", "-n", 2) == "4,5\n"
@@ -95,7 +95,7 @@ def test_aut_08_only_the_gpus_that_were_named_are_used(here: Lab, nvml: FakeNvml
 
 
 def test_aut_08_a_busy_gpu_is_not_made_up_for_by_one_that_was_not_named(
-    here: Lab, nvml: FakeNvml
+    here: AutoEnv, nvml: FakeNvml
 ) -> None:
     nvml.set(gpus(8, **used(0, memory=9000), **used(1, load=90)))
     here.serve("--gpus", 0, 1, 2, 3, "--port", 0)
@@ -103,14 +103,16 @@ def test_aut_08_a_busy_gpu_is_not_made_up_for_by_one_that_was_not_named(
     waits_for(here, here.task("true", "-n", 3), "needs 3 GPUs")
 
 
-def test_a_gpu_that_a_machine_with_gpus_lacks_is_not_made_up(here: Lab, nvml: FakeNvml) -> None:
+def test_a_gpu_that_a_machine_with_gpus_lacks_is_not_made_up(here: AutoEnv, nvml: FakeNvml) -> None:
     nvml.set(gpus(2))
     assert "no GPU 7: it has 0, 1" in here.refused("server", "--gpus", 0, 7, "--port", 0, code=2)
     here.serve("--gpus", 0, "--port", 0)
     assert sorted(gpu["id"] for gpu in here.client.gpus()["gpus"]) == ["0", "1"]
 
 
-def test_aut_12_gpus_are_looked_at_now_and_then_not_all_the_time(here: Lab, nvml: FakeNvml) -> None:
+def test_aut_12_gpus_are_looked_at_now_and_then_not_all_the_time(
+    here: AutoEnv, nvml: FakeNvml
+) -> None:
     nvml.set(gpus(1, **used(0, memory=9000)))
     here.serve("--gpus", 0, "--port", 0)
     waits_for(here, here.task("true"), "other processes (90% of its memory)")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from compat.auto_lab import Lab, lab
-from e2e.box import until
-from e2e.people import as_user
+from compat.auto_env import AutoEnv, lab
+from e2e.daemon_fixture import until
+from e2e.other_users import as_user
 from ssh.client import generate_key, ssh_program
 from ssh.namespace import Namespace
 from stoker import places
@@ -36,26 +36,26 @@ ELSEWHERE = "10.99.88.77"
 
 
 @pytest.fixture(scope="module")
-def bound() -> Iterator[Lab]:
+def bound() -> Iterator[AutoEnv]:
     """A server that other machines could reach, were 127.0.0.2 not this one too."""
     with lab() as here:
         yield here.serve("--gpus", 0, 1, "--port", 0, "--bind", "127.0.0.2")
 
 
 @pytest.fixture
-def visitor() -> Iterator[Lab]:
+def visitor() -> Iterator[AutoEnv]:
     """A home on what could be another machine."""
     with lab() as here:
         yield here
 
 
-def fingerprint(here: Lab) -> str:
+def fingerprint(here: AutoEnv) -> str:
     """What the server said to pin."""
     return until(lambda: here.out.read_text().partition("auto trust ")[2].split()[1:])[0]
 
 
 def trust(
-    here: Lab, visitor: Lab, pin: str = "", token: str = ""
+    here: AutoEnv, visitor: AutoEnv, pin: str = "", token: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """What the server said to type."""
     where = f"127.0.0.2:{here.port}"
@@ -65,7 +65,7 @@ def trust(
 # ------------------------------------------------------------------------------------ TLS
 
 
-def test_a_server_that_is_trusted_once_is_reached_by_tls(bound: Lab, visitor: Lab) -> None:
+def test_a_server_that_is_trusted_once_is_reached_by_tls(bound: AutoEnv, visitor: AutoEnv) -> None:
     done = trust(bound, visitor)
     assert done.returncode == 0, done.stderr
     words = ("--ip", "127.0.0.2", "--port", bound.port)
@@ -84,14 +84,16 @@ def test_a_server_that_is_trusted_once_is_reached_by_tls(bound: Lab, visitor: La
     visitor.refused(*words, "status", code=4)
 
 
-def test_another_certificate_is_refused_and_the_token_not_shown(bound: Lab, visitor: Lab) -> None:
+def test_another_certificate_is_refused_and_the_token_not_shown(
+    bound: AutoEnv, visitor: AutoEnv
+) -> None:
     done = trust(bound, visitor, pin="sha256:" + "0" * 64)
     assert done.returncode == 5
     assert "another certificate" in done.stderr
     assert not list((visitor.base / "home").rglob("trusted.json"))
 
 
-def test_another_token_is_refused(bound: Lab, visitor: Lab) -> None:
+def test_another_token_is_refused(bound: AutoEnv, visitor: AutoEnv) -> None:
     done = trust(bound, visitor, token="x" * 43)
     assert done.returncode == 5
     assert "token" in done.stderr
@@ -99,7 +101,7 @@ def test_another_token_is_refused(bound: Lab, visitor: Lab) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"127.0.0.2:1": 7}', '{"a:1": {}}', "\0", ""])
-def test_a_spoilt_list_of_trusted_servers_is_said_and_kept(visitor: Lab, text: str) -> None:
+def test_a_spoilt_list_of_trusted_servers_is_said_and_kept(visitor: AutoEnv, text: str) -> None:
     path = visitor.base / "home" / "state" / places.machine_id() / "trusted.json"
     path.parent.mkdir(mode=0o700, parents=True)
     path.write_text(text)
@@ -108,7 +110,7 @@ def test_a_spoilt_list_of_trusted_servers_is_said_and_kept(visitor: Lab, text: s
     assert path.read_text() == text
 
 
-def test_servers_that_are_trusted_at_once_are_all_kept(visitor: Lab, monkeypatch: Any) -> None:
+def test_servers_that_are_trusted_at_once_are_all_kept(visitor: AutoEnv, monkeypatch: Any) -> None:
     monkeypatch.setenv("STOKER_HOME", visitor.env["STOKER_HOME"])
     places.secure_dir(places.state_dir())
     Path(f"{remembered.path()}.new").write_text("left behind by one that was killed, and longer")
@@ -124,11 +126,11 @@ def test_servers_that_are_trusted_at_once_are_all_kept(visitor: Lab, monkeypatch
     "words",
     [(), ("127.0.0.2",), ("127.0.0.2:1",), ("127.0.0.2:1", "sha256:ab"), ("127.0.0.2:1", "md5:1")],
 )
-def test_what_cannot_be_trusted_is_said(visitor: Lab, words: "tuple[str, ...]") -> None:
+def test_what_cannot_be_trusted_is_said(visitor: AutoEnv, words: "tuple[str, ...]") -> None:
     visitor.refused("trust", *words, code=2)
 
 
-def test_plain_http_gets_nothing_at_the_tls_port(bound: Lab) -> None:
+def test_plain_http_gets_nothing_at_the_tls_port(bound: AutoEnv) -> None:
     with socket.create_connection(("127.0.0.2", bound.port), 10) as sock:
         sock.sendall(b"GET /v1/daemon HTTP/1.1\r\nHost: x\r\n\r\n")
         with contextlib.suppress(ConnectionError):
@@ -140,7 +142,7 @@ def test_plain_http_gets_nothing_at_the_tls_port(bound: Lab) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic {}", "Bearer", "{}", "Bearer {} {}"])
-def test_without_the_token_nobody_is_answered(bound: Lab, header: str) -> None:
+def test_without_the_token_nobody_is_answered(bound: AutoEnv, header: str) -> None:
     line = f"Authorization: {header.replace('{}', bound.token)}\r\n" if header else ""
     with socket.create_connection(("127.0.0.1", bound.port), 10) as sock:
         sock.sendall(f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n{line}\r\n".encode())
@@ -149,7 +151,7 @@ def test_without_the_token_nobody_is_answered(bound: Lab, header: str) -> None:
     assert b"stoker" not in reply.lower()
 
 
-def test_a_wrong_token_is_one_sentence(bound: Lab) -> None:
+def test_a_wrong_token_is_one_sentence(bound: AutoEnv) -> None:
     client = Client(Endpoint("127.0.0.1", bound.port, "y" * 43))
     with pytest.raises(StokerError, match="requires a token") as error:
         client.daemon()
@@ -157,7 +159,7 @@ def test_a_wrong_token_is_one_sentence(bound: Lab) -> None:
 
 
 @ROOT_ONLY
-def test_another_user_cannot_read_the_token(bound: Lab) -> None:
+def test_another_user_cannot_read_the_token(bound: AutoEnv) -> None:
     path = bound.record["token_file"]
     for each in (bound.base, bound.base / "home", bound.base / "home" / "state"):
         each.chmod(0o755)
@@ -174,7 +176,7 @@ def test_another_user_cannot_read_the_token(bound: Lab) -> None:
 
 
 @ROOT_ONLY
-def test_a_token_is_not_shown_to_another_users_program(bound: Lab) -> None:
+def test_a_token_is_not_shown_to_another_users_program(bound: AutoEnv) -> None:
     read, write = os.pipe()
     port_read, port_write = os.pipe()
     pid = os.fork()
@@ -206,7 +208,7 @@ def test_plain_tcp_leaves_this_machine_for_nobody() -> None:
         Endpoint("10.0.0.5", 25647, "secret")
 
 
-def test_garbage_at_the_ports_hurts_nobody(bound: Lab) -> None:
+def test_garbage_at_the_ports_hurts_nobody(bound: AutoEnv) -> None:
     chance = random.Random(7)
     words = [
         b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), b"POST /v1/jobs HTTP/1.1\r\n",
@@ -231,7 +233,7 @@ def test_garbage_at_the_ports_hurts_nobody(bound: Lab) -> None:
     assert "Traceback" not in log
 
 
-def test_a_full_port_keeps_its_owner_out_no_more_than_a_lost_token(bound: Lab) -> None:
+def test_a_full_port_keeps_its_owner_out_no_more_than_a_lost_token(bound: AutoEnv) -> None:
     with contextlib.ExitStack() as strangers:
         for _ in range(MOST_CONNECTIONS + 20):
             strangers.enter_context(socket.create_connection(("127.0.0.1", bound.port), 10))
@@ -247,7 +249,7 @@ def test_a_full_port_keeps_its_owner_out_no_more_than_a_lost_token(bound: Lab) -
 
 
 @pytest.mark.needs("flock")
-def test_a_server_that_was_killed_is_not_found_from_another_machine(visitor: Lab) -> None:
+def test_a_server_that_was_killed_is_not_found_from_another_machine(visitor: AutoEnv) -> None:
     path = visitor.base / "home" / "run" / "auto.json"
     path.parent.mkdir(mode=0o700)
     path.write_text('{"port": 1}\n')
@@ -293,7 +295,7 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, visitor: Lab) -> Iterator[tuple[Elsewhere, Lab]]:
+def elsewhere(tmp_path: Path, visitor: AutoEnv) -> Iterator[tuple[Elsewhere, AutoEnv]]:
     with lab() as there:
         tmp_path.chmod(0o700)
         net = Elsewhere(tmp_path, there.base / "home")
@@ -313,7 +315,7 @@ def elsewhere(tmp_path: Path, visitor: Lab) -> Iterator[tuple[Elsewhere, Lab]]:
 @ROOT_ONLY
 @pytest.mark.needs("ssh", "/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter")
 def test_another_machine_is_reached_through_ssh(
-    elsewhere: tuple[Elsewhere, Lab], visitor: Lab
+    elsewhere: tuple[Elsewhere, AutoEnv], visitor: AutoEnv
 ) -> None:
     net, there = elsewhere
     visitor.env["PATH"] = f"{net.base}/bin:{visitor.env['PATH']}"
@@ -338,7 +340,7 @@ def test_another_machine_is_reached_through_ssh(
     assert "Permission denied" in refused.stderr
 
 
-def test_a_machine_that_ssh_cannot_reach_is_said(visitor: Lab) -> None:
+def test_a_machine_that_ssh_cannot_reach_is_said(visitor: AutoEnv) -> None:
     (visitor.base / "bin").mkdir()
     ssh = visitor.base / "bin" / "ssh"
     ssh.write_text("#!/bin/sh\necho 'ssh: no route to host' >&2\nexit 255\n")

@@ -13,7 +13,7 @@ import pytest
 from stoker.cli import output
 from stoker.compat import wrapper_scripts as doorscripts
 from stoker.compat.path_commands import record_path
-from stoker.compat.registry import DOORS, ON_PATH
+from stoker.compat.registry import COMMANDS, ON_PATH
 from stoker.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -65,12 +65,12 @@ def test_the_list_says_whose_each_is(
     assert err == ""
     heading, *lines = out.splitlines()
     assert heading.split() == ["COMMAND", "ON", "PATH", "WHERE", "DESCRIPTION"]
-    assert [line.split()[0] for line in lines] == list(DOORS)
+    assert [line.split()[0] for line in lines] == list(COMMANDS)
     assert any("another program" in line and str(gis) in line for line in lines)
     assert main(["door", "--json"]) == 0
     found = {door["name"]: door for door in json.loads(capsys.readouterr().out)["doors"]}
     assert found["grass"] == {
-        "name": "grass", "text": DOORS["grass"], "path": str(gis), "whose": "another",
+        "name": "grass", "text": COMMANDS["grass"], "path": str(gis), "whose": "another",
     }  # fmt: skip
     assert (found["auto"]["path"], found["auto"]["whose"]) == (str(bin / "auto"), "ours")
     assert all(found[name]["whose"] == "ours" for name in ON_PATH)
@@ -80,7 +80,7 @@ def test_the_list_says_whose_each_is(
 def test_what_is_not_there(bin: Path, capsys: Captured) -> None:
     assert main(["door", "--json"]) == 0
     doors = json.loads(capsys.readouterr().out)["doors"]
-    assert [(door["path"], door["whose"]) for door in doors] == [(None, None)] * len(DOORS)
+    assert [(door["path"], door["whose"]) for door in doors] == [(None, None)] * len(COMMANDS)
 
 
 def test_a_command_that_leads_to_the_packages_own_is_ours(bin: Path, capsys: Captured) -> None:
@@ -442,7 +442,7 @@ def offered(capsys: Captured, *words: str) -> list[str]:
 
 
 def test_completion(home: Path, capsys: Captured) -> None:
-    assert offered(capsys, "") == [*DOORS, "install", "uninstall"]
+    assert offered(capsys, "") == [*COMMANDS, "install", "uninstall"]
     assert offered(capsys, "install", "simple_gpu_") == [
         "simple_gpu_scheduler",
         "simple_gpu_submit",

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from compat.batch_lab import SMALL, Hall, Terminal, appears, whole_hall
-from e2e.box import until
+from compat.batch_env import SMALL, BatchEnv, Terminal, appears, whole_hall
+from e2e.daemon_fixture import until
 from stoker.client.events import EventStream
 from stoker.compat.execute_batch.node_lease import _is_at, _own_name
 from stoker.compat.registry import ON_PATH
@@ -27,7 +27,7 @@ UNTIL_GO = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def hall(whole_hall: Hall) -> Iterator[Hall]:
+def hall(whole_hall: BatchEnv) -> Iterator[BatchEnv]:
     yield whole_hall
     whole_hall.tidy()
 
@@ -104,7 +104,7 @@ def test_what_makes_no_sense_is_one_sentence(
     assert not (tmp_path / "home").exists(), "a daemon was started for nothing"
 
 
-def test_mls_06_a_key_below_the_home_directory(hall: Hall) -> None:
+def test_mls_06_a_key_below_the_home_directory(hall: BatchEnv) -> None:
     (hall.home / ".ssh").mkdir(mode=0o700)
     key = shutil.copy(hall.one.key, hall.home / ".ssh" / "id with a blank")
     assert Path(key).stat().st_mode & 0o077 == 0
@@ -114,7 +114,7 @@ def test_mls_06_a_key_below_the_home_directory(hall: Hall) -> None:
     assert hall.result("b.sh.1.out") == "one\n"
 
 
-def test_mls_07_a_changed_host_key_is_refused(hall: Hall) -> None:
+def test_mls_07_a_changed_host_key_is_refused(hall: BatchEnv) -> None:
     assert hall.execute("true").returncode == 0
     hall.one.new_host_key()
     hall.one.kill_connections()
@@ -124,7 +124,7 @@ def test_mls_07_a_changed_host_key_is_refused(hall: Hall) -> None:
     assert done.stdout == ""
 
 
-def test_mls_10_any_machine_that_is_not_reached_stops_it_all(hall: Hall) -> None:
+def test_mls_10_any_machine_that_is_not_reached_stops_it_all(hall: BatchEnv) -> None:
     bad = hall.file(hall.other, "bad.yaml", port=9)
     script = hall.script("true")
     done = hall.batch(script, "--machines", hall.file(hall.one), bad, *SMALL)
@@ -139,7 +139,7 @@ def test_mls_10_any_machine_that_is_not_reached_stops_it_all(hall: Hall) -> None
     assert hall.nodes() == []
 
 
-def test_mls_10_a_key_that_is_not_there(hall: Hall) -> None:
+def test_mls_10_a_key_that_is_not_there(hall: BatchEnv) -> None:
     bad = hall.file(hall.one, "bad.yaml", ssh_key_path="/nowhere")
     done = hall.batch(hall.script("true"), "--machines", bad, *SMALL)
     assert (done.returncode, done.stdout) == (1, "")
@@ -147,7 +147,7 @@ def test_mls_10_a_key_that_is_not_there(hall: Hall) -> None:
     assert "no key at /nowhere" in done.stderr
 
 
-def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: Hall) -> None:
+def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: BatchEnv) -> None:
     bare = hall.lab.machine("bare", bare=True)
     machine = hall.file(bare)
     script = hall.script("echo $0; echo x > made.txt", "true")
@@ -170,7 +170,7 @@ def test_mls_09_11_29_a_machine_with_next_to_nothing(hall: Hall) -> None:
 # ------------------------------------------------------------------------------- a batch
 
 
-def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(hall: Hall) -> None:
+def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(hall: BatchEnv) -> None:
     (hall.user / "example").mkdir()
     script = hall.script(
         'echo "one job"', "", "   # a comment", "  echo o; echo e >&2; exit 1  ",
@@ -198,7 +198,7 @@ def test_mls_20_70_71_73_74_75_80_a_batch_as_the_guide_shows_it(hall: Hall) -> N
     assert hall.result(f"{name}.4.err") == "e\n"
 
 
-def test_mls_76_one_slot_and_file_order(hall: Hall) -> None:
+def test_mls_76_one_slot_and_file_order(hall: BatchEnv) -> None:
     hall.one.gpus([{}])
     done = hall.execute(*(f"echo {n}" for n in range(3)))
     names = [line.split(";")[0] for line in done.stdout.splitlines()[2:]]
@@ -206,7 +206,7 @@ def test_mls_76_one_slot_and_file_order(hall: Hall) -> None:
     assert names == expected
 
 
-def test_mls_77_each_job_sees_its_gpu_and_a_cpu_job_none(hall: Hall) -> None:
+def test_mls_77_each_job_sees_its_gpu_and_a_cpu_job_none(hall: BatchEnv) -> None:
     (hall.one.home / ".bashrc").write_text("export CUDA_VISIBLE_DEVICES=7\n")
     see = "echo ${CUDA_VISIBLE_DEVICES-unset}"
     done = hall.execute(see, see)
@@ -220,7 +220,7 @@ def test_mls_77_each_job_sees_its_gpu_and_a_cpu_job_none(hall: Hall) -> None:
         assert hall.result(f"cpu{number}.sh.1.out") == "\n"
 
 
-def test_mls_78_a_directory_of_its_own_and_nothing_left(hall: Hall) -> None:
+def test_mls_78_a_directory_of_its_own_and_nothing_left(hall: BatchEnv) -> None:
     here = "pwd; [ ! -e mine ] && touch mine"
     done = hall.execute(here, here, here, here)
     assert done.returncode == 0, done
@@ -230,7 +230,7 @@ def test_mls_78_a_directory_of_its_own_and_nothing_left(hall: Hall) -> None:
     until(lambda: not list(work.iterdir()))
 
 
-def test_mls_79_bashrc_is_read_and_its_noise_is_not_kept(hall: Hall) -> None:
+def test_mls_79_bashrc_is_read_and_its_noise_is_not_kept(hall: BatchEnv) -> None:
     (hall.one.home / ".bashrc").write_text("echo welcome; greet() { echo hello $1; }; oops\n")
     done = hall.execute("greet you")
     assert done.returncode == 0, done
@@ -238,7 +238,7 @@ def test_mls_79_bashrc_is_read_and_its_noise_is_not_kept(hall: Hall) -> None:
     assert hall.result("b.sh.1.err") == ""
 
 
-def test_mls_80_output_is_there_while_the_job_runs(hall: Hall) -> None:
+def test_mls_80_output_is_there_while_the_job_runs(hall: BatchEnv) -> None:
     script = hall.script(f"echo begun; {UNTIL_GO}; echo over")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -249,7 +249,7 @@ def test_mls_80_output_is_there_while_the_job_runs(hall: Hall) -> None:
     assert hall.result("b.sh.1.out") == "begun\nover\n"
 
 
-def test_mls_22_23_what_goes_along_and_what_comes_back(hall: Hall) -> None:
+def test_mls_22_23_what_goes_along_and_what_comes_back(hall: BatchEnv) -> None:
     for name in ("a", "b", "c"):
         (hall.user / name).mkdir()
         (hall.user / name / "file").write_text(name)
@@ -264,7 +264,7 @@ def test_mls_22_23_what_goes_along_and_what_comes_back(hall: Hall) -> None:
     assert sorted(found) == ["out", "out/res.txt"]
 
 
-def test_mls_22_23_nothing_goes_and_nothing_comes(hall: Hall) -> None:
+def test_mls_22_23_nothing_goes_and_nothing_comes(hall: BatchEnv) -> None:
     script = hall.script("ls | wc -l; echo x > made")
     words = ("--machines", hall.file(hall.one), *SMALL, "--copy-forward", "--copy-backwards")
     assert hall.batch(script, *words).returncode == 0
@@ -272,7 +272,7 @@ def test_mls_22_23_nothing_goes_and_nothing_comes(hall: Hall) -> None:
     assert list((hall.user / "job_results/b.sh.1").iterdir()) == []
 
 
-def test_mls_24_results_do_not_nest(hall: Hall) -> None:
+def test_mls_24_results_do_not_nest(hall: BatchEnv) -> None:
     (hall.user / "data").write_text("data")
     assert hall.execute("ls").returncode == 0
     script = hall.script("ls", name="second.sh")
@@ -282,7 +282,7 @@ def test_mls_24_results_do_not_nest(hall: Hall) -> None:
     assert list((hall.user / "job_results").rglob("job_results")) == []
 
 
-def test_files_that_changed_a_moment_ago_go_along_as_they_are_now(hall: Hall) -> None:
+def test_files_that_changed_a_moment_ago_go_along_as_they_are_now(hall: BatchEnv) -> None:
     for number in range(3):
         (hall.user / "data").write_text(f"{number}\n")
         script = hall.script("cat data", name=f"b{number}.sh")
@@ -291,7 +291,7 @@ def test_files_that_changed_a_moment_ago_go_along_as_they_are_now(hall: Hall) ->
         assert hall.result(f"b{number}.sh.1.out") == f"{number}\n"
 
 
-def test_mls_81_files_of_a_failed_job_come_back_however_large(hall: Hall) -> None:
+def test_mls_81_files_of_a_failed_job_come_back_however_large(hall: BatchEnv) -> None:
     done = hall.execute("head -c 600000 /dev/zero > big; echo r > res.txt; exit 1", "exit 2")
     assert done.returncode == 1
     assert hall.result("b.sh.1/res.txt") == "r\n"
@@ -299,7 +299,7 @@ def test_mls_81_files_of_a_failed_job_come_back_however_large(hall: Hall) -> Non
     assert (hall.user / "job_results/b.sh.2/b.sh").exists()
 
 
-def test_mls_72_82_what_exists_is_not_run_again(hall: Hall) -> None:
+def test_mls_72_82_what_exists_is_not_run_again(hall: BatchEnv) -> None:
     assert hall.execute("echo 1", "exit 1").returncode == 1
     stamps = {path: path.stat().st_mtime_ns for path in (hall.user / "job_results").rglob("*")}
     done = hall.execute("echo 1", "exit 1", "echo new")
@@ -317,18 +317,18 @@ def test_mls_72_82_what_exists_is_not_run_again(hall: Hall) -> None:
     assert after == stamps
 
 
-def test_mls_83_without_its_directory_a_job_runs_again_and_appends(hall: Hall) -> None:
+def test_mls_83_without_its_directory_a_job_runs_again_and_appends(hall: BatchEnv) -> None:
     for _ in range(2):
         assert hall.execute("echo 100%").returncode == 0
         shutil.rmtree(hall.user / "job_results/b.sh.1")
     assert hall.result("b.sh.1.out") == "100%\n100%\n"
 
 
-def test_mls_84_one_failure_is_a_failure(hall: Hall) -> None:
+def test_mls_84_one_failure_is_a_failure(hall: BatchEnv) -> None:
     assert hall.execute("true", "false", "true").returncode == 1
 
 
-def test_mls_86_output_never_meets_control(hall: Hall) -> None:
+def test_mls_86_output_never_meets_control(hall: BatchEnv) -> None:
     texts = [f"printf 'no end {n}'; printf '%s done' - >&2" for n in range(8)]
     done = hall.execute(*texts)
     assert done.returncode == 0, done
@@ -336,13 +336,13 @@ def test_mls_86_output_never_meets_control(hall: Hall) -> None:
     assert hall.result("b.sh.1.err") == "- done"
 
 
-def test_braces_and_quotes_are_the_shells(hall: Hall) -> None:
+def test_braces_and_quotes_are_the_shells(hall: BatchEnv) -> None:
     done = hall.execute("""echo '{gpu}' "it's" a{1,2} && for i in 1 2; do echo $i; done""")
     assert done.returncode == 0, done
     assert hall.result("b.sh.1.out") == "{gpu} it's a1 a2\n1\n2\n"
 
 
-def test_mls_32_verbose_prints_the_command_lines(hall: Hall) -> None:
+def test_mls_32_verbose_prints_the_command_lines(hall: BatchEnv) -> None:
     done = hall.execute("echo 'a b'", options=(*SMALL, "--verbose"))
     where = hall.one.url.removeprefix("ssh://")
     printed = re.findall(rf"^{re.escape(where)} \(job \d+\): (.*)$", done.stdout, re.MULTILINE)
@@ -352,7 +352,7 @@ def test_mls_32_verbose_prints_the_command_lines(hall: Hall) -> None:
     assert "bash" not in quiet.stdout
 
 
-def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(hall: Hall) -> None:
+def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(hall: BatchEnv) -> None:
     before = hall.client.daemon()["seq"]
     done = hall.execute("echo a", "", "echo b", "echo c", options=(*SMALL, "--dry-run"))
     assert done.returncode == 0, done
@@ -378,7 +378,7 @@ def test_mls_33_a_dry_run_prints_all_and_leaves_nothing(hall: Hall) -> None:
 # --------------------------------------------------------- the guide's table, cell by cell
 
 
-def limits(hall: Hall, *options: object) -> tuple[int, list[int]]:
+def limits(hall: BatchEnv, *options: object) -> tuple[int, list[int]]:
     """How many jobs at once, and on which GPUs."""
     words = (hall.script("true"), "--machines", hall.file(hall.one), *options, "--dry-run")
     first, second = hall.batch(*words).stdout.splitlines()[:2]
@@ -389,7 +389,7 @@ def limits(hall: Hall, *options: object) -> tuple[int, list[int]]:
     return int(count[1]), [int(gpu) for gpu in gpus[1].split(", ") if gpu]
 
 
-def test_cell_a_reserved_machine_has_one_job(hall: Hall) -> None:
+def test_cell_a_reserved_machine_has_one_job(hall: BatchEnv) -> None:
     line = "echo begun; sleep 0.3; ls $HOME/busy 2>/dev/null; touch $HOME/busy; sleep 0.2; "
     line += "echo $CUDA_VISIBLE_DEVICES; rm $HOME/busy"
     done = hall.execute(line, line, options=(*SMALL, "--reserve"))
@@ -401,7 +401,7 @@ def test_cell_a_reserved_machine_has_one_job(hall: Hall) -> None:
     assert lines(done.stdout, "started")[0] == f"started: b.sh.1;  {line}"
 
 
-def test_cell_a_reserved_gpu_has_one_job(hall: Hall) -> None:
+def test_cell_a_reserved_gpu_has_one_job(hall: BatchEnv) -> None:
     hall.one.gpus([{}])
     line = "mkdir $HOME/busy && sleep 0.3 && rmdir $HOME/busy"
     done = hall.execute(line, line, line)
@@ -409,7 +409,7 @@ def test_cell_a_reserved_gpu_has_one_job(hall: Hall) -> None:
     assert done.stdout.splitlines()[1] == "machine gpu choices: [[0]]"
 
 
-def test_cell_memory_of_the_machine(hall: Hall) -> None:
+def test_cell_memory_of_the_machine(hall: BatchEnv) -> None:
     free = int(re.findall(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[0]) // 1024
     most = free // 3
     count, gpus = limits(hall, "--no-gpu-required", "--num-cpus", 0, "--memory-required", most)
@@ -418,7 +418,7 @@ def test_cell_memory_of_the_machine(hall: Hall) -> None:
     assert limits(hall, "--no-gpu-required", "--num-cpus", 0, "--memory-required", free * 2)[0] == 0
 
 
-def test_cell_memory_of_a_gpu(hall: Hall) -> None:
+def test_cell_memory_of_a_gpu(hall: BatchEnv) -> None:
     hall.one.gpus([{"memory.used": 16384 - 500}, {"memory.used": 16384 - 7000}])
     shared = (*SMALL, "--no-reserve-gpu", "--gpu-utilization", 0)
     assert limits(hall, *shared, "--gpu-memory-required", 3000) == (2, [1, 1])
@@ -426,7 +426,7 @@ def test_cell_memory_of_a_gpu(hall: Hall) -> None:
     assert limits(hall, *SMALL) == (1, [1])
 
 
-def test_cell_compute_of_the_machine(hall: Hall) -> None:
+def test_cell_compute_of_the_machine(hall: BatchEnv) -> None:
     """However busy it is, two jobs of one core fit; on an idle one, two more than cores."""
     cores = os.cpu_count() or 1
     options = ("--no-gpu-required", "--memory-required", 1)
@@ -434,7 +434,7 @@ def test_cell_compute_of_the_machine(hall: Hall) -> None:
     assert limits(hall, *options, "--num-cpus", cores + 3)[0] == 0
 
 
-def test_cell_compute_of_a_gpu(hall: Hall) -> None:
+def test_cell_compute_of_a_gpu(hall: BatchEnv) -> None:
     hall.one.gpus([{"utilization.gpu": 90}, {"utilization.gpu": 20}])
     assert limits(hall, *SMALL) == (1, [1])
     assert limits(hall, *SMALL, "--gpu-utilization", 0.3) == (2, [1, 0])
@@ -442,21 +442,21 @@ def test_cell_compute_of_a_gpu(hall: Hall) -> None:
     assert limits(hall, *shared) == (2, [1, 1])
 
 
-def test_mls_53_a_driver_that_does_not_say(hall: Hall) -> None:
+def test_mls_53_a_driver_that_does_not_say(hall: BatchEnv) -> None:
     hall.one.gpus([{"utilization.gpu": "[N/A]", "memory.used": "[N/A]", "memory.total": "[N/A]"}])
     done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
     assert hall.result("b.sh.1.out") == "0\n"
 
 
-def test_a_gpu_that_others_used_from_the_start_is_used_with_them(hall: Hall) -> None:
+def test_a_gpu_that_others_used_from_the_start_is_used_with_them(hall: BatchEnv) -> None:
     hall.one.gpus([{"utilization.gpu": 30, "memory.used": 3000}], [{"gpu": 0, "used_memory": 3000}])
     done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
     assert hall.result("b.sh.1.out") == "0\n"
 
 
-def test_mls_60_later_use_adds_no_slots_and_may_delay(hall: Hall) -> None:
+def test_mls_60_later_use_adds_no_slots_and_may_delay(hall: BatchEnv) -> None:
     hall.one.gpus([{}, {"utilization.gpu": 100}])
     gate = f"echo begun; {UNTIL_GO}; nvidia-smi --query-gpu=index --format=csv,noheader | wc -l"
     script = hall.script(gate, "true", "true")
@@ -470,7 +470,7 @@ def test_mls_60_later_use_adds_no_slots_and_may_delay(hall: Hall) -> None:
     assert len(re.findall("CUDA_VISIBLE_DEVICES=0", out)) == 3
 
 
-def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: Hall) -> None:
+def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: BatchEnv) -> None:
     hall.one.gpus([{}])
 
     def stranger(gpu: dict[str, Any]) -> bool:
@@ -498,7 +498,7 @@ def test_mls_60_a_gpu_that_others_begin_to_use_is_waited_for(hall: Hall) -> None
     ]  # fmt: skip
 
 
-def test_mls_61_no_room_anywhere_says_why(hall: Hall) -> None:
+def test_mls_61_no_room_anywhere_says_why(hall: BatchEnv) -> None:
     hall.other.gpus([{"utilization.gpu": 100}] * 2)
     machines = (hall.file(hall.one), hall.file(hall.other))
     words = ("--memory-required", 99999999, "--num-cpus", 0)
@@ -517,7 +517,7 @@ def test_mls_61_no_room_anywhere_says_why(hall: Hall) -> None:
 # ----------------------------------------------------------------- several machines, the end
 
 
-def test_mls_88_machines_of_different_sizes(hall: Hall) -> None:
+def test_mls_88_machines_of_different_sizes(hall: BatchEnv) -> None:
     hall.other.gpus([{}] * 3)
     machines = (hall.file(hall.one), hall.file(hall.other))
     wait = f"hostname; touch $HOME/here.$STOKER_JOB_ID; {UNTIL_GO}"
@@ -537,7 +537,7 @@ def test_mls_88_machines_of_different_sizes(hall: Hall) -> None:
     assert told == ["one", "one", "other", "other", "other"]
 
 
-def test_two_batches_share_one_set_of_books(hall: Hall) -> None:
+def test_two_batches_share_one_set_of_books(hall: BatchEnv) -> None:
     script = hall.script(*[f"echo begun; {UNTIL_GO}"] * 2)
     machine = hall.file(hall.one)
     first = hall.start("execute_batch", script, "--machines", machine, *SMALL)
@@ -554,7 +554,7 @@ def test_two_batches_share_one_set_of_books(hall: Hall) -> None:
     assert hall.nodes() == []
 
 
-def test_a_machine_of_the_users_own_stays(hall: Hall) -> None:
+def test_a_machine_of_the_users_own_stays(hall: BatchEnv) -> None:
     added = hall.run("stoker", "nodes", "add", "mine", hall.one.url, "--key", hall.one.key)
     assert added.returncode == 0, added
     done = hall.execute("echo $STOKER_NODES")
@@ -582,14 +582,14 @@ def test_a_machine_is_known_by_its_address(known: str | None, same: bool) -> Non
         assert _is_at({"address": known.replace("host", "[::1]")}, "ssh://me@[::1]:22") == same
 
 
-def test_a_daemon_is_started_when_there_is_none(hall: Hall) -> None:
+def test_a_daemon_is_started_when_there_is_none(hall: BatchEnv) -> None:
     assert hall.run("stoker", "daemon", "stop").returncode == 0
     done = hall.execute("echo $CUDA_VISIBLE_DEVICES")
     assert done.returncode == 0, done
     assert hall.result("b.sh.1.out") == "0\n"
 
 
-def test_a_job_that_is_cancelled_from_elsewhere_has_failed(hall: Hall) -> None:
+def test_a_job_that_is_cancelled_from_elsewhere_has_failed(hall: BatchEnv) -> None:
     script = hall.script("echo begun; sleep 7777; true", "echo next")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -600,7 +600,7 @@ def test_a_job_that_is_cancelled_from_elsewhere_has_failed(hall: Hall) -> None:
     assert err == "execute_batch: b.sh.1: cancelled\n"
 
 
-def test_a_machine_that_falls_silent_is_waited_for(hall: Hall) -> None:
+def test_a_machine_that_falls_silent_is_waited_for(hall: BatchEnv) -> None:
     script = hall.script(f"echo begun; {UNTIL_GO}; echo over; echo x > made")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -618,7 +618,7 @@ def test_a_machine_that_falls_silent_is_waited_for(hall: Hall) -> None:
     assert hall.result("b.sh.1/made") == "x\n"
 
 
-def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(hall: Hall) -> None:
+def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(hall: BatchEnv) -> None:
     script = hall.script("echo kept > kept.txt; echo begun; sleep 3333; true", "sleep 4444; true")
     words = ("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     terminal = Terminal(hall, *words)
@@ -637,7 +637,7 @@ def test_mls_85_ctrl_c_ends_what_runs_there_and_fetches_its_files(hall: Hall) ->
     assert hall.nodes() == []
 
 
-def test_sigterm_ends_it_too(hall: Hall) -> None:
+def test_sigterm_ends_it_too(hall: BatchEnv) -> None:
     script = hall.script("echo begun; sleep 5555; true")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -647,7 +647,7 @@ def test_sigterm_ends_it_too(hall: Hall) -> None:
     assert hall.one.pids("sleep 5555") == []
 
 
-def test_a_terminal_that_is_gone_is_no_reason_to_stop(hall: Hall) -> None:
+def test_a_terminal_that_is_gone_is_no_reason_to_stop(hall: BatchEnv) -> None:
     hall.one.gpus([{}])
     script = hall.script(f"echo begun; {UNTIL_GO}", "echo next")
     terminal = Terminal(hall, "execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
@@ -662,7 +662,7 @@ def test_a_terminal_that_is_gone_is_no_reason_to_stop(hall: Hall) -> None:
         terminal.close()
 
 
-def test_nobody_reads_and_the_batch_runs_all_the_same(hall: Hall) -> None:
+def test_nobody_reads_and_the_batch_runs_all_the_same(hall: BatchEnv) -> None:
     script, machine = hall.script("echo a", "echo b"), hall.file(hall.one)
     small = " ".join(map(str, SMALL))
     batch = f"execute_batch {script} --machines {machine} {small}"
@@ -672,7 +672,7 @@ def test_nobody_reads_and_the_batch_runs_all_the_same(hall: Hall) -> None:
     assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["a\n", "b\n"]
 
 
-def test_a_daemon_that_is_restarted_meanwhile(hall: Hall) -> None:
+def test_a_daemon_that_is_restarted_meanwhile(hall: BatchEnv) -> None:
     script = hall.script(f"echo begun; {UNTIL_GO}; echo over", "echo next")
     hall.one.gpus([{}])
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
@@ -685,7 +685,7 @@ def test_a_daemon_that_is_restarted_meanwhile(hall: Hall) -> None:
     assert len(lines(out, "finished")) == 2
 
 
-def test_many_lines_and_one_directory(hall: Hall) -> None:
+def test_many_lines_and_one_directory(hall: BatchEnv) -> None:
     (hall.user / "data").write_bytes(os.urandom(100_000))
     count = 60
     words = ("--no-reserve-gpu", "--gpu-utilization", 0.05, "--copy-backwards")
@@ -699,7 +699,7 @@ def test_many_lines_and_one_directory(hall: Hall) -> None:
 # ------------------------------------------------------------- who runs what, and as whom
 
 
-def test_each_account_of_a_machine_is_a_machine_of_its_own(hall: Hall) -> None:
+def test_each_account_of_a_machine_is_a_machine_of_its_own(hall: BatchEnv) -> None:
     script = hall.script(f"echo begun; {UNTIL_GO}")
     first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -726,7 +726,7 @@ def test_names_of_accounts_are_never_mistaken() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) for name in names)
 
 
-def test_a_line_that_another_run_has_is_skipped(hall: Hall) -> None:
+def test_a_line_that_another_run_has_is_skipped(hall: BatchEnv) -> None:
     count = "echo x >> $HOME/ran"
     script = hall.script(f"{count}; echo begun; {UNTIL_GO}", count)
     hall.one.gpus([{}])
@@ -751,7 +751,7 @@ def test_a_line_that_another_run_has_is_skipped(hall: Hall) -> None:
     assert [name for name in hall.results() if name.startswith(".")] == []
 
 
-def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: Hall) -> None:
+def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: BatchEnv) -> None:
     line = f"echo x >> $HOME/ran; echo begun; {UNTIL_GO}; exit $(cat $HOME/go)"
     script, machine = hall.script(line), hall.file(hall.one)
     first = hall.start("execute_batch", script, "--machines", machine, *SMALL)
@@ -775,7 +775,7 @@ def test_a_run_that_was_killed_keeps_its_lines_while_they_run(hall: Hall) -> Non
     assert [name for name in hall.results() if name.startswith(".")] == []
 
 
-def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: Hall) -> None:
+def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: BatchEnv) -> None:
     script = hall.script(f"echo begun; {UNTIL_GO}")
     first = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
     appears(hall.user / "job_results/b.sh.1.out", "begun\n")
@@ -791,7 +791,7 @@ def test_a_machine_of_a_run_that_was_killed_goes_with_the_next_command(hall: Hal
     assert hall.nodes() == []
 
 
-def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: Hall) -> None:
+def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: BatchEnv) -> None:
     wait = f"echo begun; until [ -e $HOME/go.$N ]; do sleep 0.05; done; {UNTIL_GO}"
     script = hall.script(*(f"N={n}; {wait}" for n in (1, 2)), "echo $CUDA_VISIBLE_DEVICES")
     batch = hall.start("execute_batch", script, "--machines", hall.file(hall.one), *SMALL)
@@ -818,7 +818,7 @@ def test_a_line_whose_gpu_a_stranger_took_goes_to_a_free_one(hall: Hall) -> None
     assert hall.result("b.sh.3.out") == "1\n"
 
 
-def test_what_cannot_start_is_not_said_to_have_started(hall: Hall) -> None:
+def test_what_cannot_start_is_not_said_to_have_started(hall: BatchEnv) -> None:
     small = hall.lab.machine("small", small_disk="3m")
     (hall.user / "data").write_bytes(os.urandom(4_000_000))
     script = hall.script("true")
@@ -833,7 +833,7 @@ def test_what_cannot_start_is_not_said_to_have_started(hall: Hall) -> None:
     assert not (hall.user / "job_results/b.sh.1").exists()
 
 
-def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
+def test_what_was_to_come_back_and_did_not_is_said(hall: BatchEnv) -> None:
     words = ("--copy-backwards", "reslts", "made/it")
     done = hall.execute("mkdir made; echo x > made/it", options=(*SMALL, *words))
     assert done.returncode == 0, done
@@ -842,14 +842,14 @@ def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
     )
 
 
-def test_threads_are_the_jobs_own_affair(hall: Hall) -> None:
+def test_threads_are_the_jobs_own_affair(hall: BatchEnv) -> None:
     see = "echo ${OMP_NUM_THREADS-unset}"
     options = ("--memory-required", 1, "--num-cpus", 1)
     assert hall.execute(see, f"export OMP_NUM_THREADS=3; {see}", options=options).returncode == 0
     assert [hall.result(f"b.sh.{n}.out") for n in (1, 2)] == ["unset\n", "3\n"]
 
 
-def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(hall: Hall) -> None:
+def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(hall: BatchEnv) -> None:
     (hall.user / "b.sh").write_bytes(b"\xef\xbb\xbfecho one\n")
     assert hall.batch("b.sh", "--machines", hall.file(hall.one), *SMALL).returncode == 0
     assert hall.result("b.sh.1.out") == "one\n"
@@ -858,7 +858,7 @@ def test_a_mark_at_the_beginning_of_the_file_is_no_part_of_the_first_line(hall: 
 # ---------------------------------------------------------------------------- the example
 
 
-def test_mls_87_the_example_of_the_guide(hall: Hall) -> None:
+def test_mls_87_the_example_of_the_guide(hall: BatchEnv) -> None:
     shutil.copytree(EXAMPLE, hall.user / "ssh-batch")
     for machine, name in ((hall.one, "machine.yaml"), (hall.other, "machine2.yaml")):
         hall.file(machine, f"ssh-batch/{name}")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from compat.batch_lab import Hall, Terminal, whole_hall
-from e2e.box import until
+from compat.batch_env import BatchEnv, Terminal, whole_hall
+from e2e.daemon_fixture import until
 
 __all__ = ["whole_hall"]
 
 
 @pytest.fixture
-def hall(whole_hall: Hall) -> Iterator[Hall]:
+def hall(whole_hall: BatchEnv) -> Iterator[BatchEnv]:
     yield whole_hall
     whole_hall.tidy()
 
@@ -47,20 +47,20 @@ def test_mls_40_what_makes_no_sense_is_one_sentence(
     assert not (tmp_path / "home").exists()
 
 
-def test_mls_41_a_directory_goes_along(hall: Hall) -> None:
+def test_mls_41_a_directory_goes_along(hall: BatchEnv) -> None:
     (hall.user / "d").mkdir()
     (hall.user / "d" / "file").touch()
     done = hall.remote("--copy-forward", "d", "ls d; ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "file\nd\n", "")
 
 
-def test_mls_41_this_directory_goes_along_unless_told_otherwise(hall: Hall) -> None:
+def test_mls_41_this_directory_goes_along_unless_told_otherwise(hall: BatchEnv) -> None:
     (hall.user / "file").touch()
     assert hall.remote("ls").stdout == "file\none.yaml\n"
     assert hall.remote("ls", "--copy-forward").stdout == ""
 
 
-def test_mls_42_what_is_named_comes_back(hall: Hall) -> None:
+def test_mls_42_what_is_named_comes_back(hall: BatchEnv) -> None:
     done = hall.remote("--copy-backwards", "out.txt", "echo x>out.txt; echo y>other.txt")
     assert done.returncode == 0, done
     (name,) = hall.results()
@@ -68,13 +68,13 @@ def test_mls_42_what_is_named_comes_back(hall: Hall) -> None:
     assert hall.result(f"{name}/out.txt") == "x\n"
 
 
-def test_mls_43_a_name_of_24_digits(hall: Hall) -> None:
+def test_mls_43_a_name_of_24_digits(hall: BatchEnv) -> None:
     assert hall.remote("true").returncode == 0
     (name,) = hall.results()
     assert re.fullmatch("[0-9A-F]{24}", name)
 
 
-def test_mls_44_results_are_never_overwritten(hall: Hall) -> None:
+def test_mls_44_results_are_never_overwritten(hall: BatchEnv) -> None:
     assert hall.remote("--job-name", "mine", "true").returncode == 0
     assert hall.results() == ["mine"]
     done = hall.remote("--job-name", "mine", "touch $HOME/again")
@@ -86,7 +86,7 @@ def test_mls_44_results_are_never_overwritten(hall: Hall) -> None:
     assert not (hall.one.home / "again").exists()
 
 
-def test_mls_44_a_name_that_is_in_use_is_refused(hall: Hall) -> None:
+def test_mls_44_a_name_that_is_in_use_is_refused(hall: BatchEnv) -> None:
     line = "echo begun; until [ -e $HOME/go ]; do sleep 0.05; done"
     words = ("execute_remote", "--machine", hall.file(hall.one), "--job-name", "mine", line)
     first = hall.start(*words)
@@ -105,7 +105,7 @@ def test_mls_44_a_name_that_is_in_use_is_refused(hall: Hall) -> None:
     assert hall.results() == ["mine"]
 
 
-def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
+def test_what_was_to_come_back_and_did_not_is_said(hall: BatchEnv) -> None:
     done = hall.remote("--copy-backwards", "reslts", "true")
     assert done.returncode == 0
     assert done.stderr == (
@@ -113,13 +113,13 @@ def test_what_was_to_come_back_and_did_not_is_said(hall: Hall) -> None:
     )
 
 
-def test_mls_45_the_code_and_both_streams_are_the_commands_own(hall: Hall) -> None:
+def test_mls_45_the_code_and_both_streams_are_the_commands_own(hall: BatchEnv) -> None:
     done = hall.remote("echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
     assert hall.nodes() == []
 
 
-def test_mls_45_a_machine_that_is_not_reached(hall: Hall) -> None:
+def test_mls_45_a_machine_that_is_not_reached(hall: BatchEnv) -> None:
     bad = hall.file(hall.one, "bad.yaml", port=9)
     done = hall.run("execute_remote", "--machine", bad, "true")
     assert (done.returncode, done.stdout) == (1, "")
@@ -127,13 +127,13 @@ def test_mls_45_a_machine_that_is_not_reached(hall: Hall) -> None:
     assert not (hall.user / "job_results").exists()
 
 
-def test_the_machine_is_seen_as_it_is(hall: Hall) -> None:
+def test_the_machine_is_seen_as_it_is(hall: BatchEnv) -> None:
     (hall.one.home / ".bashrc").write_text("greet() { echo hello $1; }\n")
     done = hall.remote("greet ${CUDA_VISIBLE_DEVICES-all}; echo '{gpu}'")
     assert done.stdout == "hello all\n{gpu}\n"
 
 
-def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(hall: Hall) -> None:
+def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(hall: BatchEnv) -> None:
     line = "echo begun; echo x > kept; sleep 6666; true"
     words = ("execute_remote", "--machine", hall.file(hall.one), "--copy-backwards", "kept", line)
     terminal = Terminal(hall, *words)
@@ -150,6 +150,6 @@ def test_mls_45_output_is_live_and_ctrl_c_ends_the_command_there(hall: Hall) -> 
     assert hall.result(f"{name}/kept") == "x\n"
 
 
-def test_verbose_says_which_job_it_is(hall: Hall) -> None:
+def test_verbose_says_which_job_it_is(hall: BatchEnv) -> None:
     done = hall.remote("--verbose", "true")
     assert re.fullmatch(r"execute_remote: job \d+ on ssh://\S+: true\n", done.stderr)

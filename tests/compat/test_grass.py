@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from compat.grass_lab import Gate, Lab, lab
-from e2e.box import alive, kill, until
+from compat.grass_env import Gate, GrassEnv, lab
+from e2e.daemon_fixture import alive, kill, until
 
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Lab]:
+def shared() -> Iterator[GrassEnv]:
     """One daemon for all: each test has queues and devices of its own."""
     with lab() as found:
         started = found.stoker("daemon", "start", "--gpus", "none")
@@ -26,14 +26,14 @@ def shared() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def alone() -> Iterator[Lab]:
+def alone() -> Iterator[GrassEnv]:
     """A home in which no daemon runs yet."""
     with lab() as found:
         yield found
 
 
 @pytest.fixture
-def gate(shared: Lab) -> Iterator[Gate]:
+def gate(shared: GrassEnv) -> Iterator[Gate]:
     found = Gate(shared.base, str(next(NUMBERS)))
     yield found
     found.open()
@@ -44,21 +44,21 @@ def gpus(count: int) -> str:
     return f"{{gpu:{json.dumps({f'g{next(NUMBERS)}': 1 for _ in range(count)})}}}"
 
 
-def queue(lab: Lab, has: str, *more: str) -> str:
+def queue(lab: GrassEnv, has: str, *more: str) -> str:
     """A new queue."""
     name = f"q{next(NUMBERS)}"
     lab.done("create-queue", name, "--json", has, *more)
     return name
 
 
-def statuses(lab: Lab, name: str) -> list[str]:
+def statuses(lab: GrassEnv, name: str) -> list[str]:
     return [job["status"] for _, job in sorted(lab.jobs(name).items())]
 
 
 # ------------------------------------------------------------------------------ the daemon
 
 
-def test_grs_01_start_says_what_it_started_and_where(alone: Lab):
+def test_grs_01_start_says_what_it_started_and_where(alone: GrassEnv):
     done = alone.grass("start", "--db", "SQLite")
     assert done.returncode == 0, done.stderr
     about = json.loads(alone.stoker("daemon", "status", "--json").stdout)
@@ -73,7 +73,7 @@ def test_grs_01_start_says_what_it_started_and_where(alone: Lab):
         assert "sqlite, postgres" in alone.refused("start", "--db", text)
 
 
-def test_grs_02_stop_leaves_what_runs_to_the_next_daemon(alone: Lab):
+def test_grs_02_stop_leaves_what_runs_to_the_next_daemon(alone: GrassEnv):
     assert "no daemon" in alone.grass("stop").stderr
     alone.stoker("daemon", "start", "--gpus", "none")
     name, gate = queue(alone, "{slot:1}"), Gate(alone.base, "stop")
@@ -93,7 +93,7 @@ def test_grs_02_stop_leaves_what_runs_to_the_next_daemon(alone: Lab):
     assert statuses(alone, name) == ["Finished", "Finished"]
 
 
-def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: Lab):
+def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: GrassEnv):
     alone.stoker("daemon", "start", "--gpus", "none")
     other = alone.stoker("submit", "--", "sleep", "60").stdout.strip()
     name = queue(alone, "{}")
@@ -110,7 +110,7 @@ def test_grs_02_stop_needs_a_word_more_when_other_work_is_in_the_daemon(alone: L
     assert alone.stoker("daemon", "status").returncode == 4
 
 
-def test_grs_03_a_second_start_is_refused(shared: Lab):
+def test_grs_03_a_second_start_is_refused(shared: GrassEnv):
     pid = json.loads(shared.stoker("daemon", "status", "--json").stdout)["pid"]
     assert f"is already running (pid {pid})" in shared.refused("start", code=1)
 
@@ -118,7 +118,7 @@ def test_grs_03_a_second_start_is_refused(shared: Lab):
 # -------------------------------------------------------------------------------- queues
 
 
-def test_grs_05_a_queue_is_created_once_by_text_or_file(shared: Lab):
+def test_grs_05_a_queue_is_created_once_by_text_or_file(shared: GrassEnv):
     name = queue(shared, "{a05:2}")
     assert "already exists" in shared.refused("create-queue", name, "--json", "{a05:2}", code=1)
     path = shared.user / "queue.json5"
@@ -137,7 +137,7 @@ def test_grs_05_a_queue_is_created_once_by_text_or_file(shared: Lab):
     assert "x" not in {view["name"] for view in json.loads(shared.done("show"))}
 
 
-def test_grs_06_a_deleted_queue_s_running_jobs_go_on(shared: Lab, gate: Gate):
+def test_grs_06_a_deleted_queue_s_running_jobs_go_on(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{a06:1}")
     job = shared.done("enqueue", name, "--json", "{a06:1}", "--", *gate.command)
     waiting = shared.done("enqueue", name, "--json", "{a06:1}", "--", "true")
@@ -161,7 +161,7 @@ def test_grs_06_a_deleted_queue_s_running_jobs_go_on(shared: Lab, gate: Gate):
     assert shared.show(name)["available"] == {"a06": {"0": 1}}
 
 
-def test_grs_07_enqueue_prints_the_id_and_needs_nothing_by_default(shared: Lab, gate: Gate):
+def test_grs_07_enqueue_prints_the_id_and_needs_nothing_by_default(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{slot07:1}")
     full = shared.done("enqueue", name, "--json", "{slot07:1}", "--", *gate.command)
     shared.allocation(name, int(full))
@@ -181,7 +181,9 @@ def test_grs_07_enqueue_prints_the_id_and_needs_nothing_by_default(shared: Lab, 
     assert list(shared.jobs(name)) == [int(id), int(full)]
 
 
-def test_grs_07_a_job_that_asks_for_no_core_is_not_bounded_by_the_cores(shared: Lab, gate: Gate):
+def test_grs_07_a_job_that_asks_for_no_core_is_not_bounded_by_the_cores(
+    shared: GrassEnv, gate: Gate
+):
     name = queue(shared, "{}")
     threads = ("sh", "-c", "echo ${OMP_NUM_THREADS-as many as there are}")
     assert shared.output(name, "--", *threads) == "as many as there are\n"
@@ -191,7 +193,7 @@ def test_grs_07_a_job_that_asks_for_no_core_is_not_bounded_by_the_cores(shared: 
     until(lambda: statuses(shared, name)[1:] == ["Running"] * more)
 
 
-def test_grs_08_show_takes_a_queue_as_a_word_or_an_option(shared: Lab):
+def test_grs_08_show_takes_a_queue_as_a_word_or_an_option(shared: GrassEnv):
     name = queue(shared, "{hdd08:[32,0.5],cpu:2}")
     id = int(shared.done("enqueue", name, "-e", "A=secret", "--json", "{hdd08:0.25}", "--", "true"))
     shared.end(id)
@@ -213,7 +215,7 @@ def test_grs_08_show_takes_a_queue_as_a_word_or_an_option(shared: Lab):
     shared.refused("show", "--limit", "many")
 
 
-def test_grs_08_a_person_sees_a_table(shared: Lab, gate: Gate):
+def test_grs_08_a_person_sees_a_table(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{gpu:{x08:1,y08:1}}", "--backfill")
     run = shared.done("enqueue", name, "--json", "{gpu:1.5}", "--", *gate.command)
     shared.allocation(name, int(run))
@@ -239,7 +241,7 @@ def test_grs_08_a_person_sees_a_table(shared: Lab, gate: Gate):
     ],
 )
 def test_grs_09_json5_and_all_three_forms(
-    shared: Lab, has: str, shown: dict[str, dict[str, float]]
+    shared: GrassEnv, has: str, shown: dict[str, dict[str, float]]
 ):
     own = f"z{next(NUMBERS)}"
     text = has.replace("a", f"{own}a").replace("b", f"{own}b")
@@ -247,26 +249,26 @@ def test_grs_09_json5_and_all_three_forms(
     assert found == {own + kind: devices for kind, devices in shown.items()}
 
 
-def test_grs_11_a_job_lands_on_a_device_that_is_large_enough(shared: Lab, gate: Gate):
+def test_grs_11_a_job_lands_on_a_device_that_is_large_enough(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{hdd11:[32,64]}")
     job = int(shared.done("enqueue", name, "--json", "{hdd11:50}", "--", *gate.command))
     assert shared.allocation(name, job) == {"hdd11": ["1"]}
     assert shared.show(name)["available"] == {"hdd11": {"0": 32, "1": 14}}
 
 
-def test_grs_12_devices_keep_their_names(shared: Lab):
+def test_grs_12_devices_keep_their_names(shared: GrassEnv):
     name = queue(shared, "{gpu:{'212':1,'412':1}}")
     assert shared.output(name, "--json", "{gpu:1}", "--", "echo", "on", "{gpu}") == "on 212\n"
 
 
-def test_grs_13_nonsense_is_refused_and_the_daemon_lives(shared: Lab):
+def test_grs_13_nonsense_is_refused_and_the_daemon_lives(shared: GrassEnv):
     sentence = shared.refused("create-queue", "x13", "--json", '{gpu:"x"}')
     assert "Unsupported resource capacity. It should be int, list, or dictionary" in sentence
     assert shared.stoker("daemon", "status").returncode == 0
     assert "the queue does not exist" in shared.refused("show", "x13")
 
 
-def test_grs_14_one_device_with_a_capacity_is_shared(shared: Lab, gate: Gate):
+def test_grs_14_one_device_with_a_capacity_is_shared(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{RAM14:[512]}")
     for _ in range(3):
         shared.done("enqueue", name, "--json", "{RAM14:256}", "--", *gate.command)
@@ -277,7 +279,7 @@ def test_grs_14_one_device_with_a_capacity_is_shared(shared: Lab, gate: Gate):
 # -------------------------------------------------------------------------- allocation
 
 
-def test_grs_15_ten_tenths_fill_a_device_exactly(shared: Lab, gate: Gate):
+def test_grs_15_ten_tenths_fill_a_device_exactly(shared: GrassEnv, gate: Gate):
     name = queue(shared, gpus(1))
     for _ in range(11):
         shared.done("enqueue", name, "--json", "{gpu:0.1}", "--", *gate.command)
@@ -288,13 +290,13 @@ def test_grs_15_ten_tenths_fill_a_device_exactly(shared: Lab, gate: Gate):
     assert statuses(shared, name) == ["Finished"] * 11
 
 
-def test_grs_16_and_29_several_devices(shared: Lab):
+def test_grs_16_and_29_several_devices(shared: GrassEnv):
     name = queue(shared, "{gpu:{a16:1,b16:1,c16:1,d16:1}}")
     words = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert shared.output(name, "--json", "{gpu:2}", "--", *words) == "a16,b16\n"
 
 
-def test_grs_16_nothing_is_spread_over_devices_of_other_capacities(shared: Lab):
+def test_grs_16_nothing_is_spread_over_devices_of_other_capacities(shared: GrassEnv):
     name = queue(shared, "{hdd16:[32,64,128]}")
     sentence = shared.refused("enqueue", name, "--json", "{hdd16:150}", "--", "true")
     assert "can never allocate 150 hdd16" in sentence
@@ -302,7 +304,7 @@ def test_grs_16_nothing_is_spread_over_devices_of_other_capacities(shared: Lab):
     assert shared.jobs(name) == {}
 
 
-def test_grs_17_devices_are_given_out_in_order(shared: Lab, gate: Gate):
+def test_grs_17_devices_are_given_out_in_order(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{gpu:{a17:1,b17:1,c17:1,d17:1}}")
     ids = [
         int(shared.done("enqueue", name, "--json", "{gpu:1}", "--", *gate.command))
@@ -312,7 +314,7 @@ def test_grs_17_devices_are_given_out_in_order(shared: Lab, gate: Gate):
     assert found == [["a17"], ["b17"], ["c17"], ["d17"]]
 
 
-def test_grs_18_devices_are_filled_in_everywhere_but_the_directory(shared: Lab):
+def test_grs_18_devices_are_filled_in_everywhere_but_the_directory(shared: GrassEnv):
     name = queue(shared, "{gpu:{'echo':1},hdd18:[8],cpu:{core18:1}}")
     needs = ("--json", "{gpu:1,hdd18:2,cpu:1}")
     assert shared.output(name, *needs, "--", "{gpu}", "gpu={gpu}", "{hdd18}{cpu}") == (
@@ -321,7 +323,7 @@ def test_grs_18_devices_are_filled_in_everywhere_but_the_directory(shared: Lab):
     shared.refused("enqueue", name, *needs, "--cwd", "{gpu}", "--", "true")
 
 
-def test_grs_19_variables_reach_the_job(shared: Lab):
+def test_grs_19_variables_reach_the_job(shared: GrassEnv):
     name = queue(shared, "{gpu:{a19:1,b19:1}}")
     words = ("-e", "CUDA_VISIBLE_DEVICES={gpu}", "-eB=1=2", "--env=C={gpu}-{x}", "--env", "D=")
     script = 'echo "$CUDA_VISIBLE_DEVICES|$B|$C|$D"'
@@ -329,13 +331,13 @@ def test_grs_19_variables_reach_the_job(shared: Lab):
     assert found == "a19,b19|1=2|a19,b19-{x}|\n"
 
 
-def test_grs_20_other_braces_stay(shared: Lab):
+def test_grs_20_other_braces_stay(shared: GrassEnv):
     name = queue(shared, gpus(1))
     words = ('{"a":1}', "{}", "{ gpu }", "${HOME}", "{gpus}", "{cpu}", "{0}", "{")
     assert shared.output(name, "--json", "{gpu:1}", "--", "echo", *words) == f"{' '.join(words)}\n"
 
 
-def test_grs_21_assignments_before_the_command_are_variables(shared: Lab):
+def test_grs_21_assignments_before_the_command_are_variables(shared: GrassEnv):
     name = queue(shared, "{gpu:{a21:1}}")
     script = 'echo "$A $CUDA_VISIBLE_DEVICES $1"'
     words = ("A=x y", "CUDA_VISIBLE_DEVICES={gpu}", "sh", "-c", script, "-", "B={gpu}")
@@ -345,14 +347,14 @@ def test_grs_21_assignments_before_the_command_are_variables(shared: Lab):
     assert found == "X=a21\n"
 
 
-def test_grs_22_a_job_runs_where_it_was_enqueued(shared: Lab):
+def test_grs_22_a_job_runs_where_it_was_enqueued(shared: GrassEnv):
     name, there = queue(shared, "{}"), shared.user / "data"
     there.mkdir()
     assert shared.output(name, "--", "pwd", cwd=there) == f"{there}\n"
     assert shared.output(name, "--cwd=data", "--", "pwd") == f"{there}\n"
 
 
-def test_grs_23_each_job_has_a_log(shared: Lab):
+def test_grs_23_each_job_has_a_log(shared: GrassEnv):
     name = queue(shared, "{}")
     texts = {
         shared.output(name, "--", "sh", "-c", f"echo out{n}; echo err{n} >&2") for n in range(2)
@@ -360,7 +362,7 @@ def test_grs_23_each_job_has_a_log(shared: Lab):
     assert texts == {"out0\nerr0\n", "out1\nerr1\n"}
 
 
-def test_grs_24_and_33_a_failed_job_is_shown_with_its_code_and_log(shared: Lab):
+def test_grs_24_and_33_a_failed_job_is_shown_with_its_code_and_log(shared: GrassEnv):
     name = queue(shared, "{}")
     said = shared.output(name, "--", "sh", "-c", "echo why; exit 1")
     assert said == "why\n"
@@ -375,7 +377,7 @@ def test_grs_24_and_33_a_failed_job_is_shown_with_its_code_and_log(shared: Lab):
 # ------------------------------------------------------------------------------- order
 
 
-def test_grs_25_what_can_never_run_is_refused_and_blocks_nobody(shared: Lab):
+def test_grs_25_what_can_never_run_is_refused_and_blocks_nobody(shared: GrassEnv):
     name = queue(shared, "{gpu:{a25:1},cpu:4}")
     assert "has no tpu: it has gpu, cpu" in shared.refused(
         "enqueue", name, "--json", "{tpu:1}", "--", "true"
@@ -399,7 +401,9 @@ def test_grs_25_what_can_never_run_is_refused_and_blocks_nobody(shared: Lab):
 
 
 @pytest.mark.parametrize("backfill", [False, True])
-def test_grs_25_only_with_backfill_does_a_job_pass_another(shared: Lab, gate: Gate, backfill: bool):
+def test_grs_25_only_with_backfill_does_a_job_pass_another(
+    shared: GrassEnv, gate: Gate, backfill: bool
+):
     name = queue(shared, gpus(2), *(["--backfill"] if backfill else []))
     for needs in ("{gpu:1}", "{gpu:1.5}", "{gpu:0.5}"):
         shared.done("enqueue", name, "--json", needs, "--", *gate.command)
@@ -407,7 +411,7 @@ def test_grs_25_only_with_backfill_does_a_job_pass_another(shared: Lab, gate: Ga
     until(lambda: statuses(shared, name) == ["Running", "Created", small])
 
 
-def test_grs_26_all_that_fits_starts_at_once(shared: Lab, gate: Gate):
+def test_grs_26_all_that_fits_starts_at_once(shared: GrassEnv, gate: Gate):
     name, first = queue(shared, gpus(1)), Gate(shared.base, "26")
     shared.done("enqueue", name, "--json", "{gpu:1}", "--", *first.command)
     for _ in range(2):
@@ -417,7 +421,7 @@ def test_grs_26_all_that_fits_starts_at_once(shared: Lab, gate: Gate):
     until(lambda: statuses(shared, name) == ["Finished", "Running", "Running"])
 
 
-def test_grs_27_two_queues_never_over_commit_a_device(shared: Lab, gate: Gate):
+def test_grs_27_two_queues_never_over_commit_a_device(shared: GrassEnv, gate: Gate):
     a, b = queue(shared, "{gpu:{a27:1}}"), queue(shared, "{gpu:{a27:1,b27:1}}")
     one = int(shared.done("enqueue", a, "--json", "{gpu:0.5}", "--", *gate.command))
     assert shared.allocation(a, one) == {"gpu": ["a27"]}
@@ -434,7 +438,7 @@ def test_grs_27_two_queues_never_over_commit_a_device(shared: Lab, gate: Gate):
     assert "queue-cpu" not in sentence
 
 
-def test_grs_27_gpus_are_the_machine_s_where_it_has_any(alone: Lab):
+def test_grs_27_gpus_are_the_machine_s_where_it_has_any(alone: GrassEnv):
     alone.stoker("daemon", "start", "--gpus", "0,1")
     assert "no gpu '2'" in alone.refused("create-queue", "q", "--json", "{gpu:3}")
     alone.done("create-queue", "q", "--json", "{gpu:{'1':1}}")
@@ -449,13 +453,13 @@ def test_grs_27_gpus_are_the_machine_s_where_it_has_any(alone: Lab):
     assert Path(alone.jobs("q")[id]["log"]).read_text() == "1\n"
 
 
-def test_grs_28_any_resource_and_jobs_know_their_devices(shared: Lab):
+def test_grs_28_any_resource_and_jobs_know_their_devices(shared: GrassEnv):
     name = queue(shared, "{licence:{matlab:1,r:1},slot28:1}")
     words = ("sh", "-c", "echo {licence} $STOKER_LICENCE")
     assert shared.output(name, "--json", "{licence:0.2}", "--", *words) == "matlab matlab\n"
 
 
-def test_grs_29_whole_devices_come_first(shared: Lab, gate: Gate):
+def test_grs_29_whole_devices_come_first(shared: GrassEnv, gate: Gate):
     name = queue(shared, "{gpu:{a29:1,b29:1,c29:1}}")
     half = int(shared.done("enqueue", name, "--json", "{gpu:0.5}", "--", *gate.command))
     assert shared.allocation(name, half) == {"gpu": ["a29"]}
@@ -463,7 +467,7 @@ def test_grs_29_whole_devices_come_first(shared: Lab, gate: Gate):
     assert shared.allocation(name, more) == {"gpu": ["b29", "c29", "a29"]}
 
 
-def test_grs_30_nothing_is_lost_or_run_twice_after_a_crash(alone: Lab):
+def test_grs_30_nothing_is_lost_or_run_twice_after_a_crash(alone: GrassEnv):
     alone.stoker("daemon", "start", "--gpus", "none")
     name, gate = queue(alone, "{slot:3}"), Gate(alone.base, "30")
     script = f"echo run >> ran-$0; {gate.command[2]}"
@@ -487,7 +491,7 @@ def test_grs_30_nothing_is_lost_or_run_twice_after_a_crash(alone: Lab):
 # ---------------------------------------------------------------------------- the command
 
 
-def test_help_and_slips_of_the_finger(shared: Lab):
+def test_help_and_slips_of_the_finger(shared: GrassEnv):
     assert "create-queue" in shared.done("--help")
     assert shared.done() == shared.done("help")
     for verb in ("start", "stop", "create-queue", "delete-queue", "enqueue", "show"):
@@ -501,7 +505,7 @@ def test_help_and_slips_of_the_finger(shared: Lab):
         assert "one queue" in shared.refused(verb)
 
 
-def test_an_enqueue_imports_nothing_heavy(shared: Lab):
+def test_an_enqueue_imports_nothing_heavy(shared: GrassEnv):
     name = queue(shared, "{gpu:{fast:1}}")
     code = (
         "import sys; bare = set(sys.modules)\n"

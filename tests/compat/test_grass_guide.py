@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.grass_lab import Lab, lab
+from compat.grass_env import GrassEnv, lab
 
 DATA = Path("/data")
 TRAIN = """\
@@ -25,7 +25,7 @@ for lr in [0.01, 0.1]:
 
 
 @pytest.fixture
-def guide() -> Iterator[Lab]:
+def guide() -> Iterator[GrassEnv]:
     """A home with `grass` on its PATH, and a train.py in the user's directory."""
     with lab() as found:
         bin = found.base / "bin"
@@ -53,7 +53,7 @@ def data() -> Iterator[Path | None]:
         shutil.rmtree(DATA)
 
 
-def shell(guide: Lab, line: str) -> str:
+def shell(guide: GrassEnv, line: str) -> str:
     """Type a line of the guide."""
     done = guide.run("sh", "-c", line)
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def results(directory: Path) -> dict[str, str]:
     return {path.name: path.read_text().split()[-1] for path in directory.glob("result-*")}
 
 
-def test_the_examples(guide: Lab):
+def test_the_examples(guide: GrassEnv):
     shell(guide, 'grass create-queue q1 --json "{gpu:4,cpu:16}"')
     job = shell(
         guide,
@@ -76,7 +76,7 @@ def test_the_examples(guide: Lab):
     assert guide.show("q1")["past_jobs"][0]["status"] == "Finished"
 
 
-def test_the_script_that_generates_jobs(guide: Lab, data: Path | None):
+def test_the_script_that_generates_jobs(guide: GrassEnv, data: Path | None):
     there = data or guide.user / "data"
     there.mkdir(exist_ok=True)
     (there / "train.py").write_text(TRAIN)
@@ -94,7 +94,7 @@ def test_the_script_that_generates_jobs(guide: Lab, data: Path | None):
     assert {job["status"] for job in guide.show("q1")["past_jobs"]} == {"Finished"}
 
 
-def test_the_section_on_usage(guide: Lab, data: Path | None):
+def test_the_section_on_usage(guide: GrassEnv, data: Path | None):
     there = data or guide.user / "data"
     there.mkdir(exist_ok=True)
     (there / "train.py").write_text(TRAIN)
@@ -117,7 +117,7 @@ def test_the_section_on_usage(guide: Lab, data: Path | None):
     assert [job["cwd"] for job in one["past_jobs"]] == [str(guide.user), str(there)]
 
 
-def test_the_section_on_syntax(guide: Lab):
+def test_the_section_on_syntax(guide: GrassEnv):
     shell(guide, "grass create-queue q1 --json '{gpu:4}'")
     shell(guide, "grass create-queue q2 --json \"{gpu:{'0':1,'1':1,'2':1,'3':1}}\"")
     assert guide.show("q1")["resources"] == guide.show("q2")["resources"]

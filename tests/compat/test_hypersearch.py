@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.registry import enter
+from stoker.compat.registry import run_compat_command
 from stoker.compat.simple_hypersearch import WRITE_BYTES
 
 COMMAND = [sys.executable, "-m", "stoker", "door", "simple_hypersearch"]
@@ -34,13 +34,13 @@ class Door:
         self.capfd = capfd
 
     def __call__(self, *argv: str) -> list[str]:
-        code = enter("simple_hypersearch", list(argv))
+        code = run_compat_command("simple_hypersearch", list(argv))
         out, err = self.capfd.readouterr()
         assert (code, err) == (0, "")
         return out.splitlines()
 
     def refuses(self, *argv: str) -> str:
-        code = enter("simple_hypersearch", list(argv))
+        code = run_compat_command("simple_hypersearch", list(argv))
         out, err = self.capfd.readouterr()
         assert (code, out) == (2, "")
         assert err.startswith("simple_hypersearch: ")
@@ -347,7 +347,7 @@ def test_the_order_is_that_of_version_0_1_4(
         argv += ["--n-samples", str(count)]
     for i, size in enumerate(shape):
         argv += ["-p", f"p{i}", *map(str, range(size))]
-    assert enter("simple_hypersearch", argv) == 0
+    assert run_compat_command("simple_hypersearch", argv) == 0
     assert hashlib.sha256(capfd.readouterr().out.encode()).hexdigest()[:16] == digest
 
 

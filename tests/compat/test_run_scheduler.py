@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from client.fake_daemon import FakeDaemon, view
-from compat.grass_lab import Gate
-from compat.run_scheduler_lab import Lab, lab
-from e2e.box import alive, until
+from compat.grass_env import Gate
+from compat.run_scheduler_env import RunSchedulerEnv, lab
+from e2e.daemon_fixture import alive, until
 from stoker import places
 from stoker.client.errors import UsageError
 from stoker.compat.run_scheduler import arguments as typed
@@ -34,20 +34,20 @@ HEADING = ["ID", "NAME", "STATE", "EPOCHS", "GPUS", "MEMORY", "SENT", "TIME", "L
 
 
 @pytest.fixture(scope="module")
-def large() -> Iterator[Lab]:
+def large() -> Iterator[RunSchedulerEnv]:
     """A machine with four GPUs."""
     with lab(4) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def small_one() -> Iterator[Lab]:
+def small_one() -> Iterator[RunSchedulerEnv]:
     with lab(1) as found:
         yield found
 
 
 @pytest.fixture
-def small(small_one: Lab) -> Iterator[Lab]:
+def small(small_one: RunSchedulerEnv) -> Iterator[RunSchedulerEnv]:
     """A machine with one GPU, on which nothing runs."""
     yield small_one
     small_one.end_all()
@@ -56,7 +56,7 @@ def small(small_one: Lab) -> Iterator[Lab]:
 class Dumped:
     """What one job was told, and what was said of it."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: RunSchedulerEnv) -> None:
         self.snapshots = lab.user / "snaps"
         self.snapshots.mkdir()
         self.id = lab.submit(
@@ -73,7 +73,7 @@ class Dumped:
 
 
 @pytest.fixture(scope="module")
-def dumped(large: Lab) -> Dumped:
+def dumped(large: RunSchedulerEnv) -> Dumped:
     return Dumped(large)
 
 
@@ -167,7 +167,7 @@ def test_kub_01_nonsense_is_one_sentence(words: tuple[str, ...]) -> None:
     assert "\n" not in error.value.message
 
 
-def test_kub_02_the_image_is_shown(small: Lab) -> None:
+def test_kub_02_the_image_is_shown(small: RunSchedulerEnv) -> None:
     first = small.train("--max_epochs", 1, "--estimated_memory", 8000, "first")
     small.becomes(first, "RUNNING")
     wants = ("--image_name", "img:1", "--script_path", "/x.py", "--estimated_memory", 8000)
@@ -177,7 +177,9 @@ def test_kub_02_the_image_is_shown(small: Lab) -> None:
     assert "script_path          /x.py\n" in told
 
 
-def test_kub_03_the_script_is_run_by_python(sent: FakeDaemon, dumped: Dumped, large: Lab) -> None:
+def test_kub_03_the_script_is_run_by_python(
+    sent: FakeDaemon, dumped: Dumped, large: RunSchedulerEnv
+) -> None:
     found = options(sent, "--image_name", "i", "--script_path", "/home/works/x.py", "j")
     assert found["argv"] == ["python", "/home/works/x.py"]
     assert dumped.argv == ["dump.py"]
@@ -229,7 +231,7 @@ def test_kub_05_the_snapshots_directory(sent: FakeDaemon, dumped: Dumped, home: 
     assert options(sent, *words)["snapshots_dir"] == str(home.parent)
 
 
-def test_kub_05_without_one_snapshots_lie_beside_our_state(large: Lab) -> None:
+def test_kub_05_without_one_snapshots_lie_beside_our_state(large: RunSchedulerEnv) -> None:
     id = large.submit("--script_path", "dump.py", "j")
     large.end(id.rpartition("-")[2])
     root = json.loads(large.logs(id))["api"]["root_dir"]
@@ -254,7 +256,7 @@ def test_kub_09_the_epochs_are_told(dumped: Dumped) -> None:
     assert dumped.env["EPOCHS_TO_BE_DONE"] == "7"
 
 
-def test_kub_10_a_single_gpu_is_one_of_four(large: Lab, dumped: Dumped) -> None:
+def test_kub_10_a_single_gpu_is_one_of_four(large: RunSchedulerEnv, dumped: Dumped) -> None:
     assert dumped.view["training"]["elastic"] is None
     assert dumped.env["NUM_GPUS"] == "1"
     words = ("--script_path", "dump.py", "--is_single_gpu", "false", "--max_epochs", 3, "many")
@@ -264,7 +266,7 @@ def test_kub_10_a_single_gpu_is_one_of_four(large: Lab, dumped: Dumped) -> None:
 
 @pytest.mark.parametrize(("disabled", "state"), [("false", "RUNNING"), ("true", "PENDING")])
 def test_kub_11_two_small_jobs_share_a_gpu_unless_one_says_no(
-    small: Lab, disabled: str, state: str
+    small: RunSchedulerEnv, disabled: str, state: str
 ) -> None:
     words = ("--max_epochs", 1, "--estimated_memory", 1024)
     first = small.train(*words, "first")
@@ -276,7 +278,7 @@ def test_kub_11_two_small_jobs_share_a_gpu_unless_one_says_no(
     small.becomes(second, "RUNNING")
 
 
-def test_kub_12_jobs_that_do_not_fit_together_wait(small: Lab) -> None:
+def test_kub_12_jobs_that_do_not_fit_together_wait(small: RunSchedulerEnv) -> None:
     first = small.train("--max_epochs", 1, "--estimated_memory", 5000, "first")
     small.becomes(first, "RUNNING")
     second = small.train("--max_epochs", 1, "--estimated_memory", 4000, "second")
@@ -293,7 +295,7 @@ def test_kub_13_ports(sent: FakeDaemon) -> None:
     assert found.ports == ((31346, 6006), (31347, 8888))
 
 
-def test_kub_14_the_estimate_must_be_above_an_hour(large: Lab, dumped: Dumped) -> None:
+def test_kub_14_the_estimate_must_be_above_an_hour(large: RunSchedulerEnv, dumped: Dumped) -> None:
     told = large.no("--script_path", "dump.py", "--est_nhours", "0.5", "j")
     assert "above 1" in told
     assert dumped.view["training"]["expected_seconds"] == 9000
@@ -303,7 +305,7 @@ def test_kub_14_the_estimate_must_be_above_an_hour(large: Lab, dumped: Dumped) -
 # --------------------------------------------------------------------------- the others
 
 
-def ids(lab: Lab, *words: object) -> list[str]:
+def ids(lab: RunSchedulerEnv, *words: object) -> list[str]:
     """The ids that scheduler-state shows."""
     done = lab.door("scheduler-state", *words)
     assert done.returncode == 0, done.stderr
@@ -312,7 +314,7 @@ def ids(lab: Lab, *words: object) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-def test_kub_15_the_last_so_many_are_shown(large: Lab, dumped: Dumped) -> None:
+def test_kub_15_the_last_so_many_are_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
     mine = [large.submit("--script_path", "dump.py", f"j{number}") for number in range(3)]
     other = large.stoker("submit", "--epochs", "1", "true").stdout.strip()
     assert ids(large, "--nlast", 2) == mine[1:]
@@ -325,13 +327,13 @@ def test_kub_15_the_last_so_many_are_shown(large: Lab, dumped: Dumped) -> None:
         large.no(*bad, door="scheduler-state")
 
 
-def test_kub_15_all_users_are_those_of_this_daemon(large: Lab, dumped: Dumped) -> None:
+def test_kub_15_all_users_are_those_of_this_daemon(large: RunSchedulerEnv, dumped: Dumped) -> None:
     done = large.door("scheduler-state", "--all_users")
     assert "told" in done.stdout
     assert done.stderr.startswith("scheduler-state: each user has a daemon of their own")
 
 
-def test_kub_15_extended_shows_all_options(large: Lab, dumped: Dumped) -> None:
+def test_kub_15_extended_shows_all_options(large: RunSchedulerEnv, dumped: Dumped) -> None:
     done = large.door("scheduler-state", "--extended").stdout
     told = done.partition(f"{dumped.id} told\n")[2].partition("\n\n")[0]
     found = dict(line.split(None, 1) for line in told.splitlines())
@@ -363,7 +365,7 @@ def test_kub_15_nothing_was_ever_submitted(home: Path, capsys: pytest.CaptureFix
     assert not list(home.iterdir())
 
 
-def test_kub_16_a_job_is_ended(large: Lab) -> None:
+def test_kub_16_a_job_is_ended(large: RunSchedulerEnv) -> None:
     id = large.train("--max_epochs", 1, "j")
     large.says(id, "epoch 0")
     pid = large.view(id)["pid"]
@@ -375,7 +377,7 @@ def test_kub_16_a_job_is_ended(large: Lab) -> None:
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
 
 
-def test_kub_16_several_are_ended_or_none(large: Lab) -> None:
+def test_kub_16_several_are_ended_or_none(large: RunSchedulerEnv) -> None:
     mine = [large.train("--max_epochs", 1, name) for name in ("a", "b")]
     assert "There is no job 99999" in large.no(mine[0], 99999, door="scheduler-cancel-job", code=3)
     done = large.door("scheduler-cancel-job", *mine, mine[0].rpartition("-")[2])
@@ -388,7 +390,7 @@ def test_kub_16_several_are_ended_or_none(large: Lab) -> None:
         large.becomes(id, "CANCELLED")
 
 
-def test_kub_16_only_jobs_of_this_door_are_touched(large: Lab, dumped: Dumped) -> None:
+def test_kub_16_only_jobs_of_this_door_are_touched(large: RunSchedulerEnv, dumped: Dumped) -> None:
     other = large.stoker("submit", "--epochs", "1", "sleep 300").stdout.strip()
     prefix = dumped.id.partition("-")[0]
     wrong = f"00000000-{dumped.id.rpartition('-')[2]}"
@@ -402,7 +404,7 @@ def test_kub_16_only_jobs_of_this_door_are_touched(large: Lab, dumped: Dumped) -
     large.stoker("cancel", other)
 
 
-def test_kub_17_logs_are_what_the_script_printed(large: Lab, dumped: Dumped) -> None:
+def test_kub_17_logs_are_what_the_script_printed(large: RunSchedulerEnv, dumped: Dumped) -> None:
     (large.user / "says.py").write_text("import sys; print('one'); sys.exit('two')")
     id = large.submit("--script_path", "says.py", "j")
     large.end(id.rpartition("-")[2])
@@ -411,7 +413,7 @@ def test_kub_17_logs_are_what_the_script_printed(large: Lab, dumped: Dumped) -> 
     assert (followed.returncode, followed.stdout) == (1, "one\ntwo\n")
 
 
-def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: Lab) -> None:
+def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: RunSchedulerEnv) -> None:
     low = small.train("--max_epochs", 3, "low")
     number = low.rpartition("-")[2]
     small.go(low, 0)
@@ -442,7 +444,7 @@ def test_kub_18_37_43_it_makes_room_between_epochs_and_goes_on(small: Lab) -> No
     ]  # fmt: skip
 
 
-def test_kub_19_what_is_measured_makes_room_for_others(small: Lab) -> None:
+def test_kub_19_what_is_measured_makes_room_for_others(small: RunSchedulerEnv) -> None:
     words = ("--max_epochs", 2, "--estimated_memory")
     first = small.train(*words, 6000, "first", env={"MIB": "3000"})
     small.says(first, "epoch 0")
@@ -463,7 +465,7 @@ def test_kub_20_no_cores_are_set_aside(dumped: Dumped) -> None:
     assert "OMP_NUM_THREADS" not in dumped.env
 
 
-def test_kub_21_a_job_without_a_gpu_trains_as_well(large: Lab) -> None:
+def test_kub_21_a_job_without_a_gpu_trains_as_well(large: RunSchedulerEnv) -> None:
     id = large.train("--max_epochs", 2, "--estimated_memory", 0, "cpu")
     large.go(id, 0, 1)
     view = large.becomes(id, "COMPLETED")
@@ -488,7 +490,7 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
 # ------------------------------------------------------------------ what the script sees
 
 
-def test_kub_34_the_id_is_the_one_that_is_shown(large: Lab, dumped: Dumped) -> None:
+def test_kub_34_the_id_is_the_one_that_is_shown(large: RunSchedulerEnv, dumped: Dumped) -> None:
     assert dumped.api["JOBID"] == dumped.env["JOB_UUID"] == dumped.id
     assert dumped.id in large.door("scheduler-state", "--nlast", 1000).stdout
 
@@ -520,7 +522,7 @@ def test_kub_40_how_many_gpus_and_machines(dumped: Dumped) -> None:
 
 
 def test_kub_41_the_backend_is_nccl_unless_the_user_says_otherwise(
-    large: Lab, dumped: Dumped
+    large: RunSchedulerEnv, dumped: Dumped
 ) -> None:
     assert dumped.env["PL_TORCH_DISTRIBUTED_BACKEND"] == "nccl"
     own = {"PL_TORCH_DISTRIBUTED_BACKEND": "gloo", "OMP_NUM_THREADS": "3"}
@@ -538,7 +540,7 @@ def test_kub_42_what_the_user_said(dumped: Dumped) -> None:
 # ------------------------------------------------------------------------------ the rest
 
 
-def test_the_commands_are_on_path(large: Lab) -> None:
+def test_the_commands_are_on_path(large: RunSchedulerEnv) -> None:
     for name in ("run-scheduler", "scheduler-state", "scheduler-cancel-job", "scheduler-get-logs"):
         done = large.run(name, "--help")
         assert (done.returncode, done.stderr) == (0, "")

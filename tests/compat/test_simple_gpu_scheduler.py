@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, Run, alive, kill, until
+from e2e.daemon_fixture import DaemonFixture, Run, alive, kill, until
 from stoker.client.errors import StokerError
 from stoker.compat.simple_gpu_scheduler.outputs import Outputs
 from stoker.compat.simple_gpu_scheduler.slots import named_slots
@@ -51,15 +51,15 @@ def left_behind() -> Iterator[list[Path]]:
 
 
 @pytest.fixture
-def idle(left_behind: list[Path], home: Path, stoker: Run) -> Box:
+def idle(left_behind: list[Path], home: Path, stoker: Run) -> DaemonFixture:
     """A home in which nothing runs yet."""
-    box = Box(home, stoker)
+    box = DaemonFixture(home, stoker)
     left_behind.append(box.run_dir)
     return box
 
 
 @pytest.fixture
-def door(idle: Box) -> Door:
+def door(idle: DaemonFixture) -> Door:
     """The command, run to its end: `door("true\\n", "--gpus", "0")`."""
 
     def run(
@@ -82,7 +82,7 @@ def door(idle: Box) -> Door:
 
 
 @pytest.fixture
-def beside(idle: Box) -> Iterator[Beside]:
+def beside(idle: DaemonFixture) -> Iterator[Beside]:
     """The command, running beside the test; ended with it."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -108,7 +108,7 @@ def send(process: "subprocess.Popen[bytes]", text: str) -> None:
     process.stdin.flush()
 
 
-def pids(box: Box, count: int) -> list[int]:
+def pids(box: DaemonFixture, count: int) -> list[int]:
     """The pids that commands wrote down."""
 
     def there() -> list[int]:
@@ -128,7 +128,7 @@ def processing(text: str) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------- the guide, as written
 
 
-def test_the_example_of_the_guide(idle: Box) -> None:
+def test_the_example_of_the_guide(idle: DaemonFixture) -> None:
     idle.script("train_model.py", TRAIN)
     idle.script(
         "gpu_commands.txt",
@@ -157,7 +157,7 @@ def test_the_example_of_the_guide(idle: Box) -> None:
     assert written == ["0.001 on 2", "0.0005 on 1", "0.0001 on 0"]
 
 
-def test_sgs_21_the_queue_file_recipe(idle: Box, beside: Beside) -> None:
+def test_sgs_21_the_queue_file_recipe(idle: DaemonFixture, beside: Beside) -> None:
     queue = idle.script("gpu.queue", "echo old > old\n")
     follow = ["tail", "-f", "-n", "0", "gpu.queue"]
     tail = subprocess.Popen(follow, cwd=idle.user, stdout=subprocess.PIPE)
@@ -211,7 +211,7 @@ def test_sgs_01_the_help_names_its_one_option(door: Door) -> None:
     ids=str,
 )  # fmt: skip
 def test_sgs_02_bad_input_is_one_sentence_and_2_and_nothing_runs(
-    idle: Box, door: Door, args: tuple[str, ...], word: str
+    idle: DaemonFixture, door: Door, args: tuple[str, ...], word: str
 ) -> None:
     done = door("touch ran\n", *args)
     assert done.returncode == 2
@@ -248,7 +248,7 @@ def test_sgs_05_stray_commas_of_a_list_with_blanks(door: Door) -> None:
 
 
 def test_sgs_06_names_are_taken_as_they_are_and_a_gpu_may_be_named_twice(
-    idle: Box, door: Door, beside: Beside
+    idle: DaemonFixture, door: Door, beside: Beside
 ) -> None:
     done = door("echo sees $CUDA_VISIBLE_DEVICES\n" * 2, "--gpus", "abc", "GPU-8932f937-d72c")
     assert "sees abc\n" in done.stdout
@@ -262,7 +262,7 @@ def test_sgs_06_names_are_taken_as_they_are_and_a_gpu_may_be_named_twice(
     assert [gpu for _, gpu in processing(out.decode())] == ["0"] * 4
 
 
-def test_sgs_07_the_last_gpu_is_handed_out_first(idle: Box, beside: Beside) -> None:
+def test_sgs_07_the_last_gpu_is_handed_out_first(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0", "1", "2")
     first, third = "until [ -e over ]; do sleep 0.05; done", f"{WAITS}; true"
     send(running, f"{first}\n{WAITS}\n")
@@ -286,7 +286,7 @@ def test_sgs_08_the_message_to_the_letter_and_nothing_else(door: Door) -> None:
 # ------------------------------------------------------------------------------------- commands
 
 
-def test_sgs_09_commands_run_in_the_users_shell(idle: Box, door: Door) -> None:
+def test_sgs_09_commands_run_in_the_users_shell(idle: DaemonFixture, door: Door) -> None:
     shell = idle.script("my-shell", '#!/bin/sh\necho "my shell: $@"\n')
     shell.chmod(0o755)
     done = door("echo a > b\n", "--gpus", "0", env={"SHELL": str(shell)})
@@ -301,7 +301,9 @@ def test_sgs_10_the_environment_is_ours_and_only_the_gpu_differs(door: Door) -> 
     assert done.stdout.splitlines()[1:] == ["0 x{gpu} {gpu}"]
 
 
-def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(idle: Box, door: Door) -> None:
+def test_sgs_11_blank_lines_and_remarks_are_passed_over_and_counted(
+    idle: DaemonFixture, door: Door
+) -> None:
     commands = b"  echo a  \r\n\n# c \\\n   \nbad \xff\necho last"
     done = door(commands, "--gpus", "0")
     assert [command for command, _ in processing(done.stdout)] == ["  echo a", "echo last"]
@@ -328,7 +330,9 @@ def test_sgs_13_the_exit_code_says_that_a_command_failed(door: Door) -> None:
     assert door("", "--gpus", "0").returncode == 0
 
 
-def test_sgs_14_at_the_end_of_the_input_it_waits_for_what_runs(idle: Box, beside: Beside) -> None:
+def test_sgs_14_at_the_end_of_the_input_it_waits_for_what_runs(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     running = beside("--gpus", "0")
     send(running, f"{WAITS}; echo finished\n")
     assert running.stdin is not None
@@ -344,7 +348,7 @@ def test_sgs_14_at_the_end_of_the_input_it_waits_for_what_runs(idle: Box, beside
     assert not idle.answers()
 
 
-def test_sgs_15_a_command_cannot_eat_the_queue(idle: Box, beside: Beside) -> None:
+def test_sgs_15_a_command_cannot_eat_the_queue(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0")
     send(running, "head -c 40; cat; touch first\n")
     until((idle.user / "first").exists)
@@ -354,7 +358,7 @@ def test_sgs_15_a_command_cannot_eat_the_queue(idle: Box, beside: Beside) -> Non
 
 
 def test_sgs_18_a_process_left_behind_does_not_outlive_its_command_in_silence(
-    idle: Box, door: Door
+    idle: DaemonFixture, door: Door
 ) -> None:
     done = door("sleep 300 & echo $! > pids\n", "--gpus", "0")
     assert done.returncode == 0
@@ -365,7 +369,7 @@ def test_sgs_18_a_process_left_behind_does_not_outlive_its_command_in_silence(
 # --------------------------------------------------------------------------------- what is shown
 
 
-def test_sgs_19_commands_run_when_nobody_reads(idle: Box, beside: Beside) -> None:
+def test_sgs_19_commands_run_when_nobody_reads(idle: DaemonFixture, beside: Beside) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     running = beside("--gpus", "0", stdout=writer)
@@ -375,7 +379,7 @@ def test_sgs_19_commands_run_when_nobody_reads(idle: Box, beside: Beside) -> Non
     assert (running.returncode, said) == (0, b"")
 
 
-def test_sgs_19_commands_run_with_closed_streams(idle: Box) -> None:
+def test_sgs_19_commands_run_with_closed_streams(idle: DaemonFixture) -> None:
     command = [*DOOR, "--gpus", "0"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command],
@@ -404,7 +408,9 @@ def test_stdout_and_stderr_stay_apart_and_a_last_line_without_an_end_is_shown(do
     assert done.stderr == "err\n"
 
 
-def test_where_both_go_to_the_same_place_their_order_is_kept(idle: Box, beside: Beside) -> None:
+def test_where_both_go_to_the_same_place_their_order_is_kept(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     running = beside("--gpus", "0", stderr=subprocess.STDOUT)
     line = b"for n in 1 2 3; do echo out $n; echo err $n >&2; done; exit 3"
     out, _ = running.communicate(line, timeout=30)
@@ -413,7 +419,7 @@ def test_where_both_go_to_the_same_place_their_order_is_kept(idle: Box, beside: 
     assert last.endswith("failed on gpu 0: exit 3")
 
 
-def test_what_a_command_prints_is_shown_while_it_runs(idle: Box, beside: Beside) -> None:
+def test_what_a_command_prints_is_shown_while_it_runs(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0")
     send(running, f"echo epoch 1; {WAITS}; echo epoch 2\n")
     assert running.stdout is not None
@@ -426,7 +432,9 @@ def test_what_a_command_prints_is_shown_while_it_runs(idle: Box, beside: Beside)
     assert out == b"epoch 2\n"
 
 
-def test_a_reader_that_stands_still_does_not_stop_what_runs(idle: Box, beside: Beside) -> None:
+def test_a_reader_that_stands_still_does_not_stop_what_runs(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     running = beside("--gpus", "0")
     send(running, "head -c 3000000 /dev/zero | tr '\\0' '\\n'; touch printed\necho second\n")
     until((idle.user / "printed").exists)
@@ -442,7 +450,7 @@ def test_a_reader_that_stands_still_does_not_stop_what_runs(idle: Box, beside: B
 class Terminal:
     """The command on a terminal of its own, as a person has it."""
 
-    def __init__(self, box: Box, *args: str) -> None:
+    def __init__(self, box: DaemonFixture, *args: str) -> None:
         self.seen = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -466,7 +474,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(idle: Box) -> Iterator[Terminal]:
+def terminal(idle: DaemonFixture) -> Iterator[Terminal]:
     found = Terminal(idle, "--gpus", "0", "1")
     yield found
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -477,7 +485,7 @@ def terminal(idle: Box) -> Iterator[Terminal]:
 
 
 def test_sgs_16_interrupted_from_the_keyboard_it_leaves_nothing_running(
-    idle: Box, terminal: Terminal
+    idle: DaemonFixture, terminal: Terminal
 ) -> None:
     until(lambda: terminal.shows(b"^D when done"))
     terminal.type(f"(sleep 300 & echo $! >> pids; wait); {WAITS}\n".encode() * 3)
@@ -491,7 +499,7 @@ def test_sgs_16_interrupted_from_the_keyboard_it_leaves_nothing_running(
 
 
 def test_sgs_16_a_second_interrupt_does_not_wait_for_the_grace(
-    idle: Box, terminal: Terminal
+    idle: DaemonFixture, terminal: Terminal
 ) -> None:
     until(lambda: terminal.shows(b"^D when done"))
     terminal.type(f"trap '' TERM INT; {WAITS}\n".encode())
@@ -503,7 +511,7 @@ def test_sgs_16_a_second_interrupt_does_not_wait_for_the_grace(
     assert not alive(pid)
 
 
-def test_sgs_17_terminated_it_leaves_no_orphan(idle: Box, beside: Beside) -> None:
+def test_sgs_17_terminated_it_leaves_no_orphan(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0", "1")
     send(running, f"(sleep 300 & echo $! >> pids; wait)\n{WAITS}\n{WAITS}\n")
     found = pids(idle, 2)
@@ -514,7 +522,9 @@ def test_sgs_17_terminated_it_leaves_no_orphan(idle: Box, beside: Beside) -> Non
     assert len(processing(out.decode())) == 2
 
 
-def test_sgs_24_drained_it_finishes_what_runs_and_starts_no_more(idle: Box, beside: Beside) -> None:
+def test_sgs_24_drained_it_finishes_what_runs_and_starts_no_more(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     running = beside("--gpus", "0")
     send(running, f"{WAITS}; echo finished\n" + "touch ran\n" * 3)
     pids(idle, 1)
@@ -530,7 +540,9 @@ def test_sgs_24_drained_it_finishes_what_runs_and_starts_no_more(idle: Box, besi
     assert not (idle.user / "ran").exists()
 
 
-def test_sgs_24_drained_it_still_says_that_a_command_failed(idle: Box, beside: Beside) -> None:
+def test_sgs_24_drained_it_still_says_that_a_command_failed(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     commands = idle.script("commands", f"{WAITS}; exit 4\n" + "touch ran\n" * 300)
     with commands.open("rb") as file:
         running = beside("--gpus", "0", stdin=file)
@@ -545,7 +557,7 @@ def test_sgs_24_drained_it_still_says_that_a_command_failed(idle: Box, beside: B
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_of_a_file_without_end_it_says_only_that_there_was_more(
-    idle: Box, beside: Beside, number: signal.Signals
+    idle: DaemonFixture, beside: Beside, number: signal.Signals
 ) -> None:
     commands = idle.script("commands", f"{WAITS}\n")
     os.truncate(commands, 1 << 40)
@@ -558,7 +570,7 @@ def test_of_a_file_without_end_it_says_only_that_there_was_more(
     assert said == b"simple_gpu_scheduler: commands: 1 cancelled, the rest not run\n"
 
 
-def test_signals_are_heard_while_no_command_comes(idle: Box, beside: Beside) -> None:
+def test_signals_are_heard_while_no_command_comes(idle: DaemonFixture, beside: Beside) -> None:
     with open("/dev/zero", "rb") as file:
         running = beside("--gpus", "0", stdin=file)
     assert running.stderr is not None
@@ -571,7 +583,7 @@ def test_signals_are_heard_while_no_command_comes(idle: Box, beside: Beside) -> 
 
 @pytest.mark.parametrize("daemon", [False, True])
 def test_it_outlives_its_terminal_and_says_once_that_it_drains(
-    idle: Box, beside: Beside, daemon: bool
+    idle: DaemonFixture, beside: Beside, daemon: bool
 ) -> None:
     if daemon:
         idle.start("{gpu:1,cpu:4}")
@@ -630,7 +642,7 @@ def test_only_an_empty_log_of_errors_is_removed_when_its_command_is_over(
     assert left == ["1.out", "2.err", "2.out", "3.err", "3.out"]
 
 
-def test_a_directory_whose_name_is_not_text_is_a_sentence(idle: Box) -> None:
+def test_a_directory_whose_name_is_not_text_is_a_sentence(idle: DaemonFixture) -> None:
     odd = os.fsencode(idle.user) + b"/\xff"
     os.mkdir(odd)
     for command in (
@@ -676,7 +688,7 @@ sys.exit(3)
 """
 
 
-def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: Box, door: Door) -> None:
+def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: DaemonFixture, door: Door) -> None:
     queue = idle.script("gpu.queue", "")
     idle.script("train.sh", "cd /\nfor n in 1 2; do\n  echo $PWD $n\ndone\n")
     # Longer than what a shell could be given as one word.
@@ -692,7 +704,9 @@ def test_sgs_23_a_script_is_one_job_on_one_gpu(idle: Box, door: Door) -> None:
     assert re.fullmatch(r"simple_gpu_scheduler: `big.py` failed on gpu [01]: exit 3\n", done.stderr)
 
 
-def test_sgs_25_an_endless_input_is_read_only_a_little_ahead(idle: Box, beside: Beside) -> None:
+def test_sgs_25_an_endless_input_is_read_only_a_little_ahead(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     yes = subprocess.Popen(["yes", WAITS], stdout=subprocess.PIPE)
     assert yes.stdout is not None
     running = beside("--gpus", "0", "1", stdin=yes.stdout)
@@ -710,7 +724,7 @@ def test_sgs_25_an_endless_input_is_read_only_a_little_ahead(idle: Box, beside: 
     assert int(left) < 3000
 
 
-def test_while_it_runs_stoker_shows_its_commands(idle: Box, beside: Beside) -> None:
+def test_while_it_runs_stoker_shows_its_commands(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0", "1,2")
     send(running, f"{WAITS}\n")
     pids(idle, 1)
@@ -722,7 +736,7 @@ def test_while_it_runs_stoker_shows_its_commands(idle: Box, beside: Beside) -> N
 
 
 def test_killed_outright_it_loses_what_was_not_started_and_nothing_else(
-    idle: Box, beside: Beside
+    idle: DaemonFixture, beside: Beside
 ) -> None:
     running = beside("--gpus", "0")
     send(running, f"{WAITS}; exit 4\ntouch never\n")
@@ -735,7 +749,7 @@ def test_killed_outright_it_loses_what_was_not_started_and_nothing_else(
     assert [job["id"] for job in idle.client.history()["jobs"]] == [1]
 
 
-def test_stopped_from_elsewhere_it_says_so(idle: Box, beside: Beside) -> None:
+def test_stopped_from_elsewhere_it_says_so(idle: DaemonFixture, beside: Beside) -> None:
     running = beside("--gpus", "0")
     send(running, f"{WAITS}\ntouch never\n")
     (pid,) = pids(idle, 1)
@@ -790,7 +804,9 @@ raise SystemExit(run())
 """
 
 
-def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(idle: Box) -> None:
+def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(
+    idle: DaemonFixture,
+) -> None:
     command = [sys.executable, "-c", BROKEN, "--gpus", "0", "1"]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=idle.user, **streams) as running:  # type: ignore[call-overload]
@@ -810,7 +826,9 @@ def test_when_nothing_can_be_recorded_any_more_it_ends_and_what_runs_goes_on(idl
 # ------------------------------------------------------------------------------- beside a daemon
 
 
-def test_beside_a_daemon_it_is_the_same_and_the_ledger_holds(idle: Box, beside: Beside) -> None:
+def test_beside_a_daemon_it_is_the_same_and_the_ledger_holds(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     idle.start("{gpu:2,cpu:4}")
     other = idle.submit("--gpus", "1", "--use-gpus", "0", "until [ -e other ]; do sleep 0.05; done")
     idle.becomes(other, "RUNNING")
@@ -831,7 +849,7 @@ def test_beside_a_daemon_it_is_the_same_and_the_ledger_holds(idle: Box, beside: 
 
 
 def test_beside_a_daemon_that_does_not_know_a_device_it_is_taken_on_trust(
-    idle: Box, door: Door
+    idle: DaemonFixture, door: Door
 ) -> None:
     idle.start("{cpu:2}")
     done = door("echo $CUDA_VISIBLE_DEVICES\n", "--gpus", "abc,7")
@@ -841,7 +859,9 @@ def test_beside_a_daemon_that_does_not_know_a_device_it_is_taken_on_trust(
     assert set(idle.gpus()) == {"abc", "7"}
 
 
-def test_beside_a_daemon_an_interrupt_ends_its_own_commands_only(idle: Box, beside: Beside) -> None:
+def test_beside_a_daemon_an_interrupt_ends_its_own_commands_only(
+    idle: DaemonFixture, beside: Beside
+) -> None:
     idle.start("{gpu:2,cpu:4}")
     other = idle.submit("exec sleep 300")
     idle.becomes(other, "RUNNING")
@@ -856,7 +876,7 @@ def test_beside_a_daemon_an_interrupt_ends_its_own_commands_only(idle: Box, besi
 
 
 def test_a_second_scheduler_uses_the_first_ones_daemon_and_outlives_it(
-    idle: Box, beside: Beside
+    idle: DaemonFixture, beside: Beside
 ) -> None:
     first, second = beside("--gpus", "0"), None
     send(first, f"{WAITS}\n")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from containers.image import Podman, podman
-from e2e.box import Box
 from e2e.conftest import idle
+from e2e.daemon_fixture import DaemonFixture
 
 __all__ = ["idle", "podman"]
 
@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def ship(podman: Podman, idle: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
+def ship(podman: Podman, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch) -> DaemonFixture:
     """A home whose daemon runs jobs in containers."""
     for name, value in podman.environment.items():
         monkeypatch.setenv(name, value)
@@ -27,7 +27,7 @@ def ship(podman: Podman, idle: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
 
 
 @pytest.fixture
-def hasty(podman: Podman, idle: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
+def hasty(podman: Podman, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch) -> DaemonFixture:
     """The same, but nothing has long to end."""
     (idle.home / "config.toml").write_text("grace = 3\n")
     for name, value in podman.environment.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 IMAGE = "py:test"
 PROGRAMS = ("sh", "cat", "env", "id", "kill", "ls", "mkdir", "rm", "sleep", "touch")
@@ -85,7 +85,7 @@ class Podman:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def containers(self, box: Box) -> list[str]:
+    def containers(self, box: DaemonFixture) -> list[str]:
         """The names of all containers of a home, whatever became of them."""
         names = self.run("ps", "--all", "--format", "{{.Names}}").split()
         return [name for name in names if (box.state / "install").read_text() in name]

@@ -20,7 +20,7 @@ import pytest
 from conftest import ROOT
 from containers.image import IMAGE, Podman, libraries_of
 from containers.test_jobs import free_port, told
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from fakes.nvml import FakeNvml, Gpu, nvml
 
 __all__ = ["nvml"]
@@ -116,7 +116,7 @@ def block(kind: str, *words: str) -> str:
     return str(found[0])
 
 
-def typed(text: str, box: Box) -> str:
+def typed(text: str, box: DaemonFixture) -> str:
     """Type lines of the page, in the user's directory; return what they print."""
     done = subprocess.run(
         ["sh", "-ec", text],
@@ -154,7 +154,7 @@ def test_the_page_has_an_image_for_each_framework() -> None:
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
-def test_kub_66_the_image_of_a_framework_trains(ship: Box, older: str, name: str) -> None:
+def test_kub_66_the_image_of_a_framework_trains(ship: DaemonFixture, older: str, name: str) -> None:
     """Also one that has its own library in it, as the older guide has it."""
     text, replaced = FROM.subn(f"FROM {older}", FETCHED.sub("", DOCKERFILES[name]))
     assert replaced == 1
@@ -176,7 +176,7 @@ def test_kub_66_the_image_of_a_framework_trains(ship: Box, older: str, name: str
 
 
 def test_kub_06_datasets_of_the_home_are_data(
-    podman: Podman, idle: Box, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+    podman: Podman, idle: DaemonFixture, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the page's first command, with the page's script."""
     for name, value in podman.environment.items():
@@ -194,7 +194,7 @@ def test_kub_06_datasets_of_the_home_are_data(
     assert idle.job("1")["training"]["epochs_done"] == 20
 
 
-def test_kub_18_a_training_in_a_container_makes_room_and_goes_on(ship: Box) -> None:
+def test_kub_18_a_training_in_a_container_makes_room_and_goes_on(ship: DaemonFixture) -> None:
     """By the page's script, whose epochs end when the test says so."""
     (ship.user / "code").mkdir()
     (ship.user / "snapshots").mkdir()
@@ -224,7 +224,7 @@ def test_kub_18_a_training_in_a_container_makes_room_and_goes_on(ship: Box) -> N
 @pytest.mark.proof
 @pytest.mark.needs(".venv-frameworks/.installed", ".venv-frameworks/tensorboard/tensorboard")
 def test_kub_23_tensorboard_shows_what_a_job_logs(
-    podman: Podman, ship: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    podman: Podman, ship: DaemonFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (ship.user / "code").mkdir()
     ship.script("code/log.py", LOG)
@@ -252,7 +252,7 @@ def test_kub_23_tensorboard_shows_what_a_job_logs(
     assert scalars(port, "loss") is None
 
 
-def stopped(container: str, box: Box) -> bool:
+def stopped(container: str, box: DaemonFixture) -> bool:
     """Whether it runs no more, so that there is nothing to wait for: then say why."""
     running = typed(f"podman inspect --format '{{{{.State.Running}}}}' {container}", box).strip()
     assert running == "true", typed(f"podman logs {container} 2>&1", box)

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import mentions, processes
 from containers.image import IMAGE, Podman
-from e2e.box import Box, alive, state_of, until
+from e2e.daemon_fixture import DaemonFixture, alive, state_of, until
 
 TELL = """\
 import json, os, sys
@@ -45,14 +45,14 @@ print("heard", *heard, flush=True)
 """
 
 
-def told(box: Box, job: str) -> dict[str, object]:
+def told(box: DaemonFixture, job: str) -> dict[str, object]:
     end = box.end_of(job)
     assert end["state"] == "COMPLETED", (end, box.output(job))
     found: dict[str, object] = json.loads(box.output(job).splitlines()[-1])
     return found
 
 
-def door(box: Box, *words: object) -> "subprocess.CompletedProcess[str]":
+def door(box: DaemonFixture, *words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [Path(sys.executable).parent / "run-scheduler", *map(str, words)],
         cwd=box.user, capture_output=True, text=True, timeout=30, check=False,
@@ -64,7 +64,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_kub_02_to_06_a_script_finds_its_directories(ship: Box, tmp_path: Path) -> None:
+def test_kub_02_to_06_a_script_finds_its_directories(ship: DaemonFixture, tmp_path: Path) -> None:
     custom, snapshots = tmp_path / "my, own", tmp_path / "snapshots"
     for each in (custom, snapshots):
         each.mkdir()
@@ -86,7 +86,7 @@ def test_kub_02_to_06_a_script_finds_its_directories(ship: Box, tmp_path: Path) 
 
 
 def test_kub_13_a_port_of_the_container_is_one_of_the_machine(
-    podman: Podman, ship: Box, monkeypatch: pytest.MonkeyPatch
+    podman: Podman, ship: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in podman.networked.items():
         monkeypatch.setenv(name, value)
@@ -108,7 +108,7 @@ def test_kub_13_a_port_of_the_container_is_one_of_the_machine(
 
 
 def test_its_directory_and_its_variables_are_there_and_no_others(
-    ship: Box, monkeypatch: pytest.MonkeyPatch
+    ship: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_HOST", "stays there")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
@@ -132,7 +132,7 @@ def test_its_directory_and_its_variables_are_there_and_no_others(
     assert (environment["HOME"], environment["TMPDIR"]) == ("/scratch", "/scratch")
 
 
-def test_nothing_of_the_user_s_own_home_goes_in(ship: Box) -> None:
+def test_nothing_of_the_user_s_own_home_goes_in(ship: DaemonFixture) -> None:
     ship.script("tell.py", TELL)
     found = told(ship, ship.submit("--image", IMAGE, "--", "python3", "tell.py"))
     environment = found["environment"]
@@ -140,7 +140,7 @@ def test_nothing_of_the_user_s_own_home_goes_in(ship: Box) -> None:
     assert environment["HOME"] != os.environ["HOME"]
 
 
-def test_the_library_and_what_the_image_brings_can_be_imported(ship: Box) -> None:
+def test_the_library_and_what_the_image_brings_can_be_imported(ship: DaemonFixture) -> None:
     ship.script(
         "both.py",
         "from kubernetesdlprofile import kubeprofiler\nimport own, stoker.training\n"
@@ -156,7 +156,9 @@ def test_the_library_and_what_the_image_brings_can_be_imported(ship: Box) -> Non
     assert ship.job(job)["training"]["epochs_done"] == 1
 
 
-def test_whoever_the_image_runs_as_can_write_where_it_should(podman: Podman, ship: Box) -> None:
+def test_whoever_the_image_runs_as_can_write_where_it_should(
+    podman: Podman, ship: DaemonFixture
+) -> None:
     podman.run("build", "--quiet", "--tag", "py:nobody", "-", input=f"FROM {IMAGE}\nUSER 65534\n")
     line = 'id -u; touch "$STOKER_REPORTS/r" "$STOKER_CHECKPOINT_DIR/c" && echo written'
     job = ship.submit("--image", "py:nobody", "--epochs", "1", line)
@@ -168,7 +170,9 @@ def test_whoever_the_image_runs_as_can_write_where_it_should(podman: Podman, shi
     assert ship.output(job) == "/stoker/job by nobody\n"
 
 
-def test_its_exit_code_is_the_containers_and_nothing_is_left(podman: Podman, ship: Box) -> None:
+def test_its_exit_code_is_the_containers_and_nothing_is_left(
+    podman: Podman, ship: DaemonFixture
+) -> None:
     failed = ship.result("--image", IMAGE, "echo out; echo err >&2; exit 7")
     assert (failed["state"], failed["exit_code"]) == ("FAILED", 7)
     assert failed["enforced"] is None
@@ -180,7 +184,7 @@ def test_its_exit_code_is_the_containers_and_nothing_is_left(podman: Podman, shi
     assert podman.containers(ship) == []
 
 
-def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
+def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: DaemonFixture) -> None:
     job = ship.result("--image", "nothing:1", "true")
     assert (job["state"], job["exit_code"]) == ("FAILED", 125)
     last = ship.output(job["id"]).splitlines()[-1]
@@ -190,7 +194,7 @@ def test_an_image_that_is_nowhere_is_said_in_a_sentence(ship: Box) -> None:
     )
 
 
-def test_without_an_engine_a_job_is_refused_at_submit(ship: Box, tmp_path: Path) -> None:
+def test_without_an_engine_a_job_is_refused_at_submit(ship: DaemonFixture, tmp_path: Path) -> None:
     ship.stoker("daemon", "stop", check=True)
     (tmp_path / "python3").symlink_to(sys.executable)
     ship.start(env={"STOKER_CONTAINER_ENGINE": ""})
@@ -199,7 +203,7 @@ def test_without_an_engine_a_job_is_refused_at_submit(ship: Box, tmp_path: Path)
     assert "this node has neither podman nor docker; leave --image out" in refused.stderr
 
 
-def test_no_value_of_a_variable_is_on_a_command_line(ship: Box) -> None:
+def test_no_value_of_a_variable_is_on_a_command_line(ship: DaemonFixture) -> None:
     job = ship.submit(
         "--image", IMAGE, "--env", "PASSWORD=sesame4711", "--", "python3", "-c",
         "import os, time; print(os.environ['PASSWORD'], flush=True); time.sleep(60)",
@@ -219,7 +223,9 @@ def test_no_value_of_a_variable_is_on_a_command_line(ship: Box) -> None:
     ship.end_of(job)
 
 
-def test_a_cancelled_container_ends_at_once_and_leaves_nothing(podman: Podman, ship: Box) -> None:
+def test_a_cancelled_container_ends_at_once_and_leaves_nothing(
+    podman: Podman, ship: DaemonFixture
+) -> None:
     """Its first process is one that the kernel shields from signals without a handler."""
     ship.script("child.py", COUNT)
     job = ship.submit("--image", IMAGE, "python3 child.py; echo next; sleep 60")
@@ -232,7 +238,7 @@ def test_a_cancelled_container_ends_at_once_and_leaves_nothing(podman: Podman, s
     assert podman.containers(ship) == []
 
 
-def test_it_can_be_paused_and_resumed(ship: Box) -> None:
+def test_it_can_be_paused_and_resumed(ship: DaemonFixture) -> None:
     line = "import time; print('on', flush=True); time.sleep(60)"
     job = ship.submit("--image", IMAGE, "--", "python3", "-c", line)
     ship.says(job, "on")
@@ -251,7 +257,7 @@ def test_it_can_be_paused_and_resumed(ship: Box) -> None:
     assert ship.end_of(job)["state"] == "CANCELLED"
 
 
-def test_signals_come_through_once(ship: Box) -> None:
+def test_signals_come_through_once(ship: DaemonFixture) -> None:
     ship.script("child.py", COUNT)
     job = ship.submit("--image", IMAGE, "--", "python3", "child.py")
     ship.says(job, "ready")
@@ -263,7 +269,9 @@ def test_signals_come_through_once(ship: Box) -> None:
     assert ship.output(job).split() == ["ready", "USR1", "heard", "USR1", "TERM"]
 
 
-def test_one_that_does_not_listen_is_killed_after_its_grace(podman: Podman, hasty: Box) -> None:
+def test_one_that_does_not_listen_is_killed_after_its_grace(
+    podman: Podman, hasty: DaemonFixture
+) -> None:
     deaf = "import signal, time; signal.signal(15, 1); print('on', flush=True); time.sleep(60)"
     job = hasty.submit("--image", IMAGE, "--", "python3", "-c", deaf)
     hasty.says(job, "on")
@@ -272,7 +280,9 @@ def test_one_that_does_not_listen_is_killed_after_its_grace(podman: Podman, hast
     until(lambda: podman.containers(hasty) == [])
 
 
-def test_one_that_is_killed_while_it_starts_leaves_nothing(podman: Podman, ship: Box) -> None:
+def test_one_that_is_killed_while_it_starts_leaves_nothing(
+    podman: Podman, ship: DaemonFixture
+) -> None:
     for _ in range(3):
         job = ship.submit("--image", IMAGE, "sleep 60")
         ship.pid_of(job)
@@ -281,7 +291,9 @@ def test_one_that_is_killed_while_it_starts_leaves_nothing(podman: Podman, ship:
     until(lambda: podman.containers(ship) == [])
 
 
-def test_a_killed_daemon_is_followed_by_one_that_takes_over(podman: Podman, ship: Box) -> None:
+def test_a_killed_daemon_is_followed_by_one_that_takes_over(
+    podman: Podman, ship: DaemonFixture
+) -> None:
     ship.script("child.py", COUNT)
     ends = ship.submit("--image", IMAGE, "echo on; while [ ! -e go ]; do sleep 0.1; done; exit 5")
     stays = ship.submit("--image", IMAGE, "--", "python3", "child.py")
@@ -300,7 +312,9 @@ def test_a_killed_daemon_is_followed_by_one_that_takes_over(podman: Podman, ship
     assert podman.containers(ship) == []
 
 
-def test_a_container_is_removed_after_its_wrapper_was_killed(podman: Podman, hasty: Box) -> None:
+def test_a_container_is_removed_after_its_wrapper_was_killed(
+    podman: Podman, hasty: DaemonFixture
+) -> None:
     job = hasty.submit("--image", IMAGE, "--", "python3", "-c",
                       "import time; print('on', flush=True); time.sleep(60)")  # fmt: skip
     hasty.says(job, "on")
@@ -309,7 +323,7 @@ def test_a_container_is_removed_after_its_wrapper_was_killed(podman: Podman, has
     until(lambda: podman.containers(hasty) == [])
 
 
-def test_a_slurm_script_finds_its_tools_in_the_image(ship: Box) -> None:
+def test_a_slurm_script_finds_its_tools_in_the_image(ship: DaemonFixture) -> None:
     (ship.user / "tasks.sh").write_text(
         "#!/bin/sh\n#SBATCH -n 2\nsrun sh -c 'echo task $SLURM_PROCID'\n"
     )

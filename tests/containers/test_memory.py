@@ -7,7 +7,7 @@ import pytest
 
 from conftest import processes
 from containers.image import IMAGE, Podman
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
 from fakes.nvml import FakeNvml, Gpu, Process, nvml
 
@@ -31,7 +31,7 @@ def numbers(*words: str) -> list[int]:
 
 
 def test_kub_63_the_memory_of_a_container_is_measured_outside(
-    podman: Podman, idle: Box, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+    podman: Podman, idle: DaemonFixture, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in podman.environment.items():
         monkeypatch.setenv(name, value)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.estimate import Pace, company

@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.story import Story, gpus
-from simulation.state_comparison import portrait
+from core.scenario import Scenario, gpus
+from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
 from stoker.core.instructions import (
@@ -17,7 +17,7 @@ from stoker.core.job import Retry
 
 
 def test_a_decision_holds_the_devices_and_wishes_a_start():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.plan()
     placed = story.placed(job)
@@ -28,7 +28,7 @@ def test_a_decision_holds_the_devices_and_wishes_a_start():
 
 
 def test_a_start_is_wished_once_per_attempt():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     planned = e.AttemptPlanned(
         at=1, job=job, attempt=0, placement=_first_gpu(story), boot=1.0
@@ -36,7 +36,7 @@ def test_a_start_is_wished_once_per_attempt():
     assert story.tell(planned) == [StartProcess(job, 0, planned.placement)]
 
 
-def _first_gpu(story: Story):
+def _first_gpu(story: Scenario):
     from stoker.core.policy.place import place
 
     placement = place(story.state.cluster, gpus(1))
@@ -45,7 +45,7 @@ def _first_gpu(story: Story):
 
 
 def test_the_end_gives_the_devices_back_and_is_announced():
-    story = Story()
+    story = Scenario()
     one, two = story.submit(), story.submit()
     story.run(one, two)
     assert story.exited(one) == [AnnounceEnd(one)]
@@ -55,7 +55,7 @@ def test_the_end_gives_the_devices_back_and_is_announced():
 
 
 def test_an_end_seen_before_its_start_is_an_end():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.plan()
     story.exited(job, 0)
@@ -65,7 +65,7 @@ def test_an_end_seen_before_its_start_is_an_end():
 
 
 def test_a_job_whose_start_was_called_off_keeps_its_place_with_a_new_attempt():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     one, two = story.submit(), story.submit()
     story.plan()
     story.about(e.StartCalledOff, one, why="bob was first")
@@ -75,7 +75,7 @@ def test_a_job_whose_start_was_called_off_keeps_its_place_with_a_new_attempt():
 
 
 def test_a_job_that_cannot_start_has_failed_whatever_its_retry_rule():
-    story = Story()
+    story = Scenario()
     job = story.submit(retry=Retry(5))
     story.plan()
     story.about(e.StartFailed, job, why="no such directory: /gone")
@@ -97,7 +97,7 @@ STALE = [
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("stage", ["waiting", "running", "over", "forgotten"])
 def test_a_message_about_an_older_attempt_changes_nothing(stale, stage: str):
-    story = Story()
+    story = Scenario()
     job = story.submit(retry=Retry(1))
     story.run(job)
     story.exited(job, 1)
@@ -108,34 +108,34 @@ def test_a_message_about_an_older_attempt_changes_nothing(stale, stage: str):
         story.exited(job, 0)
     if stage == "forgotten":
         story.tell(e.JobsForgotten(at=0, jobs=(job,)))
-    before = portrait(story.state)
+    before = state_as_dict(story.state)
     assert story.tell(stale(job)) == []
-    assert portrait(story.state) == before
+    assert state_as_dict(story.state) == before
 
 
 @pytest.mark.parametrize("repeated", STALE[:5])
 def test_a_message_about_a_finished_attempt_changes_nothing(repeated):
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.exited(job, 0)
-    before = portrait(story.state)
+    before = state_as_dict(story.state)
     assert story.tell(repeated(job)) == []
-    assert portrait(story.state) == before
+    assert state_as_dict(story.state) == before
 
 
 def test_a_second_start_message_changes_nothing():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
-    before = portrait(story.state)
+    before = state_as_dict(story.state)
     story.now += 50
     assert story.started(job, pid=8) == []
-    assert portrait(story.state) == before
+    assert state_as_dict(story.state) == before
 
 
 def test_the_first_message_of_a_cancelled_start_does_not_revive_it():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.plan()
     assert story.fact(e.JobCancelled, job) == [EndAttempt(job, 0)]
@@ -146,7 +146,7 @@ def test_the_first_message_of_a_cancelled_start_does_not_revive_it():
 
 
 def test_a_number_that_a_lost_attempt_used_is_not_used_again():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     waits, over, runs = (story.submit(priority=n) for n in (0, 2, 1))
     story.run(over)
     story.exited(over)
@@ -157,14 +157,14 @@ def test_a_number_that_a_lost_attempt_used_is_not_used_again():
     assert story.fact(e.AttemptsFound, 99, attempt=3) == []
 
 
-def recovered(story: Story, job: int, attempt: int, *gpus: str) -> list[Instruction]:
+def recovered(story: Scenario, job: int, attempt: int, *gpus: str) -> list[Instruction]:
     """An attempt came to light that the journal did not know."""
     placement = Placement("box", tuple(Take("gpu", name, 1000) for name in gpus))
     return story.fact(e.AttemptRecovered, job, attempt=attempt, placement=placement, boot=5.0)
 
 
 def test_an_attempt_that_the_journal_did_not_know_holds_its_devices_and_is_not_started():
-    story = Story()
+    story = Scenario()
     job = story.submit(held=True)
     assert recovered(story, job, 2, "1") == []
     assert (story.is_(job), story.job(job).attempt) == ("CONFIGURING", 2)
@@ -176,7 +176,7 @@ def test_an_attempt_that_the_journal_did_not_know_holds_its_devices_and_is_not_s
 
 
 def test_a_later_attempt_than_the_known_one_takes_its_place():
-    story = Story()
+    story = Scenario()
     runs, over = story.submit(), story.submit()
     story.run(runs, over)
     story.exited(over)
@@ -190,19 +190,19 @@ def test_a_later_attempt_than_the_known_one_takes_its_place():
 
 
 def test_an_attempt_that_the_journal_knows_is_not_recovered():
-    story = Story()
+    story = Scenario()
     waits, runs, over = story.submit(held=True), story.submit(), story.submit()
     story.run(runs, over)
     story.exited(over)
     story.fact(e.AttemptsFound, waits, attempt=3)
-    before = portrait(story.state)
+    before = state_as_dict(story.state)
     for job, attempt in ((waits, 3), (runs, 0), (over, 0), (99, 0)):
         assert recovered(story, job, attempt, "0") == []
-    assert portrait(story.state) == before
+    assert state_as_dict(story.state) == before
 
 
 def test_a_job_that_was_found_running_does_not_bring_old_ids_back():
-    story = Story()
+    story = Scenario()
     story.tell(e.IdsReserved(at=0, next_id=90))
     spec = story.state.spec(story.job(story.submit()))
     next_id = story.state.rest.next_id

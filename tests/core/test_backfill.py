@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.story import Story, gpus
+from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.cycle import after_requests
@@ -15,7 +15,7 @@ from stoker.core.policy.backfill import GRACE
 
 
 def test_a_short_job_starts_in_the_gap_before_the_head():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit(limit=600)
     head = story.submit(gpus(2), limit=600)
     short, long = story.submit(limit=500), story.submit(limit=700)
@@ -24,7 +24,7 @@ def test_a_short_job_starts_in_the_gap_before_the_head():
 
 
 def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit(limit=600)
     story.submit(gpus(2), limit=600)
     long, short = story.submit(), story.submit(limit=60)
@@ -40,7 +40,7 @@ def test_a_short_job_behind_a_long_one_of_the_same_kind_still_finds_the_gap():
 def test_who_waits_behind_the_head_goes_when_that_leaves_its_place(
     policy: str, leaves: type[e.Event], more: dict[str, Any]
 ):
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy, parameters={}))
     first = story.submit()
     head, behind = story.submit(gpus(2)), story.submit()
@@ -49,7 +49,7 @@ def test_who_waits_behind_the_head_goes_when_that_leaves_its_place(
     assert starts(story) == [behind]
 
 
-def starts(story: Story) -> list[int]:
+def starts(story: Scenario) -> list[int]:
     """Who starts in one turn, if there is anything to plan at all."""
     found = []
     for fact in after_requests(story.state, story.now, story.boot):
@@ -59,7 +59,7 @@ def starts(story: Story) -> list[int]:
 
 
 def test_the_grace_counts():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit(limit=600)
     story.submit(gpus(2), limit=600)
     just = story.submit(limit=600)
@@ -68,7 +68,7 @@ def test_the_grace_counts():
 
 
 def test_what_fits_beside_the_head_may_run_for_ever():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     story.submit(gpus(2), limit=600)
     story.submit(gpus(2), limit=600)  # the head: two of three
     beside, not_beside = story.submit(), story.submit()
@@ -77,7 +77,7 @@ def test_what_fits_beside_the_head_may_run_for_ever():
 
 
 def test_a_job_goes_round_the_heads_devices_when_others_are_free():
-    story = Story()
+    story = Scenario()
     fast = [DeviceFacts(name=str(n), index=n, model="a100") for n in range(2)]
     slow = DeviceFacts(name="2", index=2, model="t4")
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": (*fast, slow)})))
@@ -90,7 +90,7 @@ def test_a_job_goes_round_the_heads_devices_when_others_are_free():
 
 
 def test_behind_a_job_without_a_limit_the_heads_devices_are_kept_from_unlimited_ones():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit()
     head = story.submit(gpus(2))
     unlimited, limited = story.submit(), story.submit(limit=60)
@@ -99,7 +99,7 @@ def test_behind_a_job_without_a_limit_the_heads_devices_are_kept_from_unlimited_
 
 
 def test_a_paused_job_has_no_known_end():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     running = story.submit(limit=600)
     story.run(running)
     story.fact(e.JobPaused, running, boot=story.now)
@@ -109,7 +109,7 @@ def test_a_paused_job_has_no_known_end():
 
 
 def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_reservation():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "2"),), reason="fan"))
     story.submit(limit=600)
     impossible = story.submit(gpus(3))
@@ -120,7 +120,7 @@ def test_a_head_that_cannot_start_for_now_blocks_nobody_but_the_next_gets_the_re
 
 
 def test_a_stream_of_small_jobs_does_not_starve_a_big_one():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     running = dict.fromkeys((story.submit(limit=100) for _ in range(4)), story.now + 100)
     story.plan()
     big = story.submit(gpus(4), limit=100)
@@ -154,7 +154,7 @@ JOBS = st.lists(
 
 def start_of_head(jobs: list[tuple[float, int | None, int]], backfill: bool) -> float | None:
     """When the first job that has to wait starts, if everybody takes all of their time."""
-    story = Story(gpus=3, cpus=4)
+    story = Scenario(gpus=3, cpus=4)
     ids = [story.submit(gpus(amount), limit=limit) for amount, limit, _ in jobs]
     ends: dict[int, float] = {}
     head: int | None = None
@@ -197,7 +197,7 @@ def test_the_head_starts_by_its_reserved_time_even_when_others_end_early(
 ):
     from stoker.core.policy.backfill import reserve
 
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     ids = [story.submit(gpus(amount), limit=limit) for amount, limit, _ in jobs]
     ends: dict[int, float] = {}
     promised: float | None = None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from core.story import gpus, node
+from core.scenario import gpus, node
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.policy.bars import NOBODY, Bars, Row, most_of, need_of
 from stoker.core.policy.fit import room
@@ -19,7 +19,7 @@ from stoker.core.request import GpuAsk, Request
 # -- by hand --------------------------------------------------------------------------------
 
 
-class Lab:
+class ThresholdFixture:
     """Machines, who runs there, and the bars that follow."""
 
     def __init__(self, *sizes: int, cpus: int = 8, memory: int = 32_000) -> None:
@@ -55,7 +55,7 @@ class Lab:
 
 
 def test_the_last_who_has_to_stop_is_the_bar() -> None:
-    lab = Lab(4)
+    lab = ThresholdFixture(4)
     for job, level in ((1, 5.0), (2, 9.0), (3, 7.0)):
         lab.runs(job, gpus(1), level)
     assert lab.down(1000) == [(2, "m0")]  # one GPU is free, but that is not asked here
@@ -66,7 +66,7 @@ def test_the_last_who_has_to_stop_is_the_bar() -> None:
 
 
 def test_of_two_equal_machines_the_one_comes_first_whose_jobs_can_wait_best() -> None:
-    lab = Lab(1, 1)
+    lab = ThresholdFixture(1, 1)
     lab.runs(1, gpus(1), 6.0, on="m0")
     lab.runs(2, gpus(1), 8.0, on="m1")
     assert lab.down(1000) == [(2, "m1"), (1, "m0")]
@@ -75,7 +75,7 @@ def test_of_two_equal_machines_the_one_comes_first_whose_jobs_can_wait_best() ->
 
 
 def test_cores_and_memory_that_nobody_gives_back_rule_a_machine_out() -> None:
-    lab = Lab(2)
+    lab = ThresholdFixture(2)
     lab.runs(1, gpus(1), 9.0)
     lab.runs(2, Request(cpus=6000, memory=30_000), 0.0, can_stop=False)
     assert lab.on("m0", 1000, cores=2000, memory=2000) == (0, 9.0)
@@ -84,7 +84,7 @@ def test_cores_and_memory_that_nobody_gives_back_rule_a_machine_out() -> None:
 
 
 def test_a_part_of_a_gpu_is_not_made_of_what_is_left_of_two() -> None:
-    lab = Lab(2)
+    lab = ThresholdFixture(2)
     for job in (1, 2):
         lab.runs(job, gpus(0.75, only=(str(job - 1),)), 1.0, can_stop=False)
     lab.runs(3, gpus(0.25, only=("0",)), 5.0)
@@ -112,7 +112,7 @@ def test_what_must_be_left_at_least(request_: Request | None, need: int) -> None
 
 
 def test_nobody_makes_room_where_nothing_new_is_put() -> None:
-    lab = Lab(1)
+    lab = ThresholdFixture(1)
     lab.runs(1, gpus(1), 5.0)
     assert lab.down(1000) == [(1, "m0")]
     lab.cluster.nodes["m0"].closed = "it is to be moved"
@@ -122,7 +122,7 @@ def test_nobody_makes_room_where_nothing_new_is_put() -> None:
 
 
 def test_only_what_has_changed_is_new() -> None:
-    lab = Lab(1, 1)
+    lab = ThresholdFixture(1, 1)
     lab.runs(1, gpus(1), 5.0, on="m0")
     lab.runs(2, gpus(1), 5.0, on="m1")
     lab.down(1000)
@@ -136,7 +136,7 @@ def test_only_what_has_changed_is_new() -> None:
 
 
 def test_one_who_was_asked_gives_nothing_more_in_a_ledger_where_it_has_stopped() -> None:
-    lab = Lab(2)
+    lab = ThresholdFixture(2)
     lab.runs(1, gpus(1), 5.0)
     lab.runs(2, gpus(1), 7.0)
     later = lab.cluster.shadow()
@@ -149,7 +149,7 @@ def test_one_who_was_asked_gives_nothing_more_in_a_ledger_where_it_has_stopped()
 
 def test_what_shares_a_gpu_by_now_gives_no_more_than_the_whole_of_it() -> None:
     """A job may have had all of a GPU when it began, and hold a sliver of it since."""
-    lab = Lab(2)
+    lab = ThresholdFixture(2)
     for job in (1, 2):
         lab.runs(job, gpus(1), float(job))
         held = lab.held[job]
@@ -160,7 +160,7 @@ def test_what_shares_a_gpu_by_now_gives_no_more_than_the_whole_of_it() -> None:
 
 
 def test_a_device_that_counts_as_several_gpus_is_given_back_whole() -> None:
-    lab = Lab(0)
+    lab = ThresholdFixture(0)
     lab.cluster.join(NodeFacts("big", {"gpu": (DeviceFacts("0", capacity=4000),)}), ())
     lab.runs(1, gpus(4), 9.0, on="big")
     assert lab.on("big", 3000) == (0, 9.0)
@@ -232,7 +232,7 @@ def agree(bars: Bars, held: dict[int, Placement], names: list[str]) -> None:
                 assert bars.on(name, need, cores, memory) == (last[:2] if last else NOBODY)
 
 
-def something_happens(lab: Lab, random: Random, number: int) -> None:
+def something_happens(lab: ThresholdFixture, random: Random, number: int) -> None:
     """One comes, ends or stands elsewhere, or a machine changes."""
     cluster, held = lab.cluster, lab.held
     what = random.choice(
@@ -267,7 +267,7 @@ def something_happens(lab: Lab, random: Random, number: int) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
     random = Random(seed)
-    lab = Lab(*[random.choice([1, 2, 3]) for _ in range(4)])
+    lab = ThresholdFixture(*[random.choice([1, 2, 3]) for _ in range(4)])
     names = list(lab.cluster.nodes)
     for number in range(25):
         something_happens(lab, random, number)

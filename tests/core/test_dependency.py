@@ -2,19 +2,19 @@
 
 import pytest
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing, parse_dependency
 from stoker.core.units import BadValue
 
 
-def behind(story: Story, kind: str, *jobs: int, delay: int = 0, **more: object) -> int:
+def behind(story: Scenario, kind: str, *jobs: int, delay: int = 0, **more: object) -> int:
     dependency = Dependency((Clause(kind, jobs, delay),))
     return story.submit(dependency=dependency, **more)  # type: ignore[arg-type]
 
 
-def ran(story: Story, job: int, code: int = 0) -> None:
+def ran(story: Scenario, job: int, code: int = 0) -> None:
     story.run(job)
     story.exited(job, code)
 
@@ -26,7 +26,7 @@ def ran(story: Story, job: int, code: int = 0) -> None:
 )  # fmt: skip
 def test_how_the_other_ends_decides(kind: str, after_success: bool, after_failure: bool):
     for code, expected in ((0, after_success), (1, after_failure)):
-        story = Story()
+        story = Scenario()
         first = story.submit()
         second = behind(story, kind, first)
         assert second not in story.plan()
@@ -39,7 +39,7 @@ def test_how_the_other_ends_decides(kind: str, after_success: bool, after_failur
 
 
 def test_a_cancelled_job_is_no_success():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second, third = behind(story, "afterok", first), behind(story, "afterany", first)
     story.fact(e.JobCancelled, first)
@@ -48,7 +48,7 @@ def test_a_cancelled_job_is_no_success():
 
 
 def test_after_waits_for_the_start_only():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second = behind(story, "after", first)
     story.plan()
@@ -58,7 +58,7 @@ def test_after_waits_for_the_start_only():
 
 
 def test_after_with_minutes_waits_so_long_after_the_start():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second = behind(story, "after", first, delay=600)
     story.run(first)
@@ -70,7 +70,7 @@ def test_after_with_minutes_waits_so_long_after_the_start():
 
 def test_all_clauses_or_any_of_them():
     for any, expected in ((False, False), (True, True)):
-        story = Story()
+        story = Scenario()
         one, two = story.submit(), story.submit()
         clauses = (Clause("afterok", (one,)), Clause("afterok", (two,)))
         last = story.submit(dependency=Dependency(clauses, any=any))
@@ -83,7 +83,7 @@ def test_all_clauses_or_any_of_them():
 
 
 def test_members_of_an_array_wait_for_their_counterparts():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     first = story.submit(count=3, array=True)
     members = tuple(range(first, first + 3))
     second = behind(story, "aftercorr", *members, count=3, array=True)
@@ -95,7 +95,7 @@ def test_members_of_an_array_wait_for_their_counterparts():
 
 
 def test_a_failure_is_never_made_good_unless_it_is_retried():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second = behind(story, "afterok", first)
     ran(story, first, code=1)
@@ -106,7 +106,7 @@ def test_a_failure_is_never_made_good_unless_it_is_retried():
 
 
 def test_a_retried_dependency_also_revives_the_wait_of_one_that_was_ready():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first = story.submit()
     second = behind(story, "afterok", first)
     ran(story, first)
@@ -120,7 +120,7 @@ def test_a_retried_dependency_also_revives_the_wait_of_one_that_was_ready():
 def test_an_automatic_retry_is_not_yet_an_end():
     from stoker.core.job import Retry
 
-    story = Story()
+    story = Scenario()
     first = story.submit(retry=Retry(1))
     second = behind(story, "afterany", first)
     ran(story, first, code=1)
@@ -131,7 +131,7 @@ def test_an_automatic_retry_is_not_yet_an_end():
 
 
 def test_what_is_waited_for_stays_in_memory_and_what_was_waited_for_does_not():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second = behind(story, "afterok", first)
     assert story.state.dependents == {first: {second}}
@@ -140,7 +140,7 @@ def test_what_is_waited_for_stays_in_memory_and_what_was_waited_for_does_not():
 
 
 def test_a_held_job_with_a_met_dependency_still_waits_for_its_owner():
-    story = Story()
+    story = Scenario()
     first = story.submit()
     second = behind(story, "afterok", first, held=True)
     ran(story, first)
@@ -150,7 +150,7 @@ def test_a_held_job_with_a_met_dependency_still_waits_for_its_owner():
 
 
 def test_a_stage_of_many_behind_a_stage_of_many_starts_with_the_last_end():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     count = 150
     first = story.submit(count=count)
     second = behind(story, "afterok", *range(first, first + count), count=count)
@@ -206,7 +206,7 @@ def test_what_is_no_dependency(text: str):
 def test_a_delay_that_was_over_once_stays_over_when_the_clock_is_set_back():
     from stoker.core.restore import restore
 
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first = story.submit()
     second = behind(story, "after", first, delay=600)
     story.run(first)
@@ -218,7 +218,7 @@ def test_a_delay_that_was_over_once_stays_over_when_the_clock_is_set_back():
 
 
 def test_whoever_waits_for_a_job_that_can_never_start_can_never_start_either() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first = story.submit()
     second = story.submit(dependency=Dependency((Clause("afterok", (first,)),)))
     third = story.submit(dependency=Dependency((Clause("afterany", (second,)),)))
@@ -230,7 +230,7 @@ def test_whoever_waits_for_a_job_that_can_never_start_can_never_start_either() -
 
 
 def test_a_chain_of_thousands_is_no_trouble() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first = last = story.submit()
     for _ in range(3000):
         last = story.submit(dependency=Dependency((Clause("afterok", (last,)),)))
@@ -241,7 +241,7 @@ def test_a_chain_of_thousands_is_no_trouble() -> None:
 
 
 def test_a_doomed_job_that_is_cancelled_is_over_for_those_who_wait_for_any_end():
-    story = Story()
+    story = Scenario()
     failed = story.submit()
     story.run(failed)
     doomed = story.submit(dependency=Dependency((Clause("afterok", (failed,)),)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.story import Story, gpus, node
+from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.policy.place import place
@@ -12,7 +12,7 @@ ZERO = (("box", "gpu", "0"),)
 
 
 def test_a_drained_gpu_finishes_its_work_and_takes_no_new():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job, waits = story.submit(), story.submit()
     story.run(job)
     story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
@@ -24,7 +24,7 @@ def test_a_drained_gpu_finishes_its_work_and_takes_no_new():
 
 
 def test_a_drained_gpu_stays_drained_when_its_machine_joins_again():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
     story.tell(e.NodeJoined(at=0, facts=node(2)))
     story.submit(count=2)
@@ -37,7 +37,7 @@ def test_draining_means_the_device_of_that_name_and_no_other():
         name="box",
         types={"gpu": (DeviceFacts(name="0", index=1), DeviceFacts(name="1", index=0))},
     )
-    story = Story()
+    story = Scenario()
     story.tell(e.DevicesDrained(at=0, devices=ZERO, reason="fan"))
     story.tell(e.NodeJoined(at=0, facts=swapped))
     drained = {each.name: each.drained for each in story.state.cluster.nodes["box"].devices()}
@@ -45,7 +45,7 @@ def test_draining_means_the_device_of_that_name_and_no_other():
 
 
 def test_a_gpu_that_a_stranger_uses_waits_until_he_leaves():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob", memory=100))
     assert story.plan() == []
@@ -55,7 +55,7 @@ def test_a_gpu_that_a_stranger_uses_waits_until_he_leaves():
 
 
 def test_a_strangers_memory_is_not_given_out():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger=None, memory=20_000))
     story.submit(gpus(0.1, memory=5_000))
     small = story.submit(gpus(0.1, memory=4_000))
@@ -63,7 +63,7 @@ def test_a_strangers_memory_is_not_given_out():
 
 
 def test_another_driver_looks_for_strangers_anew():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.tell(e.ForeignUseChanged(at=0, node="box", device="0", stranger="bob"))
     story.tell(e.DaemonStarted(at=0, term=2, boot="b", pid=1, version="1"))
@@ -71,7 +71,7 @@ def test_another_driver_looks_for_strangers_anew():
 
 
 def test_a_machine_that_joins_again_keeps_what_its_attempts_hold():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     job = story.submit()
     story.run(job)
     story.tell(e.NodeJoined(at=0, facts=node(2)))
@@ -81,7 +81,7 @@ def test_a_machine_that_joins_again_keeps_what_its_attempts_hold():
 
 
 def test_a_gpu_that_vanished_under_a_running_attempt_stays_until_its_end():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     halves = [story.submit(gpus(0.5)) for _ in range(2)]
     other = story.submit()
     story.run(*halves, other)
@@ -102,7 +102,7 @@ def _only(*names: str) -> NodeFacts:
 
 
 def test_a_gpu_that_comes_back_is_open_again():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job, waits = story.submit(), story.submit()
     story.run(job)
     story.tell(e.NodeJoined(at=0, facts=_only("9")))
@@ -114,7 +114,7 @@ def test_a_gpu_that_comes_back_is_open_again():
 
 
 def test_a_pool_that_shrank_under_its_attempts_is_closed_until_they_end_and_not_lost():
-    story = Story(cpus=8)
+    story = Scenario(cpus=8)
     big, small = story.submit(Request(cpus=6000)), story.submit(Request(cpus=2000))
     story.run(big, small)
     story.tell(e.NodeJoined(at=0, facts=node(2, cpus=4)))
@@ -131,7 +131,7 @@ def test_devices_by_the_words_people_use():
     cards = tuple(
         DeviceFacts(name=str(n), index=n, uuid=f"GPU-{n}{n}{n}{n}-abcd") for n in range(3)
     )
-    story = Story()
+    story = Scenario()
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
 
     def found(word: str) -> list[str]:
@@ -142,9 +142,9 @@ def test_devices_by_the_words_people_use():
     assert found("cpu:0") == found("other/gpu:1") == found("GPU-") == []
 
 
-def without_gpu_1(policy: str) -> tuple[Story, int]:
+def without_gpu_1(policy: str) -> tuple[Scenario, int]:
     """GPU 1 is no longer offered but still held; half of GPU 0 is in use."""
-    story = Story()
+    story = Scenario()
     story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy, parameters={}))
     holds = story.submit(gpus(1, only=("1",)), limit=600)
     story.run(holds, story.submit(gpus(0.5, only=("0",)), limit=3600))

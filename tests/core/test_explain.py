@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from core.story import Afar, Story, gpus
+from core.scenario import Afar, Scenario, gpus
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.explain import reason, why
@@ -17,12 +17,12 @@ def unknown(_: Job) -> Span | None:
     return None
 
 
-def reason_of(story: Story, job: int) -> str | None:
+def reason_of(story: Scenario, job: int) -> str | None:
     return reason(story.state, story.job(job), story.now)[0]
 
 
 def test_a_running_job_has_no_reason() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.run(job)
     assert reason_of(story, job) is None
@@ -32,21 +32,21 @@ def test_a_running_job_has_no_reason() -> None:
 
 @pytest.mark.parametrize(("code", "text"), [(2, "exit 2"), (0, "")])
 def test_a_finished_job_is_explained_by_its_cause(code: int, text: str) -> None:
-    story = Story()
+    story = Scenario()
     story.run(job := story.submit())
     story.exited(job, code)
     assert why(story.state, story.job(job), story.now, story.boot, unknown).text == text
 
 
 def test_the_first_that_does_not_fit_waits_for_resources_and_the_next_for_its_turn() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first, second, third = story.submit(), story.submit(), story.submit()
     story.run(first)
     assert [reason_of(story, job) for job in (second, third)] == ["Resources", "Priority"]
 
 
 def test_every_kind_of_waiting_has_its_word() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     running = story.submit(limit=60)
     story.run(running)
     held = story.submit(held=True)
@@ -63,7 +63,7 @@ def test_every_kind_of_waiting_has_its_word() -> None:
 
 
 def test_why_names_each_gpu_and_who_has_it() -> None:
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     mine = story.submit(limit=600)
     story.run(mine)
     story.tell(e.DevicesDrained(at=story.now, devices=(("box", "gpu", "1"),), reason="fan"))
@@ -83,7 +83,7 @@ def test_why_names_each_gpu_and_who_has_it() -> None:
 
 
 def test_why_names_the_foreign_use_that_would_have_to_end() -> None:
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     running = story.submit(limit=600)
     story.run(running)
 
@@ -116,7 +116,7 @@ def test_why_names_the_foreign_use_that_would_have_to_end() -> None:
     ("kind", "text"), [(Kind.RUNS, "ends in about 25 min"), (Kind.LIMIT, "ends in at most 25 min")]
 )
 def test_ends_of_running_jobs_are_those_of_the_forecast(kind: Kind, text: str) -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first = story.submit(limit=3600)
     story.run(first)
     waiting = story.submit()
@@ -126,7 +126,7 @@ def test_ends_of_running_jobs_are_those_of_the_forecast(kind: Kind, text: str) -
 
 
 def test_nobody_knows_when_a_paused_job_ends() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     first, second = story.submit(gpus(1), limit=1000), story.submit(gpus(1), limit=2000)
     story.run(first, second)
     waiting = story.submit(gpus(1))
@@ -143,7 +143,7 @@ def test_nobody_knows_when_a_paused_job_ends() -> None:
 
 
 def test_nobody_knows_when_an_unlimited_job_ends() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first, second = story.submit(), story.submit()
     story.run(first)
     told = why(story.state, story.job(second), story.now, story.now, unknown)
@@ -151,21 +151,21 @@ def test_nobody_knows_when_an_unlimited_job_ends() -> None:
 
 
 def test_only_the_very_first_in_line_waits_for_resources() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.run(story.submit())
     waiting = [story.submit(limit=limit) for limit in (10, 20, 30)]
     assert [reason_of(story, job) for job in waiting] == ["Resources", "Priority", "Priority"]
 
 
 def test_what_waits_for_the_limit_of_its_array_says_so() -> None:
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     array = story.submit(count=3, array=True, array_limit=1, limit=60)
     story.plan()
     assert reason_of(story, array + 2) == "JobArrayTaskLimit"
 
 
 def test_who_waits_for_a_limit_is_not_the_first_in_line() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit(gpus(0.5), count=3, array=True, array_limit=2)
     story.plan()
     big = story.submit(gpus(2))
@@ -205,7 +205,7 @@ def test_why_speaks_of_the_machines_asked_for_and_of_those_never_reached() -> No
 
 
 def test_a_start_that_was_called_off_says_why_it_is_tried_again_later() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.plan()
     story.about(e.StartCalledOff, job, why="no space left on gpu1", delay=10.0)

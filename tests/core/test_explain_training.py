@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_training import counted, listens, sharing, training
 from stoker.core import events as e
 from stoker.core.explain import Why, why

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from core.story import Afar, gpus, node
-from simulation.state_comparison import portrait
+from core.scenario import Afar, gpus, node
+from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
 from stoker.core.instructions import (
@@ -21,7 +21,7 @@ from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
 from stoker.daemon.submission.submit import check_possible
-from stoker.engine import Refusal
+from stoker.engine import CommandRejected
 
 
 def together(machines: int = 2, each: float = 1) -> Request:
@@ -109,12 +109,14 @@ def test_the_parts_go_where_a_single_job_would_go_first():
 def test_what_cannot_be_on_so_many_machines_is_refused():
     story = three()
     check_possible(story.state, together(3, 2))
-    with pytest.raises(Refusal, match=r"on each of 4 nodes requested; there are only 3 nodes\."):
+    with pytest.raises(
+        CommandRejected, match=r"on each of 4 nodes requested; there are only 3 nodes\."
+    ):
         check_possible(story.state, together(4))
     story.tell(e.NodeJoined(at=story.now, facts=node(1, name="bee")))
-    with pytest.raises(Refusal, match="only 2 of 3 nodes can run it; bee has 1 GPU, not 2"):
+    with pytest.raises(CommandRejected, match="only 2 of 3 nodes can run it; bee has 1 GPU, not 2"):
         check_possible(story.state, together(3, 2))
-    with pytest.raises(Refusal, match="only 1 of 3 nodes can run it; add nodes"):
+    with pytest.raises(CommandRejected, match="only 1 of 3 nodes can run it; add nodes"):
         check_possible(story.state, replace(together(2), nodes=("ant",)))
 
 
@@ -372,10 +374,10 @@ def test_a_cancelled_start_that_was_called_off_is_over():
 def test_what_is_told_of_a_part_twice_counts_once(kind):
     story, job = gang(3)
     over(story, job, 1, 0)
-    before = portrait(story.state)
+    before = state_as_dict(story.state)
     more = {"code": 9} if kind is e.ProcessExited else {"why": "told late"}
     assert story.part(kind, job, 1, **more) == []
-    assert portrait(story.state) == before
+    assert state_as_dict(story.state) == before
 
 
 # ------------------------------------------------------------------------------ silent parts

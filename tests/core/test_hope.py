@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from core.story import Story, gpus, node
+from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cycle import after_requests, before_requests
 from stoker.core.job import Training
@@ -59,7 +59,7 @@ def patiently() -> Iterator[None]:
         yield
 
 
-class Yard(Story):
+class Yard(Scenario):
     """Several machines; the core turns until nothing is stirred."""
 
     def __init__(self, *sizes: int, policy: str = "srsf", **parameters: float) -> None:

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from core.story import Afar, Story, gpus
+from core.scenario import Afar, Scenario, gpus
 from stoker.core import events as e
 from stoker.core.explain import reason
 from stoker.core.job import Container
@@ -10,7 +10,7 @@ from stoker.core.job import Container
 IMAGE = Container("img:1")
 
 
-def lacks(story: Story, job: int) -> None:
+def lacks(story: Scenario, job: int) -> None:
     story.exited(job, code=125, lacks="the image img:1 is not on this node")
 
 
@@ -63,7 +63,7 @@ def test_a_job_for_one_node_is_not_sent_elsewhere() -> None:
 
 
 def test_on_a_single_node_it_fails() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit(gpus(1), container=IMAGE)
     story.run(job)
     lacks(story, job)

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from core.story import Story, gpus
+from core.scenario import Scenario, gpus
 from stoker.core.launch import Launch, launch
 from stoker.core.request import Request
 
 
 def launched(request: Request | None = None, **fields: Any) -> Launch:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     job = story.submit(request if request is not None else gpus(2), **fields)
     story.plan()
     found = story.job(job)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from core.story import Afar, S, Story, gpus
+from core.scenario import Afar, S, Scenario, gpus
 from stoker.core import events as e
 from stoker.core.job import Retry
 from stoker.core.lifecycle import FINISHED, HOLDING, SHORT, TRANSITIONS, UNHAPPY, JobState, check
@@ -11,38 +11,38 @@ from stoker.core.lifecycle import FINISHED, HOLDING, SHORT, TRANSITIONS, UNHAPPY
 ALWAYS = Retry(9)
 
 
-def configuring(**fields: object) -> tuple[Story, int]:
-    story = Story()
+def configuring(**fields: object) -> tuple[Scenario, int]:
+    story = Scenario()
     job = story.submit(**fields)  # type: ignore[arg-type]
     story.plan()
     return story, job
 
 
-def running(**fields: object) -> tuple[Story, int]:
+def running(**fields: object) -> tuple[Scenario, int]:
     story, job = configuring(**fields)
     story.started(job)
     return story, job
 
 
-def suspended(**fields: object) -> tuple[Story, int]:
+def suspended(**fields: object) -> tuple[Scenario, int]:
     story, job = running(**fields)
     story.fact(e.JobPaused, job, boot=story.now)
     return story, job
 
 
-def completing(why: type[e.Event] = e.JobCancelled, **fields: object) -> tuple[Story, int]:
+def completing(why: type[e.Event] = e.JobCancelled, **fields: object) -> tuple[Scenario, int]:
     story, job = running(**fields)
     more = {"attempt": 0} if why in (e.TimeLimitReached, e.TrialStopped) else {}
     story.fact(why, job, **more)
     return story, job
 
 
-def pending(**fields: object) -> tuple[Story, int]:
-    story = Story()
+def pending(**fields: object) -> tuple[Scenario, int]:
+    story = Scenario()
     return story, story.submit(**fields)  # type: ignore[arg-type]
 
 
-def failing(**end: object) -> tuple[Story, int]:
+def failing(**end: object) -> tuple[Scenario, int]:
     """One of two parts has ended badly, and the other one is asked to end."""
     story = Afar()
     story.add("ant")
@@ -52,19 +52,19 @@ def failing(**end: object) -> tuple[Story, int]:
     return story, job
 
 
-def other_part_over(story: Story, job: int) -> None:
+def other_part_over(story: Scenario, job: int) -> None:
     story.exited(job, None, signal=15, part=0)
 
 
-def lost(story: Story, job: int) -> None:
+def lost(story: Scenario, job: int) -> None:
     story.about(e.AttemptLost, job, why="the node restarted")
 
 
-def edges() -> dict[tuple[JobState, JobState], tuple[Story, int]]:
+def edges() -> dict[tuple[JobState, JobState], tuple[Scenario, int]]:
     """Every step of the table, taken by facts alone."""
-    made: dict[tuple[JobState, JobState], tuple[Story, int]] = {}
+    made: dict[tuple[JobState, JobState], tuple[Scenario, int]] = {}
 
-    def note(old: JobState, new: JobState, told: tuple[Story, int], act) -> None:
+    def note(old: JobState, new: JobState, told: tuple[Scenario, int], act) -> None:
         story, job = told
         assert story.job(job).state is old
         act(story, job)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.story import Story
-from simulation.state_comparison import fold, portrait
+from core.scenario import Scenario
+from simulation.state_comparison import fold, state_as_dict
 from stoker.core import events as e
 from stoker.core import state as state_module
 from stoker.core.dependency import Clause, Dependency
@@ -17,7 +17,7 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "FORGET_BATCH", 2)
 
 
-def finished(story: Story, count: int, code: int = 0) -> list[int]:
+def finished(story: Scenario, count: int, code: int = 0) -> list[int]:
     jobs = []
     for _ in range(count):
         job = story.submit()
@@ -27,7 +27,7 @@ def finished(story: Story, count: int, code: int = 0) -> list[int]:
     return jobs
 
 
-def forget(story: Story) -> tuple[int, ...]:
+def forget(story: Scenario) -> tuple[int, ...]:
     story.state.touched.clear()  # a commit
     chosen = story.state.forgettable()
     if chosen:
@@ -36,7 +36,7 @@ def forget(story: Story) -> tuple[int, ...]:
 
 
 def test_the_oldest_ends_leave_memory_once_there_are_enough():
-    story = Story()
+    story = Scenario()
     jobs = finished(story, 5)
     assert forget(story) == ()
     jobs += finished(story, 1)
@@ -46,13 +46,13 @@ def test_the_oldest_ends_leave_memory_once_there_are_enough():
 
 
 def test_an_end_that_is_not_yet_on_record_stays():
-    story = Story()
+    story = Scenario()
     finished(story, 9)
     assert story.state.forgettable() == ()
 
 
 def test_unseen_failures_stay_longer_but_not_without_bound():
-    story = Story()
+    story = Scenario()
     failures = finished(story, 7, code=1)
     assert forget(story) == ()
     failures += finished(story, 3, code=1)
@@ -60,7 +60,7 @@ def test_unseen_failures_stay_longer_but_not_without_bound():
 
 
 def test_a_job_that_others_wait_for_stays():
-    story = Story()
+    story = Scenario()
     [needed] = finished(story, 1, code=1)
     story.tell(e.JobsSeen(at=0, jobs=(needed,)))
     story.submit(dependency=Dependency((Clause("afterok", (needed,)),)))
@@ -71,7 +71,7 @@ def test_a_job_that_others_wait_for_stays():
 
 
 def test_a_forgotten_job_is_recalled_as_it_was():
-    story = Story()
+    story = Scenario()
     finished(story, 1, code=3)
     job, spec = story.job(1), story.state.spec(story.job(1))
     story.tell(e.JobsForgotten(at=0, jobs=(1,)))
@@ -82,7 +82,7 @@ def test_a_forgotten_job_is_recalled_as_it_was():
 
 
 def test_the_fact_of_a_recall_does_not_change_with_the_job():
-    story = Story()
+    story = Scenario()
     finished(story, 1, code=3)
     job, spec = story.job(1), story.state.spec(story.job(1))
     story.tell(e.JobsForgotten(at=0, jobs=(1,)))
@@ -90,11 +90,11 @@ def test_the_fact_of_a_recall_does_not_change_with_the_job():
     story.tell(recalled)
     story.fact(e.JobRetried, 1)
     assert recalled.job.state.value == "FAILED"
-    assert portrait(fold(story.journal)) == portrait(story.state)
+    assert state_as_dict(fold(story.journal)) == state_as_dict(story.state)
 
 
 def test_replay_and_rows_give_the_same_state():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.QueueDefined(at=0, name="q", max_running=2))
     story.submit(queue="q", count=3, array=True, array_limit=2)
     story.submit(held=True)
@@ -106,6 +106,6 @@ def test_replay_and_rows_give_the_same_state():
     story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "0"),), reason="fan"))
     story.tell(e.ForeignUseChanged(at=0, node="box", device="1", stranger="bob", memory=9))
     state = story.state
-    assert portrait(fold(story.journal)) == portrait(state)
+    assert state_as_dict(fold(story.journal)) == state_as_dict(state)
     rows = restore(state.rest, state.specs, list(state.jobs.values()))
-    assert portrait(rows) == portrait(state)
+    assert state_as_dict(rows) == state_as_dict(state)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.story import Story, gpus
+from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.job import RANK_STEP
@@ -11,7 +11,7 @@ from stoker.core.policy.fit import could_ever
 from stoker.core.policy.order import in_order
 
 
-def one_by_one(story: Story) -> list[int]:
+def one_by_one(story: Scenario) -> list[int]:
     """The order in which a single GPU serves the line."""
     served = []
     while begun := story.plan():
@@ -22,20 +22,20 @@ def one_by_one(story: Story) -> list[int]:
 
 
 def test_the_order_of_submission_is_kept_within_the_same_second():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     jobs = [story.submit(gpus(amount)) for amount in (1, 0.9, 1, 0.8, 1)]
     assert one_by_one(story) == jobs
 
 
 def test_priority_goes_first_then_submission():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     low, a, high, b = (story.submit(priority=priority) for priority in (-1, 0, 5, 0))
     assert one_by_one(story) == [high, a, b, low]
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([1, 0.6, 0.7])), max_size=15))
 def test_on_one_gpu_the_order_is_priority_then_submission(asked: list[tuple[int, float]]):
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     jobs = [story.submit(gpus(amount), priority=priority) for priority, amount in asked]
     expected = sorted(jobs, key=lambda job: (-story.job(job).priority, job))
     assert [job.id for job in in_order(story.state.line, story.state.jobs, 99)] == expected
@@ -43,7 +43,7 @@ def test_on_one_gpu_the_order_is_priority_then_submission(asked: list[tuple[int,
 
 
 def test_a_moved_job_takes_its_new_place():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     a, b, c = (story.submit() for _ in range(3))
     story.fact(e.JobMoved, c, priority=0, rank=a * RANK_STEP - 1)
     story.fact(e.JobMoved, b, priority=1, rank=b * RANK_STEP)
@@ -51,7 +51,7 @@ def test_a_moved_job_takes_its_new_place():
 
 
 def test_a_job_moved_to_and_fro_is_served_once():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     a, b = story.submit(), story.submit()
     for rank in (5, 7, 5):
         story.fact(e.JobMoved, b, priority=0, rank=rank)
@@ -60,7 +60,7 @@ def test_a_job_moved_to_and_fro_is_served_once():
 
 
 def test_a_retried_job_has_its_old_place():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     a, b = story.submit(), story.submit()
     story.run(a)
     story.exited(a, 75)
@@ -69,20 +69,20 @@ def test_a_retried_job_has_its_old_place():
 
 
 def test_equal_jobs_are_looked_at_by_their_first_only():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.submit(count=500)
     assert len(story.state.line.classes) == 1
     assert len(story.state.line) == 500
 
 
 def test_the_plan_goes_on_until_nothing_more_fits():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit(gpus(0.25), count=10)
     assert len(story.plan()) == 8
 
 
 def test_a_queue_runs_no_more_than_it_may():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     story.tell(e.QueueDefined(at=0, name="narrow", max_running=1))
     a, b = story.submit(queue="narrow"), story.submit(queue="narrow")
     other = story.submit()
@@ -92,7 +92,7 @@ def test_a_queue_runs_no_more_than_it_may():
 
 
 def test_a_queue_takes_no_more_gpus_than_it_may():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     story.tell(e.QueueDefined(at=0, name="narrow", max_gpus=1500))
     a, big, half = (story.submit(gpus(n), queue="narrow") for n in (1, 2, 0.5))
     assert story.plan() == [a, half]
@@ -100,7 +100,7 @@ def test_a_queue_takes_no_more_gpus_than_it_may():
 
 
 def test_two_queues_over_the_same_devices_never_over_commit_them():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.QueueDefined(at=0, name="a", max_gpus=2000))
     story.tell(e.QueueDefined(at=0, name="b", max_gpus=2000))
     story.submit(queue="a", count=5)
@@ -109,7 +109,7 @@ def test_two_queues_over_the_same_devices_never_over_commit_them():
 
 
 def test_a_queue_stays_on_its_devices():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     story.tell(e.QueueDefined(at=0, name="one", devices=("2",)))
     a, b = story.submit(queue="one"), story.submit(queue="one")
     assert story.plan() == [a]
@@ -117,7 +117,7 @@ def test_a_queue_stays_on_its_devices():
 
 
 def test_a_changed_queue_holds_for_those_who_wait_already():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     a = story.submit(queue="one")
     story.tell(e.QueueDefined(at=0, name="one", max_running=0))
     assert story.plan() == []
@@ -126,7 +126,7 @@ def test_a_changed_queue_holds_for_those_who_wait_already():
 
 
 def test_in_a_strict_queue_nobody_overtakes():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.QueueDefined(at=0, name="strict", strict=True))
     a, big, small = (story.submit(gpus(n), queue="strict", limit=60) for n in (1, 2, 1))
     other = story.submit(limit=5)
@@ -139,7 +139,7 @@ def test_in_a_strict_queue_nobody_overtakes():
 
 
 def test_in_a_strict_queue_nobody_overtakes_one_that_a_reservation_holds_back():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.QueueDefined(at=0, name="strict", strict=True))
     running = story.submit(gpus(1), limit=600)
     head = story.submit(gpus(2), limit=600)
@@ -150,7 +150,7 @@ def test_in_a_strict_queue_nobody_overtakes_one_that_a_reservation_holds_back():
 
 
 def test_an_array_runs_no_more_members_than_it_may():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     first = story.submit(count=5, array=True, array_limit=2)
     other = story.submit()
     assert story.plan() == [first, first + 1, other]
@@ -161,7 +161,7 @@ def test_an_array_runs_no_more_members_than_it_may():
 
 def test_a_job_that_names_a_gpu_by_its_uuid_keeps_to_it_and_to_its_queue():
     cards = tuple(DeviceFacts(name=str(n), index=n, uuid=f"GPU-{n}{n}{n}{n}") for n in range(3))
-    story = Story()
+    story = Scenario()
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
     story.tell(e.QueueDefined(at=0, name="two", devices=("1", "2")))
     job = story.submit(gpus(1, only=("GPU-0000", "GPU-2222")), queue="two")

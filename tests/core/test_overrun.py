@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_policies import asked, begun, job, lab, turn
 from core.test_training import counted, listens, training
 from stoker.core import events as e

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.story import Afar, Story, gpus
+from core.scenario import Afar, Scenario, gpus
 from stoker.core import events as e
 from stoker.core.instructions import (
     AnnounceEmpty,
@@ -16,7 +16,7 @@ from stoker.core.job import EarlySignal, Spec
 
 
 def test_cancelling_a_waiting_job_ends_it_there_and_then():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     assert story.fact(e.JobCancelled, job) == [AnnounceEnd(job), AnnounceEmpty()]
     assert (story.is_(job), story.job(job).result) == ("CANCELLED", 143)
@@ -25,7 +25,7 @@ def test_cancelling_a_waiting_job_ends_it_there_and_then():
 
 @pytest.mark.parametrize("more", [{"held": True}, {"begin_at": 9e9}])
 def test_cancelling_a_job_that_waits_for_something_else(more: dict[str, object]):
-    story = Story()
+    story = Scenario()
     job = story.submit(**more)  # type: ignore[arg-type]
     story.fact(e.JobCancelled, job)
     assert story.is_(job) == "CANCELLED"
@@ -33,7 +33,7 @@ def test_cancelling_a_job_that_waits_for_something_else(more: dict[str, object])
 
 @pytest.mark.parametrize("stage", ["configuring", "running", "suspended"])
 def test_cancelling_a_job_that_holds_devices_ends_its_tree_first(stage: str):
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.plan()
     if stage != "configuring":
@@ -47,7 +47,7 @@ def test_cancelling_a_job_that_holds_devices_ends_its_tree_first(stage: str):
 
 
 def test_a_second_cancel_may_insist():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.fact(e.JobCancelled, job)
@@ -55,7 +55,7 @@ def test_a_second_cancel_may_insist():
 
 
 def test_cancelling_one_that_is_out_of_time_makes_it_cancelled_and_says_so_on_record():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60)
     story.run(job)
     story.wait(60)
@@ -67,7 +67,7 @@ def test_cancelling_one_that_is_out_of_time_makes_it_cancelled_and_says_so_on_re
 
 
 def test_cancelling_what_is_over_changes_nothing():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.exited(job)
@@ -76,7 +76,7 @@ def test_cancelling_what_is_over_changes_nothing():
 
 
 def test_hold_and_release():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.fact(e.JobHeld, job)
     assert story.plan() == []
@@ -85,7 +85,7 @@ def test_hold_and_release():
 
 
 def test_pause_keeps_the_devices():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit()
     story.run(job)
     assert story.fact(e.JobPaused, job, boot=story.now) == [SuspendAttempt(job, 0)]
@@ -95,13 +95,13 @@ def test_pause_keeps_the_devices():
 
 
 def test_a_signal_is_passed_on():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     assert story.fact(e.JobSignalled, job, signal=10) == [SignalAttempt(job, 0, 10)]
 
 
-def edit(story: Story, job: int, **fields: object) -> None:
+def edit(story: Scenario, job: int, **fields: object) -> None:
     from msgspec.structs import replace
 
     spec: Spec = replace(story.state.spec(story.job(job)), **fields)
@@ -113,7 +113,7 @@ def edit(story: Story, job: int, **fields: object) -> None:
 
 
 def test_an_edited_job_asks_for_something_else():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     jobs = [story.submit(gpus(2)) for _ in range(2)]
     old = story.job(jobs[0]).spec
     edit(story, jobs[1], request=gpus(1), name="other")
@@ -123,7 +123,7 @@ def test_an_edited_job_asks_for_something_else():
 
 
 def test_a_spec_that_nobody_uses_any_more_goes():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     old = story.job(job).spec
     edit(story, job, limit=60)
@@ -134,7 +134,7 @@ def test_a_spec_that_nobody_uses_any_more_goes():
 def test_an_edited_dependency_replaces_the_old_one():
     from stoker.core.dependency import Clause, Dependency
 
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first, other = story.submit(held=True), story.submit(held=True)
     job = story.submit(dependency=Dependency((Clause("afterok", (first,)),)))
     edit(story, job, dependency=Dependency((Clause("afterany", (other,)),)))
@@ -144,7 +144,7 @@ def test_an_edited_dependency_replaces_the_old_one():
 
 
 def test_seen_failures_leave_the_listing():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.exited(job, 1)
@@ -154,7 +154,7 @@ def test_seen_failures_leave_the_listing():
 
 
 def test_ids_are_never_used_again():
-    story = Story()
+    story = Scenario()
     first = story.submit(count=3)
     for job in range(first, first + 3):
         story.fact(e.JobCancelled, job)
@@ -162,7 +162,7 @@ def test_ids_are_never_used_again():
     assert story.submit() == first + 3
 
 
-def edit_running(story: Story, job: int, priority: int = 0, **fields: object) -> None:
+def edit_running(story: Scenario, job: int, priority: int = 0, **fields: object) -> None:
     from msgspec.structs import replace
 
     spec: Spec = replace(story.state.spec(story.job(job)), **fields)

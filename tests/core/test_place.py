@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from core.story import Story, gpus, node
+from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Cluster, DeviceFacts, NodeFacts, Placement
 from stoker.core.policy.fit import amounts, could_ever, fit, room, shape_of
@@ -153,7 +153,7 @@ def test_cores_and_ram_are_pools():
 
 
 def test_drained_gone_and_foreign_gpus_take_nothing_new():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     story.tell(e.DevicesDrained(at=0, devices=(("box", "gpu", "0"),), reason="fan"))
     story.tell(e.ForeignUseChanged(at=0, node="box", device="1", stranger="bob's python"))
     assert put(story.state.cluster, gpus(1)) == ["2"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_policy_choice import choose, line, told
 from core.test_training import counted, listens, progress, training
 from stoker.core import events as e

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_training import counted, listens, progress, training
 from stoker.core import events as e
 from stoker.core.estimate import remaining

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from core.story import Afar, Story, gpus, node
+from core.scenario import Afar, Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import NodeFacts
 from stoker.core.explain import reason
@@ -18,7 +18,7 @@ from stoker.daemon.views.job import queue_view
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000))
 
 
-def define(story: Story, name: str = "q", **limits: Any) -> None:
+def define(story: Scenario, name: str = "q", **limits: Any) -> None:
     story.tell(e.QueueDefined(at=story.now, name=name, **limits))
 
 
@@ -26,12 +26,12 @@ def disk(size: int) -> Request:
     return Request(named=(("hdd", size * 1000),))
 
 
-def held(story: Story, job: int, type: str = "hdd") -> list[str]:
+def held(story: Scenario, job: int, type: str = "hdd") -> list[str]:
     return story.placed(job).names(type)
 
 
 def test_a_queue_brings_devices_that_the_machine_knows_nothing_of():
-    story = Story()
+    story = Scenario()
     define(story, resources=DISKS)
     a, b, c = (story.submit(disk(size), queue="q") for size in (50, 30, 30))
     assert story.plan() == [a, b]
@@ -43,7 +43,7 @@ def test_a_queue_brings_devices_that_the_machine_knows_nothing_of():
 
 
 def test_equal_names_of_two_queues_are_one_device():
-    story = Story()
+    story = Scenario()
     define(story, "one", resources=DISKS)
     define(story, "two", resources=(("hdd", "1", 64_000), ("hdd", "2", 8000)))
     a = story.submit(disk(64), queue="one")
@@ -55,7 +55,7 @@ def test_equal_names_of_two_queues_are_one_device():
 
 
 def test_a_queue_s_jobs_use_no_other_devices():
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     define(story, "one", resources=(("gpu", "1", 1000), ("gpu", "3", 1000), *DISKS))
     define(story, "two", resources=(("hdd", "5", 99_000),))
     a, b, c = (story.submit(gpus(1), queue="one") for _ in range(3))
@@ -81,7 +81,7 @@ def _with(spec: Spec, request: Request, **more: Any) -> Spec:
 
 
 def test_what_a_deleted_queue_brought_stays_until_it_is_given_back():
-    story = Story()
+    story = Scenario()
     define(story, resources=DISKS)
     job = story.submit(disk(20), queue="q")
     story.run(job)
@@ -92,7 +92,7 @@ def test_what_a_deleted_queue_brought_stays_until_it_is_given_back():
 
 
 def test_devices_that_are_brought_survive_a_new_daemon_and_a_restored_state():
-    story = Story()
+    story = Scenario()
     define(story, resources=DISKS)
     job = story.submit(disk(20), queue="q")
     story.run(job)
@@ -106,7 +106,7 @@ def test_devices_that_are_brought_survive_a_new_daemon_and_a_restored_state():
 
 
 def test_a_machine_that_knows_a_type_after_all_has_the_last_word():
-    story = Story(gpus=0)
+    story = Scenario(gpus=0)
     bare = story.state.rest.nodes["box"]
     story.tell(
         e.NodeJoined(
@@ -115,13 +115,13 @@ def test_a_machine_that_knows_a_type_after_all_has_the_last_word():
     )
     define(story, resources=(("gpu", "0", 1000), ("gpu", "7", 1000)))
     assert story.free() == {"0": 1000, "7": 1000}
-    other = Story(gpus=2).state.rest.nodes["box"]
+    other = Scenario(gpus=2).state.rest.nodes["box"]
     story.tell(e.NodeJoined(at=story.now, facts=other))
     assert story.free() == {"0": 1000, "1": 1000}
 
 
 def test_in_a_strict_queue_only_the_head_is_looked_at():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     define(story, "fifo", strict=True)
     define(story, "loose")
     first = story.submit(gpus(1), queue="fifo", limit=9)
@@ -139,7 +139,7 @@ def test_in_a_strict_queue_only_the_head_is_looked_at():
 
 
 def test_a_strict_queue_has_one_class_however_many_the_requests():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     define(story, "fifo", strict=True)
     for amount in range(1, 200):
         story.submit(gpus(amount / 1000), queue="fifo")
@@ -150,7 +150,7 @@ def test_a_strict_queue_has_one_class_however_many_the_requests():
 
 
 def test_a_limit_of_gpus_counts_what_the_head_of_a_strict_queue_asks_for():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     define(story, "fifo", strict=True, max_gpus=2000)
     a, b = story.submit(gpus(1), queue="fifo"), story.submit(gpus(1.5), queue="fifo")
     assert story.plan() == [a]
@@ -159,7 +159,7 @@ def test_a_limit_of_gpus_counts_what_the_head_of_a_strict_queue_asks_for():
 
 
 def test_a_share_of_each_named_gpu_in_the_order_typed():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     slot = gpus(1, only=("2", "0"), share=500)
     a, b, c = (story.submit(slot) for _ in range(3))
     whole = story.submit(gpus(1))
@@ -173,7 +173,7 @@ def test_a_share_of_each_named_gpu_in_the_order_typed():
 
 
 def test_devices_are_written_for_their_types_and_other_braces_stay():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     define(
         story,
         resources=(("gpu", "0", 1000), ("gpu", "1", 1000), ("queue-cpu", "5", 1000), *DISKS),
@@ -192,13 +192,13 @@ def test_devices_are_written_for_their_types_and_other_braces_stay():
 
 
 def test_a_door_s_history_is_wiped_from_a_moment_on():
-    story = Story()
+    story = Scenario()
     story.tell(e.RecordsCleared(at=1234.0, door="auto"))
     assert story.state.rest.cleared == {"auto": 1234.0}
 
 
 def test_a_fraction_in_a_queue_goes_where_it_wastes_least():
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     define(story, resources=tuple(("gpu", str(n), 1000) for n in range(3)))
     whole, half = story.submit(gpus(1), queue="q"), story.submit(gpus(0.5), queue="q")
     story.plan()
@@ -223,7 +223,7 @@ def counted(number: int) -> tuple[tuple[str, str, int], ...]:
     return tuple(("gpu", str(name), 1000) for name in range(number))
 
 
-def without_gpus(story: Story) -> None:
+def without_gpus(story: Scenario) -> None:
     """The head of the lab has no GPU at all."""
     facts = story.state.rest.nodes["box"]
     types = {type: devices for type, devices in facts.types.items() if type != "gpu"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.story import Afar, gpus, node
+from core.scenario import Afar, gpus, node
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due
 from stoker.core.explain import why
@@ -12,7 +12,7 @@ from stoker.core.policy.place import place
 from stoker.core.request import Request
 from stoker.core.rest import Away
 from stoker.daemon.submission.submit import check_possible
-from stoker.engine import Refusal
+from stoker.engine import CommandRejected
 
 HOUR = 3600
 
@@ -241,7 +241,7 @@ def test_what_no_machine_has_is_refused_and_a_silent_one_still_has_it():
     story, _ = on_ant()
     story.silent("ant")
     check_possible(story.state, gpus(1))
-    with pytest.raises(Refusal, match="ant has 1 GPU, not 2"):
+    with pytest.raises(CommandRejected, match="ant has 1 GPU, not 2"):
         check_possible(story.state, gpus(2))
 
 

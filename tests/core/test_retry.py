@@ -2,14 +2,14 @@
 
 import pytest
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.job import Retry
 from stoker.core.retry import LONGEST_BACKOFF, MOST_REQUEUES, parse_retry
 from stoker.core.units import BadValue
 
 
-def end(story: Story, job: int, how: str) -> None:
+def end(story: Scenario, job: int, how: str) -> None:
     match how:
         case "fail":
             story.exited(job, 3)
@@ -41,7 +41,7 @@ COVERED = {
 @pytest.mark.parametrize("rule", COVERED)
 @pytest.mark.parametrize("how", ["fail", "oom", "signal", "lost", "timeout", "done"])
 def test_a_rule_covers_its_causes(rule: str, how: str):
-    story = Story()
+    story = Scenario()
     job = story.submit(retry=Retry(1, (rule,)), limit=60)
     story.run(job)
     end(story, job, how)
@@ -67,7 +67,7 @@ def test_a_rule_covers_its_causes(rule: str, how: str):
     ],
 )
 def test_the_cause_is_named(how: str, state: str, cause: str):
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60)
     story.run(job)
     end(story, job, how)
@@ -75,7 +75,7 @@ def test_the_cause_is_named(how: str, state: str, cause: str):
 
 
 def test_exit_75_goes_back_in_line_whatever_the_retry_rule():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.exited(job, 75)
@@ -83,7 +83,7 @@ def test_exit_75_goes_back_in_line_whatever_the_retry_rule():
 
 
 def test_a_job_that_asks_at_once_again_waits_longer_each_time_up_to_a_bound():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     waits = []
     for _ in range(11):
@@ -97,7 +97,7 @@ def test_a_job_that_asks_at_once_again_waits_longer_each_time_up_to_a_bound():
 
 
 def test_after_an_attempt_that_got_somewhere_there_is_no_wait():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     story.run(job)
     story.now += 61
@@ -106,7 +106,7 @@ def test_after_an_attempt_that_got_somewhere_there_is_no_wait():
 
 
 def test_a_job_that_asks_for_ever_is_stopped():
-    story = Story()
+    story = Scenario()
     job = story.submit()
     for _ in range(MOST_REQUEUES):
         story.run(job)
@@ -118,7 +118,7 @@ def test_a_job_that_asks_for_ever_is_stopped():
 
 
 def test_old_attempts_are_remembered_but_not_without_bound():
-    story = Story()
+    story = Scenario()
     job = story.submit(retry=Retry(50))
     for _ in range(30):
         story.run(job)
@@ -129,7 +129,7 @@ def test_old_attempts_are_remembered_but_not_without_bound():
 
 
 def test_the_owner_may_retry_what_ended_and_the_rule_counts_anew():
-    story = Story()
+    story = Scenario()
     job = story.submit(retry=Retry(1))
     story.run(job)
     story.exited(job, 1)
@@ -143,7 +143,7 @@ def test_the_owner_may_retry_what_ended_and_the_rule_counts_anew():
 
 
 def test_a_retry_on_the_same_gpus_waits_for_them():
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     one, two = story.submit(), story.submit()
     story.run(one, two)
     story.exited(two, 1)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_training import counted, listens, progress
 from stoker.core import events as e
 from stoker.core.clock import seconds_until_due

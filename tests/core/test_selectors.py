@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core.selectors import NotFound, select
 from stoker.core.units import BadValue
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
+def story() -> Scenario:
     """Jobs 1-3 alike, 4-6 an array, 7 with a label, 8 in a group."""
-    told = Story()
+    told = Scenario()
     told.submit(count=3, name="train")
     told.submit(count=3, array=True, name="sweep")
     told.submit(name="eval", labels=("lr",))
@@ -20,7 +20,7 @@ def story() -> Story:
     return told
 
 
-def chosen(story: Story, *words: str) -> list[int]:
+def chosen(story: Scenario, *words: str) -> list[int]:
     def members(array: int) -> list[int]:
         return [job.id for job in story.state.jobs.values() if job.array == array]
 
@@ -48,24 +48,24 @@ def chosen(story: Story, *words: str) -> list[int]:
         (["night"], [8]),
     ],
 )
-def test_a_selector_means(story: Story, words: list[str], ids: list[int]) -> None:
+def test_a_selector_means(story: Scenario, words: list[str], ids: list[int]) -> None:
     assert chosen(story, *words) == ids
 
 
 @pytest.mark.parametrize("word", ["9", "0", "7-9", "4_9", "nobody", "%nothing", "99999999999"])
-def test_what_is_not_there_is_said(story: Story, word: str) -> None:
+def test_what_is_not_there_is_said(story: Scenario, word: str) -> None:
     with pytest.raises(NotFound):
         chosen(story, word)
 
 
 @pytest.mark.parametrize("word", ["", " ", "3-1", "1-9999999", "1-3:0"])
-def test_what_makes_no_sense_is_said(story: Story, word: str) -> None:
+def test_what_makes_no_sense_is_said(story: Scenario, word: str) -> None:
     with pytest.raises(BadValue):
         chosen(story, word)
 
 
 @given(word=st.text(alphabet="0123456789-_,:%alst ", max_size=12))
-def test_any_word_means_known_jobs_or_is_refused(story: Story, word: str) -> None:
+def test_any_word_means_known_jobs_or_is_refused(story: Scenario, word: str) -> None:
     try:
         found = chosen(story, word)
     except (NotFound, BadValue):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import plain
-from core.story import Story, node
+from core.scenario import Scenario, node
 from stoker.core import cluster
 from stoker.core import events as e
 from stoker.core.job import RANK_STEP
@@ -161,7 +161,7 @@ class Twins:
     """Two states that hear the same, one planned with the index and one without."""
 
     def __init__(self, machines: list[tuple[str, int, int]], policy: str = "") -> None:
-        self.stories = (Story(gpus=3), Story(gpus=3))
+        self.stories = (Scenario(gpus=3), Scenario(gpus=3))
         self.names = ["box", *(name for name, _, _ in machines)]
         for name, cards, cores in machines:
             added = e.NodeAdded(at=0, name=name, address=name)
@@ -285,7 +285,7 @@ def test_who_waits_behind_the_first_of_many_is_not_looked_at(monkeypatch: pytest
     """A decision about a line of ten thousand different requests asks for few placements."""
     from stoker.core.policy import backfill
 
-    story, dice, asked = Story(gpus=8, cpus=64), random.Random(1), 0
+    story, dice, asked = Scenario(gpus=8, cpus=64), random.Random(1), 0
     for _ in range(10_000):
         cpus, memory = dice.randrange(100, 30_000), dice.randrange(10, 16_000)
         gpu = dice.randrange(50, 8000)

@@ -5,7 +5,7 @@ The expected values were read from jobs of a real Slurm 22.05 with four nodes.
 
 from typing import Any
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.job import Spec
@@ -36,7 +36,7 @@ def variables(
     takes = [Take("gpu", str(n), 1000) for n in range(devices)]
     if wanted.request.cpus:
         takes.append(Take("cpu", "", wanted.request.cpus))
-    story = Story()
+    story = Scenario()
     story.tell(e.NodeJoined(at=0, facts=NodeFacts("n1", {"gpu": (DeviceFacts("0"),)})))
     job = story.job(story.submit(wanted.request, name="wrap"))
     job.attempt = attempt

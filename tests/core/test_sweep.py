@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.story import S, Swept, gpus
+from core.scenario import S, Swept, gpus
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.instructions import EndAttempt

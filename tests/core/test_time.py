@@ -1,24 +1,24 @@
 """What the passing of time brings about."""
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.clock import due, seconds_until_due
 from stoker.core.instructions import EndAttempt, SignalAttempt
 from stoker.core.job import EarlySignal, Retry
 
 
-def until_due(story: Story) -> float | None:
+def until_due(story: Scenario) -> float | None:
     return seconds_until_due(story.state, story.now, story.now)
 
 
 def test_nothing_is_due_when_nothing_has_a_time():
-    story = Story()
+    story = Scenario()
     story.run(story.submit())
     assert until_due(story) is None
 
 
 def test_a_job_waits_for_its_begin_time():
-    story = Story()
+    story = Scenario()
     job = story.submit(begin_at=1060.0)
     assert story.plan() == []
     assert until_due(story) == 60
@@ -27,7 +27,7 @@ def test_a_job_waits_for_its_begin_time():
 
 
 def test_a_held_job_whose_begin_time_passed_starts_when_released():
-    story = Story()
+    story = Scenario()
     job = story.submit(begin_at=1060.0, held=True)
     story.wait(100)
     story.fact(e.JobReleased, job)
@@ -36,7 +36,7 @@ def test_a_held_job_whose_begin_time_passed_starts_when_released():
 
 
 def test_a_begin_time_that_was_changed_counts_as_changed():
-    story = Story()
+    story = Scenario()
     job = story.submit(begin_at=1060.0)
     spec = story.job(job).spec
     story.fact(e.JobEdited, job, spec=spec, name="job", priority=0, begin_at=1500.0)
@@ -47,7 +47,7 @@ def test_a_begin_time_that_was_changed_counts_as_changed():
 
 
 def test_a_time_limit_counts_from_the_start_and_ends_the_job():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60)
     story.plan()
     story.now += 20
@@ -65,7 +65,7 @@ def test_a_time_limit_counts_from_the_start_and_ends_the_job():
 
 
 def test_limits_go_by_the_boot_clock_whatever_the_wall_clock_does():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60)
     story.run(job)
     assert due(story.state, story.now + 1e9, story.now + 59) == []
@@ -73,7 +73,7 @@ def test_limits_go_by_the_boot_clock_whatever_the_wall_clock_does():
 
 
 def test_a_pause_does_not_count_against_the_limit():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60)
     story.run(job)
     story.now += 50
@@ -87,7 +87,7 @@ def test_a_pause_does_not_count_against_the_limit():
 
 
 def test_the_warning_comes_once_and_before_the_limit():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60, warning=EarlySignal(10, 20))
     story.run(job)
     assert until_due(story) == 40
@@ -99,7 +99,7 @@ def test_the_warning_comes_once_and_before_the_limit():
 
 
 def test_no_warning_reaches_a_job_that_is_being_ended():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60, warning=EarlySignal(10, 20))
     story.run(job)
     assert [type(fact) for fact in story.wait(100)] == [e.TimeLimitReached]
@@ -107,7 +107,7 @@ def test_no_warning_reaches_a_job_that_is_being_ended():
 
 
 def test_every_attempt_has_its_own_time_and_its_own_warning():
-    story = Story()
+    story = Scenario()
     job = story.submit(limit=60, warning=EarlySignal(10, 20), retry=Retry(1))
     story.run(job)
     story.wait(45)
@@ -119,7 +119,7 @@ def test_every_attempt_has_its_own_time_and_its_own_warning():
 
 
 def test_a_deadline_ends_what_waits_and_what_runs():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     runs, waits = story.submit(deadline_at=1060.0), story.submit(deadline_at=1060.0)
     story.run(runs)
     assert until_due(story) == 60
@@ -130,7 +130,7 @@ def test_a_deadline_ends_what_waits_and_what_runs():
 
 
 def test_a_job_past_its_deadline_is_not_tried_again():
-    story = Story()
+    story = Scenario()
     job = story.submit(deadline_at=1060.0, limit=50, retry=Retry(9))
     story.run(job)
     story.wait(55)
@@ -143,7 +143,7 @@ def test_a_job_past_its_deadline_is_not_tried_again():
 
 
 def test_a_job_lost_while_it_was_ended_for_its_deadline_is_not_tried_again():
-    story = Story()
+    story = Scenario()
     job = story.submit(deadline_at=1060.0, retry=Retry(9))
     story.run(job)
     story.wait(60)
@@ -154,7 +154,7 @@ def test_a_job_lost_while_it_was_ended_for_its_deadline_is_not_tried_again():
 def test_a_deadline_no_longer_counts_for_a_job_that_its_owner_retries_after_it():
     from stoker.core.restore import restore
 
-    story = Story()
+    story = Scenario()
     job = story.submit(deadline_at=1060.0, held=True)
     story.wait(60)
     story.fact(e.JobRetried, job)
@@ -165,7 +165,7 @@ def test_a_deadline_no_longer_counts_for_a_job_that_its_owner_retries_after_it()
 
 
 def test_a_waiting_job_gives_up_when_it_can_no_longer_end_by_its_deadline() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.run(story.submit())
     late = story.submit(limit=60, deadline_at=story.now + 100)
     story.wait(39)
@@ -175,7 +175,7 @@ def test_a_waiting_job_gives_up_when_it_can_no_longer_end_by_its_deadline() -> N
 
 
 def test_a_job_that_began_late_still_has_its_deadline():
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     job = story.submit(limit=60, deadline_at=story.now + 45)
     story.run(job)
     assert not story.wait(1)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from stoker.core import events as e
 from stoker.core import instructions as i
 from stoker.core.cluster import SLIVER

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from core.story import Afar, gpus, node
+from core.scenario import Afar, gpus, node
 from core.test_training import counted, elastic, listens, progress, sharing, training
-from simulation.training_invariants import Witness
+from simulation.training_invariants import TrainingInvariants
 from stoker.core import events as e
 from stoker.core.estimate import MOST_FAMILIES
 from stoker.core.instructions import Instruction
@@ -254,7 +254,7 @@ class Watched(Afar):
     """A story of which nothing goes wrong unseen."""
 
     def __init__(self, gpus: int) -> None:
-        self.witness = Witness()
+        self.witness = TrainingInvariants()
         super().__init__(gpus)
 
     def tell(self, event: e.Event) -> list[Instruction]:

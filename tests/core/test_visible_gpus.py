@@ -1,6 +1,6 @@
 """What a job sees of the devices it was given."""
 
-from core.story import Story, gpus
+from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.launch import Launch, fill, launch
@@ -9,7 +9,7 @@ from stoker.core.request import Request
 
 def launched(request: Request, *cards: DeviceFacts, command: str = "true") -> Launch:
     """The launch of a job with this request on a machine with these GPUs."""
-    story = Story()
+    story = Scenario()
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
     job = story.submit(request, name="train")
     story.job(job).command = command
@@ -56,7 +56,7 @@ def test_the_gpu_may_be_written_into_the_command():
 
 
 def test_names_of_files_are_filled_in():
-    story = Story()
+    story = Scenario()
     first = story.submit(count=2, array=True, name="a/b")
     job = story.job(first + 1)
     spec = story.state.spec(job)

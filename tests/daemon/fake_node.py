@@ -17,15 +17,15 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.foreign import Thresholds
 from stoker.core.job import Spec
 from stoker.core.request import Request
-from stoker.daemon.context import Desk
-from stoker.daemon.control.daemon import Loop, Poller
+from stoker.daemon.context import RequestContext
+from stoker.daemon.control.daemon import Daemon, Reactor
 from stoker.daemon.control.journal_sync import AfterSync
-from stoker.daemon.gpus.monitor import GpuWatch
-from stoker.daemon.nodes.registry import Fleet
+from stoker.daemon.gpus.monitor import GpuMonitor
+from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.settings import Settings
-from stoker.executors.agent.executor import RemoteExecutor
-from stoker.executors.agent.session.session import Link
-from stoker.executors.launch.command import Places
+from stoker.executors.agent.executor import AgentExecutor
+from stoker.executors.agent.session.session import AgentSession
+from stoker.executors.launch.command import ExecutorPaths
 from stoker.executors.local.executor import LocalExecutor
 from stoker.probes.gpu_reading import Reading
 from stoker.store.memory import MemoryStore
@@ -77,22 +77,22 @@ class Process:
     poll = wait
 
 
-def build_loop(place: Path, store: MemoryStore) -> Loop:
+def build_loop(place: Path, store: MemoryStore) -> Daemon:
     """A loop that has taken a store over, without supervisors: nothing is to run here."""
     for name in ("run", "exits", "scripts", "logs", "notes", "work"):
         (place / name).mkdir(exist_ok=True)
-    poller = Poller()
+    poller = Reactor()
     store.claim()
     local = LocalExecutor(
-        Places(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
+        ExecutorPaths(str(place / "run"), str(place / "exits"), str(place / "scripts"), str(place)),
         INSTALL, [], poller, lambda _: b"", lambda _: None,
     )  # fmt: skip
-    watch = GpuWatch("here", Reading(), INSTALL, Thresholds(), local.holds, poller.watch,
+    watch = GpuMonitor("here", Reading(), INSTALL, Thresholds(), local.holds, poller.watch,
                      poller.unwatch)  # fmt: skip
-    fleet = Fleet(local, "here", poller, watch.rules, watch.gauges, str(place / "run"),
+    fleet = ExecutorRegistry(local, "here", poller, watch.rules, watch.gauges, str(place / "run"),
                   str(place / "notes"), str(place / "logs"))  # fmt: skip
-    desk = Desk(store, str(place / "logs"), "here", "me")
-    return Loop(store, local, poller, desk, Settings(), watch, fleet, str(place))
+    desk = RequestContext(store, str(place / "logs"), "here", "me")
+    return Daemon(store, local, poller, desk, Settings(), watch, fleet, str(place))
 
 
 def first_events(shared: bool) -> list[e.Event]:
@@ -125,7 +125,7 @@ class World:
         self.requests: list[list[str]] = []
         """Number, verb and words of each request that the node has read and not answered."""
         self._unread = b""
-        patch.setattr(Link, "_spawn", lambda link, *_: self._spawn(link))
+        patch.setattr(AgentSession, "_spawn", lambda link, *_: self._spawn(link))
         self.loop = build_loop(place, MemoryStore())
         self.events: list[e.Event] = []
         self.loop.readers.append(lambda _, events: self.events.extend(events))
@@ -138,7 +138,7 @@ class World:
 
     # -- the near side ------------------------------------------------------------------
 
-    def _spawn(self, link: Link) -> Process:
+    def _spawn(self, link: AgentSession) -> Process:
         if self.process is not None:
             self.process.kill()
         self.process, self.requests, self._unread = Process(), [], b""
@@ -147,7 +147,7 @@ class World:
         return self.process
 
     @property
-    def executor(self) -> RemoteExecutor:
+    def executor(self) -> AgentExecutor:
         return self.loop.fleet.machines[NAME].executor
 
     @property

@@ -11,9 +11,9 @@ import pytest
 
 from stoker.daemon import state_files
 from stoker.daemon import state_lock as lock
-from stoker.daemon.control.daemon import Poller
-from stoker.daemon.http.server import Server
-from stoker.daemon.reports.watcher import Ears
+from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.http.server import HttpServer
+from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.state_files import LOOK_SECONDS, REMEMBERED, StateFiles
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.store.memory import MemoryStore
@@ -64,12 +64,12 @@ class Fixture:
         for name in REMEMBERED:
             (self.state / name).write_text(name)
         (self.state / "token").write_text("secret")
-        self.socket, self.store, self.poller = Socket(home / "sock"), Journal(), Poller()
+        self.socket, self.store, self.poller = Socket(home / "sock"), Journal(), Reactor()
         self.lock = StateLock(str(self.state))
         self.requested = 0
         self.files = StateFiles(
             str(self.state), [str(self.run)], str(self.state / "journal.db"), self.lock,
-            cast("Server", self.socket), cast("Store", self.store), self.poller, self._request,
+            cast("HttpServer", self.socket), cast("Store", self.store), self.poller, self._request,
             lambda: None,
         )  # fmt: skip
         self.files.check_if_due()
@@ -235,8 +235,8 @@ def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path:
         def look_around(self) -> None:
             self.looked += 1
 
-    poller, listener = Poller(), Looks()
-    ears = Ears(str(tmp_path / "training"), poller, cast("Any", listener))
+    poller, listener = Reactor(), Looks()
+    ears = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
     ears.begin()
     assert ears.wait() is None
     (tmp_path / "training").rmdir()

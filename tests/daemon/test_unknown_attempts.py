@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Story, gpus, node
+from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster import Placement, Take
 from stoker.daemon import bootstrap as setup
@@ -50,7 +50,7 @@ def test_without_a_claim_the_environment_says_which_gpus_it_has(
 
 
 def test_only_devices_that_exist_and_are_free_are_entered() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     job = story.submit(request=gpus(1))
     story.run(job)
     (held,) = story.on(job)
@@ -62,7 +62,7 @@ def test_only_devices_that_exist_and_are_free_are_entered() -> None:
 
 
 def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.tell(e.NodeJoined(at=0, facts=node(1, name="new")))
     placed = recovered._available(
         story.state, 99, Placement("old", (Take("gpu", "0", 1000),)), "new"
@@ -71,7 +71,7 @@ def test_a_machine_that_has_another_name_now_is_still_this_one() -> None:
 
 
 def test_a_job_is_entered_as_its_process_shows_it() -> None:
-    story = Story()
+    story = Scenario()
     placement = Placement("box", (Take("gpu", "0", 500), Take("cpu", "cpu", 3000)))
     claim = Claim(pid=os.getpid())
     events = recovered._submission(story.state, 40, claim, placement, "ada", 5.0)
@@ -86,7 +86,7 @@ def test_a_job_is_entered_as_its_process_shows_it() -> None:
 
 
 def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
-    story = Story()
+    story = Scenario()
     for event in recovered._submission(story.state, 40, Claim(), Placement("box", ()), "ada", 5.0):
         story.tell(event)
     assert story.job(40).command == ("unknown",)
@@ -94,7 +94,7 @@ def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
 
 
 def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
-    story = Story()
+    story = Scenario()
     adoption: Any = SimpleNamespace(over=set, claim=lambda key: Claim(status=0))
     desk: Any = SimpleNamespace(node="box", user="ada", recall=lambda _: None)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import LEFT, Box, Run
+from e2e.daemon_fixture import LEFT, DaemonFixture, Run
 from fakes.nvml import nvml
 
 __all__ = ["nvml"]
@@ -18,14 +18,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def idle(home: Path, stoker: Run, request: pytest.FixtureRequest) -> Box:
+def idle(home: Path, stoker: Run, request: pytest.FixtureRequest) -> DaemonFixture:
     """A home in which nothing runs yet."""
-    box = Box(home, stoker)
+    box = DaemonFixture(home, stoker)
     request.node.stash[LEFT] = box.run_dir
     return box
 
 
 @pytest.fixture
-def box(idle: Box) -> Box:
+def box(idle: DaemonFixture) -> DaemonFixture:
     """A home whose daemon has four declared GPUs and eight cores."""
     return idle.start()

@@ -12,21 +12,22 @@ from stoker.core.cluster import Cluster, Node
 from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.daemon import main
-from stoker.daemon.gpus.monitor import GpuWatch
-from stoker.daemon.nodes.gang import Gangs
-from stoker.daemon.nodes.registry import Fleet
-from stoker.daemon.sweeps.controller import Sweeps
-from stoker.daemon.training.monitor import Trainings
-from stoker.daemon.workers.forecast_client import Outlooks
+from stoker.daemon.gpus.monitor import GpuMonitor
+from stoker.daemon.nodes.gang import GangCoordinator
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.sweeps.controller import SweepController
+from stoker.daemon.training.monitor import TrainingMonitor
+from stoker.daemon.workers.forecast_client import ForecastClient
 from stoker.engine import Engine
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FaultTracker
 from stoker.store.sqlite import SqliteStore
 
 GUARDED = (
-    State, Cluster, Node, Job, Engine, FaultTracker, Fleet, Gangs, GpuWatch, Holds, LocalExecutor,
-    Outlooks, Sweeps, Trainings, SqliteStore,
+    State, Cluster, Node, Job, Engine, FaultTracker, ExecutorRegistry, GangCoordinator, GpuMonitor,
+    GpuLocks, LocalExecutor,
+    ForecastClient, SweepController, TrainingMonitor, SqliteStore,
 )  # fmt: skip
 
 

@@ -4,10 +4,10 @@ import json
 import sqlite3
 from typing import Any
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 
-def journal(box: Box, kind: str) -> list[dict[str, Any]]:
+def journal(box: DaemonFixture, kind: str) -> list[dict[str, Any]]:
     """The events of one kind, oldest first."""
     db = sqlite3.connect(f"file:{box.state}/journal.db?mode=ro", uri=True)
     try:

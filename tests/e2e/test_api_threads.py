@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from stoker import places
 from stoker.daemon.routes.openapi import document
 
@@ -91,7 +91,7 @@ class Connection(http.client.HTTPConnection):
 
 
 @pytest.fixture
-def guarded(idle: Box, tmp_path: Path) -> Iterator[Path]:
+def guarded(idle: DaemonFixture, tmp_path: Path) -> Iterator[Path]:
     """A daemon that reports violations to this file."""
     report = tmp_path / "violations"
     report.touch()
@@ -142,7 +142,9 @@ def test_the_guard_sees_an_access_from_the_api_thread(tmp_path: Path) -> None:
     assert report.read_text().endswith("reads State.jobs\n")
 
 
-def test_no_route_touches_the_state_from_the_thread_of_the_api(guarded: Path, idle: Box) -> None:
+def test_no_route_touches_the_state_from_the_thread_of_the_api(
+    guarded: Path, idle: DaemonFixture
+) -> None:
     for method, path, body in REQUESTS:
         status = ask(method, path, body)
         assert status < 500, f"{method} {path}: {status}"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from e2e.box import Box
     ],
 )  # fmt: skip
 def test_an_end_has_its_name_and_its_code(
-    box: Box, line: str, state: str, cause: str, code: int
+    box: DaemonFixture, line: str, state: str, cause: str, code: int
 ) -> None:
     job = box.result(line, env={"SHELL": "/bin/sh"})
     assert (job["state"], job["cause"], job["result"]) == (state, cause, code)
@@ -28,18 +28,18 @@ def test_an_end_has_its_name_and_its_code(
 
 
 def test_cuda_trouble_is_found_in_a_separate_error_file_and_at_the_end_of_a_long_log(
-    box: Box,
+    box: DaemonFixture,
 ) -> None:
     job = box.result("-e", "err", "seq 100000; echo 'RuntimeError: CUDA out of memory' >&2; exit 1")
     assert job["cause"] == "CUDA out of memory"
 
 
-def test_a_time_limit_is_named_and_gives_124(box: Box) -> None:
+def test_a_time_limit_is_named_and_gives_124(box: DaemonFixture) -> None:
     job = box.result("--time", "1s", "sleep", "60")
     assert (job["state"], job["cause"], job["result"]) == ("TIMEOUT", "time limit", 124)
 
 
-def test_a_cancelled_job_gives_143(box: Box) -> None:
+def test_a_cancelled_job_gives_143(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
     assert box.stoker("cancel", job).returncode == 0
@@ -47,7 +47,7 @@ def test_a_cancelled_job_gives_143(box: Box) -> None:
     assert (box.job(job)["state"], box.job(job)["cause"]) == ("CANCELLED", "cancelled")
 
 
-def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: Box) -> None:
+def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: DaemonFixture) -> None:
     code, text = box.refused("--chdir", "nowhere", "true")
     assert code == 2
     assert "nowhere" in text
@@ -60,7 +60,7 @@ def test_a_missing_directory_is_refused_at_submit_and_named_at_start(box: Box) -
     assert (ended["state"], ended["cause"]) == ("FAILED", f"the directory {gone} does not exist")
 
 
-def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: Box) -> None:
+def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: DaemonFixture) -> None:
     refused = box.stoker("submit", "no-such-program", "x")
     assert (refused.returncode, "no-such-program" in refused.stderr) == (2, True)
     (script := box.script("soon-gone", "true")).chmod(0o755)
@@ -75,21 +75,21 @@ def test_a_missing_program_and_one_that_may_not_be_run_are_named(box: Box) -> No
     assert box.result("true")["state"] == "COMPLETED"
 
 
-def test_an_output_file_that_cannot_be_opened_is_named(box: Box) -> None:
+def test_an_output_file_that_cannot_be_opened_is_named(box: DaemonFixture) -> None:
     (box.user / "file").touch()
     job = box.result("-o", "file/place.txt", "true")
     assert job["state"] == "FAILED"
     assert "file/place.txt" in job["cause"]
 
 
-def test_exit_75_means_requeue_me_with_the_next_attempt_number(box: Box) -> None:
+def test_exit_75_means_requeue_me_with_the_next_attempt_number(box: DaemonFixture) -> None:
     job = box.submit("echo $STOKER_ATTEMPT >> attempts; [ $STOKER_ATTEMPT -ge 2 ] || exit 75")
     ended = box.end_of(job)
     assert (ended["state"], ended["attempt"]) == ("COMPLETED", 2)
     assert (box.user / "attempts").read_text() == "0\n1\n2\n"
 
 
-def test_retries_go_by_cause(box: Box) -> None:
+def test_retries_go_by_cause(box: DaemonFixture) -> None:
     other = box.submit("--retries", "2", "--retry-on", "oom", "echo x >> other; exit 3")
     memory = box.submit(
         "--retries", "1", "--retry-on", "oom", "echo x >> memory; echo CUDA out of memory; exit 1"
@@ -106,7 +106,7 @@ def test_retries_go_by_cause(box: Box) -> None:
         assert (box.user / name).read_text() == "x\nx\n", name
 
 
-def test_a_job_is_warned_before_its_time_is_up_and_can_save_its_work(box: Box) -> None:
+def test_a_job_is_warned_before_its_time_is_up_and_can_save_its_work(box: DaemonFixture) -> None:
     job = box.submit(
         "--time", "4s", "--signal", "USR1@3",
         "trap 'echo saved; exit 75' USR1; echo ready $STOKER_ATTEMPT; "
@@ -118,18 +118,18 @@ def test_a_job_is_warned_before_its_time_is_up_and_can_save_its_work(box: Box) -
     assert (first[0], first[-1]) == ("ready 0", "saved")
 
 
-def test_exit_77_means_skipped_and_is_no_failure(box: Box) -> None:
+def test_exit_77_means_skipped_and_is_no_failure(box: DaemonFixture) -> None:
     job = box.result("exit 77")
     assert (job["state"], job["cause"], job["result"]) == ("COMPLETED", "skipped (exit 77)", 0)
 
 
-def test_a_deadline_ends_a_job_that_waits_for_too_long(box: Box) -> None:
+def test_a_deadline_ends_a_job_that_waits_for_too_long(box: DaemonFixture) -> None:
     job = box.submit("--hold", "--deadline", "now+1", "true")
     ended = box.end_of(job)
     assert ended["state"] == "DEADLINE"
 
 
-def test_the_time_spent_paused_does_not_count_against_the_limit(box: Box) -> None:
+def test_the_time_spent_paused_does_not_count_against_the_limit(box: DaemonFixture) -> None:
     job = box.submit("--time", "2s", "echo ready; sleep 1")
     box.says(job, "ready")
     box.client.pause([job])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e.box import Box, as_json
+from e2e.daemon_fixture import DaemonFixture, as_json
 
 LOOK = """
 import json, os
@@ -29,7 +29,7 @@ print(json.dumps({
 
 
 @pytest.fixture
-def looked(box: Box) -> Any:
+def looked(box: DaemonFixture) -> Any:
     """Run a program that says what it sees, as python would without its own handlers."""
     box.script("look.py", LOOK)
 
@@ -57,7 +57,7 @@ def test_a_job_without_gpus_sees_none_whatever_the_submitter_saw(looked: Any) ->
     assert environ["STOKER_GPUS"] == ""
 
 
-def test_a_job_knows_who_it_is(looked: Any, box: Box) -> None:
+def test_a_job_knows_who_it_is(looked: Any, box: DaemonFixture) -> None:
     environ = looked("-J", "train", "--cpus", "2", "--time", "5m")["environ"]
     assert environ["STOKER_JOB_ID"] == "1"
     assert environ["STOKER_JOB_NAME"] == "train"
@@ -78,14 +78,14 @@ def test_the_environment_is_the_submitters_without_the_terminals(looked: Any) ->
     assert not {"TERM", "COLUMNS", "LINES"} & set(environ)
 
 
-def test_a_job_does_not_inherit_what_the_daemon_was_started_with(idle: Box) -> None:
+def test_a_job_does_not_inherit_what_the_daemon_was_started_with(idle: DaemonFixture) -> None:
     idle.start(env={"ONLY_THE_DAEMON": "1"})
     job = idle.result('echo "[$ONLY_THE_DAEMON]"')
     assert idle.output(job["id"]) == "[]\n"
 
 
 def test_a_job_has_a_session_of_its_own_no_stdin_and_no_descriptors_of_ours(
-    looked: Any, box: Box
+    looked: Any, box: DaemonFixture
 ) -> None:
     seen = looked()
     assert seen["session"]
@@ -97,7 +97,9 @@ def test_a_job_has_a_session_of_its_own_no_stdin_and_no_descriptors_of_ours(
     assert set(seen["fds"]) <= {"0", "1", "2", "3"}
 
 
-def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(idle: Box) -> None:
+def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(
+    idle: DaemonFixture,
+) -> None:
     ignoring = (
         "import os, signal, sys\n"
         "for n in (1, 2, 3, 10, 12, 13, 14, 15, 20, 21, 22): signal.signal(n, signal.SIG_IGN)\n"
@@ -112,7 +114,7 @@ def test_no_signal_is_ignored_or_blocked_whatever_the_daemons_starter_ignored(id
         assert int(line.split()[1], 16) & ~own == 0, line
 
 
-def test_directory_and_umask_are_the_submitters(box: Box) -> None:
+def test_directory_and_umask_are_the_submitters(box: DaemonFixture) -> None:
     where = box.user / "some where"
     where.mkdir()
     old = os.umask(0o027)
@@ -127,25 +129,25 @@ def test_directory_and_umask_are_the_submitters(box: Box) -> None:
     assert box.output(other["id"]) == f"{where}\n"
 
 
-def test_a_line_is_run_by_the_submitters_shell(box: Box) -> None:
+def test_a_line_is_run_by_the_submitters_shell(box: DaemonFixture) -> None:
     job = box.result("echo $0 ${BASH_VERSION:+bash}", env={"SHELL": "/bin/bash"})
     assert box.output(job["id"]) == "/bin/bash bash\n"
     job = box.result("echo $0 ${BASH_VERSION:+bash}", env={"SHELL": "/bin/sh"})
     assert box.output(job["id"]).startswith("/bin/sh")
 
 
-def test_several_arguments_are_run_without_a_shell(box: Box) -> None:
+def test_several_arguments_are_run_without_a_shell(box: DaemonFixture) -> None:
     words = ["$HOME", "a  b", "*", "'", "{gpu}", "--gpus", "9"]
     job = box.result("--gpus", "2", "printf", "%s\\n", *words)
     assert box.output(job["id"]).splitlines() == ["$HOME", "a  b", "*", "'", "0,1", "--gpus", "9"]
 
 
-def test_the_gpus_can_be_named_in_a_line(box: Box) -> None:
+def test_the_gpus_can_be_named_in_a_line(box: DaemonFixture) -> None:
     job = box.result("--gpus", "1", "--use-gpus", "2", "echo --device={gpu}")
     assert box.output(job["id"]) == "--device=2\n"
 
 
-def test_a_program_is_searched_in_the_jobs_path(box: Box) -> None:
+def test_a_program_is_searched_in_the_jobs_path(box: DaemonFixture) -> None:
     tools = box.user / "tools"
     tools.mkdir()
     tool = tools / "my-own-tool"
@@ -155,13 +157,15 @@ def test_a_program_is_searched_in_the_jobs_path(box: Box) -> None:
     assert box.output(job["id"]) == "found\n"
 
 
-def test_a_script_with_a_shebang_is_run_by_it(box: Box) -> None:
+def test_a_script_with_a_shebang_is_run_by_it(box: DaemonFixture) -> None:
     box.script("a.py", f"#!{sys.executable}\nimport sys\nprint('python', sys.argv[1:])\n")
     job = box.result("a.py")
     assert box.output(job["id"]) == "python []\n"
 
 
-def test_a_script_without_a_shebang_is_run_by_the_shell_and_kept_as_it_was(box: Box) -> None:
+def test_a_script_without_a_shebang_is_run_by_the_shell_and_kept_as_it_was(
+    box: DaemonFixture,
+) -> None:
     script = box.script("b", "cat <<END\none\n  two $((1+1))\nEND\nexit 4\n")
     job = box.submit("--hold", "b", env={"SHELL": "/bin/sh"})
     script.write_text("echo changed\n")
@@ -170,12 +174,12 @@ def test_a_script_without_a_shebang_is_run_by_the_shell_and_kept_as_it_was(box: 
     assert box.output(job) == "one\n  two 2\n"
 
 
-def test_a_line_may_have_many_lines(box: Box) -> None:
+def test_a_line_may_have_many_lines(box: DaemonFixture) -> None:
     job = box.result("for i in 1 2\ndo\n  echo $i\ndone\n")
     assert box.output(job["id"]) == "1\n2\n"
 
 
-def test_output_is_kept_byte_for_byte_and_both_streams_share_a_file(box: Box) -> None:
+def test_output_is_kept_byte_for_byte_and_both_streams_share_a_file(box: DaemonFixture) -> None:
     box.script(
         "bytes.py", "import os\nos.write(1, bytes(range(256)))\nos.write(2, b'\\r50%\\r100%\\n')\n"
     )
@@ -183,7 +187,7 @@ def test_output_is_kept_byte_for_byte_and_both_streams_share_a_file(box: Box) ->
     assert Path(job["log"]).read_bytes() == bytes(range(256)) + b"\r50%\r100%\n"
 
 
-def test_errors_go_to_a_file_of_their_own_when_asked_for(box: Box) -> None:
+def test_errors_go_to_a_file_of_their_own_when_asked_for(box: DaemonFixture) -> None:
     job = box.result("-o", "out.txt", "-e", "err.txt", "echo out; echo err >&2")
     assert (box.user / "out.txt").read_text() == "out\n"
     assert (box.user / "err.txt").read_text() == "err\n"
@@ -191,7 +195,7 @@ def test_errors_go_to_a_file_of_their_own_when_asked_for(box: Box) -> None:
     assert job["error_log"] == str(box.user / "err.txt")
 
 
-def test_patterns_in_file_names_are_filled_in(box: Box) -> None:
+def test_patterns_in_file_names_are_filled_in(box: DaemonFixture) -> None:
     label = box.submit(
         "-J", "a/b", "--array", "3-4", "-o", "%x-%A-%a-%j-%%.log", "echo $STOKER_ARRAY_INDEX"
     )
@@ -201,20 +205,20 @@ def test_patterns_in_file_names_are_filled_in(box: Box) -> None:
     assert (box.user / f"a_b-{label}-4-{second['id']}-%.log").read_text() == "4\n"
 
 
-def test_each_attempt_has_a_log_of_its_own(box: Box) -> None:
+def test_each_attempt_has_a_log_of_its_own(box: DaemonFixture) -> None:
     job = box.submit("--retries", "1", "echo attempt $STOKER_ATTEMPT; exit $((1 - STOKER_ATTEMPT))")
     assert box.end_of(job)["attempt"] == 1
     assert box.stoker("logs", job).stdout == "attempt 1\n"
     assert box.stoker("logs", "--attempt", "0", job).stdout == "attempt 0\n"
 
 
-def test_slurm_variables_are_there_only_when_asked_for(box: Box) -> None:
+def test_slurm_variables_are_there_only_when_asked_for(box: DaemonFixture) -> None:
     echo = "echo ${SLURM_ARRAY_TASK_ID-none} ${SLURM_NNODES-none}"
     assert box.output(box.result("--slurm-env", "--array", "7", echo)["label"]) == "7 1\n"
     assert box.output(box.result("--array", "7", echo)["label"]) == "none none\n"
 
 
-def test_a_script_with_sbatch_lines_runs_as_under_slurm(box: Box) -> None:
+def test_a_script_with_sbatch_lines_runs_as_under_slurm(box: DaemonFixture) -> None:
     (box.user / "array.sh").write_text(
         "#!/bin/bash\n#SBATCH -a 0-2 -n 2 -J lr -o out/%x-%a.txt\n"
         "LRS=(0.1 0.01 0.001)\n"
@@ -230,13 +234,13 @@ def test_a_script_with_sbatch_lines_runs_as_under_slurm(box: Box) -> None:
     assert box.output(box.result("--no-slurm-env", "-a", "0", "-o", "%j", "array.sh")["label"])
 
 
-def test_named_resources_are_told_to_the_job(idle: Box) -> None:
+def test_named_resources_are_told_to_the_job(idle: DaemonFixture) -> None:
     idle.start("{gpu:1,cpu:2,licence:[2]}")
     job = idle.result("--resource", "licence=1", "env")
     assert "STOKER_LICENCE=" in idle.output(job["id"])
 
 
-def test_a_queued_job_holds_no_process_and_no_descriptor(idle: Box) -> None:
+def test_a_queued_job_holds_no_process_and_no_descriptor(idle: DaemonFixture) -> None:
     box = idle.start("{gpu:1,cpu:4}")
     blocker = box.submit("--gpus", "1", "echo ready; sleep 60")
     box.says(blocker, "ready")

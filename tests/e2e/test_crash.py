@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, Run, kill, until
+from e2e.daemon_fixture import DaemonFixture, Run, kill, until
 
 ONCE = 'echo "$STOKER_JOB_ID $STOKER_ATTEMPT" >> {runs}; sleep {nap}; exit {code}'
 AGAIN = (
@@ -48,7 +48,7 @@ def ids(label: str) -> list[int]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_daemon_killed_dozens_of_times_loses_no_job_and_runs_none_twice(
-    idle: Box, seed: int
+    idle: DaemonFixture, seed: int
 ) -> None:
     box, chance = idle.start("{gpu:4,cpu:4}"), random.Random(seed)
     runs = box.user / "runs"
@@ -90,7 +90,7 @@ def test_a_daemon_killed_dozens_of_times_loses_no_job_and_runs_none_twice(
 
 @pytest.mark.timeout(120)
 def test_whatever_submit_acknowledged_while_daemons_were_killed_exists_and_runs_once(
-    idle: Box,
+    idle: DaemonFixture,
 ) -> None:
     box, chance = idle.start("{gpu:4,cpu:4}"), random.Random(3)
     runs = box.user / "runs"
@@ -123,7 +123,7 @@ def test_whatever_submit_acknowledged_while_daemons_were_killed_exists_and_runs_
     assert max(count.values()) == 1
 
 
-def test_a_repeated_key_is_one_job_also_after_a_crash(box: Box) -> None:
+def test_a_repeated_key_is_one_job_also_after_a_crash(box: DaemonFixture) -> None:
     body = {
         "key": "the-same", "what": {"line": "true"}, "directory": str(box.user),
         "environment": {}, "shell": "/bin/sh", "options": {},
@@ -140,7 +140,7 @@ def test_a_repeated_key_is_one_job_also_after_a_crash(box: Box) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", [4, 5])
 def test_lines_that_a_killed_feed_had_queued_go_on_with_the_next_daemon(
-    idle: Box, seed: int
+    idle: DaemonFixture, seed: int
 ) -> None:
     box, chance = idle, random.Random(seed)
     runs = box.user / "runs"
@@ -170,7 +170,9 @@ def test_lines_that_a_killed_feed_had_queued_go_on_with_the_next_daemon(
     assert times_run(runs) == Counter(dict.fromkeys(known, 1))
 
 
-def test_a_cancellation_that_a_crash_interrupted_is_carried_through(idle: Box, stoker: Run) -> None:
+def test_a_cancellation_that_a_crash_interrupted_is_carried_through(
+    idle: DaemonFixture, stoker: Run
+) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start()
     job = box.submit("--gpus", "1", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
@@ -181,7 +183,9 @@ def test_a_cancellation_that_a_crash_interrupted_is_carried_through(idle: Box, s
     assert box.gpus()["0"]["state"] == "free"
 
 
-def test_a_time_limit_that_passes_while_no_daemon_runs_is_kept_by_the_next_one(box: Box) -> None:
+def test_a_time_limit_that_passes_while_no_daemon_runs_is_kept_by_the_next_one(
+    box: DaemonFixture,
+) -> None:
     job = box.submit("--time", "2s", "echo ready; sleep 60")
     box.says(job, "ready")
     box.crash()
@@ -190,7 +194,7 @@ def test_a_time_limit_that_passes_while_no_daemon_runs_is_kept_by_the_next_one(b
     assert (ended["state"], ended["result"]) == ("TIMEOUT", 124)
 
 
-def test_a_paused_job_is_still_paused_after_a_crash_and_can_be_resumed(box: Box) -> None:
+def test_a_paused_job_is_still_paused_after_a_crash_and_can_be_resumed(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 0.5; echo over")
     box.says(job, "ready")
     pid = box.pid_of(job)

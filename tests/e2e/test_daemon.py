@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from e2e.box import Box, alive, as_json, kill, until
+from e2e.daemon_fixture import DaemonFixture, alive, as_json, kill, until
 from stoker.executors.local.supervisor_client import KEEPERS
 
 
-def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Box) -> None:
+def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: DaemonFixture) -> None:
     starts = [idle.popen("daemon", "start", "--json") for _ in range(8)]
     ends = [(*start.communicate(timeout=60), start.returncode) for start in starts]
     assert [code for _, _, code in ends] == [0] * 8, ends
@@ -20,7 +20,9 @@ def test_eight_starts_at_once_make_one_daemon_and_all_learn_its_pid(idle: Box) -
     assert len(idle.keepers) == KEEPERS
 
 
-def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(idle: Box) -> None:
+def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(
+    idle: DaemonFixture,
+) -> None:
     submits = [idle.popen("submit", f"exit {n}") for n in range(8)]
     labels = [submit.communicate(timeout=60)[0].decode().strip() for submit in submits]
     assert sorted(map(int, labels)) == list(range(1, 9))
@@ -29,7 +31,7 @@ def test_submissions_at_once_with_no_daemon_make_one_daemon_and_all_the_jobs(idl
     until(lambda: len(idle.keepers) == KEEPERS)
 
 
-def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: Box) -> None:
+def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: DaemonFixture) -> None:
     first = box.pid
     second = box.popen("daemon", "run")
     assert second.wait(30) == 0
@@ -37,7 +39,7 @@ def test_a_second_daemon_in_the_foreground_leaves_the_first_alone(box: Box) -> N
     assert box.pid == first
 
 
-def test_a_submission_while_the_daemon_is_ending_gets_a_new_one(box: Box) -> None:
+def test_a_submission_while_the_daemon_is_ending_gets_a_new_one(box: DaemonFixture) -> None:
     for _ in range(5):
         old = box.pid
         os.kill(old, signal.SIGTERM)
@@ -47,7 +49,7 @@ def test_a_submission_while_the_daemon_is_ending_gets_a_new_one(box: Box) -> Non
         box.up()
 
 
-def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) -> None:
+def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit("--gpus", "2", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; exit 5")
     box.says(job, "ready")
@@ -65,7 +67,7 @@ def test_stopping_leaves_jobs_running_and_the_next_daemon_adopts_them(box: Box) 
     assert box.end_of(job)["result"] == 5
 
 
-def test_a_job_that_ended_while_no_daemon_ran_has_its_code_and_its_time(box: Box) -> None:
+def test_a_job_that_ended_while_no_daemon_ran_has_its_code_and_its_time(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 0.3; exit 9")
     box.says(job, "ready")
     pid = box.pid_of(job)
@@ -77,7 +79,7 @@ def test_a_job_that_ended_while_no_daemon_ran_has_its_code_and_its_time(box: Box
     assert ended["elapsed"] < 1.0
 
 
-def test_restart_keeps_the_declared_devices_and_the_jobs(box: Box) -> None:
+def test_restart_keeps_the_declared_devices_and_the_jobs(box: DaemonFixture) -> None:
     job = box.submit("--gpus", "1", "echo ready; sleep 60")
     box.says(job, "ready")
     before = box.pid
@@ -89,7 +91,7 @@ def test_restart_keeps_the_declared_devices_and_the_jobs(box: Box) -> None:
     assert box.end_of(job)["state"] == "CANCELLED"
 
 
-def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: Box) -> None:
+def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit("--exclusive", f"echo ready; until [ -e {flag} ]; do sleep 0.05; done")
     box.says(job, "ready")
@@ -106,7 +108,7 @@ def test_draining_ends_when_what_runs_has_ended_and_starts_nothing_more(box: Box
     assert box.end_of(waits)["state"] == "COMPLETED"
 
 
-def test_stop_cancel_ends_what_runs(box: Box) -> None:
+def test_stop_cancel_ends_what_runs(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
     pid = box.pid_of(job)
@@ -115,7 +117,7 @@ def test_stop_cancel_ends_what_runs(box: Box) -> None:
     assert box.up().job(job)["state"] == "CANCELLED"
 
 
-def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: Box) -> None:
+def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: DaemonFixture) -> None:
     label = box.submit("--exclusive", "--each-line", "-", input="echo ready; exec sleep 300\n" * 3)
     first, *others = box.jobs(label)
     box.says(first["id"], "ready")
@@ -126,14 +128,16 @@ def test_stop_cancel_starts_nothing_in_the_place_of_what_it_ends(box: Box) -> No
     box.becomes(others[0]["id"], "RUNNING")
 
 
-def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: Box) -> None:
+def test_the_keeper_leaves_when_the_daemon_has_and_no_job_is_left(box: DaemonFixture) -> None:
     box.result("true")
     keepers = box.keepers
     box.stoker("daemon", "stop", check=True)
     until(lambda: not any(map(alive, keepers)))
 
 
-def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(idle: Box) -> None:
+def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(
+    idle: DaemonFixture,
+) -> None:
     done = idle.stoker("daemon", "start", "--idle-exit", "1.5", "--gpus", "0")
     assert done.returncode == 0, done.stderr
     idle.submit("--hold", "true")
@@ -144,7 +148,7 @@ def test_a_daemon_that_may_exit_when_idle_does_so_but_not_while_jobs_exist(idle:
     until(lambda: not alive(daemon))
 
 
-def test_an_idle_daemon_does_nothing_at_all(box: Box) -> None:
+def test_an_idle_daemon_does_nothing_at_all(box: DaemonFixture) -> None:
     box.result("--gpus", "1", "true")
     box.client.gpus()
     time.sleep(1.5)
@@ -168,7 +172,7 @@ def test_an_idle_daemon_does_nothing_at_all(box: Box) -> None:
     assert after[1] - before[1] < 10
 
 
-def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: Box) -> None:
+def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: DaemonFixture) -> None:
     told = idle.user / "told"
     names = ("EVENT", "JOB_ID", "JOB_NAME", "STATE", "CODE", "CAUSE", "LOG")
     facts = " ".join(f"$STOKER_{name}" for name in names)
@@ -184,14 +188,14 @@ def test_hooks_are_told_how_each_job_ended_and_that_the_queue_is_empty(idle: Box
     assert text.splitlines().count("empty") == 1
 
 
-def test_a_job_can_bring_a_hook_of_its_own(box: Box) -> None:
+def test_a_job_can_bring_a_hook_of_its_own(box: DaemonFixture) -> None:
     told = box.user / "told"
     box.result("--on-end", f"echo $STOKER_STATE > {told}.part; mv {told}.part {told}", "true")
     until(told.exists)
     assert told.read_text() == "COMPLETED\n"
 
 
-def test_show_has_the_exit_code_and_the_output_of_the_hook(box: Box) -> None:
+def test_show_has_the_exit_code_and_the_output_of_the_hook(box: DaemonFixture) -> None:
     job = box.result("--on-end", "seq 3000; echo oops \x1b >&2; exit 4", "true")["label"]
 
     def hook() -> dict[str, Any]:
@@ -207,7 +211,7 @@ def test_show_has_the_exit_code_and_the_output_of_the_hook(box: Box) -> None:
     assert shown.splitlines()[-1].strip() == "oops ?"
 
 
-def test_the_outcome_of_a_hook_is_kept_without_a_daemon(box: Box) -> None:
+def test_the_outcome_of_a_hook_is_kept_without_a_daemon(box: DaemonFixture) -> None:
     go = box.user / "go"
     job = box.result(
         "--on-end", f"echo begun; until [ -e {go} ]; do sleep 0.05; done; exit 7", "true"
@@ -219,13 +223,13 @@ def test_the_outcome_of_a_hook_is_kept_without_a_daemon(box: Box) -> None:
     until(lambda: "hook            exit code 7" in box.stoker("show", job).stdout)
 
 
-def test_an_unknown_state_is_answered_with_the_states(box: Box) -> None:
+def test_an_unknown_state_is_answered_with_the_states(box: DaemonFixture) -> None:
     done = box.stoker("queue", "--state", "runing")
     assert done.returncode == 2
     assert "There is no state 'RUNING'; the states are PENDING, " in done.stderr
 
 
-def test_a_config_that_cannot_be_read_is_one_sentence(idle: Box) -> None:
+def test_a_config_that_cannot_be_read_is_one_sentence(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("gpus = [0\n")
     done = idle.stoker("submit", "true")
     assert done.returncode == 2
@@ -234,14 +238,14 @@ def test_a_config_that_cannot_be_read_is_one_sentence(idle: Box) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_key_in_the_config_is_named(idle: Box) -> None:
+def test_an_unknown_key_in_the_config_is_named(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("gpu = 1\n")
     done = idle.stoker("daemon", "start")
     assert done.returncode == 2
     assert "'gpu' is not a known setting" in done.stderr
 
 
-def test_daemon_status_says_who_answers(box: Box) -> None:
+def test_daemon_status_says_who_answers(box: DaemonFixture) -> None:
     status = as_json(box.stoker("daemon", "status", "--json"))
     assert status["pid"] == box.lock_pid
     assert status["mode"] == "daemon"
@@ -249,7 +253,7 @@ def test_daemon_status_says_who_answers(box: Box) -> None:
     assert box.stoker("daemon", "status").returncode == 4
 
 
-def test_waiting_goes_on_over_a_restart(box: Box) -> None:
+def test_waiting_goes_on_over_a_restart(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit(f"until [ -e {flag} ]; do sleep 0.05; done; exit 5")
     waiting = box.popen("wait", job)
@@ -268,7 +272,9 @@ def has_socket(pid: int) -> bool:
     return False
 
 
-def test_devices_that_were_only_named_outlive_a_restart_beside_declared_ones(box: Box) -> None:
+def test_devices_that_were_only_named_outlive_a_restart_beside_declared_ones(
+    box: DaemonFixture,
+) -> None:
     assert box.stoker("daemon", "restart", "--gpus", "5,6").returncode == 0
     flag = box.user / "go"
     line = f"touch {flag}ing; until [ -e {flag} ]; do sleep 0.05; done"

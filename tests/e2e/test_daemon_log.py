@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 
-from e2e.box import Box, as_json, kill, until
+from e2e.daemon_fixture import DaemonFixture, as_json, kill, until
 
 
-def test_start_refusal_restart_and_stop_each_have_a_line(box: Box) -> None:
+def test_start_refusal_restart_and_stop_each_have_a_line(box: DaemonFixture) -> None:
     first = box.pid
     assert box.stoker("submit", "--gpus", "9", "true").returncode != 0
     assert box.stoker("daemon", "restart").returncode == 0
@@ -28,7 +28,7 @@ def test_start_refusal_restart_and_stop_each_have_a_line(box: Box) -> None:
         assert lines, f"no line has: {text}"
 
 
-def test_a_signal_and_a_lost_job_have_lines(box: Box) -> None:
+def test_a_signal_and_a_lost_job_have_lines(box: DaemonFixture) -> None:
     job = box.submit("--no-requeue", "exec sleep 60")
     pid = box.pid_of(job)
     box.crash()
@@ -41,7 +41,7 @@ def test_a_signal_and_a_lost_job_have_lines(box: Box) -> None:
     until(lambda: "received SIGTERM" in box.log)
 
 
-def test_level_is_configurable(idle: Box) -> None:
+def test_level_is_configurable(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text('[log]\nlevel = "debug"\n')
     idle.start()
     idle.result("true")
@@ -52,20 +52,20 @@ def test_level_is_configurable(idle: Box) -> None:
     assert "started" not in idle.log.removeprefix(before)
 
 
-def test_a_start_that_fails_is_in_the_log(idle: Box) -> None:
+def test_a_start_that_fails_is_in_the_log(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("grace = 'soon'\n")
     assert idle.stoker("daemon", "start").returncode == 2
     assert "ERROR stoker.daemon: the daemon stops: " in idle.log
 
 
-def test_a_supervisor_that_crashes_leaves_a_traceback(box: Box) -> None:
+def test_a_supervisor_that_crashes_leaves_a_traceback(box: DaemonFixture) -> None:
     victim = box.keepers[0]
     kill(victim, signal.SIGSEGV)
     until(lambda: f"supervisor process {victim} died" in box.log)
     assert "Fatal Python error: Segmentation fault" in box.log
 
 
-def test_daemon_log_shows_the_last_lines_and_follows(box: Box) -> None:
+def test_daemon_log_shows_the_last_lines_and_follows(box: DaemonFixture) -> None:
     done = box.stoker("daemon", "log", "-n", "1", check=True)
     assert done.stdout.count("\n") == 1
     assert "started" in done.stdout
@@ -80,7 +80,7 @@ def test_daemon_log_shows_the_last_lines_and_follows(box: Box) -> None:
         assert follower.wait(10) == 130
 
 
-def test_without_a_log_it_says_so(idle: Box) -> None:
+def test_without_a_log_it_says_so(idle: DaemonFixture) -> None:
     done = idle.stoker("daemon", "log")
     assert done.returncode == 3
     assert "no daemon has run here" in done.stderr

@@ -3,17 +3,19 @@
 import os
 from pathlib import Path
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 
-def held(box: Box, count: int) -> list[str]:
+def held(box: DaemonFixture, count: int) -> list[str]:
     """Jobs that wait."""
     label = box.submit("--hold", "--each-line", "-", input="exit 3\n" * count)
     first, _, last = label.partition("-")
     return [str(job) for job in range(int(first), int(last or first) + 1)]
 
 
-def test_a_log_cut_in_the_middle_of_a_commit_loses_nothing_that_was_whole(box: Box) -> None:
+def test_a_log_cut_in_the_middle_of_a_commit_loses_nothing_that_was_whole(
+    box: DaemonFixture,
+) -> None:
     jobs = held(box, 20)
     box.crash()
     with open(box.state / "journal.db-wal", "ab") as wal:
@@ -24,7 +26,7 @@ def test_a_log_cut_in_the_middle_of_a_commit_loses_nothing_that_was_whole(box: B
     assert box.end_of(jobs[0])["result"] == 3
 
 
-def test_a_log_shorter_than_what_was_once_on_disk_is_reported(box: Box) -> None:
+def test_a_log_shorter_than_what_was_once_on_disk_is_reported(box: DaemonFixture) -> None:
     held(box, 5)
     jobs = held(box, 5)
     box.crash()
@@ -37,7 +39,7 @@ def test_a_log_shorter_than_what_was_once_on_disk_is_reported(box: Box) -> None:
     assert jobs
 
 
-def test_a_spoilt_page_is_survived_and_said(box: Box) -> None:
+def test_a_spoilt_page_is_survived_and_said(box: DaemonFixture) -> None:
     jobs = held(box, 300)
     assert box.stoker("daemon", "stop").returncode == 0
     journal = box.state / "journal.db"
@@ -52,7 +54,7 @@ def test_a_spoilt_page_is_survived_and_said(box: Box) -> None:
     assert list(Path(box.state).glob("journal.db?*damaged*")) or list(box.state.glob("*.damaged*"))
 
 
-def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: Box) -> None:
+def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: DaemonFixture) -> None:
     held(box, 22)
     assert box.stoker("daemon", "stop").returncode == 0  # folds the log into the database
     box.up()
@@ -64,7 +66,7 @@ def test_ids_that_only_a_lost_log_knew_are_not_given_out_again(box: Box) -> None
     assert "had been synced" in box.log
 
 
-def restored_after_a_run(box: Box, note: Path) -> str:
+def restored_after_a_run(box: DaemonFixture, note: Path) -> str:
     """Restore a backup in which a job is pending that has run since; return its id."""
     blocker = box.submit("--gpus", "4", "sleep 600")
     box.becomes(blocker, "RUNNING")
@@ -84,7 +86,7 @@ def restored_after_a_run(box: Box, note: Path) -> str:
     return job
 
 
-def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: Box) -> None:
+def test_a_restored_backup_runs_nothing_twice_and_gives_out_no_id_twice(box: DaemonFixture) -> None:
     note = box.user / "note"
     job = restored_after_a_run(box, note)
     assert box.job(job)["state"] == "PENDING"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, kill, until
+from e2e.daemon_fixture import DaemonFixture, alive, kill, until
 from stoker import places
 
 
@@ -23,7 +23,7 @@ def second_daemon() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def test_a_socket_that_is_deleted_is_made_again(box: Box) -> None:
+def test_a_socket_that_is_deleted_is_made_again(box: DaemonFixture) -> None:
     pid = box.pid
     for _ in range(2):
         socket_file().unlink()
@@ -32,7 +32,9 @@ def test_a_socket_that_is_deleted_is_made_again(box: Box) -> None:
     assert box.end_of(box.submit("exit 3"))["result"] == 3
 
 
-def test_a_command_that_comes_before_the_socket_is_back_reaches_the_same_daemon(box: Box) -> None:
+def test_a_command_that_comes_before_the_socket_is_back_reaches_the_same_daemon(
+    box: DaemonFixture,
+) -> None:
     pid = box.pid
     kill(pid, signal.SIGSTOP)
     socket_file().unlink()
@@ -45,7 +47,7 @@ def test_a_command_that_comes_before_the_socket_is_back_reaches_the_same_daemon(
     assert box.pid == pid
 
 
-def daemons(box: Box) -> list[int]:
+def daemons(box: DaemonFixture) -> list[int]:
     """All daemon processes of this home."""
     found = []
     for entry in os.listdir("/proc"):
@@ -60,7 +62,7 @@ def daemons(box: Box) -> list[int]:
     return found
 
 
-def test_a_daemon_without_a_socket_is_named_and_can_be_stopped(box: Box) -> None:
+def test_a_daemon_without_a_socket_is_named_and_can_be_stopped(box: DaemonFixture) -> None:
     pid = box.pid
     kill(pid, signal.SIGSTOP)
     socket_file().unlink()
@@ -88,7 +90,7 @@ def pending(pid: int) -> bool:
 
 @pytest.mark.parametrize("what", ["logs", "exits", "scripts", "run", "socket directory", "all"])
 def test_a_directory_that_is_deleted_is_made_again_and_the_next_job_runs(
-    box: Box, what: str
+    box: DaemonFixture, what: str
 ) -> None:
     running = box.submit("sleep 1000")
     box.becomes(running, "RUNNING")
@@ -108,7 +110,7 @@ def test_a_directory_that_is_deleted_is_made_again_and_the_next_job_runs(
 
 
 def test_an_exit_is_recorded_though_its_directory_was_deleted_and_the_daemon_killed(
-    box: Box,
+    box: DaemonFixture,
 ) -> None:
     os.mkfifo(box.user / "gate")
     job = box.submit("read line < gate; exit 5")
@@ -129,13 +131,13 @@ def test_an_exit_is_recorded_though_its_directory_was_deleted_and_the_daemon_kil
 # -- the journal --------------------------------------------------------------------------
 
 
-def delete_home(box: Box) -> None:
+def delete_home(box: DaemonFixture) -> None:
     """Delete a home under another name: by its own name the daemon would make files in it."""
     shutil.rmtree(box.home.rename(box.home.with_name("deleted")))
 
 
 @pytest.mark.parametrize("what", ["journal", "log", "home"])
-def test_a_journal_that_is_deleted_loses_nothing(box: Box, what: str) -> None:
+def test_a_journal_that_is_deleted_loses_nothing(box: DaemonFixture, what: str) -> None:
     os.mkfifo(box.user / "gate")
     running = box.submit("read line < gate; exit 5")
     box.becomes(running, "RUNNING")
@@ -165,7 +167,7 @@ def test_a_journal_that_is_deleted_loses_nothing(box: Box, what: str) -> None:
     assert int(box.submit("true")) == int(held) + 1
 
 
-def test_after_a_restart_work_goes_on_from_the_copy(box: Box) -> None:
+def test_after_a_restart_work_goes_on_from_the_copy(box: DaemonFixture) -> None:
     job = box.submit("--hold", "exit 3")
     delete_home(box)
     until(box.answers)
@@ -179,7 +181,7 @@ def test_after_a_restart_work_goes_on_from_the_copy(box: Box) -> None:
 # -- the lock -----------------------------------------------------------------------------
 
 
-def test_a_lock_that_is_deleted_lets_no_second_daemon_in(box: Box) -> None:
+def test_a_lock_that_is_deleted_lets_no_second_daemon_in(box: DaemonFixture) -> None:
     lock, pid = box.state / "lock", box.pid
     lock.unlink()
     until(lambda: lock.exists() and lock.read_text() == f"{pid}\n")
@@ -188,7 +190,7 @@ def test_a_lock_that_is_deleted_lets_no_second_daemon_in(box: Box) -> None:
     assert box.pid == pid
 
 
-def test_of_two_daemons_on_one_state_the_first_one_stops(box: Box) -> None:
+def test_of_two_daemons_on_one_state_the_first_one_stops(box: DaemonFixture) -> None:
     first = box.pid
     kill(first, signal.SIGSTOP)  # so that it cannot notice
     (box.state / "lock").unlink()

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from stoker.cli.verbs import VERBS
-from stoker.compat.registry import DOORS
+from stoker.compat.registry import COMMANDS
 
 NASTY = "n\x1b]0;own\x07\x1b[7mb\x9b31mc\u202ed\u2066e\u200e\u200ff\x7f\x08g\rh\x1b[2J"
 OURS = re.compile(r"\x1b\[(?:[0-2]|3[1-6])(?:;(?:[0-2]|3[1-6]))*m")
@@ -59,7 +59,7 @@ def is_harmless(text: str) -> bool:
 
 
 @pytest.fixture
-def full(box: Box) -> Box:
+def full(box: DaemonFixture) -> DaemonFixture:
     """A home in which everything has a name that no terminal should see."""
     box.script("report.py", (
         "from stoker.training import report\nimport sys, time\n"
@@ -80,7 +80,7 @@ def full(box: Box) -> Box:
 
 
 @pytest.mark.timeout(300)
-def test_no_command_passes_escapes_of_data_on(full: Box) -> None:
+def test_no_command_passes_escapes_of_data_on(full: DaemonFixture) -> None:
     for words in LOOKS + ERRORS:
         done = full.stoker(*words, timeout=60)
         assert is_harmless(done.stdout + done.stderr), words
@@ -90,7 +90,7 @@ def test_no_command_passes_escapes_of_data_on(full: Box) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_with_colours_there_are_our_own_and_no_others(full: Box) -> None:
+def test_with_colours_there_are_our_own_and_no_others(full: DaemonFixture) -> None:
     painted = 0
     for words in LOOKS:
         if words[:1] in ((), ("queue",), ("show",), ("why",), ("eta",), ("history",), ("gpus",)):
@@ -100,11 +100,11 @@ def test_with_colours_there_are_our_own_and_no_others(full: Box) -> None:
     assert painted > 5
 
 
-def test_the_output_of_a_job_stays_as_it_is(full: Box) -> None:
+def test_the_output_of_a_job_stays_as_it_is(full: DaemonFixture) -> None:
     assert NASTY.replace("\r", "\n") in full.stoker("logs", "1").stdout  # text mode reads \r so
 
 
 def test_every_verb_and_door_is_tried() -> None:
     tried = {words[0] for words in LOOKS + ERRORS if words}
     assert set(VERBS) <= tried
-    assert {words[1] for words in LOOKS if words[:1] == ("door",)} == set(DOORS)
+    assert {words[1] for words in LOOKS if words[:1] == ("door",)} == set(COMMANDS)

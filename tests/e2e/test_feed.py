@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, until
+from e2e.daemon_fixture import DaemonFixture, alive, until
 
 WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
 
@@ -22,7 +22,7 @@ WAITS = "echo $$ >> pids; until [ -e go ]; do sleep 0.05; done"
 class Terminal:
     """A command on a terminal of its own, as a person has it."""
 
-    def __init__(self, box: Box, *args: str) -> None:
+    def __init__(self, box: DaemonFixture, *args: str) -> None:
         self.seen = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -57,7 +57,7 @@ class Terminal:
 
 
 @pytest.fixture
-def on_terminal(idle: Box) -> Iterator[list[Terminal]]:
+def on_terminal(idle: DaemonFixture) -> Iterator[list[Terminal]]:
     """Terminals that are closed afterwards."""
     opened: list[Terminal] = []
     yield opened
@@ -65,7 +65,7 @@ def on_terminal(idle: Box) -> Iterator[list[Terminal]]:
         terminal.close()
 
 
-def pids(box: Box, count: int) -> list[int]:
+def pids(box: DaemonFixture, count: int) -> list[int]:
     """The pids that lines wrote down."""
 
     def there() -> list[int]:
@@ -77,7 +77,7 @@ def pids(box: Box, count: int) -> list[int]:
     return found
 
 
-def states(box: Box) -> list[str]:
+def states(box: DaemonFixture) -> list[str]:
     """What became of all jobs, by id."""
     jobs = box.client.history(limit=1000)["jobs"]
     return [job["state"] for job in sorted(jobs, key=lambda job: job["id"])]
@@ -86,7 +86,7 @@ def states(box: Box) -> list[str]:
 # ------------------------------------------------------------------------- without a daemon
 
 
-def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: Box) -> None:
+def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: DaemonFixture) -> None:
     lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 12 + "\n# a remark\n"
     done = idle.stoker("feed", "--gpus", "4,7", input=lines)
     assert done.returncode == 0, done.stderr
@@ -99,7 +99,7 @@ def test_all_lines_run_on_the_devices_named_one_at_a_time_on_each(idle: Box) -> 
     assert idle.keepers == []
 
 
-def test_the_code_is_1_when_a_line_failed_and_the_failure_is_named(idle: Box) -> None:
+def test_the_code_is_1_when_a_line_failed_and_the_failure_is_named(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", "--gpus", "0,1", input="true\necho the reason; exit 3\ntrue\n")
     assert done.returncode == 1
     assert "2 done, 1 failed" in done.stderr
@@ -107,17 +107,17 @@ def test_the_code_is_1_when_a_line_failed_and_the_failure_is_named(idle: Box) ->
     assert "the reason" in done.stderr
 
 
-def test_a_machine_without_gpus_runs_lines_on_its_cores(idle: Box) -> None:
+def test_a_machine_without_gpus_runs_lines_on_its_cores(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", input='echo "[$CUDA_VISIBLE_DEVICES]" >> seen\n' * 3)
     assert done.returncode == 0, done.stderr
     assert (idle.user / "seen").read_text() == "[]\n" * 3
 
 
-def test_no_lines_at_all_are_no_failure(idle: Box) -> None:
+def test_no_lines_at_all_are_no_failure(idle: DaemonFixture) -> None:
     assert idle.stoker("feed", "--gpus", "0", input="").returncode == 0
 
 
-def test_a_feed_that_can_never_be_satisfied_is_refused(idle: Box) -> None:
+def test_a_feed_that_can_never_be_satisfied_is_refused(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", "--gpus", "0", "--each", "2", input="true\n")
     assert done.returncode == 6
     assert done.stderr.count("\n") == 1
@@ -131,7 +131,7 @@ BAD_SAID = [
 ]
 
 
-def feed_badly(box: Box) -> None:
+def feed_badly(box: DaemonFixture) -> None:
     """Feed lines of which some cannot be run."""
     (box.user / "bad").write_bytes(BAD_LINES.encode(errors="surrogateescape"))
     done = box.stoker("feed", "--gpus", "0,1", "bad", env={"ODD": os.fsdecode(b"\xff")})
@@ -143,11 +143,11 @@ def feed_badly(box: Box) -> None:
     assert sorted((box.user / "seen").read_text().split()) == ["a", "b"]
 
 
-def test_a_line_that_cannot_be_run_is_left_out_and_the_others_run(idle: Box) -> None:
+def test_a_line_that_cannot_be_run_is_left_out_and_the_others_run(idle: DaemonFixture) -> None:
     feed_badly(idle)
 
 
-def test_with_json_there_is_one_value_at_the_end(idle: Box) -> None:
+def test_with_json_there_is_one_value_at_the_end(idle: DaemonFixture) -> None:
     done = idle.stoker("feed", "--gpus", "0", "--json", input="true\nexit 3\n\0\n")
     assert done.returncode == 1
     found = json.loads(done.stdout)
@@ -161,7 +161,7 @@ def test_with_json_there_is_one_value_at_the_end(idle: Box) -> None:
 
 
 def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
-    idle: Box, on_terminal: list[Terminal]
+    idle: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     idle.script("lines", f"{WAITS}\n" * 5)
     terminal = Terminal(idle, "feed", "--gpus", "0,1", "lines")
@@ -175,7 +175,7 @@ def test_interrupted_from_the_keyboard_it_leaves_nothing_running_and_says_130(
 
 
 def test_an_interrupted_feed_cancels_its_own_lines_only(
-    idle: Box, on_terminal: list[Terminal]
+    idle: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     idle.script("lines", f"{WAITS}\n" * 3)
     terminal = Terminal(idle, "feed", "--gpus", "0,1", "lines")
@@ -192,7 +192,7 @@ def test_an_interrupted_feed_cancels_its_own_lines_only(
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(
-    idle: Box, on_terminal: list[Terminal]
+    idle: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     idle.script("lines", f"trap '' TERM; {WAITS}\n")
     terminal = Terminal(idle, "feed", "--gpus", "0", "lines")
@@ -205,7 +205,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(
     assert not alive(pid)
 
 
-def test_draining_finishes_what_runs_and_starts_no_more(idle: Box) -> None:
+def test_draining_finishes_what_runs_and_starts_no_more(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 6).encode())
@@ -220,7 +220,7 @@ def test_draining_finishes_what_runs_and_starts_no_more(idle: Box) -> None:
     assert sorted(states(idle.up())) == ["CANCELLED"] * 4 + ["COMPLETED"] * 2
 
 
-def test_draining_when_nothing_waits_is_no_failure(idle: Box) -> None:
+def test_draining_when_nothing_waits_is_no_failure(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 2).encode())
@@ -232,7 +232,7 @@ def test_draining_when_nothing_waits_is_no_failure(idle: Box) -> None:
     assert feed.returncode == 0, said
 
 
-def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: Box) -> None:
+def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     line = "trap 'echo ended > ended; exit' TERM; " + WAITS
@@ -247,7 +247,7 @@ def test_an_interrupt_while_draining_still_gives_lines_their_grace(idle: Box) ->
     assert (idle.user / "ended").exists()
 
 
-def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: Box) -> None:
+def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: DaemonFixture) -> None:
     yes = subprocess.Popen(["yes", "true"], stdout=subprocess.PIPE)
     feed = idle.popen("feed", "--gpus", "0,1,2,3", stdin=yes.stdout)
     assert yes.stdout is not None
@@ -277,7 +277,7 @@ def test_an_endless_input_is_read_a_little_ahead_in_bounded_memory(idle: Box) ->
     assert feed.returncode == 130
 
 
-def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: Box) -> None:
+def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write(f"{WAITS}\n".encode())
@@ -296,14 +296,14 @@ def test_what_others_queued_during_a_feed_goes_on_with_a_daemon(idle: Box) -> No
     assert idle.client.daemon()["mode"] == "daemon"
 
 
-def test_a_line_can_be_tried_again(idle: Box) -> None:
+def test_a_line_can_be_tried_again(idle: DaemonFixture) -> None:
     done = idle.stoker(
         "feed", "--gpus", "0", "--retries", "2", input="exit $((1 - STOKER_ATTEMPT))\n"
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_killed_keeper_does_not_stop_a_feed(idle: Box) -> None:
+def test_a_killed_keeper_does_not_stop_a_feed(idle: DaemonFixture) -> None:
     feed = idle.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 2 + "true\n" * 4).encode())
@@ -321,7 +321,9 @@ def test_a_killed_keeper_does_not_stop_a_feed(idle: Box) -> None:
 # ---------------------------------------------------------------------- beside a daemon
 
 
-def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(box: Box) -> None:
+def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(
+    box: DaemonFixture,
+) -> None:
     daemon = box.pid
     done = box.stoker("feed", "--gpus", "1,3", input="echo $CUDA_VISIBLE_DEVICES >> seen\n" * 6)
     assert done.returncode == 0, done.stderr
@@ -332,11 +334,11 @@ def test_beside_a_daemon_the_lines_go_into_its_queue_on_the_devices_named(box: B
     assert "exit 3" in done.stderr
 
 
-def test_beside_a_daemon_bad_lines_are_left_out_in_the_same_words(box: Box) -> None:
+def test_beside_a_daemon_bad_lines_are_left_out_in_the_same_words(box: DaemonFixture) -> None:
     feed_badly(box)
 
 
-def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: Box) -> None:
+def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: DaemonFixture) -> None:
     done = box.stoker("feed", "--gpus", "0,9", input="touch ran\n")
     assert done.returncode == 3
     assert done.stderr == "stoker: The running daemon has no GPU 9; it has: 0, 1, 2, 3.\n"
@@ -344,7 +346,9 @@ def test_beside_a_daemon_a_device_that_it_lacks_is_refused(box: Box) -> None:
     assert states(box) == []
 
 
-def test_beside_a_daemon_it_shows_how_many_run(box: Box, on_terminal: list[Terminal]) -> None:
+def test_beside_a_daemon_it_shows_how_many_run(
+    box: DaemonFixture, on_terminal: list[Terminal]
+) -> None:
     box.script("lines", f"{WAITS}\n" * 5)
     terminal = Terminal(box, "feed", "--gpus", "0,1", "lines")
     on_terminal.append(terminal)
@@ -353,7 +357,7 @@ def test_beside_a_daemon_it_shows_how_many_run(box: Box, on_terminal: list[Termi
     assert terminal.wait() == 0
 
 
-def test_beside_a_daemon_without_gpus_lines_run_on_its_cores(idle: Box) -> None:
+def test_beside_a_daemon_without_gpus_lines_run_on_its_cores(idle: DaemonFixture) -> None:
     idle.start("{cpu:4}")
     done = idle.stoker("feed", input="true\n")
     assert done.returncode == 0, done.stderr
@@ -361,7 +365,7 @@ def test_beside_a_daemon_without_gpus_lines_run_on_its_cores(idle: Box) -> None:
 
 
 def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(
-    box: Box, on_terminal: list[Terminal]
+    box: DaemonFixture, on_terminal: list[Terminal]
 ) -> None:
     other = box.submit("echo ready; exec sleep 300")
     box.says(other, "ready")
@@ -377,7 +381,7 @@ def test_beside_a_daemon_an_interrupt_cancels_its_own_lines_only(
     assert states(box).count("CANCELLED") == 5
 
 
-def test_beside_a_daemon_a_feed_survives_the_daemons_end(box: Box) -> None:
+def test_beside_a_daemon_a_feed_survives_the_daemons_end(box: DaemonFixture) -> None:
     feed = box.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 2 + "exit 0\n" * 4).encode())
@@ -390,7 +394,7 @@ def test_beside_a_daemon_a_feed_survives_the_daemons_end(box: Box) -> None:
     assert feed.returncode == 0, said
 
 
-def test_beside_a_daemon_a_feed_can_be_drained(box: Box) -> None:
+def test_beside_a_daemon_a_feed_can_be_drained(box: DaemonFixture) -> None:
     feed = box.popen("feed", "--gpus", "0,1", stdin=subprocess.PIPE)
     assert feed.stdin is not None
     feed.stdin.write((f"{WAITS}\n" * 6).encode())

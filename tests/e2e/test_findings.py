@@ -1,16 +1,16 @@
 """Things that once went wrong for people."""
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 
 
-def test_devices_named_in_a_feed_are_gone_when_its_lines_are_done(idle: Box) -> None:
+def test_devices_named_in_a_feed_are_gone_when_its_lines_are_done(idle: DaemonFixture) -> None:
     assert idle.stoker("feed", "--gpus", "0,22", input="true\n").returncode == 0
     refused = idle.stoker("submit", "--gpus", "1", "true")
     assert refused.returncode == 6
     assert "has no GPU" in refused.stderr
 
 
-def test_the_whole_machine_can_be_drained(box: Box) -> None:
+def test_the_whole_machine_can_be_drained(box: DaemonFixture) -> None:
     box.stoker("drain", "all", check=True)
     waiting = box.submit("true")
     assert box.job(waiting)["state"] == "PENDING"
@@ -18,7 +18,7 @@ def test_the_whole_machine_can_be_drained(box: Box) -> None:
     assert box.end_of(waiting)["state"] == "COMPLETED"
 
 
-def test_a_missing_interpreter_is_named(box: Box) -> None:
+def test_a_missing_interpreter_is_named(box: DaemonFixture) -> None:
     script = box.user / "crlf.sh"
     script.write_bytes(b"#!/no/such/interpreter\r\necho hi\r\n")
     ended = box.end_of(box.submit(script))
@@ -26,7 +26,7 @@ def test_a_missing_interpreter_is_named(box: Box) -> None:
     assert "Windows line ends" in ended["cause"]
 
 
-def test_waiting_for_the_end_of_a_broken_chain_ends(box: Box) -> None:
+def test_waiting_for_the_end_of_a_broken_chain_ends(box: DaemonFixture) -> None:
     first = box.submit("exit 1")
     second = box.submit("--dependency", f"afterok:{first}", "true")
     third = box.submit("--dependency", f"afterany:{second}", "true")
@@ -35,13 +35,13 @@ def test_waiting_for_the_end_of_a_broken_chain_ends(box: Box) -> None:
     assert "never start" in done.stderr
 
 
-def test_history_counts_what_it_does_not_show(box: Box) -> None:
+def test_history_counts_what_it_does_not_show(box: DaemonFixture) -> None:
     label = box.submit("--each-line", "-", input="true\n" * 7)
     box.client.wait([label], timeout=30)
     assert box.client.history(limit=3)["more"] == 4
 
 
-def test_a_daemon_that_could_not_come_back_is_not_let_go(box: Box) -> None:
+def test_a_daemon_that_could_not_come_back_is_not_let_go(box: DaemonFixture) -> None:
     before = box.pid
     (box.home / "config.toml").write_text("oops = 1\n")
     refused = box.stoker("daemon", "restart")
@@ -53,7 +53,7 @@ def test_a_daemon_that_could_not_come_back_is_not_let_go(box: Box) -> None:
     assert box.pid == before
 
 
-def test_what_is_to_be_sent_must_be_there(box: Box) -> None:
+def test_what_is_to_be_sent_must_be_there(box: DaemonFixture) -> None:
     (box.user / "data").mkdir(exist_ok=True)
     code, said = box.refused("--send", "data", "--send", "nosuch", "true")
     assert (code, said) == (2, f"stoker: There is no 'nosuch' in {box.user} for --send.\n")
@@ -64,13 +64,13 @@ def test_what_is_to_be_sent_must_be_there(box: Box) -> None:
     assert "There is no 'nosuch'" in box.stoker("edit", waiting, "--send", "nosuch").stderr
 
 
-def test_a_line_that_no_shell_could_be_given_is_refused_at_once(box: Box) -> None:
+def test_a_line_that_no_shell_could_be_given_is_refused_at_once(box: DaemonFixture) -> None:
     told = box.stoker("submit", "--each-line", "-", input="echo " + "x" * (128 << 10) + "\n")
     assert told.returncode == 2
     assert "put it into a script" in told.stderr
 
 
-def test_a_limit_holds_for_failures_too_and_the_newest_come_first(box: Box) -> None:
+def test_a_limit_holds_for_failures_too_and_the_newest_come_first(box: DaemonFixture) -> None:
     label = box.submit("--array", "0-11%1", "exit 1")
     assert box.client.wait([label], timeout=60)["finished"]
     reply = box.client.jobs(limit=5)

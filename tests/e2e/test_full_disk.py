@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, Run, alive, until
+from e2e.daemon_fixture import DaemonFixture, Run, alive, until
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk"),
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def small(idle: Box, home: Path, stoker: Run) -> Iterator[Box]:
+def small(idle: DaemonFixture, home: Path, stoker: Run) -> Iterator[DaemonFixture]:
     """A box whose home is a disk of 24 MiB."""
     options = ["-t", "tmpfs", "-o", "size=24m,mode=700", "stoker-test", str(home)]
     done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
@@ -32,7 +32,7 @@ def small(idle: Box, home: Path, stoker: Run) -> Iterator[Box]:
         subprocess.run(["umount", "--lazy", str(home)], check=False)
 
 
-def fill(box: Box) -> None:
+def fill(box: DaemonFixture) -> None:
     """Leave not one byte."""
     with open(box.home / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (1 << 20, 4096, 1):
@@ -41,7 +41,7 @@ def fill(box: Box) -> None:
                     file.write(b"x" * size)
 
 
-def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: Box) -> None:
+def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: DaemonFixture) -> None:
     box = small
     go = box.user / "go"
     jobs = [
@@ -80,7 +80,9 @@ def test_a_full_disk_refuses_new_work_records_ends_and_heals(small: Box) -> None
     assert [box.job(job)["result"] for job in jobs] == [0, 5]
 
 
-def test_ends_that_could_not_be_written_even_with_the_reserve_are_not_forgotten(small: Box) -> None:
+def test_ends_that_could_not_be_written_even_with_the_reserve_are_not_forgotten(
+    small: DaemonFixture,
+) -> None:
     box = small
     go = box.user / "go"
     job = box.submit(f"echo ready; until [ -e {go} ]; do sleep 0.05; done; exit 7")

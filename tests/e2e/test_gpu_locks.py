@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, until
-from e2e.people import neighbour
+from e2e.daemon_fixture import DaemonFixture, until
+from e2e.other_users import neighbour
 from fakes.nvml import FakeNvml, Gpu
 
 pytestmark = [
@@ -40,7 +40,7 @@ def inside(pid: int, *command: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("shortage", ["nr_inodes=1", "size=4k"])
 def test_a_lock_that_cannot_be_made_is_a_start_that_waits(
-    idle: Box, nvml: FakeNvml, shortage: str
+    idle: DaemonFixture, nvml: FakeNvml, shortage: str
 ) -> None:
     nvml.set([Gpu(uuid="GPU-a"), Gpu(uuid="GPU-b")])
     subprocess.run(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
 from fakes.nvml import FakeNvml, Gpu
 
@@ -12,7 +12,7 @@ WAITS = "while [ ! -e {0} ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def room(idle: Box, nvml: FakeNvml) -> Path:
+def room(idle: DaemonFixture, nvml: FakeNvml) -> Path:
     """Where the processes of jobs say what they use of the one GPU there is."""
     room = idle.user / "room"
     room.mkdir()
@@ -21,18 +21,18 @@ def room(idle: Box, nvml: FakeNvml) -> Path:
     return room
 
 
-def start(box: Box, nvml: FakeNvml) -> None:
+def start(box: DaemonFixture, nvml: FakeNvml) -> None:
     done = box.stoker("daemon", "start", env=nvml.env())
     assert done.returncode == 0, done.stderr
 
 
-def told(box: Box) -> list[tuple[int, int]]:
+def told(box: DaemonFixture) -> list[tuple[int, int]]:
     """Jobs and MiB, as they stand in the journal."""
     return [(event["job"], event["memory"]) for event in journal(box, "MemoryMeasured")]
 
 
 def test_kub_63_what_a_job_uses_is_told_while_it_grows_and_once_only(
-    idle: Box, nvml: FakeNvml, room: Path
+    idle: DaemonFixture, nvml: FakeNvml, room: Path
 ) -> None:
     box = idle
     grows = "; ".join(
@@ -62,7 +62,7 @@ def test_kub_63_what_a_job_uses_is_told_while_it_grows_and_once_only(
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_kub_19_jobs_on_one_gpu_are_told_apart(idle: Box, room: Path) -> None:
+def test_kub_19_jobs_on_one_gpu_are_told_apart(idle: DaemonFixture, room: Path) -> None:
     box = idle
     line = f"echo $SIZE >{room}/$$; {WAITS.format('done')}"
     first = int(box.submit("--gpus", "0.5", f"SIZE=700; {line}"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e.box import Box, as_json, until
-from e2e.people import neighbour
+from e2e.daemon_fixture import DaemonFixture, as_json, until
+from e2e.other_users import neighbour
 from fakes.nvml import FakeNvml, Gpu, Process
 from stoker.daemon.gpus.monitor import FRESH
 
@@ -29,13 +29,13 @@ def stranger() -> Iterator[int]:
 
 
 @pytest.fixture
-def quick(idle: Box) -> Box:
+def quick(idle: DaemonFixture) -> DaemonFixture:
     """A home whose strangers are believed gone without delay."""
     (idle.home / "config.toml").write_text("[foreign]\nleave_seconds = 0\n")
     return idle
 
 
-def start(box: Box, nvml: FakeNvml, *args: str, **env: str) -> Box:
+def start(box: DaemonFixture, nvml: FakeNvml, *args: str, **env: str) -> DaemonFixture:
     """A daemon that sees the stand-in driver."""
     done = box.stoker("daemon", "start", *args, env={**nvml.env(), **env})
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def used(gpu: Gpu, pid: int, memory: int = 4000, **more: Any) -> Gpu:
     return Gpu(**fields, memory_used=memory, processes=(Process(pid=pid, memory=memory),), **more)
 
 
-def test_gpus_are_shown_with_what_the_driver_knows(idle: Box, nvml: FakeNvml) -> None:
+def test_gpus_are_shown_with_what_the_driver_knows(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A, B])
     box = start(idle, nvml)
     first, second = as_json(box.stoker("gpus", "--json"))["gpus"]
@@ -59,7 +59,9 @@ def test_gpus_are_shown_with_what_the_driver_knows(idle: Box, nvml: FakeNvml) ->
     assert "3090" in box.stoker("gpus").stdout
 
 
-def test_jobs_get_the_model_and_the_memory_they_ask_for(idle: Box, nvml: FakeNvml) -> None:
+def test_jobs_get_the_model_and_the_memory_they_ask_for(
+    idle: DaemonFixture, nvml: FakeNvml
+) -> None:
     nvml.set([B, A])
     box = start(idle, nvml)
     job = box.result("--gpus", "a100:1", "echo $CUDA_VISIBLE_DEVICES $STOKER_GPU_UUIDS")
@@ -70,7 +72,7 @@ def test_jobs_get_the_model_and_the_memory_they_ask_for(idle: Box, nvml: FakeNvm
     assert box.refused("--gpus", "2", "--gpus-min-vram", "40G", "true")[0] == 6
 
 
-def test_jobs_share_a_gpu_by_memory(idle: Box, nvml: FakeNvml) -> None:
+def test_jobs_share_a_gpu_by_memory(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([B])
     box = start(idle, nvml)
     jobs = [box.submit("--gpus", "0.3", "--gpu-memory", "10G", HOLDS) for _ in range(3)]
@@ -78,7 +80,7 @@ def test_jobs_share_a_gpu_by_memory(idle: Box, nvml: FakeNvml) -> None:
 
 
 def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
-    quick: Box, nvml: FakeNvml, stranger: int
+    quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([used(A, stranger)])
     box = start(quick, nvml)
@@ -96,7 +98,7 @@ def test_a_gpu_that_a_stranger_uses_is_left_alone_until_he_leaves(
 
 
 def test_a_stranger_who_comes_while_a_job_runs_does_not_end_it(
-    quick: Box, nvml: FakeNvml, stranger: int
+    quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([A])
     box = start(quick, nvml)
@@ -109,7 +111,7 @@ def test_a_stranger_who_comes_while_a_job_runs_does_not_end_it(
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_our_own_process_on_a_gpu_is_no_stranger(quick: Box, nvml: FakeNvml) -> None:
+def test_our_own_process_on_a_gpu_is_no_stranger(quick: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A])
     box = start(quick, nvml)
     job = box.submit("--gpus", "0.5", HOLDS)
@@ -121,7 +123,7 @@ def test_our_own_process_on_a_gpu_is_no_stranger(quick: Box, nvml: FakeNvml) -> 
 
 
 def test_feed_uses_the_gpus_it_was_told_to_with_one_warning(
-    idle: Box, nvml: FakeNvml, stranger: int
+    idle: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([used(A, stranger), B])
     lines = "echo $CUDA_VISIBLE_DEVICES >> seen\n" * 4
@@ -131,7 +133,7 @@ def test_feed_uses_the_gpus_it_was_told_to_with_one_warning(
     assert done.stderr.count(f"pid {stranger}") == 1
 
 
-def test_a_mig_instance_is_addressed_by_its_uuid(idle: Box, nvml: FakeNvml) -> None:
+def test_a_mig_instance_is_addressed_by_its_uuid(idle: DaemonFixture, nvml: FakeNvml) -> None:
     parts = tuple(
         Gpu(uuid=f"MIG-{n}", name="NVIDIA A100 MIG 3g.40gb", memory_total=40448) for n in "12"
     )
@@ -142,7 +144,7 @@ def test_a_mig_instance_is_addressed_by_its_uuid(idle: Box, nvml: FakeNvml) -> N
 
 
 def test_figures_that_the_driver_does_not_support_are_unknown_not_wrong(
-    idle: Box, nvml: FakeNvml
+    idle: DaemonFixture, nvml: FakeNvml
 ) -> None:
     nvml.set([Gpu(uuid="GPU-old", not_supported=("utilization", "power", "temperature"))])
     box = start(idle, nvml)
@@ -152,7 +154,7 @@ def test_figures_that_the_driver_does_not_support_are_unknown_not_wrong(
     assert box.result("--gpus", "1", "true")["state"] == "COMPLETED"
 
 
-def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: Box, nvml: FakeNvml) -> None:
+def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A])
     box = start(idle, nvml)
     job = box.submit("--gpus", "1", "echo ready; until [ -e go ]; do sleep 0.05; done; exit 3")
@@ -168,7 +170,7 @@ def test_a_driver_that_hangs_does_not_hang_the_daemon(idle: Box, nvml: FakeNvml)
 
 
 def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starting(
-    idle: Box, nvml: FakeNvml
+    idle: DaemonFixture, nvml: FakeNvml
 ) -> None:
     nvml.set([A], hang="any")
     box = start(idle, nvml)
@@ -177,7 +179,7 @@ def test_a_driver_that_hangs_from_the_start_does_not_keep_the_daemon_from_starti
 
 
 def test_a_driver_that_vanishes_takes_its_gpus_out_of_use_and_back(
-    quick: Box, nvml: FakeNvml
+    quick: DaemonFixture, nvml: FakeNvml
 ) -> None:
     nvml.set([A])
     box = start(quick, nvml)
@@ -194,7 +196,7 @@ def test_a_driver_that_vanishes_takes_its_gpus_out_of_use_and_back(
     assert box.end_of(blocked)["state"] == "COMPLETED"
 
 
-def test_an_inherited_limit_is_a_limit(idle: Box, nvml: FakeNvml) -> None:
+def test_an_inherited_limit_is_a_limit(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A, B])
     box = start(idle, nvml, CUDA_VISIBLE_DEVICES="1")
     assert list(box.gpus()) == ["1"]
@@ -203,13 +205,13 @@ def test_an_inherited_limit_is_a_limit(idle: Box, nvml: FakeNvml) -> None:
     assert box.refused("--gpus", "2", "true")[0] == 6
 
 
-def test_an_empty_inherited_limit_leaves_no_gpu(idle: Box, nvml: FakeNvml) -> None:
+def test_an_empty_inherited_limit_leaves_no_gpu(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A])
     box = start(idle, nvml, CUDA_VISIBLE_DEVICES="")
     assert box.gpus() == {}
 
 
-def test_gpus_named_at_the_start_are_the_only_ones(idle: Box, nvml: FakeNvml) -> None:
+def test_gpus_named_at_the_start_are_the_only_ones(idle: DaemonFixture, nvml: FakeNvml) -> None:
     nvml.set([A, B])
     box = start(idle, nvml, "--gpus", "1")
     assert [(id, gpu["uuid"]) for id, gpu in box.gpus().items()] == [("1", "GPU-bbbb")]
@@ -220,7 +222,9 @@ def test_gpus_named_at_the_start_are_the_only_ones(idle: Box, nvml: FakeNvml) ->
 
 @pytest.mark.needs("useradd", "userdel")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make users")
-def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: FakeNvml) -> None:
+def test_the_daemons_of_two_users_do_not_take_the_same_gpu(
+    quick: DaemonFixture, nvml: FakeNvml
+) -> None:
     uuid = f"GPU-two-users-{os.getpid()}"
     nvml.set([Gpu(uuid=uuid)])
     with neighbour(nvml) as them:
@@ -248,7 +252,7 @@ def test_the_daemons_of_two_users_do_not_take_the_same_gpu(quick: Box, nvml: Fak
 
 
 def test_a_stranger_who_came_while_the_daemon_slept_is_seen_before_a_job_starts(
-    quick: Box, nvml: FakeNvml, stranger: int
+    quick: DaemonFixture, nvml: FakeNvml, stranger: int
 ) -> None:
     nvml.set([A])
     box = start(quick, nvml)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fakes.hostile_ssh
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 
 PROGRAM = fakes.hostile_ssh.__file__
 LIMIT = 60 << 20
@@ -20,7 +20,7 @@ LIMIT = 60 << 20
 class Target:
     """A box whose ssh is an attacker."""
 
-    def __init__(self, box: Box, place: Path) -> None:
+    def __init__(self, box: DaemonFixture, place: Path) -> None:
         self.box, self.place = box, place
 
     def attack(self, name: str, *options: str) -> None:
@@ -57,7 +57,9 @@ class Target:
 
 
 @pytest.fixture
-def target(idle: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+def target(
+    idle: DaemonFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Target]:
     program = tmp_path / "bin/ssh"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {PROGRAM} {tmp_path} "$@"\n')

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, kill, until
+from e2e.daemon_fixture import DaemonFixture, kill, until
 from stoker.client.errors import StokerError
 
 PATCHED = """
@@ -33,7 +33,7 @@ sys.exit(main(["run", "--resources", "{gpu:2}"]))
 
 
 @pytest.fixture
-def flags(idle: Box) -> Path:
+def flags(idle: DaemonFixture) -> Path:
     """While a file of this name is here, that function of the daemon raises."""
     path = idle.home.parent / "flags"
     path.mkdir()
@@ -41,7 +41,7 @@ def flags(idle: Box) -> Path:
 
 
 @pytest.fixture
-def patched(idle: Box, flags: Path) -> Iterator[Callable[[], None]]:
+def patched(idle: DaemonFixture, flags: Path) -> Iterator[Callable[[], None]]:
     """Start a daemon into which errors can be injected."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -65,7 +65,7 @@ def waits_for(path: Path, code: int = 0) -> str:
 
 
 def test_a_planner_that_raises_stops_no_request_no_end_and_no_recovery(
-    idle: Box, flags: Path, patched: Callable[[], None]
+    idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
     go = idle.user / "go"
@@ -100,7 +100,7 @@ def test_a_planner_that_raises_stops_no_request_no_end_and_no_recovery(
 
 
 def test_a_handler_that_raises_refuses_that_request_alone(
-    idle: Box, flags: Path, patched: Callable[[], None]
+    idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
     (flags / "handler").touch()
@@ -113,7 +113,7 @@ def test_a_handler_that_raises_refuses_that_request_alone(
 
 
 def test_a_start_that_raises_is_cancelled_and_tried_again(
-    idle: Box, flags: Path, patched: Callable[[], None]
+    idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
     (flags / "start").touch()
@@ -125,7 +125,7 @@ def test_a_start_that_raises_is_cancelled_and_tried_again(
 
 
 def test_a_reader_that_raises_is_paused_and_what_it_did_not_read_is_read_later(
-    idle: Box, flags: Path, patched: Callable[[], None]
+    idle: DaemonFixture, flags: Path, patched: Callable[[], None]
 ) -> None:
     patched()
     (flags / "hear").touch()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, kill, until
+from e2e.daemon_fixture import DaemonFixture, alive, kill, until
 
 WAITS = "echo ready; while [ ! -e {flag} ]; do sleep 0.05; done; exit {code}"
 
 
-def waiting(box: Box, code: int, *options: object) -> tuple[str, Path]:
+def waiting(box: DaemonFixture, code: int, *options: object) -> tuple[str, Path]:
     """A job that ends with a code when a file appears."""
     flag = box.user / f"go-{code}-{time.monotonic_ns()}"
     job = box.submit(*options, WAITS.format(flag=flag, code=code))
@@ -23,7 +23,7 @@ def waiting(box: Box, code: int, *options: object) -> tuple[str, Path]:
     return job, flag
 
 
-def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: Box) -> None:
+def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: DaemonFixture) -> None:
     job, flag = waiting(box, 7, "--gpus", "1")
     old = box.keepers
     for keeper in old:
@@ -36,7 +36,7 @@ def test_a_killed_keeper_takes_no_job_with_it_and_no_exit_code_is_lost(box: Box)
     assert (ended["state"], ended["result"], ended["attempt"]) == ("FAILED", 7, 0)
 
 
-def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: Box) -> None:
+def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: DaemonFixture) -> None:
     label = box.submit("--each-line", "-", input="sleep 0.1; exit 4\n" * 24)
     for _ in range(4):
         time.sleep(0.07)
@@ -46,7 +46,7 @@ def test_jobs_that_end_just_as_the_keeper_is_killed_have_an_end(box: Box) -> Non
     assert {(job["state"], job["result"]) for job in box.jobs(label)} == {("FAILED", 4)}
 
 
-def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None:
+def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: DaemonFixture) -> None:
     job, flag = waiting(box, 0)
     again, flag_again = waiting(box, 0, "--retries", "1", "--retry-on", "lost")
     going, flag_going = waiting(box, 0)
@@ -70,13 +70,13 @@ def test_daemon_and_keeper_killed_what_ended_meanwhile_is_lost(box: Box) -> None
     assert box.end_of(going)["state"] == "NODE_FAIL"  # nobody was its parent any more
 
 
-def recorded(box: Box, job: str) -> bool:
+def recorded(box: DaemonFixture, job: str) -> bool:
     """Whether a keeper has written the end of a job to disk."""
     line = f"{job}.0 exit ".encode()
     return any(line in path.read_bytes() for path in (box.state / "exits").iterdir())
 
 
-def reboot(box: Box, jobs: list[str]) -> None:
+def reboot(box: DaemonFixture, jobs: list[str]) -> None:
     """What a restart of the machine leaves behind."""
     pids = [box.pid_of(job) for job in jobs]
     keepers = box.keepers
@@ -87,7 +87,7 @@ def reboot(box: Box, jobs: list[str]) -> None:
     another_boot(box)
 
 
-def another_boot(box: Box) -> None:
+def another_boot(box: DaemonFixture) -> None:
     """Make the journal one of an earlier boot."""
     with sqlite3.connect(box.state / "journal.db") as db:
         (rest,) = db.execute("SELECT value FROM meta WHERE key = 'rest'").fetchone()
@@ -98,7 +98,7 @@ def another_boot(box: Box) -> None:
     db.close()
 
 
-def test_after_a_reboot_running_jobs_are_lost_and_follow_their_rule(box: Box) -> None:
+def test_after_a_reboot_running_jobs_are_lost_and_follow_their_rule(box: DaemonFixture) -> None:
     job, _ = waiting(box, 0)
     requeued, flag = waiting(box, 0, "--requeue", "--gpus", "2")
     queued = box.submit("--hold", "true")
@@ -112,7 +112,7 @@ def test_after_a_reboot_running_jobs_are_lost_and_follow_their_rule(box: Box) ->
     assert box.job(queued)["state"] == "PENDING"
 
 
-def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
+def test_an_end_that_was_on_disk_before_the_reboot_counts(box: DaemonFixture) -> None:
     job, flag = waiting(box, 6)
     other, _ = waiting(box, 0)
     daemon = box.pid
@@ -138,7 +138,9 @@ def test_an_end_that_was_on_disk_before_the_reboot_counts(box: Box) -> None:
     assert box.end_of(other)["cause"] == "lost: the node restarted"
 
 
-def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice(box: Box) -> None:
+def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice(
+    box: DaemonFixture,
+) -> None:
     count = box.user / "count"
     flag = box.user / "go"
     job = box.submit(
@@ -158,7 +160,7 @@ def test_without_a_run_directory_jobs_are_found_by_their_token_and_not_run_twice
     assert count.read_text() == "x\n"
 
 
-def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
+def test_without_a_run_directory_an_end_is_read_from_the_disk(box: DaemonFixture) -> None:
     job, flag = waiting(box, 8)
     pid = box.pid_of(job)
     box.crash()
@@ -171,7 +173,7 @@ def test_without_a_run_directory_an_end_is_read_from_the_disk(box: Box) -> None:
 
 
 def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_again(
-    box: Box,
+    box: DaemonFixture,
 ) -> None:
     count = box.user / "count"
     job = box.submit(f"echo x >> {count}; echo ready; exec sleep 60")
@@ -185,7 +187,7 @@ def test_without_run_directory_and_keeper_a_job_that_had_started_is_not_started_
     assert count.read_text() == "x\n"
 
 
-def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: Box) -> None:
+def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: DaemonFixture) -> None:
     box.result("true")
     keepers = box.keepers
     count = box.user / "count"
@@ -206,7 +208,7 @@ def test_a_keeper_that_is_late_with_an_old_order_leaves_it_undone(box: Box) -> N
     assert count.read_text() == "1\n"
 
 
-def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: Box) -> None:
+def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: DaemonFixture) -> None:
     flag = box.user / "go"
     job = box.submit(
         f"echo ready; until [ -e {flag} ]; do sleep 0.05; done; echo 'CUDA out of memory'; exit 1"
@@ -220,7 +222,9 @@ def test_an_adopted_job_that_runs_out_of_cuda_memory_is_named_as_such(box: Box) 
 
 
 @pytest.mark.timeout(120)
-def test_thousands_of_starts_at_once_do_not_tie_daemon_and_keeper_in_a_knot(idle: Box) -> None:
+def test_thousands_of_starts_at_once_do_not_tie_daemon_and_keeper_in_a_knot(
+    idle: DaemonFixture,
+) -> None:
     box = idle.start("{cpu:6000}")
     label = box.submit("--each-line", "-", input="true\n" * 6000)
     assert box.client.wait([label], timeout=100)["finished"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 
 SAVES = """
 n=$(cat saved 2>/dev/null || echo 0)
@@ -12,17 +12,17 @@ while [ ! -e done ]; do n=$((n + 1)); sleep 0.05; done
 """
 
 
-def urgent(box: Box) -> str:
+def urgent(box: DaemonFixture) -> str:
     return box.submit("--gpus", 4, "--priority", 5, "true")
 
 
-def diary(box: Box) -> list[str]:
+def diary(box: DaemonFixture) -> list[str]:
     path = box.user / "diary"
     return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.mark.parametrize("code", [75, 0])
-def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: Box, code: int) -> None:
+def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: DaemonFixture, code: int) -> None:
     job = box.submit("--gpus", 4, "--signal", "USR1@60", SAVES.format(code=code))
     until(lambda: diary(box) == ["begins at 0"])
     assert box.end_of(urgent(box))["state"] == "COMPLETED"
@@ -34,7 +34,7 @@ def test_a_job_that_saves_on_a_signal_makes_room_and_goes_on(box: Box, code: int
     assert view["past"][0]["cause"].startswith("stopped: job ")
 
 
-def test_one_that_does_not_catch_its_signal_is_left_alone(box: Box) -> None:
+def test_one_that_does_not_catch_its_signal_is_left_alone(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--signal", "USR1@1", line)
     box.becomes(job, "RUNNING")
@@ -47,7 +47,7 @@ def test_one_that_does_not_catch_its_signal_is_left_alone(box: Box) -> None:
     assert box.end_of(other)["state"] == "COMPLETED"
 
 
-def test_a_restartable_job_is_ended_and_begun_anew(box: Box) -> None:
+def test_a_restartable_job_is_ended_and_begun_anew(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--requeue", line)
     box.becomes(job, "RUNNING")
@@ -57,7 +57,7 @@ def test_a_restartable_job_is_ended_and_begun_anew(box: Box) -> None:
     assert box.end_of(job)["state"] == "COMPLETED"
 
 
-def test_one_that_must_not_be_disturbed_is_not(box: Box) -> None:
+def test_one_that_must_not_be_disturbed_is_not(box: DaemonFixture) -> None:
     line = "echo begins >>diary; while [ ! -e done ]; do sleep 0.05; done"
     job = box.submit("--gpus", 4, "--signal", "USR1@1", "--no-requeue", line)
     box.becomes(job, "RUNNING")

@@ -5,7 +5,7 @@ import io
 import sys
 from typing import Any
 
-from e2e.box import Box, as_json, until
+from e2e.daemon_fixture import DaemonFixture, as_json, until
 
 REPORTS = """
 from stoker.training import current, report
@@ -27,7 +27,7 @@ with open(f"metrics-{trial}.jsonl", "w") as file:
 """
 
 
-def values_of(box: Box, sweep: object, count: int) -> dict[str, Any]:
+def values_of(box: DaemonFixture, sweep: object, count: int) -> dict[str, Any]:
     """What each trial was worth, as soon as all are scored."""
 
     def there() -> dict[str, Any] | None:
@@ -41,11 +41,11 @@ def values_of(box: Box, sweep: object, count: int) -> dict[str, Any]:
     return found
 
 
-def sweep(box: Box, *args: object) -> Any:
+def sweep(box: DaemonFixture, *args: object) -> Any:
     return as_json(box.stoker("sweep", "--json", "--gpus", "0", *args))["sweep"]
 
 
-def test_what_a_job_reports_is_kept_and_shown(box: Box) -> None:
+def test_what_a_job_reports_is_kept_and_shown(box: DaemonFixture) -> None:
     label = box.submit("--gpus", "0", sys.executable, box.script("train.py", REPORTS))
     assert box.end_of(label)["state"] == "COMPLETED"
     until((box.state / "series" / f"{label}.0").exists)
@@ -70,14 +70,14 @@ def test_what_a_job_reports_is_kept_and_shown(box: Box) -> None:
     assert "call stoker.training.report(loss=...)" in none.stderr
 
 
-def test_trials_are_worth_what_they_report(box: Box) -> None:
+def test_trials_are_worth_what_they_report(box: DaemonFixture) -> None:
     script = box.script("train.py", REPORTS)
     id = sweep(box, "--metric", "loss", "--param", "lr=1.0,2.0", sys.executable, script)
     box.client.wait([str(id)])
     assert values_of(box, id, 2) == {"1.0": 0.02, "2.0": 0.04}
 
 
-def test_figures_are_found_in_the_output(box: Box) -> None:
+def test_figures_are_found_in_the_output(box: DaemonFixture) -> None:
     script = box.script("train.py", PRINTS)
     pattern = r"step (?P<step>\d+) loss=(?P<loss>\S+)"
     args = ["--metric", "loss", "--metric-regex", pattern, "--param", "lr=1.0,2.0"]
@@ -88,7 +88,9 @@ def test_figures_are_found_in_the_output(box: Box) -> None:
     assert [step for step, _, _ in found] == [0, 1, 2, 3, 4]
 
 
-def test_figures_are_found_in_files_and_a_crash_of_the_daemon_loses_none(box: Box) -> None:
+def test_figures_are_found_in_files_and_a_crash_of_the_daemon_loses_none(
+    box: DaemonFixture,
+) -> None:
     script = box.script("train.py", WRITES)
     gate = box.user / "gate"
     line = (

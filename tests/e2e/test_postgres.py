@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import postgres as pg
-from e2e.box import Box, alive, kill, until
+from e2e.daemon_fixture import DaemonFixture, alive, kill, until
 from e2e.test_crash import AGAIN, ONCE, ids, lines, ran, times_run
 from postgres import PASSWORD, Server
 
@@ -21,13 +21,13 @@ SECRET = PASSWORD.replace("/", "%2F")
 servers, server, fragile = pg.servers, pg.postgres, pg.crashing
 
 
-def started(box: Box, url: str, resources: str = "{gpu:4,cpu:8}") -> Box:
+def started(box: DaemonFixture, url: str, resources: str = "{gpu:4,cpu:8}") -> DaemonFixture:
     done = box.stoker("daemon", "start", "--resources", resources, "--db", url)
     assert done.returncode == 0, done.stderr
     return box
 
 
-def refused(box: Box, *args: object, **env: str) -> tuple[int, str]:
+def refused(box: DaemonFixture, *args: object, **env: str) -> tuple[int, str]:
     """The exit code and the one sentence of a command that fails."""
     done = box.stoker(*args, env=env)
     assert done.stdout == ""
@@ -39,7 +39,9 @@ def refused(box: Box, *args: object, **env: str) -> tuple[int, str]:
 # -- which store --------------------------------------------------------------------------
 
 
-def test_what_was_said_is_remembered_and_no_password_is_seen(server: Server, idle: Box) -> None:
+def test_what_was_said_is_remembered_and_no_password_is_seen(
+    server: Server, idle: DaemonFixture
+) -> None:
     box = started(idle, server.url(user=f"guarded:{SECRET}"))
     job = box.submit("exit 3")
     assert box.end_of(job)["result"] == 3
@@ -64,7 +66,7 @@ def _holds(path: Path, text: bytes) -> bool:
 
 
 def test_the_variable_and_the_file_name_a_store_and_postgres_means_that_one(
-    server: Server, idle: Box, monkeypatch: pytest.MonkeyPatch
+    server: Server, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = server.url(), server.url()
     (idle.home / "config.toml").write_text(f'[store]\nurl = "{one}"\n')
@@ -78,7 +80,9 @@ def test_the_variable_and_the_file_name_a_store_and_postgres_means_that_one(
     assert two.rpartition("=")[2] in idle.client.daemon()["store"]
 
 
-def test_postgres_without_a_url_means_what_libpq_is_told(server: Server, idle: Box) -> None:
+def test_postgres_without_a_url_means_what_libpq_is_told(
+    server: Server, idle: DaemonFixture
+) -> None:
     schema = server.sql("DROP SCHEMA IF EXISTS stoker CASCADE", "stoker")
     assert schema == []
     env = {"PGHOST": str(server.directory), "PGUSER": "stoker", "PGDATABASE": "stoker"}
@@ -88,7 +92,7 @@ def test_postgres_without_a_url_means_what_libpq_is_told(server: Server, idle: B
     assert server.sql("SELECT code FROM stoker.jobs", "stoker") == [(4,)]
 
 
-def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: Box) -> None:
+def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: DaemonFixture) -> None:
     box = started(idle, server.url())
     box.stoker("daemon", "stop", check=True)
     assert box.stoker("feed", "--gpus", "0,1", input="true\nexit 5\n").returncode == 1
@@ -98,7 +102,9 @@ def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: Box) ->
     assert not (box.state / "journal.db").exists()
 
 
-def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(server: Server, box: Box) -> None:
+def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(
+    server: Server, box: DaemonFixture
+) -> None:
     old = box.submit("exit 3")
     box.end_of(old)
     assert box.stoker("daemon", "restart", "--db", server.url()).returncode == 0
@@ -118,7 +124,7 @@ def test_jobs_in_sqlite_stay_behind_and_that_is_said_once(server: Server, box: B
 
 
 def test_a_second_daemon_on_the_same_store_is_told_who_has_it(
-    server: Server, box: Box, tmp_path: Path
+    server: Server, box: DaemonFixture, tmp_path: Path
 ) -> None:
     url = server.url()
     box.stoker("daemon", "restart", "--db", url, check=True)
@@ -142,7 +148,7 @@ def test_a_second_daemon_on_the_same_store_is_told_who_has_it(
     ],
 )
 def test_a_store_that_cannot_be_had_is_one_sentence_and_changes_nothing(
-    server: Server, idle: Box, url: str, code: int, words: str
+    server: Server, idle: DaemonFixture, url: str, code: int, words: str
 ) -> None:
     url = url.format(host=server.directory)
     found, said = refused(idle, "daemon", "start", "--gpus", "0,1", "--db", url)
@@ -158,7 +164,7 @@ def test_a_store_that_cannot_be_had_is_one_sentence_and_changes_nothing(
     assert idle.pid == before
 
 
-def test_a_newer_layout_is_refused(server: Server, idle: Box) -> None:
+def test_a_newer_layout_is_refused(server: Server, idle: DaemonFixture) -> None:
     url = server.url("newer")
     started(idle, url).stoker("daemon", "stop", check=True)
     server.sql("UPDATE newer.meta SET number = 99 WHERE key = 'layout'", "stoker")
@@ -167,7 +173,7 @@ def test_a_newer_layout_is_refused(server: Server, idle: Box) -> None:
     server.sql("DROP SCHEMA newer CASCADE", "stoker")
 
 
-def test_a_missing_driver_is_one_sentence(idle: Box, tmp_path: Path) -> None:
+def test_a_missing_driver_is_one_sentence(idle: DaemonFixture, tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('not here')\n")
     path = str(tmp_path)
     code, said = refused(idle, "daemon", "start", "--db", "postgresql://db", PYTHONPATH=path)
@@ -180,7 +186,7 @@ def test_a_missing_driver_is_one_sentence(idle: Box, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_daemon_and_server_killed_again_and_again_lose_no_job_and_run_none_twice(
-    fragile: Server, idle: Box
+    fragile: Server, idle: DaemonFixture
 ) -> None:
     box, chance = started(idle, fragile.url(), "{gpu:4,cpu:4}"), random.Random(6)
     runs = box.user / "runs"
@@ -224,13 +230,13 @@ def test_daemon_and_server_killed_again_and_again_lose_no_job_and_run_none_twice
     assert sorted(numbers) == list(range(1, len(numbers) + 1))  # type: ignore[type-var]
 
 
-def _schema(box: Box) -> str:
+def _schema(box: DaemonFixture) -> str:
     return str(box.client.daemon()["store"]).rpartition("(schema ")[2].rstrip(")")
 
 
 @pytest.mark.timeout(120)
 def test_whatever_submit_acknowledged_while_the_server_crashed_exists_and_runs_once(
-    fragile: Server, idle: Box
+    fragile: Server, idle: DaemonFixture
 ) -> None:
     box, chance = started(idle, fragile.url(), "{gpu:4,cpu:4}"), random.Random(7)
     runs = box.user / "runs"
@@ -257,7 +263,7 @@ def test_whatever_submit_acknowledged_while_the_server_crashed_exists_and_runs_o
 
 
 def test_a_server_that_stays_away_ends_the_daemon_and_leaves_the_jobs(
-    fragile: Server, idle: Box
+    fragile: Server, idle: DaemonFixture
 ) -> None:
     (idle.home / "config.toml").write_text("[store]\npatience = 1\n")
     box = started(idle, fragile.url())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, as_json, until
+from e2e.daemon_fixture import DaemonFixture, alive, as_json, until
 
 WAITS = "echo x >> {count}; echo ready; while [ ! -e {flag} ]; do sleep 0.05; done; exit {code}"
 
@@ -14,7 +14,7 @@ WAITS = "echo x >> {count}; echo ready; while [ ! -e {flag} ]; do sleep 0.05; do
 class Waiting:
     """A job that ends with a code when it is told to."""
 
-    def __init__(self, box: Box, code: int, *options: object) -> None:
+    def __init__(self, box: DaemonFixture, code: int, *options: object) -> None:
         name = f"{code}-{time.monotonic_ns()}"
         self.flag, self.count = box.user / f"go-{name}", box.user / f"count-{name}"
         line = WAITS.format(count=self.count, flag=self.flag, code=code)
@@ -38,13 +38,13 @@ class Waiting:
         return len(self.count.read_text().splitlines())
 
 
-def backup(box: Box) -> Path:
+def backup(box: DaemonFixture) -> Path:
     path = box.user / "backup.db"
     assert box.stoker("db", "backup", path).returncode == 0
     return path
 
 
-def restore(box: Box, path: Path, watermark: bool = True) -> None:
+def restore(box: DaemonFixture, path: Path, watermark: bool = True) -> None:
     """As the guide says, but without letting the jobs end before."""
     assert box.stoker("daemon", "stop").returncode == 0
     journal = box.state / "journal.db"
@@ -56,7 +56,7 @@ def restore(box: Box, path: Path, watermark: bool = True) -> None:
 
 @pytest.mark.parametrize("watermark", [True, False])
 def test_jobs_that_run_and_are_not_in_the_backup_go_on_under_their_ids(
-    box: Box, watermark: bool
+    box: DaemonFixture, watermark: bool
 ) -> None:
     known = Waiting(box, 3, "--gpus", "1").running()
     copy = backup(box)
@@ -81,7 +81,9 @@ def test_jobs_that_run_and_are_not_in_the_backup_go_on_under_their_ids(
     assert (known.runs, new.runs) == (1, 1)
 
 
-def test_a_job_that_was_pending_in_the_backup_and_runs_is_not_started_again(box: Box) -> None:
+def test_a_job_that_was_pending_in_the_backup_and_runs_is_not_started_again(
+    box: DaemonFixture,
+) -> None:
     job = Waiting(box, 0, "--hold", "--gpus", "1")
     copy = backup(box)
     box.client.release([job.id])
@@ -93,7 +95,7 @@ def test_a_job_that_was_pending_in_the_backup_and_runs_is_not_started_again(box:
     assert job.runs == 1
 
 
-def test_an_end_that_came_after_the_backup_is_recorded_again(box: Box) -> None:
+def test_an_end_that_came_after_the_backup_is_recorded_again(box: DaemonFixture) -> None:
     job = Waiting(box, 5, "--hold")
     copy = backup(box)
     box.client.release([job.id])
@@ -105,7 +107,7 @@ def test_an_end_that_came_after_the_backup_is_recorded_again(box: Box) -> None:
     assert job.runs == 1
 
 
-def test_a_later_attempt_than_the_one_in_the_backup_goes_on(box: Box) -> None:
+def test_a_later_attempt_than_the_one_in_the_backup_goes_on(box: DaemonFixture) -> None:
     job = Waiting(box, 9, "--gpus", "1", "--retries", "1", "--retry-on", "exit:9").running()
     copy = backup(box)
     job.flag.touch()
@@ -121,7 +123,9 @@ def test_a_later_attempt_than_the_one_in_the_backup_goes_on(box: Box) -> None:
     assert job.runs == 2
 
 
-def test_without_a_run_directory_the_devices_are_known_from_the_processes(box: Box) -> None:
+def test_without_a_run_directory_the_devices_are_known_from_the_processes(
+    box: DaemonFixture,
+) -> None:
     copy = backup(box)
     job = Waiting(box, 0, "--gpus", "2").running()
     assert box.stoker("daemon", "stop").returncode == 0
@@ -133,7 +137,7 @@ def test_without_a_run_directory_the_devices_are_known_from_the_processes(box: B
     assert job.runs == 1
 
 
-def test_a_restored_journal_after_a_drain_has_nothing_to_recover(box: Box) -> None:
+def test_a_restored_journal_after_a_drain_has_nothing_to_recover(box: DaemonFixture) -> None:
     copy = backup(box)
     job = Waiting(box, 0).running()
     stopping = box.popen("daemon", "stop", "--drain")

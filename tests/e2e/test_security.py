@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, until
-from e2e.people import another_user, as_user, stoker_as
+from e2e.daemon_fixture import DaemonFixture, until
+from e2e.other_users import another_user, as_user, stoker_as
 from stoker import places, wire
 from stoker.client import transport
 from stoker.store.migrations import SCHEMA
@@ -38,7 +38,7 @@ def asked(path: str) -> str:
     return reply.decode()
 
 
-def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: Box) -> None:
+def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: DaemonFixture) -> None:
     box.result("true")
     path = places.socket_path()
     assert mode(path) == 0o600
@@ -50,13 +50,13 @@ def test_the_socket_and_everything_kept_is_for_the_owner_alone(box: Box) -> None
 
 
 @ROOT_ONLY
-def test_another_user_does_not_reach_the_socket(box: Box) -> None:
+def test_another_user_does_not_reach_the_socket(box: DaemonFixture) -> None:
     path = places.socket_path()
     assert as_user(65534, lambda: asked(path)) == "PermissionError"
 
 
 @ROOT_ONLY
-def test_another_user_who_reaches_the_socket_is_refused_by_the_daemon(box: Box) -> None:
+def test_another_user_who_reaches_the_socket_is_refused_by_the_daemon(box: DaemonFixture) -> None:
     path = Path(places.socket_path())
     for each in (box.home.parent, box.home, path.parent):
         each.chmod(0o755)
@@ -69,7 +69,7 @@ def test_another_user_who_reaches_the_socket_is_refused_by_the_daemon(box: Box) 
 
 @ROOT_ONLY
 @pytest.mark.needs("useradd", "userdel")
-def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: Box) -> None:
+def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: DaemonFixture) -> None:
     path = Path(places.socket_path())
     for each in (box.home.parent, box.home):
         each.chmod(0o755)
@@ -85,7 +85,7 @@ def test_the_command_of_another_user_ends_with_a_sentence_and_code_5(box: Box) -
         assert done.stderr.count("\n") == 1
 
 
-def test_a_home_that_others_can_change_is_refused(idle: Box) -> None:
+def test_a_home_that_others_can_change_is_refused(idle: DaemonFixture) -> None:
     run = idle.home / "run"
     run.mkdir(mode=0o700)
     run.chmod(0o777)
@@ -94,7 +94,7 @@ def test_a_home_that_others_can_change_is_refused(idle: Box) -> None:
     assert "chmod 700" in done.stderr
 
 
-def test_environment_values_are_in_no_event_and_no_reply(box: Box) -> None:
+def test_environment_values_are_in_no_event_and_no_reply(box: DaemonFixture) -> None:
     job = box.submit("--env", f"OTHER={SECRET}", "sleep 0", env={"MY_TOKEN": SECRET})
     box.end_of(job)
     box.submit("--hold", "true", env={"MY_TOKEN": SECRET})
@@ -122,7 +122,7 @@ def test_environment_values_are_in_no_event_and_no_reply(box: Box) -> None:
     assert holding == ["secrets"]
 
 
-def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: Box) -> None:
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: DaemonFixture) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(places.socket_path())
@@ -143,7 +143,7 @@ def test_a_request_that_is_too_large_is_refused_before_it_is_read(box: Box) -> N
         b"\x16\x03\x01" + bytes(100),
     ],
 )
-def test_nonsense_on_the_socket_is_refused_and_hurts_nobody(box: Box, raw: bytes) -> None:
+def test_nonsense_on_the_socket_is_refused_and_hurts_nobody(box: DaemonFixture, raw: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(places.socket_path())
@@ -156,7 +156,7 @@ def test_nonsense_on_the_socket_is_refused_and_hurts_nobody(box: Box, raw: bytes
     assert box.result("true")["state"] == "COMPLETED"
 
 
-def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: Box) -> None:
+def test_a_reader_of_events_that_never_reads_does_not_hold_the_queue_up(box: DaemonFixture) -> None:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(places.socket_path())
     sock.sendall(b"GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -181,7 +181,7 @@ def busy_seconds(pid: int) -> float:
 
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
-    box: Box, way: str
+    box: DaemonFixture, way: str
 ) -> None:
     pid = box.pid
     box.client.wait([box.submit("--each-line", "-", input="true\n" * 200)], timeout=40)
@@ -212,7 +212,7 @@ def test_readers_of_events_that_never_read_cost_little_and_leave_nothing(
     assert busy_seconds(pid) - began < 0.1
 
 
-def test_a_journal_of_a_newer_version_is_refused_politely(box: Box) -> None:
+def test_a_journal_of_a_newer_version_is_refused_politely(box: DaemonFixture) -> None:
     box.stoker("daemon", "stop", check=True)
     db = sqlite3.connect(box.state / "journal.db")
     db.execute(f"PRAGMA user_version = {SCHEMA + 1}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
 from fakes.nvml import FakeNvml, Gpu
 
@@ -29,7 +29,7 @@ for epoch in job.epochs(len(sizes)):
 
 
 @pytest.fixture
-def room(idle: Box, nvml: FakeNvml) -> Path:
+def room(idle: DaemonFixture, nvml: FakeNvml) -> Path:
     room = idle.user / "room"
     room.mkdir()
     nvml.set([Gpu(uuid="GPU-aaaa", memory_total=ROOM, claims=room)])
@@ -39,29 +39,31 @@ def room(idle: Box, nvml: FakeNvml) -> Path:
 
 
 @pytest.fixture
-def trainer(idle: Box, room: Path) -> Path:
+def trainer(idle: DaemonFixture, room: Path) -> Path:
     idle.stoker("policy", "backfill", check=True)  # nobody is stopped for his equals here
     claims = str(Path(__file__).parents[1] / "fakes/nvml")
     text = SCRIPT.format(claims=claims, room=str(room), total=ROOM)
     return idle.script("train.py", text)
 
 
-def train(box: Box, path: Path, name: str, sizes: str, memory: int, *more: str) -> str:
+def train(box: DaemonFixture, path: Path, name: str, sizes: str, memory: int, *more: str) -> str:
     """A job that uses so many MiB in each of its epochs."""
     options = ["--name", name, "--epochs", sizes.count(",") + 1, "--gpu-memory", f"{memory}M"]
     return box.submit(*options, "--single-gpu", *more, sys.executable, path, name, sizes)
 
 
-def go(box: Box, *names: str) -> None:
+def go(box: DaemonFixture, *names: str) -> None:
     for name in names:
         (box.user / name).touch()
 
 
-def all_the_way(box: Box, name: str, epochs: int = 2) -> None:
+def all_the_way(box: DaemonFixture, name: str, epochs: int = 2) -> None:
     go(box, *(f"{name}{epoch}" for epoch in range(epochs)))
 
 
-def test_kub_11_12_jobs_share_a_gpu_as_long_as_what_they_say_fits(idle: Box, trainer: Path) -> None:
+def test_kub_11_12_jobs_share_a_gpu_as_long_as_what_they_say_fits(
+    idle: DaemonFixture, trainer: Path
+) -> None:
     box = idle
     a = train(box, trainer, "a", "1000,1000", 3000)
     b = train(box, trainer, "b", "1000,1000", 3000)
@@ -77,7 +79,9 @@ def test_kub_11_12_jobs_share_a_gpu_as_long_as_what_they_say_fits(idle: Box, tra
     assert box.says(a, "reserved 3000 done 0")
 
 
-def test_kub_19_what_was_measured_makes_room_for_another(idle: Box, trainer: Path) -> None:
+def test_kub_19_what_was_measured_makes_room_for_another(
+    idle: DaemonFixture, trainer: Path
+) -> None:
     box = idle
     a = train(box, trainer, "a", "2000,2000", 6000)
     b = train(box, trainer, "b", "500,500", 5000)
@@ -96,7 +100,9 @@ def test_kub_19_what_was_measured_makes_room_for_another(idle: Box, trainer: Pat
     assert box.says(again, "reserved 2200")
 
 
-def test_out_of_memory_it_goes_on_from_its_checkpoint_with_more(idle: Box, trainer: Path) -> None:
+def test_out_of_memory_it_goes_on_from_its_checkpoint_with_more(
+    idle: DaemonFixture, trainer: Path
+) -> None:
     box = idle
     a = train(box, trainer, "a", "1000,6000,1000", 2000)
     b = train(box, trainer, "b", "4000,4000", 4500)
@@ -113,7 +119,7 @@ def test_out_of_memory_it_goes_on_from_its_checkpoint_with_more(idle: Box, train
     assert box.job(b)["attempt"] == 0  # its neighbour's mistake was not its own
 
 
-def test_the_victim_of_a_neighbour_goes_on_alone(idle: Box, trainer: Path) -> None:
+def test_the_victim_of_a_neighbour_goes_on_alone(idle: DaemonFixture, trainer: Path) -> None:
     box = idle
     a = train(box, trainer, "a", "6000,6000", 2000)  # it says 2,000 and takes 6,000
     box.becomes(a, "RUNNING")

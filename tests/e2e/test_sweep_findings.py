@@ -2,14 +2,14 @@
 
 import sys
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.test_sweeps import counts, sweep, whole
 
 TPE = ("--minimize", "loss", "--method", "tpe", "-n", "3")
 LOSS = "from stoker.training import report; report(loss={x})"
 
 
-def test_a_sweep_without_trials_can_be_asked_about(box: Box) -> None:
+def test_a_sweep_without_trials_can_be_asked_about(box: DaemonFixture) -> None:
     id, _ = sweep(box, *TPE, "--hold", "--param", "x=uniform(0,1)", "python -c '...' {x}")
     daemon = box.client.daemon()["pid"]
     for verb in ("why", "metrics", "logs"):
@@ -24,7 +24,7 @@ def test_a_sweep_without_trials_can_be_asked_about(box: Box) -> None:
     assert box.client.daemon()["pid"] == daemon
 
 
-def test_whoever_waits_for_a_growing_sweep_waits_for_all_of_it(box: Box) -> None:
+def test_whoever_waits_for_a_growing_sweep_waits_for_all_of_it(box: DaemonFixture) -> None:
     words = ("--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
     id, _ = sweep(box, *TPE, "--max-running", "1", *words)
     last = box.submit("--dependency", f"afterok:{id}", "true")
@@ -36,7 +36,7 @@ def test_whoever_waits_for_a_growing_sweep_waits_for_all_of_it(box: Box) -> None
     assert all(trial["ended_at"] <= begun for trial in trials)
 
 
-def test_a_sweep_that_only_fails_is_not_endless(box: Box) -> None:
+def test_a_sweep_that_only_fails_is_not_endless(box: DaemonFixture) -> None:
     id, _ = sweep(box, "--method", "random", "--param", "x=uniform(0,1)", "exit 1; {x}")
     said = box.client.wait([id], timeout=60)
     assert not said["finished"]
@@ -49,7 +49,7 @@ def test_a_sweep_that_only_fails_is_not_endless(box: Box) -> None:
     box.stoker("cancel", id)
 
 
-def test_a_target_that_was_reached_is_reached_for_good(box: Box) -> None:
+def test_a_target_that_was_reached_is_reached_for_good(box: DaemonFixture) -> None:
     words = ("--minimize", "loss", "--target", "0.5", "--max-running", "1",
              "--param", "x=0.4,0.6,0.7,0.8", sys.executable, "-c", LOSS)  # fmt: skip
     id, _ = sweep(box, *words)
@@ -63,7 +63,7 @@ def test_a_target_that_was_reached_is_reached_for_good(box: Box) -> None:
     assert counts(box, id) == before
 
 
-def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: Box) -> None:
+def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: DaemonFixture) -> None:
     words = (*TPE, "--param", "x=uniform(0,1)", sys.executable, "-c", LOSS)
     id, _ = sweep(box, *words)
     box.stoker("cancel", id)
@@ -72,7 +72,7 @@ def test_given_up_while_a_trial_is_thought_of_it_can_be_begun_again(box: Box) ->
     assert counts(box, id) == {"done": 3}
 
 
-def test_held_and_asked_for_again_it_is_held_no_more(box: Box) -> None:
+def test_held_and_asked_for_again_it_is_held_no_more(box: DaemonFixture) -> None:
     words = ("--max-running", "1", "--param")
     id, _ = sweep(box, "--hold", *words, "x=1,2", "true {x}")
     assert counts(box, id) == {"waiting": 2}
@@ -82,7 +82,7 @@ def test_held_and_asked_for_again_it_is_held_no_more(box: Box) -> None:
     assert whole(box, id)["sweep"]["max_running"] == 1
 
 
-def test_whoever_waits_for_a_sweep_knows_its_best(box: Box) -> None:
+def test_whoever_waits_for_a_sweep_knows_its_best(box: DaemonFixture) -> None:
     prints = "for i in $(seq 20000); do echo loss=$i; done; echo loss={x}"
     words = ("--minimize", "loss", "--metric-regex", "loss=(?P<loss>.*)", "--param", "x=1,2")
     id, _ = sweep(box, *words, prints)
@@ -92,7 +92,7 @@ def test_whoever_waits_for_a_sweep_knows_its_best(box: Box) -> None:
     assert found["reading"] == 0
 
 
-def test_what_failed_runs_again_with_what_is_asked_for_now(box: Box) -> None:
+def test_what_failed_runs_again_with_what_is_asked_for_now(box: DaemonFixture) -> None:
     words = ("--param", "x=1,2", 'test "$GOOD" = yes || exit {x}')
     id, _ = sweep(box, "--priority", "5", *words)
     assert box.client.wait([id], timeout=60)["finished"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from e2e.box import Box, as_json, until
+from e2e.daemon_fixture import DaemonFixture, as_json, until
 
 REPORTS = """
 import sys, time
@@ -22,7 +22,7 @@ if float(given["x"]) > 0 and "stays" in given:
 COUNTED = re.compile(r"stoker: sweep \d+ \(.*?\): (.*)")
 
 
-def sweep(box: Box, *words: object, **more: Any) -> tuple[str, str]:
+def sweep(box: DaemonFixture, *words: object, **more: Any) -> tuple[str, str]:
     """Begin or go on with a sweep; its id, and what was said of it."""
     done = box.stoker("sweep", *words, **more)
     assert done.returncode == 0, done.stderr
@@ -31,16 +31,16 @@ def sweep(box: Box, *words: object, **more: Any) -> tuple[str, str]:
     return done.stdout.strip(), said[1]
 
 
-def whole(box: Box, id: str) -> Any:
+def whole(box: DaemonFixture, id: str) -> Any:
     return box.client.one_sweep(id)
 
 
-def counts(box: Box, id: str) -> dict[str, int]:
+def counts(box: DaemonFixture, id: str) -> dict[str, int]:
     found = whole(box, id)["sweep"]["counts"]
     return {word: count for word, count in found.items() if count}
 
 
-def ends(box: Box, id: str) -> Any:
+def ends(box: DaemonFixture, id: str) -> Any:
     """Wait for its end."""
     assert box.client.wait([id], timeout=30)["finished"]
     return until(lambda: (found := whole(box, id))["sweep"]["ended_at"] and found)
@@ -53,7 +53,7 @@ def lines(path: Path) -> list[str]:
 # ------------------------------------------------------------------------------ said
 
 
-def test_a_file_of_wandb_as_it_is(box: Box) -> None:
+def test_a_file_of_wandb_as_it_is(box: DaemonFixture) -> None:
     box.script("train.py", REPORTS)
     box.script(
         "sweep.yaml",
@@ -79,7 +79,7 @@ def test_a_file_of_wandb_as_it_is(box: Box) -> None:
     assert '"1_0":[[1.0,1.0001],[2.0,0.5001]]' in (box.user / "sweep-1.html").read_text()
 
 
-def test_overrides_of_hydra(box: Box) -> None:
+def test_overrides_of_hydra(box: DaemonFixture) -> None:
     program = box.script("train.py", "import sys; print(*sys.argv[1:])")
     where = "hydra.run.dir=out/${oc.env:STOKER_TRIAL}"
     words = (sys.executable, program, "-m", "x=0.1,1e-2", "db=mysql", "+seed=range(0,2)", where)
@@ -93,7 +93,7 @@ def test_overrides_of_hydra(box: Box) -> None:
     ]  # fmt: skip
 
 
-def test_figures_are_found_in_the_log(box: Box) -> None:
+def test_figures_are_found_in_the_log(box: DaemonFixture) -> None:
     pattern = r"step (?P<step>\d+): loss (?P<loss>\S+)"
     line = "for n in 1 2 3; do echo step $n: loss {x}; done"
     id, _ = sweep(box, "--maximize", "loss", "--metric-regex", pattern, "--param", "x=3,7,5", line)
@@ -104,7 +104,7 @@ def test_figures_are_found_in_the_log(box: Box) -> None:
     assert found["sweep"]["best"]["params"] == {"x": 7}
 
 
-def _measured(box: Box, id: str) -> Any:
+def _measured(box: DaemonFixture, id: str) -> Any:
     found = whole(box, id)
     return found if all(trial["value"] is not None for trial in found["trials"]) else None
 
@@ -112,7 +112,7 @@ def _measured(box: Box, id: str) -> Any:
 # ------------------------------------------------------------------------ bookkeeping
 
 
-def test_the_same_again_runs_what_is_missing_or_failed(box: Box) -> None:
+def test_the_same_again_runs_what_is_missing_or_failed(box: DaemonFixture) -> None:
     line = "echo {x} >>ran; test {x} != 2 || test -e mended"
     words = ("--param", "x=1,2", line)
     id, said = sweep(box, *words)
@@ -133,7 +133,7 @@ def test_the_same_again_runs_what_is_missing_or_failed(box: Box) -> None:
     assert said == "2 new of 2"
 
 
-def test_more_samples_do_not_repeat_the_first(box: Box) -> None:
+def test_more_samples_do_not_repeat_the_first(box: DaemonFixture) -> None:
     words = ("--name", "r", "--param", "x=uniform(0,1)", "echo {x} >>ran")
     id, _ = sweep(box, "-n", "3", *words)
     ends(box, id)
@@ -144,7 +144,7 @@ def test_more_samples_do_not_repeat_the_first(box: Box) -> None:
     assert first < set(lines(box.user / "ran"))
 
 
-def test_two_at_once_do_not_make_two(box: Box) -> None:
+def test_two_at_once_do_not_make_two(box: DaemonFixture) -> None:
     words = ("sweep", "--param", "x=1,2,3", "echo {x} >>ran")
     both = [box.popen(*words), box.popen(*words)]
     ids = {process.communicate(timeout=30)[0] for process in both}
@@ -153,7 +153,7 @@ def test_two_at_once_do_not_make_two(box: Box) -> None:
     assert sorted(lines(box.user / "ran")) == ["1", "2", "3"]
 
 
-def test_a_killed_daemon_loses_nothing_and_repeats_nothing(box: Box) -> None:
+def test_a_killed_daemon_loses_nothing_and_repeats_nothing(box: DaemonFixture) -> None:
     line = "echo {x} >>ran; until test -e go || test {x} -lt 4; do sleep 0.05; done"
     id, _ = sweep(box, "--gpus", "1", "--param", "x=range(0,10)", line)
     until(lambda: len(lines(box.user / "ran")) >= 6)
@@ -169,7 +169,7 @@ def test_a_killed_daemon_loses_nothing_and_repeats_nothing(box: Box) -> None:
 # ---------------------------------------------------------------------- as one thing
 
 
-def test_held_limited_and_cancelled_as_a_whole(box: Box) -> None:
+def test_held_limited_and_cancelled_as_a_whole(box: DaemonFixture) -> None:
     line = "until test -e go{x} || test -e go; do sleep 0.05; done"
     id, _ = sweep(box, "--gpus", "1", "--max-running", "1", "--param", "x=range(0,6)", line)
     until(lambda: counts(box, id) == {"running": 1, "waiting": 5})
@@ -200,7 +200,7 @@ def test_held_limited_and_cancelled_as_a_whole(box: Box) -> None:
     until(lambda: counts(box, id) == {"done": 6})
 
 
-def test_an_endless_sweep_ends_when_it_is_cancelled(box: Box) -> None:
+def test_an_endless_sweep_ends_when_it_is_cancelled(box: DaemonFixture) -> None:
     id, said = sweep(box, "--cpus", "2", "--param", "x=uniform(0,1)", "echo {x} >>ran")
     assert said == "trials until it is cancelled"
     until(lambda: len(lines(box.user / "ran")) > 8)
@@ -210,7 +210,7 @@ def test_an_endless_sweep_ends_when_it_is_cancelled(box: Box) -> None:
     assert len({trial["params"]["x"] for trial in found["trials"]}) == len(found["trials"])
 
 
-def test_poor_trials_are_stopped_early_and_make_room(idle: Box) -> None:
+def test_poor_trials_are_stopped_early_and_make_room(idle: DaemonFixture) -> None:
     box = idle.start("{gpu:1,cpu:8}")
     program = box.script("train.py", REPORTS)
     words = (sys.executable, program, "stays=1", "x=0,1,2")
@@ -224,7 +224,7 @@ def test_poor_trials_are_stopped_early_and_make_room(idle: Box) -> None:
     assert "(2 stopped early)" in box.stoker("sweep", "show", id).stdout
 
 
-def test_bad_input_is_one_sentence_and_changes_nothing(box: Box) -> None:
+def test_bad_input_is_one_sentence_and_changes_nothing(box: DaemonFixture) -> None:
     box.script("bad.yaml", "program: t.py\nmethod: grid\nparameters: {lr: {values: 3}}\n")
     for words, named in (
         (["bad.yaml"], "bad.yaml: parameters.lr"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.box import Box, kill, until
+from e2e.daemon_fixture import DaemonFixture, kill, until
 from e2e.journal import journal
 from stoker.cli.output.times import epoch
 from stoker.core.policy.rounds import ROUND
@@ -37,38 +37,38 @@ sys.exit(code)
 
 
 @pytest.fixture
-def trainer(box: Box) -> Path:
+def trainer(box: DaemonFixture) -> Path:
     return box.script("train.py", SCRIPT)
 
 
-def go(box: Box, *names: object) -> None:
+def go(box: DaemonFixture, *names: object) -> None:
     """Let the script go on past these points."""
     for name in names:
         (box.user / str(name)).touch()
 
 
-def counted(box: Box) -> list[int]:
+def counted(box: DaemonFixture) -> list[int]:
     return [event["done"] for event in journal(box, "EpochsCounted")]
 
 
-def diary(box: Box) -> list[str]:
+def diary(box: DaemonFixture) -> list[str]:
     """Attempts and epochs, as they were begun."""
     path = box.user / "diary"
     return path.read_text().splitlines() if path.exists() else []
 
 
-def train(box: Box, path: Path, epochs: int = 3, code: int = 0, *options: str) -> str:
+def train(box: DaemonFixture, path: Path, epochs: int = 3, code: int = 0, *options: str) -> str:
     command = ["--gpus", "1", "--epochs", epochs, *options]
     return box.submit(*command, sys.executable, path, epochs, code)
 
 
-def last(box: Box, kind: str) -> dict[str, Any]:
+def last(box: DaemonFixture, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = journal(box, kind)[-1]
     return found
 
 
 def test_epochs_are_on_record_while_it_trains_and_the_last_one_at_its_clean_end(
-    box: Box, trainer: Path
+    box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
     until(lambda: journal(box, "TrainingBegan"))
@@ -91,7 +91,7 @@ def test_epochs_are_on_record_while_it_trains_and_the_last_one_at_its_clean_end(
 
 
 def test_an_epoch_that_ended_does_not_count_when_the_job_fails_then(
-    box: Box, trainer: Path
+    box: DaemonFixture, trainer: Path
 ) -> None:
     go(box, "go0", "go1", "go2", "leave")
     assert box.end_of(train(box, trainer, 3, 1))["state"] == "FAILED"
@@ -99,7 +99,7 @@ def test_an_epoch_that_ended_does_not_count_when_the_job_fails_then(
 
 
 def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
-    box: Box, trainer: Path
+    box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
     go(box, "go0")
@@ -117,7 +117,7 @@ def test_epochs_that_end_while_no_daemon_is_there_are_counted_by_the_next(
 
 
 def test_a_job_that_trains_and_ends_while_no_daemon_is_there_has_its_epochs(
-    box: Box, trainer: Path
+    box: DaemonFixture, trainer: Path
 ) -> None:
     job = train(box, trainer)
     until(lambda: journal(box, "TrainingBegan"))
@@ -132,7 +132,7 @@ def test_a_job_that_trains_and_ends_while_no_daemon_is_there_has_its_epochs(
 
 
 def test_one_that_is_asked_to_stop_does_so_at_its_next_epoch_and_goes_on_later(
-    idle: Box,
+    idle: DaemonFixture,
 ) -> None:
     box = idle.start("{gpu:1,cpu:8}")
     trainer = box.script("train.py", SCRIPT)
@@ -154,7 +154,7 @@ def test_one_that_is_asked_to_stop_does_so_at_its_next_epoch_and_goes_on_later(
     assert counted(box)[-1] == 3
 
 
-def test_what_was_reported_last_is_there_when_the_job_is_over(box: Box) -> None:
+def test_what_was_reported_last_is_there_when_the_job_is_over(box: DaemonFixture) -> None:
     line = "from stoker.training import job; job.report(loss=0.5, acc=1); job.report(loss=0.25)"
     job = box.submit("--gpus", "0", sys.executable, "-c", line)  # no epoch, and none asked for
     assert box.end_of(job)["state"] == "COMPLETED", box.output(job)
@@ -164,7 +164,7 @@ def test_what_was_reported_last_is_there_when_the_job_is_over(box: Box) -> None:
     assert box.job(job)["training"]["metrics"] == {"loss": 0.25, "acc": 1.0}
 
 
-def test_what_a_training_job_submits_does_not_train_with_it(box: Box) -> None:
+def test_what_a_training_job_submits_does_not_train_with_it(box: DaemonFixture) -> None:
     line = f"{sys.executable} -m stoker submit --gpus 0 --name inner 'env >told'; env >mine"
     assert box.end_of(box.submit("--gpus", "0", "--epochs", 3, line))["state"] == "COMPLETED"
     assert box.end_of("inner")["state"] == "COMPLETED"
@@ -174,7 +174,7 @@ def test_what_a_training_job_submits_does_not_train_with_it(box: Box) -> None:
     assert not any(each.startswith(ours) for each in told)
 
 
-def test_a_feed_counts_epochs_like_a_daemon(idle: Box) -> None:
+def test_a_feed_counts_epochs_like_a_daemon(idle: DaemonFixture) -> None:
     trainer = idle.script("train.py", SCRIPT)
     go(idle, "go0", "leave")
     lines = idle.script("lines", f"{sys.executable} {trainer} 2 0\n")
@@ -191,7 +191,9 @@ def test_a_feed_counts_epochs_like_a_daemon(idle: Box) -> None:
     assert counted(idle) == [1, 2]
 
 
-def test_the_library_is_there_whatever_the_interpreter_has(box: Box, tmp_path: Path) -> None:
+def test_the_library_is_there_whatever_the_interpreter_has(
+    box: DaemonFixture, tmp_path: Path
+) -> None:
     """As with an image that was built for the scheduler, or a bare Python."""
     own = tmp_path / "own"
     own.mkdir()
@@ -215,7 +217,7 @@ for epoch in job.epochs(100_000):
 """
 
 
-def test_an_elastic_job_alone_grows_at_its_first_checkpoints(box: Box) -> None:
+def test_an_elastic_job_alone_grows_at_its_first_checkpoints(box: DaemonFixture) -> None:
     job = box.submit("--gpus", "1..4", sys.executable, box.script("elastic.py", ELASTIC))
     began = box.becomes(job, "RUNNING")["started_at"]
     until(lambda: len(box.job(job)["devices"].get("gpu", ())) == 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, until
+from e2e.daemon_fixture import DaemonFixture, alive, until
 
 STUBBORN = """
 import os, signal, sys, time
@@ -51,7 +51,9 @@ def noted(path: Path, count: int) -> dict[str, int]:
     return found
 
 
-def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term(idle: Box) -> None:
+def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term(
+    idle: DaemonFixture,
+) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start()
     box.script("stubborn.py", STUBBORN)
@@ -68,7 +70,7 @@ def test_cancel_ends_children_grandchildren_and_escaped_daemons_that_ignore_term
     assert box.job(job)["result"] == 143
 
 
-def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: Box) -> None:
+def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start("{gpu:1,cpu:4}")
     job = box.submit(
@@ -82,14 +84,14 @@ def test_the_gpu_of_a_job_that_is_being_ended_is_given_to_nobody(idle: Box) -> N
     assert box.end_of(after)["result"] == 0
 
 
-def test_kill_does_not_wait_for_a_grace(box: Box) -> None:
+def test_kill_does_not_wait_for_a_grace(box: DaemonFixture) -> None:
     job = box.submit("trap '' TERM; echo ready; while :; do sleep 0.1; done")
     box.says(job, "ready")
     assert box.stoker("kill", job).returncode == 0
     assert box.end_of(job, seconds=8)["state"] == "CANCELLED"  # the grace would be ten seconds
 
 
-def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Box) -> None:
+def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: DaemonFixture) -> None:
     job = box.submit("--gpus", "1", "sleep 300 & echo $! > pid; exit 0")
     ended = box.end_of(job)
     pid = int((box.user / "pid").read_text())
@@ -98,7 +100,9 @@ def test_what_a_job_leaves_in_the_background_is_ended_with_it_and_said(box: Box)
     assert "left 1 process behind" in ended["enforced"]
 
 
-def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(box: Box) -> None:
+def test_a_daemon_that_a_job_leaves_in_a_session_of_its_own_is_ended_too(
+    box: DaemonFixture,
+) -> None:
     job = box.submit(
         "--gpus", "1", "setsid sh -c 'echo $$ > pid; exec sleep 300' & sleep 0.3; exit 4"
     )
@@ -128,7 +132,7 @@ while time.monotonic() < end:
 
 @pytest.mark.parametrize("daemon", ["the same", "another"])
 def test_cancel_ends_a_process_without_environment_session_and_parents(
-    box: Box, daemon: str
+    box: DaemonFixture, daemon: str
 ) -> None:
     job = box.submit("--gpus", "1", f"{FLEES}; echo ready; exec sleep 300")
     box.says(job, "ready")
@@ -143,14 +147,16 @@ def test_cancel_ends_a_process_without_environment_session_and_parents(
     assert box.gpus()["0"]["state"] == "free"
 
 
-def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(box: Box) -> None:
+def test_a_process_that_fled_from_a_job_that_has_ended_is_ended_and_said(
+    box: DaemonFixture,
+) -> None:
     job = box.submit("--gpus", "1", f"{FLEES}; until [ -s pid ]; do sleep 0.05; done; exit 4")
     ended = box.end_of(job)
     assert not alive(int((box.user / "pid").read_text()))
     assert (ended["result"], ended["enforced"]) == (4, "left 1 process behind, ended with the job")
 
 
-def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: Box) -> None:
+def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: DaemonFixture) -> None:
     (idle.home / "config.toml").write_text("grace = 1\n")
     box = idle.start()
     box.script("chain.py", CHAIN)
@@ -165,7 +171,7 @@ def test_kill_ends_a_chain_of_processes_that_fork_and_exit(idle: Box) -> None:
     assert trace.read_bytes() == links
 
 
-def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> None:
+def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: DaemonFixture) -> None:
     box.script("heeds.py", HEEDS)
     job = box.submit("python3 heeds.py; exit $?")
     box.says(job, "ready")
@@ -173,7 +179,7 @@ def test_a_signal_goes_to_the_program_and_not_only_to_its_shell(box: Box) -> Non
     assert box.end_of(job)["result"] == 12
 
 
-def test_a_cancelled_job_may_clean_up_in_its_grace(box: Box) -> None:
+def test_a_cancelled_job_may_clean_up_in_its_grace(box: DaemonFixture) -> None:
     job = box.submit("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     box.says(job, "ready")
     box.client.cancel([job])
@@ -182,7 +188,7 @@ def test_a_cancelled_job_may_clean_up_in_its_grace(box: Box) -> None:
     assert "cleaned" in box.output(job)
 
 
-def test_a_paused_job_can_be_cancelled(box: Box) -> None:
+def test_a_paused_job_can_be_cancelled(box: DaemonFixture) -> None:
     job = box.submit("echo ready; sleep 60")
     box.says(job, "ready")
     box.client.pause([job])

@@ -10,10 +10,10 @@ from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.instructions import Instruction, StartProcess
 from stoker.core.state import State
-from stoker.engine import Decision, Engine, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Engine, Instant
 from stoker.faults import FaultTracker
 from stoker.store.memory import MemoryStore, Rows
-from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
+from stoker.store.port import Batch, JobQuery, StoreError, StoreFenced, StoreFull
 
 NODE = NodeFacts(name="box", types={"gpu": tuple(DeviceFacts(name=str(n)) for n in range(2))})
 
@@ -24,15 +24,15 @@ class Asking:
     def __init__(self, decide: ask.Decide, store: Any) -> None:
         self._decide, self.store = decide, store
         self.answers: list[Any] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[CommandRejected] = []
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         return self._decide(state, now, self.store)
 
     def answer(self, reply: Any) -> None:
         self.answers.append(reply)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         self.refusals.append(refusal)
 
 
@@ -57,7 +57,7 @@ class Moody(MemoryStore):
         return had
 
 
-class Room:
+class EngineFixture:
     """An engine with everything it needs, and what it did."""
 
     def __init__(self, contained: bool = False) -> None:
@@ -71,8 +71,8 @@ class Room:
         self.log.clear()
         self.keys = 0
 
-    def clock(self) -> Moment:
-        return Moment(self.now, self.now)
+    def clock(self) -> Instant:
+        return Instant(self.now, self.now)
 
     def carry_out(self, wishes: list[Instruction]) -> None:
         self.log.append(("carried out at", self.store.load().seq))
@@ -101,11 +101,11 @@ class Room:
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room()
+def room() -> EngineFixture:
+    return EngineFixture()
 
 
-def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room: Room):
+def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room: EngineFixture):
     asked = room.submit()
     assert asked.answers == [(1, 1)]
     carried, start, published = room.log
@@ -114,23 +114,23 @@ def test_a_request_is_on_record_before_it_is_carried_out_and_then_answered(room:
     assert published == ("published", room.engine.seq)
 
 
-def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: Room):
+def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixture):
     room.submit()
     assert room.store.forced[-1] is True
 
-    def without_key(state: State, now: Moment, store: Any) -> Decision:
+    def without_key(state: State, now: Instant, store: Any) -> CommandResult:
         spec = ask.spec_of()
         first = state.rest.next_id
         facts: list[e.Event] = [
             e.JobsSubmitted(at=now.at, first=first, count=1, spec=ask.hash_of(spec), lines=("a",))
         ]
-        return Decision(events=facts)
+        return CommandResult(events=facts)
 
     room.engine.cycle(asks=[room.asking(without_key)])
     assert room.store.forced[-1] is True
 
 
-def test_what_is_not_forced_stays_so_until_it_is(room: Room):
+def test_what_is_not_forced_stays_so_until_it_is(room: EngineFixture):
     room.submit()
     assert room.engine.unforced is False
     room.engine.cycle([room.exit(1)])
@@ -141,7 +141,7 @@ def test_what_is_not_forced_stays_so_until_it_is(room: Room):
     assert room.engine.unforced is False
 
 
-def test_a_refused_request_changes_nothing(room: Room):
+def test_a_refused_request_changes_nothing(room: EngineFixture):
     asked = room.asking(ask.cancel(99))
     seq = room.engine.seq
     room.engine.cycle(asks=[asked])
@@ -150,7 +150,7 @@ def test_a_refused_request_changes_nothing(room: Room):
     assert room.log == []
 
 
-def test_the_same_request_twice_in_one_cycle_is_one_submission(room: Room):
+def test_the_same_request_twice_in_one_cycle_is_one_submission(room: EngineFixture):
     first, second = room.submission("same"), room.submission("same")
     other = room.submission()
     room.engine.cycle(asks=[first, second, other])
@@ -159,14 +159,14 @@ def test_the_same_request_twice_in_one_cycle_is_one_submission(room: Room):
     assert sorted(room.engine.state.jobs) == [1, 2]
 
 
-def test_a_repeated_request_is_answered_as_before(room: Room):
+def test_a_repeated_request_is_answered_as_before(room: EngineFixture):
     room.submit(key="same", count=3)
     again = room.submit(key="same", count=3)
     assert again.answers == [(1, 3)]
     assert len(room.engine.state.jobs) == 3
 
 
-def test_when_the_commit_fails_nothing_happened(room: Room):
+def test_when_the_commit_fails_nothing_happened(room: EngineFixture):
     room.store.failure = lambda _: StoreError("the disk is on fire")
     asked = room.submission()
     with pytest.raises(StoreError):
@@ -179,7 +179,7 @@ def test_when_the_commit_fails_nothing_happened(room: Room):
     assert room.submit().answers == [(1, 1)]
 
 
-def test_facts_of_a_failed_commit_are_kept_for_the_next(room: Room):
+def test_facts_of_a_failed_commit_are_kept_for_the_next(room: EngineFixture):
     room.submit()
     room.store.failure = lambda _: StoreError("locked")
     with pytest.raises(StoreError):
@@ -189,7 +189,7 @@ def test_facts_of_a_failed_commit_are_kept_for_the_next(room: Room):
     assert room.states() == ["COMPLETED"]
 
 
-def test_who_was_fenced_off_writes_nothing_and_says_so(room: Room):
+def test_who_was_fenced_off_writes_nothing_and_says_so(room: EngineFixture):
     room.store.another().claim()
     asked = room.submission()
     with pytest.raises(StoreFenced):
@@ -198,11 +198,11 @@ def test_who_was_fenced_off_writes_nothing_and_says_so(room: Room):
     assert room.log == []
 
 
-def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: Room):
+def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: EngineFixture):
     room.submit()
 
-    def broken(state: State, now: Moment, store: Any) -> Decision:
-        return Decision(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
+    def broken(state: State, now: Instant, store: Any) -> CommandResult:
+        return CommandResult(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
     asked = room.asking(broken)
     with pytest.raises(KeyError):
@@ -213,7 +213,7 @@ def test_a_bug_in_a_request_leaves_the_state_as_it_was(room: Room):
     assert room.states() == ["COMPLETED"]
 
 
-def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: Room):
+def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: EngineFixture):
     room.submit()
     room.store.failure = lambda _: StoreFull("full") if room.store.ballast else None
     asked = room.submission()
@@ -225,7 +225,7 @@ def test_on_a_full_disk_requests_are_refused_and_ends_are_still_recorded(room: R
     assert room.engine.planning is True
 
 
-def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: Room):
+def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: EngineFixture):
     room.submit(count=3)
     room.store.failure = lambda _: StoreFull("full")
     room.engine.cycle([room.exit(1)])
@@ -238,14 +238,14 @@ def test_with_no_ballast_left_facts_are_owed_and_never_dropped(room: Room):
     assert (room.engine.owed, room.engine.trouble) == ([], None)
 
 
-def test_a_full_disk_starts_nothing(room: Room):
+def test_a_full_disk_starts_nothing(room: EngineFixture):
     room.store.failure = lambda _: StoreFull("full")
     room.submit()
     assert room.log == []
     assert room.engine.state.running == {}
 
 
-def test_while_draining_nothing_starts(room: Room):
+def test_while_draining_nothing_starts(room: EngineFixture):
     room.engine.planning = False
     room.submit()
     assert room.states() == ["PENDING"]
@@ -254,16 +254,16 @@ def test_while_draining_nothing_starts(room: Room):
     assert room.states() == ["CONFIGURING"]
 
 
-def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(room: Room):
+def test_ends_of_many_jobs_at_once_are_all_on_record_before_any_is_forgotten(room: EngineFixture):
     room.submit(count=500, held=True)
     room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
     room.engine.cycle([e.JobsSeen(at=0, jobs=())])
     assert len(room.engine.state.jobs) < 500
-    rows = room.store.past(Filter(ids=list(range(1, 501))))
+    rows = room.store.past(JobQuery(ids=list(range(1, 501))))
     assert {row.job.state.value for row in rows} == {"CANCELLED"}
 
 
-def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: Room):
+def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: EngineFixture):
     room.engine.needs = lambda: {1}
     room.submit(count=500, held=True)
     room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
@@ -272,7 +272,7 @@ def test_a_job_of_which_something_is_still_to_be_heard_is_not_forgotten(room: Ro
     assert 2 not in room.engine.state.jobs
 
 
-def test_a_forgotten_job_can_be_retried(room: Room):
+def test_a_forgotten_job_can_be_retried(room: EngineFixture):
     room.submit(count=500, held=True)
     room.engine.cycle(asks=[room.asking(ask.cancel(id)) for id in range(1, 501)])
     room.engine.cycle([e.JobsSeen(at=0, jobs=())])

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 import stoker.engine
-from engine.test_engine import Asking, Room
+from engine.test_engine import Asking, EngineFixture
 from stoker.core import events as e
 from stoker.core.instructions import StartProcess
 from stoker.core.state import State
-from stoker.engine import EVENTS, PLANNING, TIMERS, Decision, Moment
+from stoker.engine import EVENTS, PLANNING, TIMERS, CommandResult, Instant
 from stoker.faults import LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreError, StoreFenced
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room(contained=True)
+def room() -> EngineFixture:
+    return EngineFixture(contained=True)
 
 
 class Failing:
@@ -48,12 +48,14 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Failing]:
     return patch
 
 
-def faults(room: Room) -> FaultTracker:
+def faults(room: EngineFixture) -> FaultTracker:
     assert room.faults is not None
     return room.faults
 
 
-def turn_at(room: Room, now: float, *events: e.Event, asks: tuple[Asking, ...] = ()) -> None:
+def turn_at(
+    room: EngineFixture, now: float, *events: e.Event, asks: tuple[Asking, ...] = ()
+) -> None:
     room.now = now
     room.engine.cycle(events, asks)
 
@@ -62,7 +64,7 @@ def turn_at(room: Room, now: float, *events: e.Event, asks: tuple[Asking, ...] =
 
 
 def test_while_the_planner_fails_requests_are_served_and_ends_recorded(
-    room: Room, fail: Callable[..., Failing]
+    room: EngineFixture, fail: Callable[..., Failing]
 ):
     room.submit(count=3)
     assert room.states() == ["CONFIGURING", "CONFIGURING", "PENDING"]
@@ -76,7 +78,9 @@ def test_while_the_planner_fails_requests_are_served_and_ends_recorded(
     assert room.store.load().seq == room.engine.seq
 
 
-def test_planning_is_tried_again_after_pauses_that_double(room: Room, fail: Callable[..., Failing]):
+def test_planning_is_tried_again_after_pauses_that_double(
+    room: EngineFixture, fail: Callable[..., Failing]
+):
     planner = fail("planned", 3)
     room.submit()  # at 1000: fails within the turn, and once more by itself
     assert planner.calls == 2
@@ -97,7 +101,7 @@ def test_planning_is_tried_again_after_pauses_that_double(room: Room, fail: Call
     assert room.states() == ["CONFIGURING", "CONFIGURING"]
 
 
-def test_the_pause_has_a_limit(room: Room, fail: Callable[..., Failing]):
+def test_the_pause_has_a_limit(room: EngineFixture, fail: Callable[..., Failing]):
     planner = fail("planned", float("inf"))
     room.submit()
     for _ in range(20):
@@ -108,13 +112,13 @@ def test_the_pause_has_a_limit(room: Room, fail: Callable[..., Failing]):
 
 def test_an_engine_begins_with_a_planner_that_fails(fail: Callable[..., Failing]):
     fail("planned", float("inf"))
-    room = Room(contained=True)
+    room = EngineFixture(contained=True)
     assert room.submit().answers == [(1, 1)]
     assert room.states() == ["PENDING"]
 
 
 def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
-    room: Room, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
+    room: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
     fail("planned", 2)
     with caplog.at_level(logging.WARNING, "stoker"):
@@ -137,7 +141,7 @@ def test_a_fault_of_the_planner_is_reported_and_logged_with_the_state(
 
 
 def test_a_repeated_fault_is_logged_at_each_doubling(
-    room: Room, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
+    room: EngineFixture, fail: Callable[..., Failing], caplog: pytest.LogCaptureFixture
 ):
     fail("planned", float("inf"))
     with caplog.at_level(logging.ERROR, "stoker"):
@@ -150,7 +154,7 @@ def test_a_repeated_fault_is_logged_at_each_doubling(
 
 
 def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room: EngineFixture, monkeypatch: pytest.MonkeyPatch
 ):
     real = stoker.engine.planned
 
@@ -169,7 +173,7 @@ def test_a_planner_that_fails_in_the_middle_of_a_plan_starts_nothing(
 
 
 def test_while_draining_a_failing_planner_is_not_said_to_work_again(
-    room: Room, fail: Callable[..., Failing]
+    room: EngineFixture, fail: Callable[..., Failing]
 ):
     fail("planned", 2)
     room.submit()
@@ -179,7 +183,7 @@ def test_while_draining_a_failing_planner_is_not_said_to_work_again(
 
 
 def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
-    room: Room, fail: Callable[..., Failing]
+    room: EngineFixture, fail: Callable[..., Failing]
 ):
     fail("before_requests", 2)
     room.submit(begin_in=30.0)
@@ -197,17 +201,17 @@ def test_failing_timers_do_not_keep_jobs_from_starting_nor_the_processor_busy(
 # -- requests and events ------------------------------------------------------------------
 
 
-def broken(state: State, now: Moment, store: Any) -> Decision:
+def broken(state: State, now: Instant, store: Any) -> CommandResult:
     raise ValueError("a bug of a handler")
 
 
-def half_broken(state: State, now: Moment, store: Any) -> Decision:
-    return Decision(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
+def half_broken(state: State, now: Instant, store: Any) -> CommandResult:
+    return CommandResult(events=[e.JobHeld(at=0, job=1), e.JobHeld(at=0, job=99)])
 
 
 @pytest.mark.parametrize("decide", [broken, half_broken])
 def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
-    room: Room, decide: Any
+    room: EngineFixture, decide: Any
 ):
     room.submit()
     before, bad, after = room.submission(), room.asking(decide), room.submission()
@@ -222,9 +226,9 @@ def test_a_request_that_fails_is_refused_and_the_others_of_its_turn_are_granted(
     assert faults(room).report(all=False) == []
 
 
-def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: Room):
-    def decide(state: State, now: Moment, store: Any) -> Decision:
-        return Decision(events=[e.JobsSeen(at=0, jobs=())], reply=lambda _: 1 // 0)
+def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: EngineFixture):
+    def decide(state: State, now: Instant, store: Any) -> CommandResult:
+        return CommandResult(events=[e.JobsSeen(at=0, jobs=())], reply=lambda _: 1 // 0)
 
     bad, good = room.asking(decide), room.submission()
     turn_at(room, 1001, asks=(bad, good))
@@ -234,7 +238,7 @@ def test_an_answer_that_cannot_be_made_says_that_the_request_was_granted(room: R
 
 
 def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
-    room: Room, fail: Callable[..., Failing]
+    room: EngineFixture, fail: Callable[..., Failing]
 ):
     room.submit(count=2)
     fail("apply", 3, lambda _, event: isinstance(event, e.ProcessExited) and event.job == 1)
@@ -254,7 +258,7 @@ def test_an_event_that_cannot_be_applied_is_set_aside_and_tried_again(
 
 
 def test_an_executor_that_fails_keeps_nobody_from_being_answered(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room: EngineFixture, monkeypatch: pytest.MonkeyPatch
 ):
     def carry_out(_: object) -> None:
         raise RuntimeError("no such device")
@@ -268,7 +272,7 @@ def test_an_executor_that_fails_keeps_nobody_from_being_answered(
 # -- the store ----------------------------------------------------------------------------
 
 
-def test_fencing_is_never_contained(room: Room, fail: Callable[..., Failing]):
+def test_fencing_is_never_contained(room: EngineFixture, fail: Callable[..., Failing]):
     fail("planned", 1)
     room.store.another().claim()
     with pytest.raises(StoreFenced):
@@ -276,7 +280,7 @@ def test_fencing_is_never_contained(room: Room, fail: Callable[..., Failing]):
 
 
 def test_a_store_that_fails_while_a_turn_is_repeated_in_parts_loses_no_event(
-    room: Room, fail: Callable[..., Failing]
+    room: EngineFixture, fail: Callable[..., Failing]
 ):
     room.submit(count=2)
     fail("planned", 1)
@@ -291,7 +295,7 @@ def test_a_store_that_fails_while_a_turn_is_repeated_in_parts_loses_no_event(
 
 
 def test_a_state_that_cannot_be_read_back_is_read_before_anything_else(
-    room: Room, fail: Callable[..., Failing], monkeypatch: pytest.MonkeyPatch
+    room: EngineFixture, fail: Callable[..., Failing], monkeypatch: pytest.MonkeyPatch
 ):
     room.submit()
     fail("planned", 1)

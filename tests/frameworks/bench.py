@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.box import FINISHED, Box
+from e2e.daemon_fixture import FINISHED, DaemonFixture
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -32,7 +32,7 @@ def until(what: Callable[[], Any]) -> Any:
 class Bench:
     """A box whose jobs find real frameworks on their PATH."""
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: DaemonFixture) -> None:
         self.box = box
         self.user = box.user
         self.snapshots = box.user / "snapshots"
@@ -103,7 +103,7 @@ class Bench:
 class Job:
     """One training job."""
 
-    def __init__(self, box: Box, label: str) -> None:
+    def __init__(self, box: DaemonFixture, label: str) -> None:
         self.box, self.label = box, label
 
     @property

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import LEFT, Box, Run
+from e2e.daemon_fixture import LEFT, DaemonFixture, Run
 from frameworks.bench import Bench
 
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def bench(home: Path, stoker: Run, request: pytest.FixtureRequest) -> Bench:
     """A daemon with one declared GPU; the scripts compute on the CPU."""
-    box = Box(home, stoker)
+    box = DaemonFixture(home, stoker)
     request.node.stash[LEFT] = box.run_dir
     return Bench(box.start("{gpu:1,cpu:8}"))
 
@@ -31,6 +31,6 @@ def bench(home: Path, stoker: Run, request: pytest.FixtureRequest) -> Bench:
 @pytest.fixture
 def pair(home: Path, stoker: Run, request: pytest.FixtureRequest) -> Bench:
     """The same with two."""
-    box = Box(home, stoker)
+    box = DaemonFixture(home, stoker)
     request.node.stash[LEFT] = box.run_dir
     return Bench(box.start("{gpu:2,cpu:8}"))

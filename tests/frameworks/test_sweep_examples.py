@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from frameworks.bench import PATIENCE, ROOT, Bench, until
 
 Example = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -39,7 +39,7 @@ def example(bench: Bench) -> Example:
     return run
 
 
-def whole(box: Box, sweep: str) -> Any:
+def whole(box: DaemonFixture, sweep: str) -> Any:
     return box.client.one_sweep(sweep)
 
 
@@ -87,5 +87,5 @@ def test_a_trial_that_was_killed_goes_on_from_its_checkpoint(bench: Bench) -> No
     assert int(first) > 20
 
 
-def _output(box: Box, attempt: int) -> str:
+def _output(box: DaemonFixture, attempt: int) -> str:
     return b"".join(box.client.log("1_0", attempt=attempt)).decode()

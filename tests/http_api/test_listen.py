@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import Run
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from stoker import wire
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
@@ -26,7 +26,7 @@ from stoker.core.units import BadValue
 from stoker.daemon.http import credentials as keys
 from stoker.daemon.http import listeners as listen
 from stoker.daemon.listen_address import split
-from stoker.engine import Refusal
+from stoker.engine import CommandRejected
 
 pytestmark = pytest.mark.e2e
 
@@ -41,20 +41,20 @@ def leftovers() -> Iterator[list[Path]]:
 
 
 @pytest.fixture
-def idle_home(leftovers: list[Path], home: Path, stoker: Run) -> Box:
+def idle_home(leftovers: list[Path], home: Path, stoker: Run) -> DaemonFixture:
     """A home in which nothing runs yet."""
-    box = Box(home, stoker)
+    box = DaemonFixture(home, stoker)
     leftovers.append(box.run_dir)
     return box
 
 
 @pytest.fixture
-def box(idle_home: Box) -> Box:
+def box(idle_home: DaemonFixture) -> DaemonFixture:
     """A daemon without a port."""
     return idle_home.start()
 
 
-def token(box: Box) -> str:
+def token(box: DaemonFixture) -> str:
     return (box.state / "token").read_text()
 
 
@@ -65,12 +65,12 @@ def status(port: int, head: str) -> bytes:
         return sock.recv(65536).partition(b"\r\n")[0]
 
 
-def opened(box: Box, address: str = "127.0.0.1:0", tls: bool = False) -> int:
+def opened(box: DaemonFixture, address: str = "127.0.0.1:0", tls: bool = False) -> int:
     """Open a port; return its number."""
     return int(box.client.listen(address, tls=tls)["address"].rpartition(":")[2])
 
 
-def test_a_port_is_opened_and_closed_while_the_daemon_runs(box: Box) -> None:
+def test_a_port_is_opened_and_closed_while_the_daemon_runs(box: DaemonFixture) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
     assert client.daemon()["pid"] == box.pid
@@ -83,7 +83,7 @@ def test_a_port_is_opened_and_closed_while_the_daemon_runs(box: Box) -> None:
         box.client.unlisten(f"127.0.0.1:{port}")
 
 
-def test_the_status_says_where_but_not_the_token(box: Box) -> None:
+def test_the_status_says_where_but_not_the_token(box: DaemonFixture) -> None:
     port = opened(box)
     done = box.stoker("daemon", "status", "--json")
     (listener,) = json.loads(done.stdout)["listeners"]
@@ -93,7 +93,7 @@ def test_the_status_says_where_but_not_the_token(box: Box) -> None:
     assert token(box) not in done.stdout
 
 
-def test_the_token_is_long_private_and_stays_the_same(box: Box) -> None:
+def test_the_token_is_long_private_and_stays_the_same(box: DaemonFixture) -> None:
     opened(box)
     first = token(box)
     assert len(first) >= 43
@@ -103,7 +103,7 @@ def test_the_token_is_long_private_and_stays_the_same(box: Box) -> None:
     assert token(box) == first
 
 
-def test_a_token_that_others_can_read_is_not_used(box: Box) -> None:
+def test_a_token_that_others_can_read_is_not_used(box: DaemonFixture) -> None:
     opened(box)
     (box.state / "token").chmod(0o644)
     with pytest.raises(StokerError, match="can be read by other users"):
@@ -122,7 +122,7 @@ def test_what_is_no_token_is_said(tmp_path: Path, spoil: bytes | None) -> None:
         keys.token(str(tmp_path))
 
 
-def test_a_port_that_is_closed_serves_nobody_any_more(box: Box) -> None:
+def test_a_port_that_is_closed_serves_nobody_any_more(box: DaemonFixture) -> None:
     port = opened(box)
     head = f"GET /v1/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
@@ -136,7 +136,7 @@ def test_a_port_that_is_closed_serves_nobody_any_more(box: Box) -> None:
             assert sock.recv(65536) == b""
 
 
-def test_every_request_must_show_the_token(box: Box) -> None:
+def test_every_request_must_show_the_token(box: DaemonFixture) -> None:
     port = opened(box)
     host = "HTTP/1.1\r\nHost: x\r\n"
     right = f"Authorization: Bearer {token(box)}\r\n"
@@ -157,7 +157,7 @@ def test_every_request_must_show_the_token(box: Box) -> None:
         assert b" 401 " in sock.recv(65536)
 
 
-def test_a_stranger_is_refused_before_his_request_is_read(box: Box) -> None:
+def test_a_stranger_is_refused_before_his_request_is_read(box: DaemonFixture) -> None:
     port = opened(box)
     size = wire.MAX_BODY_BYTES
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
@@ -170,7 +170,7 @@ def test_a_stranger_is_refused_before_his_request_is_read(box: Box) -> None:
     assert b"access-control" not in reply.lower()
 
 
-def test_who_comes_in_by_a_port_opens_no_others(box: Box) -> None:
+def test_who_comes_in_by_a_port_opens_no_others(box: DaemonFixture) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
     with pytest.raises(StokerError, match="over the socket of this host") as error:
@@ -181,7 +181,7 @@ def test_who_comes_in_by_a_port_opens_no_others(box: Box) -> None:
 
 
 @pytest.mark.needs("openssl")
-def test_tls_is_pinned_by_the_certificate(box: Box) -> None:
+def test_tls_is_pinned_by_the_certificate(box: DaemonFixture) -> None:
     view = box.client.listen("127.0.0.1:0", tls=True)
     port = int(view["address"].rpartition(":")[2])
     client = Client(parse(f"tls://127.0.0.1:{port}", token(box), view["fingerprint"]))
@@ -204,7 +204,7 @@ def test_tls_is_pinned_by_the_certificate(box: Box) -> None:
         context.wrap_socket(raw)
 
 
-def test_other_machines_are_served_with_tls_only(box: Box) -> None:
+def test_other_machines_are_served_with_tls_only(box: DaemonFixture) -> None:
     for address in ("0.0.0.0:0", "192.0.2.1:0", "[::]:0"):
         with pytest.raises(StokerError, match="only TLS") as error:
             box.client.listen(address)
@@ -212,7 +212,7 @@ def test_other_machines_are_served_with_tls_only(box: Box) -> None:
     assert box.client.daemon()["listeners"] == []
 
 
-def test_a_port_in_use_is_said_also_at_the_start(idle_home: Box) -> None:
+def test_a_port_in_use_is_said_also_at_the_start(idle_home: DaemonFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = f"127.0.0.1:{sock.getsockname()[1]}"
         done = idle_home.stoker("daemon", "start", "--listen", address)
@@ -225,7 +225,7 @@ def test_a_port_in_use_is_said_also_at_the_start(idle_home: Box) -> None:
     assert idle_home.client.daemon()["listeners"][0]["address"] == address, "it still runs"
 
 
-def test_the_configuration_names_ports_and_the_command_line_wins(idle_home: Box) -> None:
+def test_the_configuration_names_ports_and_the_command_line_wins(idle_home: DaemonFixture) -> None:
     config = idle_home.home / "config.toml"
     config.write_text('[api]\nlisten = ["127.0.0.1:0", "127.0.0.2:0"]\n')
     idle_home.stoker("daemon", "start", check=True)
@@ -241,7 +241,7 @@ def test_the_configuration_names_ports_and_the_command_line_wins(idle_home: Box)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
-def test_any_command_can_use_another_daemon(box: Box, tmp_path: Path) -> None:
+def test_any_command_can_use_another_daemon(box: DaemonFixture, tmp_path: Path) -> None:
     port = opened(box)
     away = {
         "STOKER_HOME": str(tmp_path),
@@ -263,7 +263,7 @@ def test_any_command_can_use_another_daemon(box: Box, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
 
 
-def test_thresholds_are_changed_while_the_daemon_runs(box: Box) -> None:
+def test_thresholds_are_changed_while_the_daemon_runs(box: DaemonFixture) -> None:
     usual = {"load": 0.1, "memory": 0.1, "processes": True}
     assert box.client.daemon()["thresholds"] == usual
     assert box.client.thresholds(load=0.5) == {**usual, "load": 0.5}
@@ -337,7 +337,7 @@ def test_a_stranger_who_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(listen, "STRANGER_SECONDS", 0.05)
 
     async def story() -> None:
-        port = listen.Listener("127.0.0.1:0", False, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
         port.begin(Silent)
         assert await hung_up(int(port.address.rpartition(":")[2]))
         port.close()
@@ -364,7 +364,7 @@ def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None
                 pass
 
     async def story() -> None:
-        port = listen.Listener("127.0.0.1:0", True, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
         port.begin(Silent)
         await asyncio.to_thread(stays_silent, int(port.address.rpartition(":")[2]))
         port.close()
@@ -374,20 +374,20 @@ def test_a_stranger_cannot_prolong_tls(tmp_path: Path, monkeypatch: Any) -> None
 
 def test_there_are_only_so_many_ports(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(listen, "MOST_LISTENERS", 1)
-    ports = listen.Listeners(str(tmp_path))
+    ports = listen.TcpListeners(str(tmp_path))
     ports.add("127.0.0.1:0")
-    with pytest.raises(Refusal, match="close one first"):
+    with pytest.raises(CommandRejected, match="close one first"):
         ports.add("127.0.0.1:0")
     ports.close()
 
 
-class Stage:
+class ListenFixture:
     """Two ports that share their connections."""
 
     def __init__(self, state: Path) -> None:
         self.met: list[Any] = []
         self.came = asyncio.Event()
-        self.ports = listen.Listeners(str(state))
+        self.ports = listen.TcpListeners(str(state))
         self.ports.begin(self._protocol)
         self.numbers = [int(self.ports.add("127.0.0.1:0").rpartition(":")[2]) for _ in range(2)]
 
@@ -410,7 +410,7 @@ def test_the_oldest_connection_without_the_token_makes_room_for_a_new_one(
     monkeypatch.setattr(listen, "MOST_CONNECTIONS", 3)
 
     async def story() -> None:
-        stage = Stage(tmp_path)
+        stage = ListenFixture(tmp_path)
         links = [await stage.connect(port) for port in (0, 1, 0)]
         stage.met[0].known = True  # it has shown the token
         links.append(await stage.connect())
@@ -437,7 +437,7 @@ def test_a_connection_that_never_begins_tls_makes_room_too(
     monkeypatch.setattr(listen, "MOST_CONNECTIONS", 2)
 
     async def story() -> None:
-        port = listen.Listener("127.0.0.1:0", True, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", True, str(tmp_path), {})
         port.begin(Silent)
         number = int(port.address.rpartition(":")[2])
         links = [await asyncio.open_connection("127.0.0.1", number) for _ in range(5)]
@@ -459,7 +459,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
     monkeypatch.setattr(listen, "SHORTAGE_SECONDS", 0.05)
 
     async def story() -> None:
-        port = listen.Listener("127.0.0.1:0", False, str(tmp_path), {})
+        port = listen.TcpListener("127.0.0.1:0", False, str(tmp_path), {})
         real, tried = port.socket, 0
 
         class Short:
@@ -497,7 +497,7 @@ def test_without_descriptors_a_port_pauses_instead_of_spinning(
     asyncio.run(story())
 
 
-def test_connections_without_the_token_do_not_keep_out_those_with_it(box: Box) -> None:
+def test_connections_without_the_token_do_not_keep_out_those_with_it(box: DaemonFixture) -> None:
     port = opened(box)
     client = Client(Endpoint("127.0.0.1", port, token(box)))
     head = f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(box)}\r\n\r\n"

@@ -10,7 +10,7 @@ import pytest
 from stoker.core.events import Event, StartFailed
 from stoker.daemon.http.codec import Stream
 from stoker.daemon.routes import event_stream as stream
-from stoker.daemon.routes.event_stream import Batches, Reader
+from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 
 
 class Journal:
@@ -49,9 +49,9 @@ class Journal:
     def hang_up(self) -> None:
         self.hung_up += 1
 
-    def reader(self) -> Reader:
+    def reader(self) -> EventSubscriber:
         this: Any = self
-        return Reader(this, self.ask, self.batches, self.hang_up)
+        return EventSubscriber(this, self.ask, self.batches, self.hang_up)
 
 
 def numbers(data: bytes) -> list[int]:

@@ -23,7 +23,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 
 from conftest import ROOT
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from hydra_plugins.stoker_launcher.config import StokerConf
 from stoker.api import Client, JobFailed
 from stoker.api.parameters import VALID
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def app(box: Box) -> Path:
+def app(box: DaemonFixture) -> Path:
     """A program of somebody who uses Hydra."""
     folder = box.user / "app"
     (folder / "conf").mkdir(parents=True)
@@ -75,7 +75,7 @@ def program(app: Path, *words: str) -> "subprocess.Popen[str]":
 # ------------------------------------------------------------------- from the command line
 
 
-def test_each_job_of_a_sweep_is_a_job_with_gpus_of_its_own(box: Box, app: Path) -> None:
+def test_each_job_of_a_sweep_is_a_job_with_gpus_of_its_own(box: DaemonFixture, app: Path) -> None:
     process = program(
         app, "lr=0.1,0.01,-1", "hydra.launcher.gpus=1", "hydra.launcher.max_running=2",
         "hydra.job.chdir=true", "+hydra.job.env_set.GREETING=hello",
@@ -108,7 +108,7 @@ def test_each_job_of_a_sweep_is_a_job_with_gpus_of_its_own(box: Box, app: Path) 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_leaves_the_jobs_and_once_more_cancels_them(
-    box: Box, app: Path, presses: int
+    box: DaemonFixture, app: Path, presses: int
 ) -> None:
     said = label = ""
     with program(app, "sleep=60", f"lr={presses}", "+hydra.job.env_set.GREETING=x") as process:
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_the_jobs_and_once_more_cancels_them(
 
 @pytest.fixture
 def launcher(
-    box: Box, app: Path, tmp_path: Path, hydra_restore_singletons: None
+    box: DaemonFixture, app: Path, tmp_path: Path, hydra_restore_singletons: None
 ) -> Iterator[Callable[..., Launcher]]:
     """`launcher(task, "hydra.launcher.gpus=1")`, as a sweeper makes it."""
 
@@ -208,7 +208,7 @@ def test_a_sweeper_may_launch_again_and_again(launcher: Callable[..., Launcher])
 
 
 def test_with_max_num_timeout_a_job_that_has_to_stop_is_run_again(
-    launcher: Callable[..., Launcher], box: Box, tmp_path: Path
+    launcher: Callable[..., Launcher], box: DaemonFixture, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
 

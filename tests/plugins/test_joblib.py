@@ -11,7 +11,7 @@ import joblib
 import pytest
 from joblib import Parallel, delayed, parallel_config
 
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from stoker.api import Client, Impossible, Node, StokerError, UnknownOption
 from stoker.plugins.joblib import register
 from stoker.plugins.slots import room
@@ -21,7 +21,7 @@ getenv = delayed(os.getenv)
 
 
 @pytest.fixture(scope="module")
-def client(box: Box) -> Client:
+def client(box: DaemonFixture) -> Client:
     return Client()
 
 
@@ -110,7 +110,7 @@ def test_inside_a_job_parallel_uses_threads_and_submits_nothing(client: Client) 
     assert len(client.wait("outer")) == 2
 
 
-def test_minus_one_is_as_many_as_there_is_room_for(box: Box) -> None:
+def test_minus_one_is_as_many_as_there_is_room_for(box: DaemonFixture) -> None:
     def workers(n_jobs: int, **parameters: Any) -> int:
         with parallel_config(backend="stoker", **parameters):
             return int(joblib.effective_n_jobs(n_jobs))
@@ -148,7 +148,7 @@ def test_room_is_counted_machine_by_machine(options: dict[str, object], expected
     assert room(machines, options) == expected
 
 
-def test_threads_of_libraries_are_bounded_where_that_is_asked_for(box: Box) -> None:
+def test_threads_of_libraries_are_bounded_where_that_is_asked_for(box: DaemonFixture) -> None:
     with parallel_config(backend="stoker", inner_max_num_threads=3, env={"GREETING": "hello"}):
         found = Parallel(n_jobs=2)(getenv(name) for name in ("MKL_NUM_THREADS", "GREETING"))
     assert found == ["3", "hello"]
@@ -175,7 +175,7 @@ def test_a_job_that_somebody_cancels_is_an_error_that_says_so(client: Client) ->
         Parallel(n_jobs=2, backend="stoker")([delayed(cancels_itself)()])
 
 
-def test_what_cannot_be_is_said_and_nobody_waits_for_it(box: Box) -> None:
+def test_what_cannot_be_is_said_and_nobody_waits_for_it(box: DaemonFixture) -> None:
     with pytest.raises(UnknownOption, match=r"There is no parameter 'gpuss'\. Did you mean gpus"):
         parallel_config(backend="stoker", gpuss=1)
     with pytest.raises(UnknownOption, match="There is no parameter 'gpuss'"):

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker.executors.agent.session
-from e2e.box import state_of, until
+from e2e.daemon_fixture import state_of, until
 from stoker.core.units import THOUSAND
 from stoker.probes import host
 from stoker.probes.gpu_samples import NOBODYS, key_of, samples
-from stoker.probes.remote_facts import BadReport, Look, Owner, node_facts, parse
+from stoker.probes.remote_facts import BadReport, Owner, RemoteFacts, node_facts, parse
 
 PLACE = Path(stoker.executors.agent.session.__file__).parent
 FACTS = (PLACE / "facts.sh").read_text()
@@ -102,7 +102,7 @@ esac
         )  # fmt: skip
         return done.stdout.splitlines()
 
-    def measured(self, **env: str) -> Look:
+    def measured(self, **env: str) -> RemoteFacts:
         """A look at it."""
         *facts, last = self.does("measure", "wait", **env)
         assert last == "nonce - facts"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stoker.core.policy.backfill import GRACE
 from stoker.simulate.replay.replay import replay
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 GPUS = 8
 
@@ -30,11 +30,11 @@ class Held:
     """Its end if it uses all its time."""
 
 
-Choose = Callable[[list[Load], float, list[Held], float], list[Load]]
+Choose = Callable[[list[TraceJob], float, list[Held], float], list[TraceJob]]
 """Who starts now, of those who wait in order, given how many GPUs are free and who runs."""
 
 
-def fifo(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
+def fifo(waiting: list[TraceJob], free: float, running: list[Held], now: float) -> list[TraceJob]:
     found = []
     for job in waiting:
         if job.gpus > free:
@@ -44,7 +44,7 @@ def fifo(waiting: list[Load], free: float, running: list[Held], now: float) -> l
     return found
 
 
-def skip(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
+def skip(waiting: list[TraceJob], free: float, running: list[Held], now: float) -> list[TraceJob]:
     found = []
     for job in waiting:
         if job.gpus <= free:
@@ -53,7 +53,7 @@ def skip(waiting: list[Load], free: float, running: list[Held], now: float) -> l
     return found
 
 
-def easy(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
+def easy(waiting: list[TraceJob], free: float, running: list[Held], now: float) -> list[TraceJob]:
     found = fifo(waiting, free, running, now)
     if len(found) == len(waiting):
         return found
@@ -77,11 +77,15 @@ def easy(waiting: list[Load], free: float, running: list[Held], now: float) -> l
     return found
 
 
-def shortest(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
+def shortest(
+    waiting: list[TraceJob], free: float, running: list[Held], now: float
+) -> list[TraceJob]:
     return easy(sorted(waiting, key=lambda job: job.seconds), free, running, now)
 
 
-def conservative(waiting: list[Load], free: float, running: list[Held], now: float) -> list[Load]:
+def conservative(
+    waiting: list[TraceJob], free: float, running: list[Held], now: float
+) -> list[TraceJob]:
     """Everybody has a place in the calendar, the first that there is; who has it now starts."""
     taken = [(now, held.latest, held.gpus) for held in running]
     found = []
@@ -103,15 +107,15 @@ def _most(taken: list[tuple[float, float, float]], start: float, end: float) -> 
     )
 
 
-def _latest(job: Load, now: float) -> float:
+def _latest(job: TraceJob, now: float) -> float:
     assert job.limit is not None
     return now + job.limit + GRACE
 
 
-def worked_out(jobs: list[Load], choose: Choose) -> list[float]:
+def worked_out(jobs: list[TraceJob], choose: Choose) -> list[float]:
     """When each of them begins."""
     begins: dict[int, float] = {}
-    waiting: list[Load] = []
+    waiting: list[TraceJob] = []
     running: list[Held] = []
     coming = list(jobs)
     while coming or waiting or running:
@@ -127,7 +131,7 @@ def worked_out(jobs: list[Load], choose: Choose) -> list[float]:
     return [begins[id(job)] for job in jobs]
 
 
-def all_different(seed: int, count: int) -> list[Load]:
+def all_different(seed: int, count: int) -> list[TraceJob]:
     chance = Random(seed)
     limits = chance.sample(range(60, 60 + 20 * count), count)
     sizes = [chance.choice((1, 1, 1, 2, 3, 4, 8)) for _ in range(count)]
@@ -135,7 +139,7 @@ def all_different(seed: int, count: int) -> list[Load]:
     for limit, gpus in zip(limits, sizes, strict=True):
         at += chance.expovariate(1.0) * 0.9 * 10 * count * 2.5 / GPUS
         seconds = limit * chance.uniform(0.2, 1.0)
-        jobs.append(Load(at=at, seconds=seconds, gpus=gpus, limit=limit))
+        jobs.append(TraceJob(at=at, seconds=seconds, gpus=gpus, limit=limit))
     return jobs
 
 
@@ -145,7 +149,7 @@ BASELINES: list[tuple[str, Choose]] = [
 ]  # fmt: skip
 
 
-KINDS: dict[str, tuple[str, Callable[[Load], Load]]] = {
+KINDS: dict[str, tuple[str, Callable[[TraceJob], TraceJob]]] = {
     "GPUs": (f"1x{GPUS}", lambda job: job),
     "machines": (f"{GPUS}x1", lambda job: job),
     "large machines": (f"{GPUS}x8", lambda job: replace(job, gpus=job.gpus * 8)),

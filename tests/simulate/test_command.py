@@ -17,13 +17,13 @@ from stoker.core.policy.rules import POLICIES
 from stoker.simulate import arguments as typed
 from stoker.simulate import command
 from stoker.simulate.compare import Compared, heading, prepared
-from stoker.simulate.progress import Meter, clock
-from stoker.simulate.replay.results import Result, Run
+from stoker.simulate.progress import ProgressLine, clock
+from stoker.simulate.replay.results import JobResult, RunResult
 from stoker.simulate.replay.time_limits import TYPED, as_typed, limited
 from stoker.simulate.report import figures_of
 from stoker.simulate.summary import together
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
 SWF, MURI = SAMPLES / "swf/example.swf", SAMPLES / "muri/trace.csv"
@@ -107,8 +107,8 @@ def test_each_queue_by_itself(capsys: Captured) -> None:
 def test_geometric_means_by_hand() -> None:
     def workload(jct: dict[str, float]) -> Compared:
         runs = [
-            Run(policy=name, workload="", gpus=1, results=[
-                Result(job=0, at=0.0, gpus=1, begin=0.0, end=end, ran=end, service=end)
+            RunResult(policy=name, workload="", gpus=1, results=[
+                JobResult(job=0, at=0.0, gpus=1, begin=0.0, end=end, ran=end, service=end)
             ])
             for name, end in jct.items()
         ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_parameter_with_two_values_makes_two_contenders() -> None:
 
 
 def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
-    jobs = [Load(at=100.0 * n, seconds=800.0, gpus=8) for n in range(101)]
+    jobs = [TraceJob(at=100.0 * n, seconds=800.0, gpus=8) for n in range(101)]
     workload = Workload(title="even", jobs=jobs)
     asked = typed.asked(["x", "--first", "51", "--load", "50%"])
     found = prepared(workload, asked)
@@ -140,14 +140,14 @@ def test_only_the_first_jobs_on_as_many_machines_as_they_keep_busy() -> None:
 
 
 def test_the_heading_counts_as_people_do() -> None:
-    one = Workload(title="one", jobs=[Load(at=0.0, seconds=60.0)], nodes=machines("1x1"))
+    one = Workload(title="one", jobs=[TraceJob(at=0.0, seconds=60.0)], nodes=machines("1x1"))
     assert heading(one) == "one: 1 job on 1 node with 1 GPU"
     two = Workload(title="two", jobs=[*one.jobs] * 2, nodes=machines("2x1"))
     assert heading(two) == "two: 2 jobs on 2 nodes with 2 GPUs"
 
 
 def test_guessed_limits_are_such_as_people_type() -> None:
-    jobs = [Load(at=float(n), seconds=60.0 * (n + 1)) for n in range(2000)]
+    jobs = [TraceJob(at=float(n), seconds=60.0 * (n + 1)) for n in range(2000)]
     workload = Workload(title="many", jobs=jobs)
     found = limited(workload, "guessed", 1).jobs
     limits = [job.limit or 0 for job in found]
@@ -160,7 +160,7 @@ def test_guessed_limits_are_such_as_people_type() -> None:
 
 
 def test_a_job_that_ran_beyond_its_limit_is_not_cut_short() -> None:
-    workload = Workload(title="late", jobs=[Load(at=0.0, seconds=70.5, limit=60)])
+    workload = Workload(title="late", jobs=[TraceJob(at=0.0, seconds=70.5, limit=60)])
     found = limited(workload, None, 0)
     assert found.jobs[0].limit == 71
     assert found.notes == ["1 job ran beyond the time limit: the limit is raised to the run time."]
@@ -281,7 +281,7 @@ class Terminal(StringIO):
 def test_progress_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for screen, drawn in ((Terminal(), True), (StringIO(), False)):
         monkeypatch.setattr("sys.stderr", screen)
-        meter = Meter(200)
+        meter = ProgressLine(200)
         meter.about("reading trace.csv")
         assert ("reading trace.csv" in screen.getvalue()) is drawn
         meter.start("trace, fifo")

@@ -5,23 +5,25 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stoker.simulate.replay.replay import Assumed, Replay
-from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.replay import Replay, ReplayAssumptions
+from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import figures_of
 from stoker.simulate.traces.formats import pollux
-from stoker.simulate.workload import Load, Speed, Workload
+from stoker.simulate.workload import Speed, TraceJob, Workload
 
 SAMPLE = Path(__file__).parent / "traces" / "pollux" / "workloads" / "sample.csv"
 RESTART = 30.0
 
 
-def played(jobs: list[Load], machines: int = 4, policy: str = "planner") -> Run:
+def played(jobs: list[TraceJob], machines: int = 4, policy: str = "planner") -> RunResult:
     nodes = list(pollux.read(SAMPLE).nodes)[:machines]
     workload = Workload(title="some", jobs=jobs)
-    return Replay(workload, nodes, policy, assumed=Assumed(restart=RESTART), pieces=10_000).run()
+    return Replay(
+        workload, nodes, policy, assumed=ReplayAssumptions(restart=RESTART), pieces=10_000
+    ).run()
 
 
-def mean(run: Run) -> float:
+def mean(run: RunResult) -> float:
     return sum(each.end - each.at for each in run.results) / len(run.results)
 
 
@@ -35,7 +37,7 @@ class Linear:
         return 0.0
 
 
-def one(elastic: bool) -> Load:
+def one(elastic: bool) -> TraceJob:
     """The longest job of that kind."""
     jobs = (each for each in pollux.read(SAMPLE).jobs if (each.most is not None) is elastic)
     return max(jobs, key=lambda each: each.seconds)
@@ -52,7 +54,7 @@ def test_all_epochs_together_take_what_they_take_and_so_does_the_first_start() -
 
 
 def test_one_alone_spreads_over_machines_and_is_done_sooner() -> None:
-    job = Load(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    job = TraceJob(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
     run = played([job])
     (result,) = run.results
     assert result.end < job.seconds / 8
@@ -60,11 +62,11 @@ def test_one_alone_spreads_over_machines_and_is_done_sooner() -> None:
 
 
 def test_a_stop_for_another_number_of_gpus_is_a_resize_and_for_others_a_preemption() -> None:
-    job = Load(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
+    job = TraceJob(at=0.0, seconds=40_000, most=16, speed=Linear(), epochs=40, at_once=True)
     run = played([job], machines=2)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(0, 1)]
     assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.0, 1.0)
-    short = Load(at=1000.0, seconds=400, gpus=4, epochs=4)
+    short = TraceJob(at=1000.0, seconds=400, gpus=4, epochs=4)
     run = played([job, short], machines=1)
     assert [(each.preemptions, each.resizes) for each in run.results] == [(1, 0), (0, 0)]
     assert (figures_of(run).preemptions, figures_of(run).resizes) == (0.5, 0.0)

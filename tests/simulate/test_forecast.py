@@ -7,9 +7,9 @@ from random import Random
 import msgspec
 import pytest
 
-from core.story import Story
+from core.scenario import Scenario
 from simulation import requests as ask
-from simulation.box import Box, gpus
+from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e
 from stoker.core.dependency import Clause, Dependency
@@ -31,10 +31,10 @@ from stoker.core.outlook import (
 from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
 from stoker.simulate.forecast.calibration import calibrate
-from stoker.simulate.forecast.durations import Guesses, Life, Lifetimes
+from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, Life
 from stoker.simulate.forecast.futures import _samples, foresee
 from stoker.simulate.traces.cluster_size import boxes
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 NOW, BOOT = 1_000_000.0, 5_000.0
 NODE = boxes([(1, 1)])[0]
@@ -231,7 +231,9 @@ def test_without_any_basis_there_is_no_estimate() -> None:
 NO_LIMIT = "job {} has no earlier run and no time limit"
 
 
-def told(story: Story, runs: dict[str, list[tuple[str, float]]] | None = None) -> dict[int, Told]:
+def told(
+    story: Scenario, runs: dict[str, list[tuple[str, float]]] | None = None
+) -> dict[int, Told]:
     """The estimates of a forecast that is made now."""
     answer = foresee(msgspec.json.encode(question(story.state, story.now, story.now, runs or {})))
     found = {each.job: each for each in answer.jobs}
@@ -239,7 +241,7 @@ def told(story: Story, runs: dict[str, list[tuple[str, float]]] | None = None) -
 
 
 def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.run(story.submit(limit=600), unlimited := story.submit())
     big, small = story.submit(gpus(2), limit=6 * 3600), story.submit(limit=3600)
     found = told(story)
@@ -251,7 +253,7 @@ def test_a_start_that_depends_on_a_job_without_a_limit_has_no_bound() -> None:
 
 
 def test_a_job_without_a_limit_that_is_not_in_the_way_changes_no_bound() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.run(story.submit(limit=600), story.submit())
     first, second = story.submit(limit=100), story.submit(limit=100)
     found = told(story)
@@ -262,7 +264,7 @@ def test_a_job_without_a_limit_that_is_not_in_the_way_changes_no_bound() -> None
 
 def test_a_bound_of_a_job_that_passes_another_includes_the_end_of_that_job() -> None:
     """The small one fits before the big one only while job 2 uses more of its limit than job 1."""
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.run(story.submit(limit=600), story.submit(limit=3600))
     big, small = story.submit(gpus(2), limit=7200), story.submit(limit=1800)
     found = told(story)
@@ -274,7 +276,7 @@ def test_a_bound_of_a_job_that_passes_another_includes_the_end_of_that_job() -> 
 
 def test_a_start_after_a_limit_and_a_measured_job_is_no_bound() -> None:
     """Both have to end: the last one by its limit, the other one as earlier runs did."""
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.run(story.submit(limit=6000), seen := story.submit(name="seen"))
     big = story.submit(gpus(2), limit=100)
     job = story.job(seen)
@@ -357,7 +359,7 @@ def test_newcomers_who_may_go_first_are_expected_to_come() -> None:
     assert among.likely > alone.likely + 120
 
 
-def starts(story: Story) -> dict[int, float | None]:
+def starts(story: Scenario) -> dict[int, float | None]:
     """Seconds until each pending job starts, if every job uses its whole time limit."""
     asked = question(story.state, story.now, story.now, {})
     found = foresee(msgspec.json.encode(asked), plays=1)
@@ -366,7 +368,7 @@ def starts(story: Story) -> dict[int, float | None]:
 
 
 def test_backfill_is_part_of_a_forecast() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.run(story.submit(limit=1000))
     big, small = story.submit(gpus(2), limit=100), story.submit(limit=200)
     long = story.submit(limit=5000)
@@ -377,7 +379,7 @@ def test_backfill_is_part_of_a_forecast() -> None:
     ("policy", "small", "long"), [("fifo", 1100.0, 1100.0), ("skip", 0.0, 200.0)]
 )
 def test_a_forecast_follows_the_policy(policy: str, small: float, long: float) -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.tell(e.PolicyChosen(at=story.now, queue="*", name=policy))
     story.run(story.submit(limit=1000))
     story.submit(gpus(2), limit=100)
@@ -387,7 +389,7 @@ def test_a_forecast_follows_the_policy(policy: str, small: float, long: float) -
 
 
 def test_the_members_of_an_array_with_a_limit_start_one_after_the_other() -> None:
-    story = Story(gpus=4)
+    story = Scenario(gpus=4)
     array = story.submit(count=3, array=True, array_limit=1, limit=60)
     story.plan()
     story.started(array)
@@ -396,7 +398,7 @@ def test_the_members_of_an_array_with_a_limit_start_one_after_the_other() -> Non
 
 def test_a_machine_in_the_middle_of_its_work() -> None:
     """Arrays, a job that is being ended, one that is paused: each has an answer, or a reason."""
-    box = Box(gpus=4)
+    box = SimFixture(gpus=4)
     box.submit(models=(Model(seconds=40),), count=6)
     stubborn = box.submit(gpus(1), models=(Model(seconds=1000, ignores_term=True),))
     waits = box.submit(gpus(4), models=(Model(seconds=100),))
@@ -418,10 +420,12 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
 
 
 def test_those_who_still_run_have_lasted_longer() -> None:
-    plain = Lifetimes(map(Life, [10.0, 20.0, 30.0, 40.0]))
+    plain = DurationDistribution(map(Life, [10.0, 20.0, 30.0, 40.0]))
     assert plain.total(0.0, 0.5) == 20
     assert plain.total(25.0, 0.5) == 30
-    going = Lifetimes([*map(Life, [10.0, 20.0]), Life(30.0, ended=False), Life(40.0, ended=False)])
+    going = DurationDistribution(
+        [*map(Life, [10.0, 20.0]), Life(30.0, ended=False), Life(40.0, ended=False)]
+    )
     assert going.total(0.0, 0.5) == 20
     assert going.total(0.0, 0.25) > 20
     assert plain.total(100.0, 0.5) == pytest.approx(100 * 2**0.5)
@@ -430,12 +434,12 @@ def test_those_who_still_run_have_lasted_longer() -> None:
 def test_those_who_began_before_anybody_looked_count_from_there_on() -> None:
     """Of three that were seen from their beginning, two were short; a long one ran before."""
     late = [Life(1000.0, ended=True, entry=900.0)] * 3
-    seen = Lifetimes([Life(10.0), Life(10.0), Life(1000.0), *late])
+    seen = DurationDistribution([Life(10.0), Life(10.0), Life(1000.0), *late])
     assert seen.longer_than(10.0) == pytest.approx(1 / 3)
 
 
 def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     gone, whole = story.submit(), story.submit()
     for job in (gone, whole):
         story.plan()
@@ -444,7 +448,7 @@ def test_of_one_that_was_cancelled_it_is_only_known_that_it_took_longer() -> Non
         if job == gone:
             story.fact(e.JobCancelled, job)
         story.exited(job)
-    known = Guesses(question(story.state, story.now, story.boot, {}), story.state)
+    known = DurationModel(question(story.state, story.now, story.boot, {}), story.state)
     assert known.lab.total(0.0, 0.5) == pytest.approx(5.0)
     ends = {job: known._life(story.job(job)) for job in (gone, whole)}
     assert {job: life.ended for job, life in ends.items() if life} == {gone: False, whole: True}
@@ -467,7 +471,7 @@ def test_the_truth_is_in_the_range_about_as_often_as_it_should_be(policy: str) -
     for _ in range(120):
         at += random.expovariate(1 / 900.0)
         seconds = min(random.lognormvariate(7.3, 1.2), 40_000.0)
-        jobs.append(Load(at=at, seconds=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0))))
+        jobs.append(TraceJob(at=at, seconds=seconds, gpus=random.choice((1.0, 1.0, 2.0, 4.0))))
     lab = Workload(title="lab", jobs=jobs)
     scores = calibrate(lab, boxes([(2, 4)]), policy, moments=4)
     count = sum(score.count for score in scores)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.replay.replay import Replay
-from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.results import RunResult
 from stoker.simulate.traces.cluster_size import box
 from stoker.simulate.traces.formats import gavel
-from stoker.simulate.workload import Load, Speed, Workload
+from stoker.simulate.workload import Speed, TraceJob, Workload
 
 SAMPLE = Path(__file__).parent / "traces" / "gavel" / "jobs.trace"
 
@@ -29,18 +29,22 @@ class Table:
         return self.left
 
 
-def load(seconds: float, left: float, name: str = "one", at: float = 0.0, **rates: float) -> Load:
+def load(
+    seconds: float, left: float, name: str = "one", at: float = 0.0, **rates: float
+) -> TraceJob:
     speed = Table(left, **rates)
-    return Load(at=at, seconds=seconds, name=name, models=tuple(rates), speed=speed, steps=seconds)
+    return TraceJob(
+        at=at, seconds=seconds, name=name, models=tuple(rates), speed=speed, steps=seconds
+    )
 
 
-def played(jobs: list[Load], nodes: list[NodeFacts], policy: str = "planner") -> Run:
+def played(jobs: list[TraceJob], nodes: list[NodeFacts], policy: str = "planner") -> RunResult:
     run = Replay(Workload(title="", jobs=jobs, families=True), nodes, policy).run()
     assert not run.unfinished
     return run
 
 
-def ends(run: Run) -> list[float]:
+def ends(run: RunResult) -> list[float]:
     return [result.end for result in run.results]
 
 
@@ -85,7 +89,7 @@ def test_a_sample_is_played_to_its_end_under_every_policy(policy: str) -> None:
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> list[Load]:
+def workloads(draw: st.DrawFn) -> list[TraceJob]:
     """Jobs of a few kinds, each with its own speeds, on one to three GPUs."""
     rates, shares = st.sampled_from([0.1, 0.3, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.7, 0.95])
     speeds = {
@@ -96,7 +100,7 @@ def workloads(draw: st.DrawFn) -> list[Load]:
         name = draw(st.sampled_from(sorted(speeds)))
         seconds = draw(st.sampled_from([50.0, 900.0, 5000.0, 40_000.0]))
         jobs.append(
-            Load(
+            TraceJob(
                 at=draw(st.sampled_from([0.0, 0.0, 700.0, 9000.0])), seconds=seconds, name=name,
                 gpus=draw(st.sampled_from([1.0, 1.0, 1.0, 2.0, 3.0])), steps=seconds,
                 models=draw(st.sampled_from([("v100", "k80"), ("v100",), ("k80",)])),
@@ -109,7 +113,7 @@ def workloads(draw: st.DrawFn) -> list[Load]:
 @pytest.mark.parametrize("policy", ["planner", "makespan"])
 @given(jobs=workloads())
 @settings(max_examples=40, deadline=None)
-def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[Load]) -> None:
+def test_whatever_the_speeds_everybody_comes_to_an_end(policy: str, jobs: list[TraceJob]) -> None:
     run = played(jobs, [box("a", 3, "v100"), box("b", 3, "k80")], policy)
     for load, result in zip(jobs, run.results, strict=True):
         assert result.end - result.begin >= load.seconds - 1e-6

@@ -10,12 +10,12 @@ from stoker.core import events as e
 from stoker.core.job import Job
 from stoker.core.policy.order import in_order
 from stoker.core.policy.place import place
-from stoker.simulate.replay.replay import Assumed, Replay
+from stoker.simulate.replay.replay import Replay, ReplayAssumptions
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
-AT_ONCE = Assumed(restart=0.0, checkpoint=1.0)
-SOON = Assumed(restart=5.0, checkpoint=30.0)
+AT_ONCE = ReplayAssumptions(restart=0.0, checkpoint=1.0)
+SOON = ReplayAssumptions(restart=5.0, checkpoint=30.0)
 MOST_STARTS = 12
 """So often a job is stopped and goes on at the most where others come and go."""
 MOST_TURNS = 500
@@ -26,7 +26,9 @@ SIZES = (0.5, 1, 1, 1, 2, 2, 3, 4, 6, 8, 16)
 class Watched(Replay):
     """Counts, and looks at every moment at which nobody is stopping."""
 
-    def __init__(self, jobs: list[Load], cluster: str, name: str, assumed: Assumed) -> None:
+    def __init__(
+        self, jobs: list[TraceJob], cluster: str, name: str, assumed: ReplayAssumptions
+    ) -> None:
         super().__init__(
             Workload(title="", jobs=jobs), machines(cluster), name, None, assumed
         )  # fmt: skip
@@ -62,7 +64,7 @@ class Watched(Replay):
         return place(later, state.effective(first, state.spec(first))) is not None
 
 
-def lab(seed: int) -> list[Load]:
+def lab(seed: int) -> list[TraceJob]:
     """More than fits, of all priorities; a third cannot be stopped; limits far too long."""
     chance = Random(seed)
     at, jobs = 0.0, []
@@ -70,7 +72,7 @@ def lab(seed: int) -> list[Load]:
         at += chance.expovariate(1 / 60)
         seconds = chance.lognormvariate(6, 1)
         jobs.append(
-            Load(
+            TraceJob(
                 at=at, seconds=seconds, gpus=chance.choice(SIZES),
                 limit=int(10_000 + 10 * seconds + chance.random() * 200_000),
                 priority=chance.choice((0, 0, 1, 3)), steady=chance.random() < 0.3,
@@ -80,13 +82,13 @@ def lab(seed: int) -> list[Load]:
 
 
 @pytest.mark.parametrize("assumed", [AT_ONCE, SOON], ids=["at once", "soon"])
-def test_nobody_is_stopped_for_one_who_may_not_start(assumed: Assumed) -> None:
+def test_nobody_is_stopped_for_one_who_may_not_start(assumed: ReplayAssumptions) -> None:
     """The gang is reserved from the end of the first on; the last would delay it."""
     jobs = [
-        Load(at=0, seconds=1900, limit=2000, gpus=8, steady=True, priority=3),
-        Load(at=1, seconds=400, limit=1500, gpus=8),
-        Load(at=10, seconds=300, limit=1000, gpus=16, priority=3),
-        Load(at=20, seconds=800, limit=9000, gpus=8, priority=1),
+        TraceJob(at=0, seconds=1900, limit=2000, gpus=8, steady=True, priority=3),
+        TraceJob(at=1, seconds=400, limit=1500, gpus=8),
+        TraceJob(at=10, seconds=300, limit=1000, gpus=16, priority=3),
+        TraceJob(at=20, seconds=800, limit=9000, gpus=8, priority=1),
     ]
     for name in ("planner", "backfill", "conservative"):
         run = Watched(jobs, "2x8", name, assumed).run()

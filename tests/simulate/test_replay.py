@@ -16,35 +16,35 @@ from stoker.core.policy.place import place
 from stoker.core.policy.rank import patience_of
 from stoker.core.policy.rules import POLICIES, policy
 from stoker.core.state import FORGET_BATCH, KEEP_FINISHED, State
-from stoker.engine import Engine, Moment
+from stoker.engine import Engine, Instant
 from stoker.simulate.replay import replay as simulator
-from stoker.simulate.replay.replay import Assumed, Replay, replay
-from stoker.simulate.replay.results import Result, Run
+from stoker.simulate.replay.replay import Replay, ReplayAssumptions, replay
+from stoker.simulate.replay.results import JobResult, RunResult
 from stoker.simulate.traces.cluster_size import machines
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 from stoker.store.memory import MemoryStore
 
-FREE = Assumed(restart=0.0, checkpoint=1.0)
+FREE = ReplayAssumptions(restart=0.0, checkpoint=1.0)
 """Stopping costs nothing, as theory has it."""
 ORACLES = ("sjf", "srtf", "srsf")
 SMALL = 1e-6
 
 
 def played(
-    jobs: list[Load], cluster: str, name: str, assumed: Assumed = FREE, **more: float
-) -> Run:
+    jobs: list[TraceJob], cluster: str, name: str, assumed: ReplayAssumptions = FREE, **more: float
+) -> RunResult:
     return replay(Workload(title="", jobs=jobs), machines(cluster), name, more, assumed)
 
 
-def mean(run: Run) -> float:
+def mean(run: RunResult) -> float:
     assert run.unfinished == 0
     return sum(each.took for each in run.results) / len(run.results)
 
 
-def drawn(seed: int, count: int, spread: float, sizes: tuple[int, ...] = (1,)) -> list[Load]:
+def drawn(seed: int, count: int, spread: float, sizes: tuple[int, ...] = (1,)) -> list[TraceJob]:
     chance = Random(seed)
     jobs = [
-        Load(at=float(round(chance.uniform(0, spread))), gpus=chance.choice(sizes),
+        TraceJob(at=float(round(chance.uniform(0, spread))), gpus=chance.choice(sizes),
              seconds=float(round(chance.lognormvariate(6, 1.5)) + 1))
         for _ in range(count)
     ]  # fmt: skip
@@ -87,15 +87,15 @@ def test_who_knows_more_does_better(seed: int) -> None:
 
 
 def test_fifo_ends_in_the_order_that_anybody_can_work_out() -> None:
-    jobs = [Load(at=at, seconds=each, gpus=gpus)
+    jobs = [TraceJob(at=at, seconds=each, gpus=gpus)
             for at, each, gpus in ((0.0, 100.0, 1), (1.0, 50.0, 2), (2.0, 10.0, 1))]  # fmt: skip
     assert [each.end for each in played(jobs, "1x2", "fifo").results] == [100, 150, 160]
     assert [each.end for each in played(jobs, "1x2", "skip").results] == [100, 150, 12]
 
 
 def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
-    jobs = [Load(at=0.0, seconds=10_000.0), Load(at=1250.0, seconds=100.0)]
-    run = played(jobs, "1x1", "planner", Assumed(restart=60.0, checkpoint=500.0))
+    jobs = [TraceJob(at=0.0, seconds=10_000.0), TraceJob(at=1250.0, seconds=100.0)]
+    run = played(jobs, "1x1", "planner", ReplayAssumptions(restart=60.0, checkpoint=500.0))
     long, short = run.results
     assert (short.begin, short.end) == (1500.0, 1600.0)
     assert (long.preemptions, long.end, long.ran) == (1, 10_160.0, 10_060.0)
@@ -105,7 +105,7 @@ def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
 
 LOADS = st.lists(
     st.builds(
-        Load,
+        TraceJob,
         at=st.integers(0, 4000).map(float),
         seconds=st.sampled_from([5.0, 60.0, 400.0, 1500.0, 9000.0, 40_000.0]),
         gpus=st.sampled_from([1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 0.5]),
@@ -157,7 +157,7 @@ class Busy(Watched):
             assert place(ledger, state.request(state.jobs[id], found)) is None
 
 
-def whole(jobs: list[Load], run: Run) -> None:
+def whole(jobs: list[TraceJob], run: RunResult) -> None:
     """Everybody came to an end, and had what it needed."""
     assert (run.unfinished, len(run.results)) == (0, len(jobs))
     for each in run.results:
@@ -171,7 +171,7 @@ def whole(jobs: list[Load], run: Run) -> None:
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(ALL), st.sampled_from(["1x8", "2x4", "4x2"]))
 def test_everybody_ends_and_no_device_is_given_twice(
-    jobs: list[Load], name: str, cluster: str
+    jobs: list[TraceJob], name: str, cluster: str
 ) -> None:
     watched = Watched(Workload(title="", jobs=jobs), machines(cluster), name)
     whole(jobs, watched.run())
@@ -179,13 +179,13 @@ def test_everybody_ends_and_no_device_is_given_twice(
 
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(["skip", "srsf", "srtf", "tiresias", "planner"]))
-def test_nothing_that_fits_waits(jobs: list[Load], name: str) -> None:
+def test_nothing_that_fits_waits(jobs: list[TraceJob], name: str) -> None:
     Busy(Workload(title="", jobs=jobs), machines("2x4"), name).run()
 
 
 @settings(max_examples=30, deadline=None)
 @given(LOADS, st.sampled_from(ALL))
-def test_the_same_again_is_the_same(jobs: list[Load], name: str) -> None:
+def test_the_same_again_is_the_same(jobs: list[TraceJob], name: str) -> None:
     runs = [replay(Workload(title="", jobs=jobs), machines("2x4"), name) for _ in range(2)]
     assert runs[0].results == runs[1].results
     assert runs[0].in_use == runs[1].in_use
@@ -194,10 +194,10 @@ def test_the_same_again_is_the_same(jobs: list[Load], name: str) -> None:
 # -- reservations ---------------------------------------------------------------------------
 
 
-def limits(jobs: list[Load], extra: list[int]) -> list[Load]:
+def limits(jobs: list[TraceJob], extra: list[int]) -> list[TraceJob]:
     """The same with time limits that are long enough, and nobody who can be stopped."""
     return [
-        Load(at=job.at, seconds=job.seconds, gpus=max(job.gpus, 1.0),
+        TraceJob(at=job.at, seconds=job.seconds, gpus=max(job.gpus, 1.0),
              limit=int(job.seconds) + extra[number % len(extra)], steady=True)
         for number, job in enumerate(jobs)
     ]  # fmt: skip
@@ -213,7 +213,7 @@ class Restless(Replay):
 
 @settings(max_examples=60, deadline=None)
 @given(LOADS, st.sampled_from(["fifo", "skip", "backfill", "sjf", "srsf", "tiresias", "planner"]))
-def test_to_plan_more_often_changes_nothing(jobs: list[Load], name: str) -> None:
+def test_to_plan_more_often_changes_nothing(jobs: list[TraceJob], name: str) -> None:
     nodes = machines("2x4")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
     assert found[0].results == found[1].results
@@ -229,7 +229,7 @@ def test_nor_where_gangs_stand_in_line_and_many_make_room(seed: int, name: str) 
         seconds = random.choice([30, 300, 3000, 30_000]) * random.uniform(0.5, 1.5)
         gpus = random.choice([1, 1, 2, 3, 4, 5, 8, 8, 16])
         steady = random.random() < 0.2
-        jobs.append(Load(at=at, seconds=seconds, gpus=gpus, steady=steady))
+        jobs.append(TraceJob(at=at, seconds=seconds, gpus=gpus, steady=steady))
     nodes = machines("4x8")
     found = [kind(Workload(title="", jobs=jobs), nodes, name).run() for kind in (Replay, Restless)]
     assert found[0].results == found[1].results
@@ -261,23 +261,25 @@ class Reserved(Watched):
 @given(
     LOADS, st.lists(st.integers(0, 3000), min_size=1), st.sampled_from(["backfill", "conservative"])
 )
-def test_backfill_never_delays_a_reservation(jobs: list[Load], extra: list[int], name: str) -> None:
+def test_backfill_never_delays_a_reservation(
+    jobs: list[TraceJob], extra: list[int], name: str
+) -> None:
     given = limits(jobs, extra)
     found = Reserved(Workload(title="", jobs=given), machines("2x4"), name,
-                     assumed=Assumed(limits=True, steady=True))  # fmt: skip
+                     assumed=ReplayAssumptions(limits=True, steady=True))  # fmt: skip
     whole(given, found.run())
 
 
 @settings(max_examples=40, deadline=None)
 @given(LOADS)
-def test_conservative_delays_nobody_by_those_who_come_later(jobs: list[Load]) -> None:
+def test_conservative_delays_nobody_by_those_who_come_later(jobs: list[TraceJob]) -> None:
     """Each starts as early as without all who came after it, if limits are true.
 
     One machine, whose GPUs are all alike. Those who came before may have ended a little before
     their limits (`GRACE`), for which later ones are not made to pay.
     """
     given = limits(jobs, [0])
-    alone = Assumed(limits=True, steady=True)
+    alone = ReplayAssumptions(limits=True, steady=True)
     ends = played(given, "1x8", "conservative", alone).results
     for number, each in enumerate(ends):
         before = played(given[: number + 1], "1x8", "conservative", alone).results
@@ -290,12 +292,12 @@ PATIENCE, TIMES, FLOOR, CHECKPOINT, RESTART = 500.0, 0.5, 600.0, 100.0, 20.0
 HURRIED = {"patience": PATIENCE, "overdue": TIMES, "floor": FLOOR, "fair": 0.5}
 
 
-def overdue_at(load: Load) -> float:
+def overdue_at(load: TraceJob) -> float:
     """From when on nobody passes a job that has not begun, by what is believed of a new one."""
     return load.at + patience_of(policy("planner", HURRIED), FLOOR)
 
 
-def latest_start(number: int, jobs: list[Load], results: list[Result]) -> float:
+def latest_start(number: int, jobs: list[TraceJob], results: list[JobResult]) -> float:
     """By when a job has begun, in the worst case.
 
     Once it is overdue, everybody stops for it at a checkpoint who is not overdue and can. It
@@ -316,26 +318,26 @@ def latest_start(number: int, jobs: list[Load], results: list[Result]) -> float:
 
 @settings(max_examples=80, deadline=None)
 @given(LOADS)
-def test_with_the_planner_everybody_starts_within_a_bound(jobs: list[Load]) -> None:
+def test_with_the_planner_everybody_starts_within_a_bound(jobs: list[TraceJob]) -> None:
     for job in jobs:
         job.priority = 0
-    assumed = Assumed(checkpoint=CHECKPOINT, restart=RESTART)
+    assumed = ReplayAssumptions(checkpoint=CHECKPOINT, restart=RESTART)
     results = played(jobs, "2x4", "planner", assumed, **HURRIED).results
     for number, result in enumerate(results):
         assert result.begin <= latest_start(number, jobs, results) + SMALL
 
 
-def stream() -> list[Load]:
+def stream() -> list[TraceJob]:
     """One that needs the whole machine, and short ones that never leave it free."""
-    wide = Load(at=10.0, seconds=5000.0, gpus=4.0)
-    short = [Load(at=50.0 * n, seconds=300.0, gpus=1.0) for n in range(800)]
+    wide = TraceJob(at=10.0, seconds=5000.0, gpus=4.0)
+    short = [TraceJob(at=50.0 * n, seconds=300.0, gpus=1.0) for n in range(800)]
     return sorted([wide, *short], key=lambda job: job.at)
 
 
 def test_a_stream_of_short_jobs_starves_a_wide_one_only_without_patience() -> None:
     jobs = stream()
     number = next(n for n, job in enumerate(jobs) if job.gpus == 4.0)
-    assumed = Assumed(checkpoint=CHECKPOINT, restart=RESTART)
+    assumed = ReplayAssumptions(checkpoint=CHECKPOINT, restart=RESTART)
     eager = played(jobs, "1x4", "planner", assumed, patience=0.0, ageing=1e9)
     fair = played(jobs, "1x4", "planner", assumed, **HURRIED, ageing=1e9)
     assert fair.results[number].begin <= latest_start(number, jobs, fair.results)
@@ -351,7 +353,7 @@ def test_of_jobs_that_all_differ_only_the_latest_are_remembered(
 ) -> None:
     monkeypatch.setattr(simulator, "KEEP_SPECS", 10)
     count = 4 * KEEP_FINISHED
-    jobs = [Load(at=2000.0 * n, seconds=100.0 + n) for n in range(count)]
+    jobs = [TraceJob(at=2000.0 * n, seconds=100.0 + n) for n in range(count)]
     found = Replay(Workload(title="", jobs=jobs), machines("1x1"), "sjf", assumed=FREE)
     run = found.run()
     assert [each.took for each in run.results] == [job.seconds for job in jobs]
@@ -414,7 +416,7 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
     store = MemoryStore()
     store.claim()
     engine = Engine(
-        store, lambda: Moment(clock[0], clock[0]), lambda wishes: None,
+        store, lambda: Instant(clock[0], clock[0]), lambda wishes: None,
         lambda seq, events: published.extend(events),
     )  # fmt: skip
     for at, facts in recorded.turns:
@@ -431,8 +433,8 @@ def test_the_daemon_makes_the_same_decisions(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("seed", range(3))
 def test_estimates_that_are_off_by_two_cost_little(name: str, seed: int) -> None:
     jobs = drawn(seed, 300, 30_000)
-    exact = mean(played(jobs, "1x4", name, Assumed(estimates=1.0)))
-    wrong = mean(played(jobs, "1x4", name, Assumed(estimates=2.0, seed=seed)))
+    exact = mean(played(jobs, "1x4", name, ReplayAssumptions(estimates=1.0)))
+    wrong = mean(played(jobs, "1x4", name, ReplayAssumptions(estimates=2.0, seed=seed)))
     assert wrong < 1.5 * exact
 
 
@@ -441,19 +443,21 @@ def test_a_job_of_which_far_too_little_was_said_is_done_when_its_turn_has_come(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--expect 1h` on a job of 2.5 h, among others of half an hour that keep coming."""
-    late = Load(at=0.0, gpus=1, seconds=9000.0)
-    others = [Load(at=450.0 * n, gpus=1, seconds=1800.0) for n in range(1, 600)]
+    late = TraceJob(at=0.0, gpus=1, seconds=9000.0)
+    others = [TraceJob(at=450.0 * n, gpus=1, seconds=1800.0) for n in range(1, 600)]
     said = {9000.0: 3600.0, 1800.0: 1800.0}
     monkeypatch.setattr(simulator, "_estimated", lambda load, _: said[load.seconds])
-    run = played([late, *others], "1x4", name, Assumed(estimates=2.0))
+    run = played([late, *others], "1x4", name, ReplayAssumptions(estimates=2.0))
     assert run.unfinished == 0
     took = {each.job: each.took for each in run.results}
     assert took[0] < 2 * 9000
 
 
 def test_estimates_are_the_same_for_the_same_seed_and_others_for_another() -> None:
-    load = Load(at=5.0, gpus=1, seconds=1000.0)
-    drawn_twice = {simulator._estimated(load, Assumed(estimates=2.0, seed=7)) for _ in range(2)}
+    load = TraceJob(at=5.0, gpus=1, seconds=1000.0)
+    drawn_twice = {
+        simulator._estimated(load, ReplayAssumptions(estimates=2.0, seed=7)) for _ in range(2)
+    }
     assert len(drawn_twice) == 1
-    assert simulator._estimated(load, Assumed(estimates=2.0, seed=8)) not in drawn_twice
-    assert simulator._estimated(load, Assumed(estimates=1.0)) == 1000.0
+    assert simulator._estimated(load, ReplayAssumptions(estimates=2.0, seed=8)) not in drawn_twice
+    assert simulator._estimated(load, ReplayAssumptions(estimates=1.0)) == 1000.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.simulate.replay.results import Cost, Piece, Result, Run
+from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
 from stoker.simulate.report import (
     all_figures,
     as_json,
@@ -62,18 +62,18 @@ class Page(HTMLParser):
 
 def job(
     number: int, at: float, waits: float, runs: float, gpus: float = 1.0, **more: Any
-) -> Result:
+) -> JobResult:
     begin = at + waits
-    return Result(job=number, at=at, gpus=gpus, begin=begin, end=begin + runs, ran=runs,
+    return JobResult(job=number, at=at, gpus=gpus, begin=begin, end=begin + runs, ran=runs,
                   service=runs * gpus, **more)  # fmt: skip
 
 
-def run(results: list[Result], policy: str = "fifo", **more: Any) -> Run:
-    settings: dict[str, Any] = {"gpus": 4, "cost": Cost(), "machines": ["a"], **more}
-    return Run(policy=policy, workload="small", results=results, **settings)
+def run(results: list[JobResult], policy: str = "fifo", **more: Any) -> RunResult:
+    settings: dict[str, Any] = {"gpus": 4, "cost": RunCost(), "machines": ["a"], **more}
+    return RunResult(policy=policy, workload="small", results=results, **settings)
 
 
-def small(policy: str = "fifo", waits: float = 100.0, **more: Any) -> Run:
+def small(policy: str = "fifo", waits: float = 100.0, **more: Any) -> RunResult:
     """Three jobs: 1 GPU at 0 for 100 s, 2 GPUs at 50, 8 GPUs at 100 that waits."""
     results = [
         job(0, 0, 0, 100, 1, user="ana", queue="day"),
@@ -108,7 +108,7 @@ def test_times_of_three_jobs() -> None:
 
 def test_waiting_counts_what_came_after_a_preemption() -> None:
     """Submitted at 0, ran 10–20 and 50–60: it held nothing for 40 of 60 s."""
-    result = Result(job=0, at=0, gpus=1, begin=10, end=60, ran=20, service=20, preemptions=1)
+    result = JobResult(job=0, at=0, gpus=1, begin=10, end=60, ran=20, service=20, preemptions=1)
     found = figures_of(run([result]))
     assert found.waiting is not None
     assert found.waiting.mean == 40
@@ -289,7 +289,7 @@ def test_all_is_in_one_file(tmp_path: Path) -> None:
 def test_texts_cannot_leave_their_place() -> None:
     results = [job(0, 0, 0, 10, user=EVIL, queue=EVIL), job(1, 0, 0, 10, user="b", queue="c")]
     evil = run(results, EVIL, machines=[EVIL], parameters={EVIL: 1.0}, notes=[EVIL],
-               pieces=[Piece(0, 0, 0, 1.0, 0.0, 10.0)])  # fmt: skip
+               pieces=[Segment(0, 0, 0, 1.0, 0.0, 10.0)])  # fmt: skip
     page = Page(html([evil], EVIL, [EVIL]))
     assert page.tags.count("script") == 2
     assert "img" not in page.tags
@@ -302,7 +302,7 @@ def test_texts_cannot_leave_their_place() -> None:
 @pytest.mark.parametrize("runs", [
     [], [run([])], [run([job(0, 0, 0, 10)])], [run([job(0, 5, 0, 0)]), run([], "sjf")],
 ])  # fmt: skip
-def test_a_page_of_little(runs: list[Run]) -> None:
+def test_a_page_of_little(runs: list[RunResult]) -> None:
     assert len(Page(html(runs, "little")).data["runs"]) == len(runs)
 
 
@@ -344,9 +344,9 @@ def test_no_picture_without_pieces() -> None:
 
 def test_pieces_are_kept_as_they_are() -> None:
     pieces = [
-        Piece(2, 1, 0, 8.0, 200.0, 500.0),
-        Piece(0, 0, 0, 1.0, 0.0, 100.0),
-        Piece(1, 0, 1, 2.0, 50.0, 250.0),
+        Segment(2, 1, 0, 8.0, 200.0, 500.0),
+        Segment(0, 0, 0, 1.0, 0.0, 100.0),
+        Segment(1, 0, 1, 2.0, 50.0, 250.0),
     ]
     found = cluster([small(pieces=pieces, machines=["a", "b"])])
     assert found is not None
@@ -361,13 +361,13 @@ def test_pieces_are_kept_as_they_are() -> None:
 
 
 def test_a_job_that_did_not_end_is_in_the_picture() -> None:
-    found = cluster([small(pieces=[Piece(77, 0, 0, 1.0, 0.0, 10.0)])])
+    found = cluster([small(pieces=[Segment(77, 0, 0, 1.0, 0.0, 10.0)])])
     assert found is not None
     assert (found["jobs"], found["at"], found["user"]) == ([77], [-1], [-1])
 
 
 def test_a_large_cluster_is_thinned_out_evenly() -> None:
-    pieces = [Piece(node, node, 0, 8.0, 0.0, 10.0) for node in range(1000)]
+    pieces = [Segment(node, node, 0, 8.0, 0.0, 10.0) for node in range(1000)]
     found = cluster([small(pieces=pieces, machines=[f"n{node}" for node in range(1000)])])
     assert found is not None
     assert sum(found["sizes"]) <= LANES
@@ -378,7 +378,7 @@ def test_a_large_cluster_is_thinned_out_evenly() -> None:
 
 
 def test_all_runs_show_the_same_time() -> None:
-    many = [Piece(number, 0, 0, 1.0, number, number + 5.5) for number in range(MOST + 500)]
+    many = [Segment(number, 0, 0, 1.0, number, number + 5.5) for number in range(MOST + 500)]
     found = cluster([small(pieces=many), small("sjf", pieces=many[: MOST - 500])])
     assert found is not None
     assert found["end"] * found["tick"] == pytest.approx(MOST, abs=found["tick"])
@@ -404,7 +404,7 @@ def test_80000_jobs_under_four_policies_are_a_small_page() -> None:
             results.append(job(number, at, waits, runs_for, gpus, user=f"user{number % 300}"))
             if number < 30_000:
                 node = chance.randrange(12)
-                pieces.append(Piece(number, node, 0, gpus, at + waits, at + waits + runs_for))
+                pieces.append(Segment(number, node, 0, gpus, at + waits, at + waits + runs_for))
         steps = [(float(each), chance.random() * 96) for each in range(0, int(at), int(at) // 3000)]
         queued = [(moment, int(value)) for moment, value in steps]
         names = [f"node{number}" for number in range(12)]

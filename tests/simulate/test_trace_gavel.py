@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import gavel
 from stoker.simulate.traces.formats.pollux import Training
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 
 SAMPLE = Path(__file__).parent / "traces" / "gavel"
 SMALL = "Transformer (batch size 128)"
@@ -22,12 +22,12 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "gavel" / "jobs.trace"
 
 
-def jobs() -> dict[str, Load]:
+def jobs() -> dict[str, TraceJob]:
     return {f"{job.name} × {job.gpus:g}": job for job in gavel.read(SAMPLE / "jobs.trace").jobs}
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         gavel.read(path)
     return str(caught.value).replace(str(path), "FILE")
 

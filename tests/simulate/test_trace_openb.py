@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.cluster import DeviceFacts
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import openb
 
 SAMPLE = Path(__file__).parent / "traces" / "openb" / "openb_pod_list_default.csv"
@@ -80,22 +80,22 @@ def test_pods_without_an_end_or_a_duration_are_left_out(tmp_path: Path):
     ],
 )
 def test_a_bad_cell_is_named(tmp_path: Path, line: str, sentence: str):
-    with pytest.raises(BadTrace) as error:
+    with pytest.raises(TraceError) as error:
         openb.read(pods(tmp_path, line))
     assert str(error.value).endswith(sentence)
 
 
 def test_a_bad_table_of_machines_is_named(tmp_path: Path):
     path = pods(tmp_path, "a,1,1,1,1000,,0,5", machines="n1,64000,262144,many,P100")
-    with pytest.raises(BadTrace, match=r"my_node_list.csv, line 2: gpu is 'many'"):
+    with pytest.raises(TraceError, match=r"my_node_list.csv, line 2: gpu is 'many'"):
         openb.read(path)
     (tmp_path / "other_node_list.csv").write_text("sn\n")
-    with pytest.raises(BadTrace, match="Several node tables"):
+    with pytest.raises(TraceError, match="Several node tables"):
         openb.read(path)
 
 
 def test_a_table_without_a_column_is_refused(tmp_path: Path):
     path = tmp_path / "pods.csv"
     path.write_text("name,cpu_milli\na,1\n")
-    with pytest.raises(BadTrace, match="add memory_mib"):
+    with pytest.raises(TraceError, match="add memory_mib"):
         openb.read(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import pollux
 from stoker.simulate.traces.formats.pollux import Training
 
@@ -43,7 +43,7 @@ def made(tmp_path: Path) -> Training:
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         pollux.read(path)
     return str(caught.value).replace(str(path.parent.parent), "HERE")
 

@@ -14,10 +14,10 @@ from stoker.core.units import BadValue
 from stoker.simulate.traces import cluster_size as sizing
 from stoker.simulate.traces import detect as recognise
 from stoker.simulate.traces import files
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import generic_table as columns
 from stoker.simulate.traces.formats import sacct
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 SAMPLES = Path(__file__).parent / "traces"
 OUT = "correct or delete the line."
@@ -42,7 +42,7 @@ def written(tmp_path: Path, text: str, name: str = "jobs.csv") -> Path:
 
 
 def refusal(path: Path, format: str | None = None) -> str:
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         recognise.read(path, format)
     return str(caught.value).replace(str(path), "FILE")
 
@@ -111,8 +111,8 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
     path = tmp_path / "jobs.csv"
     path.write_bytes("\ufeffSubmit Time;Duration;GPUs\r\n0;5;1\r\n\r\n9;5;2\r\n".encode())
     assert recognise.read(path).jobs == [
-        Load(at=0.0, seconds=5.0, gpus=1.0),
-        Load(at=9.0, seconds=5.0, gpus=2.0),
+        TraceJob(at=0.0, seconds=5.0, gpus=1.0),
+        TraceJob(at=9.0, seconds=5.0, gpus=2.0),
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
 def test_philly_has_dates_and_virtual_clusters() -> None:
     found = recognise.read(SAMPLES / "csv/philly.csv")
     assert (found.title, len(found.jobs), found.notes) == ("philly", 42, [])
-    assert found.jobs[0] == Load(at=0.0, seconds=1194.0, gpus=1.0, queue="6214e9")
+    assert found.jobs[0] == TraceJob(at=0.0, seconds=1194.0, gpus=1.0, queue="6214e9")
 
 
 def test_split_gives_each_virtual_cluster_a_workload_of_its_own() -> None:
@@ -150,7 +150,7 @@ def test_a_table_with_every_column(tmp_path: Path) -> None:
         "2020-04-01 01:01:00,3600.0,50,1-00:00:00,3,10G,V100|A100\n",
     )
     assert recognise.read(path).jobs == [
-        Load(
+        TraceJob(
             at=0.0, seconds=3600.0, gpus=2.0, user="ada", name="resnet", queue="vc1", priority=3,
             cpus=8.0, ram=65536, memory=10240, limit=86400, models=("V100", "A100"),
         )
@@ -174,8 +174,8 @@ def test_units_stand_in_the_names_of_columns(tmp_path: Path) -> None:
         "1600000000500,2,1,1.5\n1600000001000,3,1,\n",
     )
     assert recognise.read(path).jobs == [
-        Load(at=0.0, seconds=120.0, limit=5400),
-        Load(at=0.5, seconds=180.0),
+        TraceJob(at=0.0, seconds=120.0, limit=5400),
+        TraceJob(at=0.5, seconds=180.0),
     ]
 
 
@@ -398,7 +398,7 @@ def test_what_is_piped_is_read_like_a_file(
 
 def test_what_is_piped_and_wrong_is_said_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, b"submit_time,duration,num_gpus\n0,x,1\n")
-    with pytest.raises(BadTrace, match=r"^-, line 2: duration 'x' is not"):
+    with pytest.raises(TraceError, match=r"^-, line 2: duration 'x' is not"):
         recognise.read(Path("-"))
 
 
@@ -439,7 +439,7 @@ def test_any_table_is_read_or_refused_in_a_sentence(
     said, jobs = "", []
     try:
         jobs = columns.read(path).jobs
-    except BadTrace as error:
+    except TraceError as error:
         said = str(error)
     assert not jobs or jobs[0].at == 0.0
     assert all(job.seconds > 0 and job.gpus > 0 for job in jobs)
@@ -452,8 +452,8 @@ def test_any_table_is_read_or_refused_in_a_sentence(
 def test_muri_counts_in_milliseconds() -> None:
     found = recognise.read(SAMPLES / "muri/trace.csv")
     assert found.jobs[:2] == [
-        Load(at=0.0, seconds=2868294.0, gpus=1.0, name="dqn"),
-        Load(at=201694.0, seconds=4472936.0, gpus=8.0, name="dqn"),
+        TraceJob(at=0.0, seconds=2868294.0, gpus=1.0, name="dqn"),
+        TraceJob(at=201694.0, seconds=4472936.0, gpus=8.0, name="dqn"),
     ]
     assert found.notes == [
         "All times in the file are milliseconds.",
@@ -498,7 +498,7 @@ def test_sacct_with_other_columns_numbers_for_times_and_a_bar_at_the_end(tmp_pat
         "7|1700000000|1700000100|1700000160|90|cpu=4,gres/gpu:a100=1,gres/gpu:v100=1|\n",
     )
     assert recognise.read(path).jobs == [
-        Load(at=0.0, seconds=60.0, gpus=2.0, cpus=4.0, limit=5400, models=("a100", "v100"))
+        TraceJob(at=0.0, seconds=60.0, gpus=2.0, cpus=4.0, limit=5400, models=("a100", "v100"))
     ]
 
 
@@ -542,7 +542,7 @@ def test_bad_sacct_output_is_refused_with_its_line(
 
 def test_swf_has_processors_for_gpus_and_the_machine_of_its_header() -> None:
     found = recognise.read(SAMPLES / "swf/example.swf")
-    assert found.jobs[0] == Load(
+    assert found.jobs[0] == TraceJob(
         at=0.0, seconds=8936.0, gpus=4.0, user="user5", name="program2", queue="queue2", limit=18472
     )
     assert (len(found.jobs), len(found.nodes)) == (27, 16)
@@ -569,7 +569,7 @@ def test_swf_machines(tmp_path: Path, header: str, nodes: list[int], note: str) 
     found = recognise.read(written(tmp_path, header + line))
     assert [len(node.types["gpu"]) for node in found.nodes] == nodes
     assert found.notes == ["One processor is replayed as one GPU.", note]
-    assert found.jobs == [Load(at=0.0, seconds=10.0)]
+    assert found.jobs == [TraceJob(at=0.0, seconds=10.0)]
 
 
 def test_bad_swf_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -635,8 +635,8 @@ def test_machines_that_make_no_sense(text: str, sentence: str) -> None:
     assert str(caught.value) == sentence + example
 
 
-def load(at: float, seconds: float, gpus: float, **more: object) -> Load:
-    return Load(at=at, seconds=seconds, gpus=gpus, **more)  # type: ignore[arg-type]
+def load(at: float, seconds: float, gpus: float, **more: object) -> TraceJob:
+    return TraceJob(at=at, seconds=seconds, gpus=gpus, **more)  # type: ignore[arg-type]
 
 
 def test_as_many_machines_as_the_load_asks_for() -> None:

@@ -16,10 +16,10 @@ from stoker.core.request import GpuAsk, Request
 from stoker.core.rest import Rest
 from stoker.simulate.traces import detect as recognise
 from stoker.simulate.traces import files
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import stoker_history as history
 from stoker.simulate.traces.formats import stoker_journal as journal
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Batch, Store
 from stoker.store.sqlite import SqliteStore
@@ -81,17 +81,18 @@ def filled(store: Store) -> Store:
 
 
 EXPECTED = [
-    Load(at=0.0, seconds=300.0, gpus=1.0, user="ada", name="train", queue="default", limit=7200,
-         steady=True),
-    Load(at=10.0, seconds=50.0, gpus=8.0, user="ada", name="train", queue="large", priority=5,
+    TraceJob(at=0.0, seconds=300.0, gpus=1.0, user="ada", name="train", queue="default",
+             limit=7200, steady=True),
+    TraceJob(at=10.0, seconds=50.0, gpus=8.0, user="ada", name="train", queue="large", priority=5,
          cpus=16.0, ram=200, models=("a100",), steady=True),
     # 400 s before and 400 s now for 4 of 10 epochs.
-    Load(at=30.0, seconds=2000.0, gpus=2.0, user="ada", name="train", queue="default"),
+    TraceJob(at=30.0, seconds=2000.0, gpus=2.0, user="ada", name="train", queue="default"),
     # Jobs of its name took 300 and 50 s.
-    Load(at=8000.0, seconds=175.0, gpus=1.0, user="ada", name="train", queue="default", limit=7200,
-         steady=True),
+    TraceJob(at=8000.0, seconds=175.0, gpus=1.0, user="ada", name="train", queue="default",
+         limit=7200, steady=True),
     # Nothing is known of its like: what all took.
-    Load(at=8500.0, seconds=175.0, gpus=0.0, user="ada", name="prepare", queue="default", cpus=2.0),
+    TraceJob(at=8500.0, seconds=175.0, gpus=0.0, user="ada", name="prepare", queue="default",
+             cpus=2.0),
 ]  # fmt: skip
 NOTES = [
     "1 job skipped: never ran.",
@@ -159,7 +160,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE songs (name TEXT)")
     db.close()
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         recognise.read(path)
     assert str(caught.value) == (
         f"{path} is not a readable stoker journal (no such table: events); create a copy of "
@@ -176,7 +177,7 @@ def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(
-        BadTrace, match=r"newer stoker \(schema 99, this one supports \d+\); upgrade"
+        TraceError, match=r"newer stoker \(schema 99, this one supports \d+\); upgrade"
     ):
         recognise.read(path)
 
@@ -184,7 +185,7 @@ def test_a_journal_of_a_newer_stoker_is_refused(tmp_path: Path) -> None:
 def test_an_empty_store_has_nothing_to_simulate() -> None:
     store = MemoryStore()
     store.claim()
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         journal.read(store)
     assert str(caught.value) == ("this lab has no job that ran; submit some, or name another file.")
 
@@ -192,7 +193,7 @@ def test_an_empty_store_has_nothing_to_simulate() -> None:
 def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
     found = history.read(SAMPLE)
     assert len(found.jobs) == 19
-    assert found.jobs[0] == Load(
+    assert found.jobs[0] == TraceJob(
         at=0.0, seconds=13088.0, gpus=2.0, user="cleo", name="eval", queue="default", limit=28800,
         steady=True,
     )  # fmt: skip
@@ -209,19 +210,19 @@ def test_the_history_counts_all_attempts_and_the_gpus_really_held() -> None:
 def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"jobs": [{"id": "a"}]}')
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         recognise.read(path)
     assert str(caught.value) == (
         f"{path} is not output of `stoker history --json` (Expected `int`, got `str` - at "
         "`$.jobs[0].id`); create it with: stoker history --json --limit 1000000 > FILE"
     )
     path.write_text('{"jobs": [{"id": 7, "submitted_at": "noon", "state": "COMPLETED"}]}')
-    with pytest.raises(BadTrace) as caught:
+    with pytest.raises(TraceError) as caught:
         recognise.read(path)
     assert str(caught.value) == (
         f"{path}: job 7 cannot be read (a number of seconds or a date such as 2026-11-01 12:00:00)."
     )
     long = '"elapsed": 1e300'
     path.write_text(f'{{"jobs": [{{"id": 7, "submitted_at": "0", "state": "RUNNING", {long}}}]}}')
-    with pytest.raises(BadTrace, match=r"job 7 cannot be read \(a time of at most ten years\)"):
+    with pytest.raises(TraceError, match=r"job 7 cannot be read \(a time of at most ten years\)"):
         recognise.read(path)

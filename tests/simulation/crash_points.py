@@ -10,7 +10,7 @@ class Crash(BaseException):
     """The driver was killed here. Not an Exception: nothing of ours may catch and mend it."""
 
 
-class Fuse:
+class CrashPoint:
     """Counts the instants at which a driver could be killed, and kills it at one of them."""
 
     def __init__(self, at: int | None = None) -> None:
@@ -29,7 +29,7 @@ class Fuse:
 class FusedStore:
     """A store whose commits can be cut off just before or just after."""
 
-    def __init__(self, store: Store, fuse: Fuse) -> None:
+    def __init__(self, store: Store, fuse: CrashPoint) -> None:
         self.store, self.fuse = store, fuse
 
     def __getattr__(self, name: str) -> object:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Container
 from typing import Any
 
-from simulation.simulated_daemon import Driver
+from simulation.simulated_daemon import SimulatedDaemon
 from simulation.simulated_executor import parts_on
-from simulation.state_comparison import Mirror, portrait
+from simulation.state_comparison import ReplayedState, state_as_dict
 from stoker.core.lifecycle import JobState
 from stoker.core.restore import restore
 from stoker.core.state import State
@@ -34,7 +34,7 @@ def over_commitments(state: State) -> list[str]:
     return found
 
 
-def double_starts(driver: Driver) -> list[str]:
+def double_starts(driver: SimulatedDaemon) -> list[str]:
     """Attempts started more than once, and jobs of which two attempts run at a time.
 
     An older one may go on where nobody can end it.
@@ -56,11 +56,11 @@ def double_starts(driver: Driver) -> list[str]:
     ]
 
 
-def _removed(driver: Driver, name: str) -> bool:
+def _removed(driver: SimulatedDaemon, name: str) -> bool:
     return name not in driver.engine.state.rest.remotes
 
 
-def unaccounted_processes(driver: Driver, forgotten: Container[str] = ()) -> list[str]:
+def unaccounted_processes(driver: SimulatedDaemon, forgotten: Container[str] = ()) -> list[str]:
     """Processes of jobs that hold no devices: they would share by accident.
 
     But for those that were given up on a machine that is out of reach. On machines that were
@@ -81,7 +81,7 @@ def unaccounted_processes(driver: Driver, forgotten: Container[str] = ()) -> lis
     return found
 
 
-def idle_strays(driver: Driver) -> list[str]:
+def idle_strays(driver: SimulatedDaemon) -> list[str]:
     """Machines within reach on which something was given up and never ended."""
     return [
         f"{name} is within reach, and has {strays}"
@@ -105,7 +105,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return found
 
 
-def wronged(driver: Driver, mirror: Mirror) -> list[str]:
+def wronged(driver: SimulatedDaemon, mirror: ReplayedState) -> list[str]:
     """What has happened to training jobs that should not have."""
     for _, machine in driver.machines.values():
         mirror.witness.short.update(machine.desk.short)
@@ -159,11 +159,11 @@ def _best(sweep: Sweep, trials: list[Trial]) -> float | None:
     return (max if sweep.maximize else min)(values, default=None)
 
 
-def memory_differs(driver: Driver, mirror: Mirror) -> list[str]:
+def memory_differs(driver: SimulatedDaemon, mirror: ReplayedState) -> list[str]:
     """Where live state, state read back, and state replayed from the journal disagree."""
-    live = portrait(driver.engine.state)
+    live = state_as_dict(driver.engine.state)
     snapshot = driver.store.load()
     state = restore(snapshot.rest, snapshot.specs, snapshot.jobs, snapshot.sweeps, snapshot.members)
-    again = difference(live, portrait(mirror.follow(driver.store)))
-    back = difference(live, portrait(state))
+    again = difference(live, state_as_dict(mirror.follow(driver.store)))
+    back = difference(live, state_as_dict(state))
     return [f"read back: {each}" for each in back] + [f"replayed: {each}" for each in again]

@@ -18,7 +18,7 @@ from simulation import requests as ask
 from simulation.crash_points import Crash
 from simulation.modelled_kernel import Behaviour, Kernel
 from simulation.simulated_daemon import Decide, Wanted
-from simulation.virtual_clock import World
+from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import ForeignUseChanged
@@ -28,16 +28,16 @@ from stoker.core.launch import launch
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.daemon import bootstrap as setup
-from stoker.daemon.context import Desk
+from stoker.daemon.context import RequestContext
 from stoker.daemon.settings import Settings
 from stoker.engine import Engine
-from stoker.executors.launch.command import Places
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.supervisor_client import spawn_keepers
 from stoker.store.memory import MemoryStore
-from stoker.store.port import Filter, Store, StoreError
+from stoker.store.port import JobQuery, Store, StoreError
 from stoker.store.replacement import FINISHED, beside, has_content
 from stoker.store.sqlite import SqliteStore
 
@@ -86,7 +86,7 @@ class Host:
     """A daemon without sockets on a modelled machine, which can be killed at any system call."""
 
     def __init__(self, seed: int, place: Path) -> None:
-        self.random, self.world, self.place = Random(seed), World(seed), place
+        self.random, self.world, self.place = Random(seed), VirtualClock(seed), place
         self.behaviours: dict[int, Behaviour] = {}
         self.kernel = Kernel(self.world, self.random, self._behaviour)
         self.rows = MemoryStore().rows
@@ -124,19 +124,21 @@ class Host:
         self.poller = Poller()
         self.store = self._open_store()
         term = self.store.claim()
-        places = Places(self.run, str(self.place / "exits"), str(self.place / "scripts"), self.run)
-        holds = Holds(str(self.place / "locks"), report=lambda _: None)
+        places = ExecutorPaths(
+            self.run, str(self.place / "exits"), str(self.place / "scripts"), self.run
+        )
+        holds = GpuLocks(str(self.place / "locks"), report=lambda _: None)
         self.executor = executor = LocalExecutor(
             places, "sim", spawn_keepers(places.exits), self.poller, lambda _: b"", lambda _: b"",
             grace=2.0, holds=holds,
         )  # fmt: skip
         executor.commands = Unchanged()  # type: ignore[assignment]
         self.engine = Engine(self.store, self.world.moment, self._carry_out, lambda *_: None)
-        desk = Desk(self.store, self.logs, "box", "ada")
+        desk = RequestContext(self.store, self.logs, "box", "ada")
         setup._take_over(self._loop(desk), term, machine(), Settings(), self.run)
         self.engine.planning = True
 
-    def _loop(self, desk: Desk) -> Any:
+    def _loop(self, desk: RequestContext) -> Any:
         """What the start of a daemon needs of its loop, without nodes elsewhere and trainings."""
         fleet = SimpleNamespace(
             gangs=SimpleNamespace(adopt=_ignore), of_this_machine=list, sync=_ignore
@@ -377,7 +379,7 @@ class Host:
         """Return a job, also a finished one."""
         if id in self.engine.state.jobs:
             return self.engine.state.jobs[id]
-        found = self.store.past(Filter(ids=[id]))
+        found = self.store.past(JobQuery(ids=[id]))
         return found[0].job if found else None
 
     def violations(self) -> list[tuple[str, str]]:

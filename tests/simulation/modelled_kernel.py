@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from simulation.crash_points import Crash
-from simulation.virtual_clock import World
+from simulation.virtual_clock import VirtualClock
 from stoker.daemon import bootstrap as setup
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
@@ -146,7 +146,7 @@ class Supervisor:
         self.go.acquire()
         try:
             if not self.killed:
-                self._serve(keeper.Keeper(keeper.Wire(self.sock), self.exits))
+                self._serve(keeper.Supervisor(keeper.FramedSocket(self.sock), self.exits))
         except Killed:
             pass
         except BaseException as error:  # noqa: BLE001 - raised again where it was resumed
@@ -154,7 +154,7 @@ class Supervisor:
         self.over = True
         self.back.release()
 
-    def _serve(self, real: keeper.Keeper) -> None:
+    def _serve(self, real: keeper.Supervisor) -> None:
         """Do what `Keeper.run` does, without its epoll."""
         while real.wire is not None or real.children:
             self.is_ready = lambda: bool(
@@ -181,7 +181,7 @@ class Kernel:
     """All processes of one machine, and the calls by which they see each other."""
 
     def __init__(
-        self, world: World, random: Random, behaviour: Callable[[int, int], Behaviour]
+        self, world: VirtualClock, random: Random, behaviour: Callable[[int, int], Behaviour]
     ) -> None:
         self.world, self.random, self.behaviour = world, random, behaviour
         self.processes: dict[int, Process] = {}
@@ -218,13 +218,13 @@ class Kernel:
         """Create the process of the next daemon."""
         self.daemon = self.current = self._new(INIT, "python", adopts=True)
 
-    def spawn_keeper(self, exits: str, *_: object) -> tuple[int, keeper.Wire]:
+    def spawn_keeper(self, exits: str, *_: object) -> tuple[int, keeper.FramedSocket]:
         """Fork a supervisor."""
         ours, theirs = socket.socketpair()
         process = self._new(self.daemon.pid, "stoker-keeper", adopts=True)
         fd = ours.detach()
         self.daemon.fds.add(fd)
-        wire = keeper.Wire(_Socket(self, fd))  # type: ignore[arg-type]
+        wire = keeper.FramedSocket(_Socket(self, fd))  # type: ignore[arg-type]
         self.supervisors.append(Supervisor(self, process, theirs, exits))
         return process.pid, wire
 

@@ -16,10 +16,10 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.request import GpuAsk, Request
 from stoker.core.state import State, held_on
 from stoker.core.sweep import Sweep, trial_of
-from stoker.engine import Decision, Moment, Refusal
-from stoker.store.port import Filter, Store
+from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.store.port import JobQuery, Store
 
-Step = Callable[[State, Job, Moment], list[e.Event]]
+Step = Callable[[State, Job, Instant], list[e.Event]]
 
 
 def spec_of(request: Request | None = None, **fields: Any) -> Spec:
@@ -48,10 +48,10 @@ def submit(
 ) -> Decide:
     """New jobs, once per key. The reply is the first id and the count."""
 
-    def decide(state: State, now: Moment, store: Store) -> Decision:
+    def decide(state: State, now: Instant, store: Store) -> CommandResult:
         known = store.find_key(key)
         if known is not None:
-            return Decision(reply=lambda _: known)
+            return CommandResult(reply=lambda _: known)
         first, hash = state.rest.next_id, hash_of(spec)
         facts: list[e.Event] = []
         if hash not in state.specs:
@@ -65,7 +65,7 @@ def submit(
             )
         )  # fmt: skip
         reply = (first, count)
-        return Decision(events=facts, key=(key, first, count), reply=lambda _: reply)
+        return CommandResult(events=facts, key=(key, first, count), reply=lambda _: reply)
 
     return decide
 
@@ -73,10 +73,10 @@ def submit(
 def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
     """A sweep with so many trials, once per key. The reply is its number and theirs."""
 
-    def decide(state: State, now: Moment, store: Store) -> Decision:
+    def decide(state: State, now: Instant, store: Store) -> CommandResult:
         known = store.find_key(key)
         if known is not None:
-            return Decision(reply=lambda _: known)
+            return CommandResult(reply=lambda _: known)
         id, hash = state.rest.next_id, hash_of(spec)
         common: dict[str, Any] = {
             "user": "ada", "identity": key, "definition": "", "method": "grid", "metric": "loss",
@@ -89,12 +89,12 @@ def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
             e.SweepDefined(at=now.at, sweep=asked),
             _trials(now, id, id + 1, hash, 0, trials),
         ]
-        return Decision(events=facts, key=(key, id, trials), reply=lambda _: (id, trials))
+        return CommandResult(events=facts, key=(key, id, trials), reply=lambda _: (id, trials))
 
     return decide
 
 
-def _trials(now: Moment, sweep: int, first: int, spec: str, number: int, count: int) -> e.Event:
+def _trials(now: Instant, sweep: int, first: int, spec: str, number: int, count: int) -> e.Event:
     return e.JobsSubmitted(
         at=now.at, first=first, count=count, spec=spec, sweep=sweep,
         trials=tuple((f'{{"x":{number + n}}}', "train") for n in range(count)),
@@ -104,22 +104,22 @@ def _trials(now: Moment, sweep: int, first: int, spec: str, number: int, count: 
 def more_trials(id: int, spec: Spec, count: int) -> Decide:
     """A sweep that wants more has thought of something."""
 
-    def decide(state: State, now: Moment, _store: Store) -> Decision:
+    def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         found, hash = state.sweeps[id], hash_of(spec)
         if not found.wanting or id not in state.boards:
-            raise Refusal(f"sweep {id} wants no more")
+            raise CommandRejected(f"sweep {id} wants no more")
         facts: list[e.Event] = []
         if hash not in state.specs:
             facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
         facts.append(_trials(now, id, state.rest.next_id, hash, found.issued, count))
-        return Decision(events=facts, durable=False)
+        return CommandResult(events=facts, durable=False)
 
     return decide
 
 
 def change_sweep(id: int, **fields: Any) -> Decide:
     """It goes on otherwise than before."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.SweepChanged(at=now.at, sweep=id, **fields)]
     )
 
@@ -127,7 +127,7 @@ def change_sweep(id: int, **fields: Any) -> Decide:
 def cancel_sweep(id: int) -> Decide:
     """End all of it for good."""
 
-    def decide(state: State, now: Moment, _store: Store) -> Decision:
+    def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         board = state.boards.get(id)
         jobs = [state.jobs.get(trial) for trial in board.trials] if board is not None else []
         facts: list[e.Event] = [
@@ -135,26 +135,26 @@ def cancel_sweep(id: int) -> Decide:
             for job in jobs
             if job is not None and not job.finished
         ]
-        return Decision(events=[*facts, e.SweepChanged(at=now.at, sweep=id, ended=True)])
+        return CommandResult(events=[*facts, e.SweepChanged(at=now.at, sweep=id, ended=True)])
 
     return decide
 
 
-def _board(job: Job, state: State, now: Moment, store: Store) -> list[e.Event]:
+def _board(job: Job, state: State, now: Instant, store: Store) -> list[e.Event]:
     """What brings the board of a trial's sweep back to memory, if it has left it."""
     id = job.array
     if job.params is None or id is None or id in state.boards:
         return []
-    rows = store.past(Filter(array=id, limit=max(state.sweeps[id].issued, 1)))
+    rows = store.past(JobQuery(array=id, limit=max(state.sweeps[id].issued, 1)))
     return [e.TrialsRecalled(at=now.at, sweep=id, trials=tuple(trial_of(row.job) for row in rows))]
 
 
 def _for(id: int, states: set[JobState] | None, step: Step) -> Decide:
-    def decide(state: State, now: Moment, _store: Store) -> Decision:
+    def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         job = state.jobs.get(id)
         if job is None or (states is not None and job.state not in states):
-            raise Refusal(f"job {id} is not there or not in a state for this")
-        return Decision(events=step(state, job, now))
+            raise CommandRejected(f"job {id} is not there or not in a state for this")
+        return CommandResult(events=step(state, job, now))
 
     return decide
 
@@ -199,20 +199,20 @@ def resume(id: int) -> Decide:
 def retry(id: int, same_devices: bool = False) -> Decide:
     """Run a finished job again, also one that has left memory."""
 
-    def decide(state: State, now: Moment, store: Store) -> Decision:
+    def decide(state: State, now: Instant, store: Store) -> CommandResult:
         facts: list[e.Event] = []
         job = state.jobs.get(id)
         if job is None:
-            rows = store.past(Filter(ids=[id]))
+            rows = store.past(JobQuery(ids=[id]))
             if not rows:
-                raise Refusal(f"there is no job {id}")
+                raise CommandRejected(f"there is no job {id}")
             job = rows[0].job
             facts.append(e.JobRecalled(at=now.at, job=job, spec=rows[0].spec))
         if not job.finished:
-            raise Refusal(f"job {id} is not over")
+            raise CommandRejected(f"job {id} is not over")
         facts = [*_board(job, state, now, store), *facts]
         facts.append(e.JobRetried(at=now.at, job=id, same_devices=same_devices))
-        return Decision(events=facts)
+        return CommandResult(events=facts)
 
     return decide
 
@@ -228,7 +228,7 @@ def move(id: int, rank: int, priority: int) -> Decide:
 def edit(id: int, priority: int | None = None, **fields: Any) -> Decide:
     """Change what a pending job requests; of a running job only the limit and the priority."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event]:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event]:
         changed = {key: fields[key] for key in fields if key == "limit" or not job.holding}
         spec = replace(state.spec(job), **changed)
         facts: list[e.Event] = []
@@ -247,7 +247,7 @@ def edit(id: int, priority: int | None = None, **fields: Any) -> Decide:
 
 def add_node(name: str, user: str = "ada") -> Decide:
     """A machine over SSH belongs to us, or has another address."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.NodeAdded(at=now.at, name=name, address=f"ssh://{user}@{name}")]
     )
 
@@ -255,19 +255,19 @@ def add_node(name: str, user: str = "ada") -> Decide:
 def remove_node(name: str, force: bool = False) -> Decide:
     """Remove a machine over SSH; with `force`, the attempts that run there are given up."""
 
-    def decide(state: State, now: Moment, _store: Store) -> Decision:
+    def decide(state: State, now: Instant, _store: Store) -> CommandResult:
         running = [job for job in state.running.values() if held_on([job], name)]
         if name not in state.rest.remotes or (running and not force):
-            raise Refusal(f"{name} is not there, or jobs run on it")
+            raise CommandRejected(f"{name} is not there, or jobs run on it")
         if any(job.started_at is None for job in running):
-            raise Refusal(f"an order to start a job may be on its way to {name}")
+            raise CommandRejected(f"an order to start a job may be on its way to {name}")
         lost = [_lost_with(job, name, now) for job in running]
-        return Decision(events=[*lost, e.NodeRemoved(at=now.at, name=name)])
+        return CommandResult(events=[*lost, e.NodeRemoved(at=now.at, name=name)])
 
     return decide
 
 
-def _lost_with(job: Job, node: str, now: Moment) -> e.AttemptLost:
+def _lost_with(job: Job, node: str, now: Instant) -> e.AttemptLost:
     assert job.placement is not None
     rank = [part.node for part in job.placement.parts].index(node)
     part = rank if job.placement.more else None
@@ -278,39 +278,39 @@ def _lost_with(job: Job, node: str, now: Moment) -> e.AttemptLost:
 
 def measure_node(name: str, cpus: int, memory: int) -> Decide:
     """Others use so much of a machine."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.NodeMeasured(at=now.at, node=name, cpus=cpus, memory=memory)]
     )
 
 
 def drain(*devices: tuple[str, str, str]) -> Decide:
     """Close devices to new jobs."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.DevicesDrained(at=now.at, devices=devices, reason="maintenance")]
     )
 
 
 def undrain(*devices: tuple[str, str, str]) -> Decide:
     """Open devices again."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.DevicesUndrained(at=now.at, devices=devices)]
     )
 
 
 def define_queue(name: str, **limits: Any) -> Decide:
     """Make or change a named queue."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.QueueDefined(at=now.at, name=name, **limits)]
     )
 
 
 def choose_policy(name: str, queue: str = "*", **parameters: float) -> Decide:
     """Have queues go by something else."""
-    return lambda _state, now, _store: Decision(
+    return lambda _state, now, _store: CommandResult(
         events=[e.PolicyChosen(at=now.at, queue=queue, name=name, parameters=parameters)]
     )
 
 
 def delete_queue(name: str) -> Decide:
     """Forget a named queue."""
-    return lambda _state, now, _store: Decision(events=[e.QueueDeleted(at=now.at, name=name)])
+    return lambda _state, now, _store: CommandResult(events=[e.QueueDeleted(at=now.at, name=name)])

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from simulation.crash_points import Crash, Fuse, FusedStore
+from simulation.crash_points import Crash, CrashPoint, FusedStore
 from simulation.simulated_executor import Faults
-from simulation.simulated_machine import Machine, Model, Remote
+from simulation.simulated_machine import Model, Remote, SimulatedMachine
 from simulation.simulated_nodes import Fleet
-from simulation.training_model import Told
-from simulation.virtual_clock import World
+from simulation.training_model import LaunchInfo
+from simulation.virtual_clock import VirtualClock
 from stoker.core.clock import seconds_until_due
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import DaemonStarted, Event, NodeJoined
@@ -30,13 +30,13 @@ from stoker.core.instructions import (
 )
 from stoker.core.launch import launch
 from stoker.core.state import State
-from stoker.engine import Ask, Decision, Engine, Moment, Refusal
+from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
 from stoker.store.port import Store
 
 FORCE_AFTER = 0.05
 """Seconds within which everything committed is on disk."""
 
-Decide = Callable[[State, Moment, Store], Decision]
+Decide = Callable[[State, Instant, Store], CommandResult]
 
 
 class Wanted(Struct):
@@ -46,35 +46,35 @@ class Wanted(Struct):
     store: Store | None = None
     answered: bool = False
     reply: Any = None
-    refusal: Refusal | None = None
+    refusal: CommandRejected | None = None
 
-    def ask(self, store: Store) -> Ask:
+    def ask(self, store: Store) -> Command:
         """This request, put to the driver that has this store."""
         self.store = store
-        return cast("Ask", _Asked(self))
+        return cast("Command", _Asked(self))
 
 
 class _Asked:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         assert self.wanted.store is not None
         return self.wanted.decide(state, now, self.wanted.store)
 
     def answer(self, reply: Any) -> None:
         self.wanted.answered, self.wanted.reply = True, reply
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         self.wanted.answered, self.wanted.refusal = True, refusal
 
 
-class Driver:
+class SimulatedDaemon:
     """A daemon without sockets: it can be killed at any instant and started again."""
 
     def __init__(
         self,
-        world: World,
+        world: VirtualClock,
         open_store: Callable[[], Store],
         facts: NodeFacts,
         behaviour: Callable[[int, int], Model],
@@ -83,12 +83,14 @@ class Driver:
     ) -> None:
         self.world, self.open_store, self.facts = world, open_store, facts
         self.faults = faults or Faults()
-        self.machine = Machine(world, behaviour)
-        self.machines: dict[str, tuple[NodeFacts, Machine]] = {facts.name: (facts, self.machine)}
+        self.machine = SimulatedMachine(world, behaviour)
+        self.machines: dict[str, tuple[NodeFacts, SimulatedMachine]] = {
+            facts.name: (facts, self.machine)
+        }
         """What there is in the world, whether or not it belongs to us."""
         for each in remotes:
             self.machines[each.name] = (each, Remote(world, behaviour))
-        self.fuse = Fuse()
+        self.fuse = CrashPoint()
         self.crashes = 0
         self.waiting: list[Wanted] = []
         """Requests without an answer: their clients repeat them after a crash."""
@@ -246,7 +248,7 @@ class Driver:
             assert (start.job, start.attempt) == (wish.job, wish.attempt)
             done = int(start.extra["STOKER_EPOCHS_DONE"])
             facts, machine = self.machines[part.node]
-            machine.desk.told[wish.job, wish.attempt] = Told(tuple(part.names("gpu")), done)
+            machine.desk.told[wish.job, wish.attempt] = LaunchInfo(tuple(part.names("gpu")), done)
             cards = facts.types.get("gpu", ())
             machine.desk.cards = {card.name: card.memory or 1 << 40 for card in cards}
 

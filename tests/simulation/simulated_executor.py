@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from simulation.simulated_machine import Claim, Key, Machine, Report
+from simulation.simulated_machine import Claim, Key, Report, SimulatedMachine
 from simulation.training_model import Line
-from simulation.virtual_clock import World
+from simulation.virtual_clock import VirtualClock
 from stoker.core.events import (
     AttemptLost,
     EpochsCounted,
@@ -63,8 +63,8 @@ class ModelledExecutor:
 
     def __init__(
         self,
-        world: World,
-        machine: Machine,
+        world: VirtualClock,
+        machine: SimulatedMachine,
         facts: list[Event],
         faults: Faults | None = None,
         grace: float = 10.0,

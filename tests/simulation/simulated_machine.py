@@ -7,8 +7,15 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from simulation.training_model import STOPS, Course, Desk, Line, Told, Trainee
-from simulation.virtual_clock import World
+from simulation.training_model import (
+    STOPS,
+    LaunchInfo,
+    Line,
+    ReportFiles,
+    TrainingModel,
+    TrainingRun,
+)
+from simulation.virtual_clock import VirtualClock
 
 Key = tuple[int, int]
 """A job and the number of its attempt."""
@@ -28,7 +35,7 @@ class Model(Struct, frozen=True, kw_only=True):
     cannot_start: str | None = None
     taken: str | None = None
     """Somebody else holds its device at the last moment."""
-    trains: Trainee | None = None
+    trains: TrainingModel | None = None
     """It counts epochs and can be asked to stop; its seconds and code are those of the last."""
     others: tuple[Model, ...] = ()
     """How its parts on further machines behave, if not like the first; the last for the rest."""
@@ -79,16 +86,16 @@ class Process(Struct):
     running_since: float | None
     life: int = 0
     """Grows with each pause, so that an end planned before it does not come."""
-    course: Course | None = None
+    course: TrainingRun | None = None
 
 
-class Machine:
+class SimulatedMachine:
     """Claims, processes and exit records. A driver that crashes leaves all of it standing."""
 
     afar = False
     """Whether it is another one than the driver's, whose clocks and restarts it does not share."""
 
-    def __init__(self, world: World, behaviour: Callable[[int, int], Model]) -> None:
+    def __init__(self, world: VirtualClock, behaviour: Callable[[int, int], Model]) -> None:
         self.world, self.behaviour = world, behaviour
         self.boots = 1
         self.cut = False
@@ -101,7 +108,7 @@ class Machine:
         """Every start there ever was, in order: the proof of what ran, and how often."""
         self.hear: Hear | None = None
         """The driver that listens now; reports to a dead one are lost."""
-        self.desk = Desk()
+        self.desk = ReportFiles()
 
     # -- what the keeper does -----------------------------------------------------------
 
@@ -121,8 +128,8 @@ class Machine:
         claim.pid, claim.started = len(self.started) + 100, now
         process = Process(key, part, model, model.seconds, None)
         if model.trains is not None:
-            told = self.desk.told.setdefault(key, Told())
-            process.course = Course(model.trains, told, now, told.epochs_done)
+            told = self.desk.told.setdefault(key, LaunchInfo())
+            process.course = TrainingRun(model.trains, told, now, told.epochs_done)
             process.left = model.trains.warmup
         self.processes[key] = process
         self._say(Report(what="started", key=key, time=now, part=part, pid=claim.pid))
@@ -193,7 +200,7 @@ class Machine:
         """Take that word back."""
         self.desk.stops.discard(key)
 
-    def _epoch_begins(self, process: Process, course: Course) -> None:
+    def _epoch_begins(self, process: Process, course: TrainingRun) -> None:
         """All before it are saved: go on, stop here, fail, or be done."""
         trainee, first, key = course.trainee, not course.spoke, process.key
         if course.failing:
@@ -224,7 +231,7 @@ class Machine:
             process.running_since, process.life = None, process.life + 1
             self._go_on(process)
 
-    def _has_memory(self, process: Process, course: Course) -> bool:
+    def _has_memory(self, process: Process, course: TrainingRun) -> bool:
         """Take what the epoch needs. If that is too much for all there, somebody fails."""
         key, desk = process.key, self.desk
         before, uses = desk.uses.get(key, 0), course.trainee.uses(course.epoch)
@@ -267,7 +274,7 @@ class Machine:
             self.hear(report)
 
 
-class Remote(Machine):
+class Remote(SimulatedMachine):
     """A machine over SSH: its claims are on its disk, and its restart is nobody else's."""
 
     afar = True

@@ -6,8 +6,8 @@ import signal as signals
 from collections.abc import Iterable
 
 from simulation.simulated_executor import Faults, ModelledExecutor, parts_on
-from simulation.simulated_machine import Machine
-from simulation.virtual_clock import World
+from simulation.simulated_machine import SimulatedMachine
+from simulation.virtual_clock import VirtualClock
 from stoker.core.cluster import NodeFacts
 from stoker.core.events import (
     Event,
@@ -31,9 +31,9 @@ class Fleet:
 
     def __init__(
         self,
-        world: World,
+        world: VirtualClock,
         here: str,
-        machines: dict[str, tuple[NodeFacts, Machine]],
+        machines: dict[str, tuple[NodeFacts, SimulatedMachine]],
         faults: Faults,
     ) -> None:
         self.world, self.here, self.machines, self.faults = world, here, machines, faults

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from simulation.training_invariants import Witness
+from simulation.training_invariants import TrainingInvariants
 from stoker.core.events import Event
 from stoker.core.fold import apply
 from stoker.core.lifecycle import JobState
@@ -14,7 +14,7 @@ from stoker.core.state import State
 from stoker.store.port import Store
 
 
-def portrait(state: State) -> dict[str, Any]:
+def state_as_dict(state: State) -> dict[str, Any]:
     """Everything that decides what the state does next."""
     return {
         "jobs": {job.id: to_builtins(job) for job in state.jobs.values()},
@@ -65,12 +65,12 @@ def replayed(store: Store) -> State:
     return fold(event for _, event in store.events(0, 1 << 60))
 
 
-class Mirror:
+class ReplayedState:
     """The state by the journal alone, kept up to date event by event."""
 
     def __init__(self) -> None:
         self.state, self.seq = State(), 0
-        self.witness = Witness()
+        self.witness = TrainingInvariants()
 
     def follow(self, store: Store) -> State:
         """Catch up with a journal that has only grown since the last time."""

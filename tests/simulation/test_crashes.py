@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulation import requests as ask
-from simulation.box import Box, gpus
-from simulation.crash_points import Fuse
+from simulation.crash_points import CrashPoint
+from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core.dependency import Clause, Dependency
 from stoker.core.job import Retry
@@ -16,7 +16,7 @@ from stoker.store.port import Store
 from stoker.store.sqlite import SqliteStore
 
 
-def busy(box: Box) -> None:
+def busy(box: SimFixture) -> None:
     """A little of everything, in three minutes."""
     first = box.submit(models=(Model(seconds=20),))
     array = box.submit(gpus(0.5), count=3, array=True, array_limit=2)
@@ -49,8 +49,8 @@ def busy(box: Box) -> None:
         assert len(box.runs(job)) <= 2
 
 
-def counted() -> Fuse:
-    box = Box(gpus=3)
+def counted() -> CrashPoint:
+    box = SimFixture(gpus=3)
     busy(box)
     assert box.driver.crashes == 0
     return box.driver.fuse
@@ -63,8 +63,8 @@ def test_the_scenario_passes_every_kind_of_instant():
 
 
 def test_killed_at_any_instant_nothing_is_lost_and_nothing_runs_twice():
-    for instant in range(Box(gpus=3).driver.fuse.passed + 1, counted().passed + 1):
-        box = Box(gpus=3, check_every=25)
+    for instant in range(SimFixture(gpus=3).driver.fuse.passed + 1, counted().passed + 1):
+        box = SimFixture(gpus=3, check_every=25)
         box.driver.fuse.at = instant
         busy(box)
         assert box.driver.crashes == 1, instant
@@ -72,7 +72,7 @@ def test_killed_at_any_instant_nothing_is_lost_and_nothing_runs_twice():
 
 @pytest.mark.parametrize("every", [9, 17, 31])
 def test_killed_again_and_again(every: int):
-    box = Box(gpus=3, check_every=5)
+    box = SimFixture(gpus=3, check_every=5)
     turn = box.driver.turn
 
     def turn_with_a_crash() -> None:
@@ -94,7 +94,7 @@ def test_killed_with_the_journal_in_sqlite(tmp_path: Path):
         opened[:] = [SqliteStore(str(tmp_path / "journal.db"))]
         return opened[0]
 
-    box = Box(gpus=3, open_store=open_store, check_every=5)
+    box = SimFixture(gpus=3, open_store=open_store, check_every=5)
     turns = 0
     turn = box.driver.turn
 
@@ -112,7 +112,7 @@ def test_killed_with_the_journal_in_sqlite(tmp_path: Path):
 
 def test_a_loss_of_power_takes_nothing_that_was_acknowledged():
     for seconds in range(0, 60, 3):
-        box = Box(gpus=3, seed=seconds)
+        box = SimFixture(gpus=3, seed=seconds)
         rule = Retry(3, ("lost",))
         box.submit(models=(Model(seconds=10),), count=4, retry=rule)
         box.run(seconds)

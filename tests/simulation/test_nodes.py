@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from simulation import requests as ask
-from simulation.box import Box, gpus, machine
+from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCalledOff
@@ -17,13 +17,13 @@ BOTH = replace(gpus(1), machines=2)
 LONG = (Model(seconds=100),)
 
 
-def fleet(*, gpus: int = 1, **more) -> Box:
-    box = Box(gpus=gpus, remotes=[machine(1, name="ant"), machine(2, name="bee")], **more)
+def fleet(*, gpus: int = 1, **more) -> SimFixture:
+    box = SimFixture(gpus=gpus, remotes=[machine(1, name="ant"), machine(2, name="bee")], **more)
     box.add("ant", "bee")
     return box
 
 
-def told(box: Box, kind: type) -> int:
+def told(box: SimFixture, kind: type) -> int:
     return sum(isinstance(event, kind) for event in box.driver.published)
 
 
@@ -207,7 +207,7 @@ def test_a_part_that_was_done_long_ago_is_not_taken_for_one_that_never_began():
     assert (box.job(job).state, box.runs(job)) == (JobState.COMPLETED, [0, 0])
 
 
-def busy(box: Box) -> None:
+def busy(box: SimFixture) -> None:
     """A little of everything, in five minutes."""
     box.add("ant", "bee")
     rule = Retry(2, ("lost",))
@@ -232,8 +232,8 @@ def busy(box: Box) -> None:
         assert box.job(job).state is JobState.COMPLETED, box.job(job)
 
 
-def small(**more) -> Box:
-    return Box(gpus=1, remotes=[machine(1, name="ant"), machine(2, name="bee")], **more)
+def small(**more) -> SimFixture:
+    return SimFixture(gpus=1, remotes=[machine(1, name="ant"), machine(2, name="bee")], **more)
 
 
 def test_killed_at_any_instant_the_fleet_loses_nothing_and_runs_nothing_twice():

@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, rule
 import simulation.test_crashes as crashes
 import simulation.test_random_commands as courses
 from postgres import Server, running
-from simulation.box import Box
+from simulation.sim_fixture import SimFixture
 from simulation.simulated_executor import Faults
 from stoker.store.port import Store
 from stoker.store.postgres import PostgresStore
@@ -37,7 +37,7 @@ def drop(store: PostgresStore) -> None:
 
 def test_killed_and_cut_off_with_the_journal_in_postgres(postgres: Server):
     open_store, opened = stores(postgres)
-    box = Box(gpus=3, open_store=open_store, check_every=5)
+    box = SimFixture(gpus=3, open_store=open_store, check_every=5)
     turn, turns, cut = box.driver.turn, 0, 0
 
     def turn_with_a_mishap() -> None:
@@ -63,7 +63,9 @@ class AnyCourseInPostgres(courses.AnyCourse):
     def begin(self, seed: int, faulty: bool) -> None:
         faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
         open_store, self.opened = stores(running())
-        self.box = Box(gpus=3, seed=seed, faults=faults, open_store=open_store, check_every=4)
+        self.box = SimFixture(
+            gpus=3, seed=seed, faults=faults, open_store=open_store, check_every=4
+        )
 
     @rule(seconds=st.sampled_from([0.0, 7.0]))
     def cut_off(self, seconds: float) -> None:

@@ -13,11 +13,11 @@ from hypothesis.stateful import (
 from msgspec import to_builtins
 
 from simulation import requests as ask
-from simulation.box import Box, gpus, machine
 from simulation.invariants import unaccounted_processes
+from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
-from simulation.training_model import Trainee
+from simulation.training_model import TrainingModel
 from stoker.core.admission import dependency_standing
 from stoker.core.dependency import Clause, Dependency, Standing
 from stoker.core.job import RANK_STEP, EarlySignal, Retry
@@ -51,11 +51,11 @@ TO_TRAIN = [
     gpus(1, most=2000, beside=True, memory=4000),
 ]  # fmt: skip
 TRAINEES = [
-    Trainee(epochs=3, seconds=10),
-    Trainee(epochs=2, seconds=60, warmup=1, memory=(500, 6000)),
-    Trainee(epochs=4, seconds=8, memory=(2000, 2000, 20_000)),
-    Trainee(epochs=2, seconds=20, memory=(23_500,), ignores=True),
-    Trainee(epochs=3, seconds=15, dies_after=1),
+    TrainingModel(epochs=3, seconds=10),
+    TrainingModel(epochs=2, seconds=60, warmup=1, memory=(500, 6000)),
+    TrainingModel(epochs=4, seconds=8, memory=(2000, 2000, 20_000)),
+    TrainingModel(epochs=2, seconds=20, memory=(23_500,), ignores=True),
+    TrainingModel(epochs=3, seconds=15, dies_after=1),
 ]
 DISKS = (("hdd", "0", 32_000), ("hdd", "1", 64_000), ("gpu", "1", 1000), ("gpu", "2", 1000))
 OF_A_QUEUE = [
@@ -83,7 +83,7 @@ class AnyCourse(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 99), faulty=st.booleans())
     def begin(self, seed: int, faulty: bool) -> None:
         faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-        self.box = Box(gpus=3, seed=seed, faults=faults)
+        self.box = SimFixture(gpus=3, seed=seed, faults=faults)
 
     # -- clients ------------------------------------------------------------------------
 

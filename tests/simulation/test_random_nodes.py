@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from simulation import requests as ask
-from simulation.box import Box, gpus, machine
+from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL, TO_TRAIN, TRAINEES
@@ -58,7 +58,7 @@ class AnyFleet(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 99), faulty=st.booleans(), names=st.sets(NAMES, min_size=1))
     def begin(self, seed: int, faulty: bool, names: set[str]) -> None:
         faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-        self.box = Box(gpus=1, seed=seed, faults=faults, remotes=REMOTES)
+        self.box = SimFixture(gpus=1, seed=seed, faults=faults, remotes=REMOTES)
         self.box.add(*sorted(names))
 
     # -- clients ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from simulation.schedules import HOST, play
 from stoker.executors.local import recovery as adoption
 from stoker.executors.local.claims import Claim, claim_path
 from stoker.executors.local.executor import Attempt
-from stoker.executors.local.recovery import Adoption
+from stoker.executors.local.recovery import AttemptRecovery
 
 SEEDS = 60
 
@@ -44,9 +44,9 @@ def test_the_schedules_find_a_claim_that_is_not_made() -> None:
 
 def test_the_schedules_find_records_that_are_read_before_the_liveness_check() -> None:
     """A supervisor may record an end and leave between the two: that end would be lost."""
-    read, read_claim = Adoption._read, adoption.read_claim
+    read, read_claim = AttemptRecovery._read, adoption.read_claim
 
-    def read_too_early(self: Adoption, attempt: Attempt, boot: float) -> Claim | None:
+    def read_too_early(self: AttemptRecovery, attempt: Attempt, boot: float) -> Claim | None:
         mine = claim_path(self.executor.places.run, *attempt.key)
         claim, end = read_claim(mine), self._recorded(attempt.key)
         adoption.time.sleep(0.01)
@@ -58,5 +58,5 @@ def test_the_schedules_find_records_that_are_read_before_the_liveness_check() ->
         ):
             return read(self, attempt, boot)
 
-    with mock.patch.object(Adoption, "_read", read_too_early):
+    with mock.patch.object(AttemptRecovery, "_read", read_too_early):
         assert is_violation_found()

@@ -1,7 +1,7 @@
 """The simulated driver itself: what it does without any mishap."""
 
 from simulation import requests as ask
-from simulation.box import Box, gpus
+from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from stoker.core.job import Retry
@@ -9,7 +9,7 @@ from stoker.core.lifecycle import JobState
 
 
 def test_a_job_runs_and_ends():
-    box = Box()
+    box = SimFixture()
     job = box.submit(models=(Model(seconds=5),))
     box.run(10)
     assert box.states() == {job: "COMPLETED"}
@@ -18,7 +18,7 @@ def test_a_job_runs_and_ends():
 
 
 def test_four_gpus_run_ten_jobs_in_three_rounds():
-    box = Box(gpus=4)
+    box = SimFixture(gpus=4)
     box.submit(models=(Model(seconds=10),), count=10)
     box.run(25)
     assert sorted(box.states().values()) == ["COMPLETED"] * 8 + ["RUNNING"] * 2
@@ -27,7 +27,7 @@ def test_four_gpus_run_ten_jobs_in_three_rounds():
 
 
 def test_a_process_that_ignores_term_is_killed_after_the_grace():
-    box = Box()
+    box = SimFixture()
     job = box.submit(models=(Model(seconds=1000, ignores_term=True),))
     box.do(ask.cancel(job))
     box.run(5)
@@ -37,14 +37,14 @@ def test_a_process_that_ignores_term_is_killed_after_the_grace():
 
 
 def test_lost_reports_are_made_good_by_looking():
-    box = Box(faults=Faults(lost=1.0))
+    box = SimFixture(faults=Faults(lost=1.0))
     job = box.submit(models=(Model(seconds=5),))
     box.run(60)
     assert box.job(job).state is JobState.COMPLETED
 
 
 def test_a_crash_leaves_running_processes_alone():
-    box = Box()
+    box = SimFixture()
     job = box.submit(models=(Model(seconds=100),))
     box.run(10)
     box.driver.crash()
@@ -54,7 +54,7 @@ def test_a_crash_leaves_running_processes_alone():
 
 
 def test_a_reboot_loses_what_ran_and_its_retry_rule_decides():
-    box = Box()
+    box = SimFixture()
     plain = box.submit(gpus(1), models=(Model(seconds=100),))
     stubborn = box.submit(gpus(1), models=(Model(seconds=100),), retry=Retry(1, ("lost",)))
     box.run(10)
@@ -67,7 +67,7 @@ def test_a_reboot_loses_what_ran_and_its_retry_rule_decides():
 
 
 def test_an_end_recorded_before_a_reboot_is_not_lost():
-    box = Box()
+    box = SimFixture()
     job = box.submit(models=(Model(seconds=5, code=3),))
     box.world.advance(6)  # the process ends, and the driver has not turned since
     box.driver.reboot()
@@ -76,7 +76,7 @@ def test_an_end_recorded_before_a_reboot_is_not_lost():
 
 
 def test_an_order_that_arrives_after_its_driver_died_starts_nothing():
-    box = Box(seed=3, faults=Faults(start_delay=100))
+    box = SimFixture(seed=3, faults=Faults(start_delay=100))
     job = box.submit(models=(Model(seconds=5),))
     box.driver.crash()
     box.finish(1000)

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation import requests as ask
-from simulation.box import Box, gpus, spec_of_trials
+from simulation.sim_fixture import SimFixture, gpus, spec_of_trials
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
-from simulation.training_model import Trainee
+from simulation.training_model import TrainingModel
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 from stoker.core.sweep import Rule
@@ -22,15 +22,15 @@ RULES = [
 ]  # fmt: skip
 
 
-def trainee(end: float | None, epochs: int = 6, **more: object) -> Trainee:
+def trainee(end: float | None, epochs: int = 6, **more: object) -> TrainingModel:
     """One whose figures come down to this one, or that goes astray."""
     falls = tuple(end + 1 / (n + 1) for n in range(epochs)) if end is not None else (3.0, None)
     fields = {"epochs": epochs, "seconds": 20.0, "figures": falls, "rungs": RUNGS, **more}
-    return Trainee(**fields)  # type: ignore[arg-type]
+    return TrainingModel(**fields)  # type: ignore[arg-type]
 
 
 def test_the_worse_half_is_stopped_and_its_gpus_are_used_by_others():
-    box = Box(gpus=2)
+    box = SimFixture(gpus=2)
     sweep = box.sweep([trainee(end) for end in (0.1, 0.5, 0.2, 0.6, 0.3, 0.7)], rule=HALVING)
     trials = box.trials(sweep)
     box.finish()
@@ -42,7 +42,7 @@ def test_the_worse_half_is_stopped_and_its_gpus_are_used_by_others():
 
 
 def test_a_trial_that_makes_room_goes_on_as_the_same_trial():
-    box = Box(gpus=1)
+    box = SimFixture(gpus=1)
     sweep = box.sweep([trainee(0.1)], rule=HALVING)
     (trial,) = box.trials(sweep)
     box.run(30)
@@ -54,13 +54,13 @@ def test_a_trial_that_makes_room_goes_on_as_the_same_trial():
 
 
 def test_whoever_is_good_enough_ends_the_sweep():
-    box = Box(gpus=2)
+    box = SimFixture(gpus=2)
     sweep = box.sweep([trainee(end) for end in (0.9, 0.1, 0.2, 0.3)], target=0.3)
     box.finish()
     assert box.state.sweeps[sweep].counts == {"done": 2, "cancelled": 2}
 
 
-def busy(box: Box) -> int:
+def busy(box: SimFixture) -> int:
     """A sweep that is compared, preempted, limited, cut short and retried."""
     ends = [0.4, 0.1, None, 0.3, 0.5]
     sweep = box.sweep(
@@ -88,14 +88,14 @@ def busy(box: Box) -> int:
 
 
 def test_killed_beside_any_commit_no_trial_is_lost_and_none_is_there_twice():
-    whole = Box(gpus=2, check_every=100)
+    whole = SimFixture(gpus=2, check_every=100)
     begin = whole.driver.fuse.passed
     busy(whole)
     places = whole.driver.fuse.places
     instants = [n + 1 for n, place in enumerate(places) if n >= begin and "commit" in place]
     assert len(instants) > 100
     for instant in instants:
-        box = Box(gpus=2, check_every=100)
+        box = SimFixture(gpus=2, check_every=100)
         box.driver.fuse.at = instant
         busy(box)
         assert box.driver.crashes == 1, instant
@@ -133,7 +133,7 @@ MISHAPS = st.one_of(
 )
 
 
-def act(box: Box, sweep: int, what: str, number: int) -> None:
+def act(box: SimFixture, sweep: int, what: str, number: int) -> None:
     """What somebody does to a sweep, or what happens to all of them."""
     if what in ("retry", "pause", "resume", "hold"):
         trial = box.state.jobs.get(sweep + number)
@@ -155,7 +155,7 @@ def act(box: Box, sweep: int, what: str, number: int) -> None:
         box.driver.reboot(keeps_records=bool(number))
 
 
-def ends(box: Box) -> None:
+def ends(box: SimFixture) -> None:
     """Nobody is in the way any more, and nobody wants more: everything comes to its end."""
     box.driver.fuse.at = None
     for sweep in list(box.state.sweeps):
@@ -181,7 +181,7 @@ def ends(box: Box) -> None:
 )
 def test_whatever_owners_samplers_and_mishaps_do(sweeps, acts, waits, seed, faulty):
     faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-    box = Box(gpus=3, seed=seed, faults=faults, check_every=5)
+    box = SimFixture(gpus=3, seed=seed, faults=faults, check_every=5)
     known = [box.sweep(**sweep) for sweep in sweeps]
     for ((what, number), which), wait in zip(acts, waits, strict=False):
         act(box, known[which % len(known)], what, number)

@@ -4,18 +4,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simulation.box import Box, gpus
+from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
-from simulation.training_model import Trainee
+from simulation.training_model import TrainingModel
 from stoker.core.job import Retry
 from stoker.core.lifecycle import JobState
 
 
 def test_a_training_job_counts_its_epochs_and_ends():
-    box = Box(gpus=1)
-    job = box.train(trainee=Trainee(epochs=5, seconds=20))
+    box = SimFixture(gpus=1)
+    job = box.train(trainee=TrainingModel(epochs=5, seconds=20))
     box.run(50)
     assert box.job(job).progress.epochs == 2
     box.run(100)
@@ -23,8 +23,8 @@ def test_a_training_job_counts_its_epochs_and_ends():
 
 
 def test_the_more_urgent_has_its_gpu_after_the_next_epoch():
-    box = Box(gpus=1)
-    low = box.train(trainee=Trainee(epochs=5, seconds=20))
+    box = SimFixture(gpus=1)
+    low = box.train(trainee=TrainingModel(epochs=5, seconds=20))
     box.run(30)
     high = box.submit(gpus(1), (Model(seconds=30),), priority=5)
     box.run(20)
@@ -35,8 +35,8 @@ def test_the_more_urgent_has_its_gpu_after_the_next_epoch():
 
 
 def test_whatever_happens_to_it_it_has_the_epochs_it_was_to_have():
-    box = Box(gpus=2)
-    trainee = Trainee(epochs=30, seconds=20)
+    box = SimFixture(gpus=2)
+    trainee = TrainingModel(epochs=30, seconds=20)
     low = box.train(gpus(1), trainee, retry=Retry(9, ("lost",)))
     for step in range(8):
         box.run(33)
@@ -52,11 +52,11 @@ def test_whatever_happens_to_it_it_has_the_epochs_it_was_to_have():
 
 
 def test_those_who_share_a_gpu_are_measured_and_sorted_out():
-    box = Box(gpus=1, seed=1)
-    grows = Trainee(epochs=6, memory=(2000, 2000, 20_000))
+    box = SimFixture(gpus=1, seed=1)
+    grows = TrainingModel(epochs=6, memory=(2000, 2000, 20_000))
     jobs = [
         box.train(gpus(1, beside=True, memory=4000), trainee, name=name)
-        for name, trainee in (("a", grows), ("b", Trainee(epochs=6)), ("c", grows))
+        for name, trainee in (("a", grows), ("b", TrainingModel(epochs=6)), ("c", grows))
     ]
     box.finish()
     assert [box.job(job).state for job in jobs] == [JobState.COMPLETED] * 3
@@ -65,7 +65,7 @@ def test_those_who_share_a_gpu_are_measured_and_sorted_out():
 # -- closed workloads ---------------------------------------------------------------------
 
 TRAINEES = st.builds(
-    Trainee,
+    TrainingModel,
     epochs=st.integers(1, 8),
     seconds=st.sampled_from([5.0, 20.0, 60.0, 200.0]),
     scaling=st.sampled_from([0.0, 0.5, 0.95]),
@@ -114,7 +114,7 @@ def work(draw):
 )
 def test_a_closed_workload_comes_to_its_end_without_ping_pong(works, seed, faulty, mishaps):
     faults = Faults(lost=0.2, repeated=0.2, late=0.3, start_delay=2.0) if faulty else Faults()
-    box = Box(gpus=3, seed=seed, faults=faults, check_every=10)
+    box = SimFixture(gpus=3, seed=seed, faults=faults, check_every=10)
     jobs = []
     for wait, trainee, request, more in works:
         if trainee is not None:

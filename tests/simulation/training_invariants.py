@@ -16,7 +16,7 @@ from stoker.core.trials import sweep_of
 from stoker.core.units import THOUSAND
 
 
-class Witness:
+class TrainingInvariants:
     """Follows a journal; `wrong` says in sentences what should not have been."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ STOPS = 75
 """How a process exits that stopped because it was asked to."""
 
 
-class Trainee(Struct, frozen=True, kw_only=True):
+class TrainingModel(Struct, frozen=True, kw_only=True):
     """How a training script behaves, whatever the planner believes of it."""
 
     epochs: int = 5
@@ -42,7 +42,7 @@ class Trainee(Struct, frozen=True, kw_only=True):
         return self.figures[min(epoch, len(self.figures)) - 1] if self.figures and epoch else None
 
 
-class Told(Struct, frozen=True):
+class LaunchInfo(Struct, frozen=True):
     """What an attempt learns from its environment."""
 
     gpus: tuple[str, ...] = ()
@@ -63,11 +63,11 @@ class Line(Struct, frozen=True):
     figure: float | None = None
 
 
-class Course(Struct):
+class TrainingRun(Struct):
     """How far a process is with its training."""
 
-    trainee: Trainee
-    told: Told
+    trainee: TrainingModel
+    told: LaunchInfo
     began: float
     epoch: int
     """The one that begins next."""
@@ -75,11 +75,11 @@ class Course(Struct):
     failing: bool = False
 
 
-class Desk:
+class ReportFiles:
     """What lies on a machine's disk and GPUs on behalf of training jobs."""
 
     def __init__(self) -> None:
-        self.told: dict[tuple[int, int], Told] = {}
+        self.told: dict[tuple[int, int], LaunchInfo] = {}
         self.reports: dict[tuple[int, int], list[Line]] = {}
         self.stops: set[tuple[int, int]] = set()
         """Attempts that find the wish that they stop."""

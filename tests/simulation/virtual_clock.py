@@ -6,13 +6,13 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from stoker.engine import Moment
+from stoker.engine import Instant
 
 EPOCH = 1_700_000_000.0
 """The wall-clock time at which every simulation begins."""
 
 
-class World:
+class VirtualClock:
     """Time, as the driver's machine tells it; no faster or slower than the events make it."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -25,13 +25,13 @@ class World:
         self._coming: list[tuple[float, int, Callable[[], None], bool]] = []
         self._made = 0
 
-    def moment(self) -> Moment:
+    def moment(self) -> Instant:
         """Now, as the machine's clocks tell it."""
         return self.moment_of(self.time)
 
-    def moment_of(self, time: float) -> Moment:
+    def moment_of(self, time: float) -> Instant:
         """Another moment, as the machine's clocks would have told it if they had always run so."""
-        return Moment(at=time + self._wall_ahead, boot=time - self._booted_at)
+        return Instant(at=time + self._wall_ahead, boot=time - self._booted_at)
 
     @property
     def boot_id(self) -> str:

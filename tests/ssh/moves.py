@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from e2e.box import Box, until
-from ssh.lab import Lab
-from ssh.machine import Machine
+from e2e.daemon_fixture import DaemonFixture, until
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
 HOLD = "until [ -e $HOME/go ]; do sleep 0.05; done"
 """A job that waits until it is let go (see `let_go`)."""
@@ -13,7 +13,7 @@ ONCE = "echo $STOKER_JOB_ID >>$HOME/ran"
 """A job that leaves a trace of every time it ran."""
 
 
-def add(box: Box, *machines: Machine) -> None:
+def add(box: DaemonFixture, *machines: SshHost) -> None:
     """Have a daemon with these machines."""
     box.up()
     for machine in machines:
@@ -21,25 +21,25 @@ def add(box: Box, *machines: Machine) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def on(box: Box, machine: Machine | str, line: str, *more: str) -> int:
+def on(box: DaemonFixture, machine: SshHost | str, line: str, *more: str) -> int:
     """Queue a line of shell for a machine; return its number."""
     name = machine if isinstance(machine, str) else machine.name
     return int(box.submit("-w", name, *more, "--wrap", line))
 
 
-def let_go(*machines: Machine) -> None:
+def let_go(*machines: SshHost) -> None:
     """Let the jobs go that wait."""
     for machine in machines:
         (machine.home / "go").touch()
 
 
-def ran(machine: Machine) -> list[int]:
+def ran(machine: SshHost) -> list[int]:
     """The jobs that ran there, once for each time."""
     trace = machine.home / "ran"
     return [int(line) for line in trace.read_text().split()] if trace.exists() else []
 
 
-def node(box: Box, name: str) -> dict[str, Any]:
+def node(box: DaemonFixture, name: str) -> dict[str, Any]:
     """A machine as the API shows it."""
     found: dict[str, Any] = next(
         each for each in box.client.nodes()["nodes"] if each["name"] == name
@@ -47,29 +47,29 @@ def node(box: Box, name: str) -> dict[str, Any]:
     return found
 
 
-def stands(box: Box, machine: Machine, state: str) -> dict[str, Any]:
+def stands(box: DaemonFixture, machine: SshHost, state: str) -> dict[str, Any]:
     """Wait until a machine is in this state."""
     until(lambda: node(box, machine.name)["state"] == state)
     return node(box, machine.name)
 
 
-def shut(machine: Machine) -> None:
+def shut(machine: SshHost) -> None:
     """Break its connections, and take no new ones."""
     machine.stop_sshd()
     machine.kill_connections()
 
 
-def reopen(box: Box, machine: Machine) -> None:
+def reopen(box: DaemonFixture, machine: SshHost) -> None:
     """Take connections again, and have the daemon try at once."""
     machine.start_sshd()
     box.client.look_at_nodes([machine.name])
 
 
-def bytes_of(box: Box, job: int) -> bytes:
+def bytes_of(box: DaemonFixture, job: int) -> bytes:
     """What a job wrote."""
     return Path(box.job(job)["log"]).read_bytes()
 
 
-def all_of(lab: Lab) -> list[Machine]:
+def all_of(lab: SshCluster) -> list[SshHost]:
     """The three machines."""
     return [lab.a, lab.b, lab.c]

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from compat import auto_lab, grass_lab
-from e2e.box import until
-from ssh.lab import Lab
+from compat import auto_env as auto_lab
+from compat import grass_env as grass_lab
+from e2e.daemon_fixture import until
+from ssh.ssh_cluster import SshCluster
 
 FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def reach(lab: SshCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshCluster]:
     """A machine with two GPUs that homes made in this test can reach."""
     monkeypatch.setenv("PATH", lab.environment["PATH"])
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -23,7 +24,7 @@ def reach(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         lab.heal()
 
 
-def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: Lab) -> None:
+def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: SshCluster) -> None:
     rich, twin = reach.machine("rich", gpus=2), reach.machine("twin", gpus=2)
     with grass_lab.lab() as home:
         for name, machine in (("rich", rich), ("twin", twin)):
@@ -52,7 +53,7 @@ def test_grs_31_a_queue_has_gpus_of_several_nodes_and_none_here(reach: Lab) -> N
         assert [home.jobs("q2")[third]["node"]] == ["rich"]
 
 
-def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: Lab) -> None:
+def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: SshCluster) -> None:
     there = reach.machine("rich", gpus=2)
     with auto_lab.lab() as home:
         home.serve("--gpus", "0", "1", "--port", "0")
@@ -71,7 +72,7 @@ def test_aut_44_a_task_is_placed_on_the_machine_that_has_room(reach: Lab) -> Non
         home.serve("--gpus", "0", "1", "--port", "0")
 
 
-def test_aut_44_a_server_declares_no_gpus_where_nodes_have_them(reach: Lab) -> None:
+def test_aut_44_a_server_declares_no_gpus_where_nodes_have_them(reach: SshCluster) -> None:
     there = reach.machine("rich", gpus=2)
     stoker = (auto_lab.sys.executable, "-m", "stoker")
     with auto_lab.lab() as home:

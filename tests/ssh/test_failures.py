@@ -7,11 +7,11 @@ import socket
 import threading
 from pathlib import Path
 
-from e2e.box import Box, alive, until
-from ssh.lab import Lab
+from e2e.daemon_fixture import DaemonFixture, alive, until
 from ssh.moves import HOLD, ONCE, add, all_of, bytes_of, let_go, node, on, ran, reopen, shut, stands
+from ssh.ssh_cluster import SshCluster
 
-Field = tuple[Box, Lab]
+Field = tuple[DaemonFixture, SshCluster]
 
 
 # -- the connection ---------------------------------------------------------------------
@@ -98,12 +98,12 @@ def test_the_computer_sleeps_and_wakes(field: Field) -> None:
     assert ran(lab.a) == [job]
 
 
-def ssh_of(box: Box) -> list[int]:
+def ssh_of(box: DaemonFixture) -> list[int]:
     children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
     return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
 
 
-def end_there(lab: Lab) -> str:
+def end_there(lab: SshCluster) -> str:
     return "".join(path.read_text() for path in (lab.a.home / ".stoker/run").glob("*/*.exit"))
 
 
@@ -401,7 +401,7 @@ def test_an_array_and_its_umask(field: Field) -> None:
     assert {Path(job["log"]).read_text() for job in jobs} == {"0027\n"}
 
 
-def test_a_full_disk_sends_the_next_try_elsewhere(field: tuple[Box, Lab]) -> None:
+def test_a_full_disk_sends_the_next_try_elsewhere(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     small = lab.machine("small", small_disk="3m")
     add(box, small, lab.a)

@@ -1,24 +1,24 @@
 """Jobs on several machines at once: all parts or none, and one meeting point."""
 
-from e2e.box import Box, until
-from ssh.lab import Lab
+from e2e.daemon_fixture import DaemonFixture, until
 from ssh.moves import add
+from ssh.ssh_cluster import SshCluster
 
 
-def gang(box: Box, line: str, *more: str) -> int:
+def gang(box: DaemonFixture, line: str, *more: str) -> int:
     done = box.stoker("submit", "--nodes", "2", "-w", "a,b", *more, "--wrap", line)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
-def part(box: Box, job: int, rank: int) -> str:
+def part(box: DaemonFixture, job: int, rank: int) -> str:
     return box.stoker("logs", "--part", str(rank), str(job)).stdout
 
 
 SAY = "echo $NODE_RANK/$WORLD_SIZE $NODELIST $MASTER_ADDR:$MASTER_PORT on $(hostname)"
 
 
-def test_every_part_knows_the_others(field: tuple[Box, Lab]) -> None:
+def test_every_part_knows_the_others(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     job = gang(box, SAY)
@@ -27,7 +27,9 @@ def test_every_part_knows_the_others(field: tuple[Box, Lab]) -> None:
     assert part(box, job, 1) == f"1/2 a,b {lab.a.address}:29500 on b\n"
 
 
-def test_the_meeting_point_is_a_free_port_of_the_first_machine(field: tuple[Box, Lab]) -> None:
+def test_the_meeting_point_is_a_free_port_of_the_first_machine(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     waits = "until [ -e go ]; do [ -e $HOME/go ] && break; sleep 0.05; done"
@@ -42,7 +44,7 @@ def test_the_meeting_point_is_a_free_port_of_the_first_machine(field: tuple[Box,
     assert box.output(first) == "29500\n"
 
 
-def test_one_part_s_death_ends_the_whole(field: tuple[Box, Lab]) -> None:
+def test_one_part_s_death_ends_the_whole(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     job = gang(box, "if [ $NODE_RANK = 1 ]; then exit 9; fi; sleep 300")
@@ -51,7 +53,7 @@ def test_one_part_s_death_ends_the_whole(field: tuple[Box, Lab]) -> None:
     assert lab.a.pids("sleep 300") == []
 
 
-def test_with_this_machine_as_one_of_them(field: tuple[Box, Lab]) -> None:
+def test_with_this_machine_as_one_of_them(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a)
     here = box.client.nodes()["nodes"][0]["name"]
@@ -63,7 +65,9 @@ def test_with_this_machine_as_one_of_them(field: tuple[Box, Lab]) -> None:
     assert here in box.output(job)
 
 
-def test_a_daemon_that_dies_leaves_the_parts_together(field: tuple[Box, Lab]) -> None:
+def test_a_daemon_that_dies_leaves_the_parts_together(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     job = gang(box, "echo up; until [ -e $HOME/go ]; do sleep 0.05; done; exit $NODE_RANK")
@@ -76,7 +80,7 @@ def test_a_daemon_that_dies_leaves_the_parts_together(field: tuple[Box, Lab]) ->
     assert part(box, job, 1) == "up\n"
 
 
-def test_cancelled_together(field: tuple[Box, Lab]) -> None:
+def test_cancelled_together(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     job = gang(box, "sleep 300")
@@ -86,7 +90,7 @@ def test_cancelled_together(field: tuple[Box, Lab]) -> None:
     assert lab.a.pids("sleep 300") == lab.b.pids("sleep 300") == []
 
 
-def test_nobody_runs_when_one_cannot_be_ready(field: tuple[Box, Lab]) -> None:
+def test_nobody_runs_when_one_cannot_be_ready(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     lab.b.kill_connections()
@@ -98,7 +102,9 @@ def test_nobody_runs_when_one_cannot_be_ready(field: tuple[Box, Lab]) -> None:
     assert box.job(job)["past"][-1]["exit_code"] == 0
 
 
-def test_all_machines_and_logs_are_shown_also_when_it_is_over(field: tuple[Box, Lab]) -> None:
+def test_all_machines_and_logs_are_shown_also_when_it_is_over(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a, lab.b)
     hold = "echo $NODE_RANK; until [ -e $HOME/go ]; do sleep 0.05; done"

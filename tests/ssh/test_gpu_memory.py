@@ -1,10 +1,10 @@
 """The GPU memory of jobs on machines over SSH."""
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
-from ssh.lab import Lab
-from ssh.machine import Machine
 from ssh.moves import add, let_go, on
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
 LINE = (
     "setsid sh -c 'echo $$ >$HOME/child; until [ -e $HOME/go ]; do sleep 0.05; done' & "
@@ -12,13 +12,15 @@ LINE = (
 )
 
 
-def pid(machine: Machine, name: str) -> int:
+def pid(machine: SshHost, name: str) -> int:
     """As the machine itself counts."""
     path = machine.home / name
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
-def test_kub_63_the_processes_of_a_job_far_away_are_summed(field: tuple[Box, Lab]) -> None:
+def test_kub_63_the_processes_of_a_job_far_away_are_summed(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     machine = lab.machine("memory", gpus=2)
     add(box, machine)

@@ -2,13 +2,13 @@
 
 import re
 
-from e2e.box import Box, until
-from ssh.lab import Lab
+from e2e.daemon_fixture import DaemonFixture, until
 from ssh.moves import HOLD, add, let_go, on
+from ssh.ssh_cluster import SshCluster
 
 
 def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
-    field: tuple[Box, Lab],
+    field: tuple[DaemonFixture, SshCluster],
 ) -> None:
     box, lab = field
     add(box, lab.a)
@@ -19,7 +19,9 @@ def test_a_job_takes_its_directory_along_and_what_it_wrote_comes_back(
     assert (box.user / "made.txt").read_text() == "new\n"
 
 
-def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> None:
+def test_bash_with_its_bashrc_and_none_of_its_noise(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     (lab.a.home / ".bashrc").write_text(
         "echo welcome; greet() { echo hello $1; }; export CUDA_VISIBLE_DEVICES=7; oops\n"
@@ -33,7 +35,9 @@ def test_bash_with_its_bashrc_and_none_of_its_noise(field: tuple[Box, Lab]) -> N
     assert (box.user / "e").read_text() == "bad\n"
 
 
-def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> None:
+def test_a_cancelled_job_ends_with_all_its_processes(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a)
     job = on(box, lab.a, "(sleep 300 & sleep 300); sleep 300")
@@ -43,7 +47,9 @@ def test_a_cancelled_job_ends_with_all_its_processes(field: tuple[Box, Lab]) -> 
     assert lab.a.pids("sleep 300") == []
 
 
-def test_the_time_limit_of_a_running_job_can_be_changed(field: tuple[Box, Lab]) -> None:
+def test_the_time_limit_of_a_running_job_can_be_changed(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a)
     job = on(box, lab.a, "sleep 300", "--time", "1h")
@@ -55,7 +61,9 @@ def test_the_time_limit_of_a_running_job_can_be_changed(field: tuple[Box, Lab]) 
     assert lab.a.pids("sleep 300") == []
 
 
-def test_why_and_show_say_how_far_the_upload_of_its_files_is(field: tuple[Box, Lab]) -> None:
+def test_why_and_show_say_how_far_the_upload_of_its_files_is(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     slow = lab.machine("slow", hide=("rsync",))
     slow.tool("tar", f'#!/bin/sh\n{HOLD}\nexec /bin/tar "$@"\n')
@@ -76,7 +84,7 @@ def test_why_and_show_say_how_far_the_upload_of_its_files_is(field: tuple[Box, L
 
 
 def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
-    field: tuple[Box, Lab],
+    field: tuple[DaemonFixture, SshCluster],
 ) -> None:
     box, lab = field
     add(box, lab.a)
@@ -88,7 +96,9 @@ def test_a_job_that_is_cancelled_has_its_own_output_and_nothing_else(
     assert (box.user / "err").read_text() == ""
 
 
-def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) -> None:
+def test_a_job_outlives_the_daemon_and_the_connection(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a)
     job = on(box, lab.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
@@ -100,7 +110,9 @@ def test_a_job_outlives_the_daemon_and_the_connection(field: tuple[Box, Lab]) ->
     assert box.output(job) == "one\ntwo\n"
 
 
-def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, Lab]) -> None:
+def test_a_silent_machine_keeps_its_job_and_the_job_its_end(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     add(box, lab.a)
     job = on(box, lab.a, "echo one; until [ -e $HOME/go ]; do sleep 0.05; done; echo two; exit 5")
@@ -111,7 +123,7 @@ def test_a_silent_machine_keeps_its_job_and_the_job_its_end(field: tuple[Box, La
     assert box.output(job) == "one\ntwo\n"
 
 
-def test_signals(field: tuple[Box, Lab]) -> None:
+def test_signals(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a)
     (box.user / "t.sh").write_text(
@@ -124,7 +136,7 @@ def test_signals(field: tuple[Box, Lab]) -> None:
     assert box.end_of(job)["result"] == 9
 
 
-def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[Box, Lab]) -> None:
+def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a)
     job = on(box, lab.a, "setsid -f sleep 304 >/dev/null 2>&1; echo done")
@@ -134,7 +146,7 @@ def test_what_a_job_leaves_behind_is_ended_with_it(field: tuple[Box, Lab]) -> No
     assert "behind" in end["enforced"]
 
 
-def test_a_slurm_script_finds_its_tools_on_a_node(field: tuple[Box, Lab]) -> None:
+def test_a_slurm_script_finds_its_tools_on_a_node(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     add(box, lab.a)
     (box.user / "tasks.sh").write_text(

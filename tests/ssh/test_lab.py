@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, alive, until
-from e2e.people import another_user
-from ssh.lab import Lab
-from ssh.machine import Machine
+from e2e.daemon_fixture import DaemonFixture, alive, until
+from e2e.other_users import another_user
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
 QUICK = ("-oServerAliveInterval=1", "-oServerAliveCountMax=2")
 BRIEF = ("-oConnectTimeout=1",)
@@ -22,7 +22,7 @@ BRIEF = ("-oConnectTimeout=1",)
 class Session:
     """A command that runs over ssh for as long as its input is open."""
 
-    def __init__(self, lab: Lab, machine: Machine, command: str, *options: str) -> None:
+    def __init__(self, lab: SshCluster, machine: SshHost, command: str, *options: str) -> None:
         self.process = subprocess.Popen(
             ["ssh", *options, "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",
              "-i", str(machine.key), machine.url, f"exec sh -c '{command}'"],
@@ -45,7 +45,7 @@ class Session:
 
 
 @pytest.fixture
-def session(lab: Lab) -> Iterator[Session]:
+def session(lab: SshCluster) -> Iterator[Session]:
     """A shell on machine a that has said hello and waits."""
     there = Session(lab, lab.a, "echo hello; read line; echo $line; read line")
     assert there.said() == "hello\n"
@@ -57,7 +57,7 @@ def session(lab: Lab) -> Iterator[Session]:
 # ------------------------------------------------------------------------ three machines
 
 
-def test_three_machines_are_three(lab: Lab) -> None:
+def test_three_machines_are_three(lab: SshCluster) -> None:
     machines = [lab.a, lab.b, lab.c]
     script = 'hostname; id -un; echo "$HOME"; cat /proc/sys/kernel/random/boot_id; echo $SHELL'
     said = [lab.ssh(each, script) for each in machines]
@@ -71,7 +71,7 @@ def test_three_machines_are_three(lab: Lab) -> None:
     assert Path("/proc/sys/kernel/random/boot_id").read_text().strip() not in boots
 
 
-def test_nothing_of_this_computer_is_there(lab: Lab, tmp_path: Path) -> None:
+def test_nothing_of_this_computer_is_there(lab: SshCluster, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     tmp_path.chmod(0o755)
     assert lab.ssh(lab.a, f"cat {tmp_path}/mine").returncode == 1
@@ -81,14 +81,14 @@ def test_nothing_of_this_computer_is_there(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("useradd")
-def test_users_that_come_and_go_here_are_no_matter(lab: Lab) -> None:
+def test_users_that_come_and_go_here_are_no_matter(lab: SshCluster) -> None:
     assert lab.ssh(lab.a, "id -un").stdout == "user-a\n"
     with another_user():
         assert lab.ssh(lab.a, "id -un").stdout == "user-a\n"
     assert lab.ssh(lab.a, "id -un").stdout == "user-a\n"
 
 
-def test_files_are_seen_from_here_and_from_there(lab: Lab) -> None:
+def test_files_are_seen_from_here_and_from_there(lab: SshCluster) -> None:
     assert lab.ssh(lab.a, "echo there >file").returncode == 0
     assert (lab.a.home / "file").read_text() == "there\n"
     assert lab.a.sh("cat file; pwd; id -un").stdout == f"there\n{lab.a.home_there}\nuser-a\n"
@@ -96,14 +96,14 @@ def test_files_are_seen_from_here_and_from_there(lab: Lab) -> None:
     assert not (lab.b.home / "file").exists()
 
 
-def test_machines_reach_each_other(lab: Lab) -> None:
+def test_machines_reach_each_other(lab: SshCluster) -> None:
     address = lab.b.address
     connect = f"import socket; print(socket.create_connection(('{address}', 2222), 5).recv(4))"
     command = [*lab.a.inside.enter("-n"), sys.executable, "-c", connect]
     assert subprocess.check_output(command, text=True, timeout=30) == "b'SSH-'\n"
 
 
-def test_the_user_s_own_configuration_names_machines(lab: Lab) -> None:
+def test_the_user_s_own_configuration_names_machines(lab: SshCluster) -> None:
     words = ["ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new", lab.a.alias, "id -un"]
     env = {**os.environ, **lab.environment}
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30, env=env)
@@ -112,7 +112,7 @@ def test_the_user_s_own_configuration_names_machines(lab: Lab) -> None:
     assert lab.a.address in lab.known_hosts.read_text()
 
 
-def test_without_its_key_nobody_gets_in(lab: Lab) -> None:
+def test_without_its_key_nobody_gets_in(lab: SshCluster) -> None:
     words = ["ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new", lab.a.url, "true"]
     env = {**os.environ, **lab.environment}
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30, env=env)
@@ -123,7 +123,7 @@ def test_without_its_key_nobody_gets_in(lab: Lab) -> None:
 # ------------------------------------------------------------------------ what goes wrong
 
 
-def test_a_cut_link_swallows_packets_until_it_is_restored(lab: Lab) -> None:
+def test_a_cut_link_swallows_packets_until_it_is_restored(lab: SshCluster) -> None:
     session = Session(lab, lab.a, "echo hello; read line", *QUICK)
     assert session.said() == "hello\n"
     lab.a.cut()
@@ -135,14 +135,14 @@ def test_a_cut_link_swallows_packets_until_it_is_restored(lab: Lab) -> None:
     assert lab.ssh(lab.a, "echo back").stdout == "back\n"
 
 
-def test_a_connection_survives_a_short_cut(lab: Lab, session: Session) -> None:
+def test_a_connection_survives_a_short_cut(lab: SshCluster, session: Session) -> None:
     lab.a.cut()
     session.tell("while away")
     lab.a.restore()
     assert session.said() == "while away\n"
 
 
-def test_a_refused_key_is_refused_until_it_is_admitted(lab: Lab) -> None:
+def test_a_refused_key_is_refused_until_it_is_admitted(lab: SshCluster) -> None:
     lab.a.refuse()
     assert "Permission denied" in lab.ssh(lab.a, "true").stderr
     assert lab.ssh(lab.b, "true").returncode == 0
@@ -152,7 +152,7 @@ def test_a_refused_key_is_refused_until_it_is_admitted(lab: Lab) -> None:
 
 @pytest.mark.parametrize("kill", [True, False])
 def test_without_sshd_connections_are_refused_and_living_ones_stay(
-    lab: Lab, session: Session, kill: bool
+    lab: SshCluster, session: Session, kill: bool
 ) -> None:
     lab.a.stop_sshd(kill=kill)
     assert "Connection refused" in lab.ssh(lab.a, "true").stderr
@@ -162,7 +162,9 @@ def test_without_sshd_connections_are_refused_and_living_ones_stay(
     assert lab.ssh(lab.a, "true").returncode == 0
 
 
-def test_connections_can_be_killed_while_detached_jobs_live_on(lab: Lab, session: Session) -> None:
+def test_connections_can_be_killed_while_detached_jobs_live_on(
+    lab: SshCluster, session: Session
+) -> None:
     lab.ssh(lab.a, "setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
     job = until(lambda: lab.a.pids("sleep 4242"))
     assert lab.a.kill_connections() >= 2, "a privileged sshd and one of the user"
@@ -171,7 +173,9 @@ def test_connections_can_be_killed_while_detached_jobs_live_on(lab: Lab, session
     assert lab.ssh(lab.a, "true").returncode == 0
 
 
-def test_the_shell_behind_a_connection_can_be_killed_alone(lab: Lab, session: Session) -> None:
+def test_the_shell_behind_a_connection_can_be_killed_alone(
+    lab: SshCluster, session: Session
+) -> None:
     lab.ssh(lab.a, "setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
     job = until(lambda: lab.a.pids("sleep 4242"))
     assert lab.a.kill_agent() == 1
@@ -180,7 +184,7 @@ def test_the_shell_behind_a_connection_can_be_killed_alone(lab: Lab, session: Se
     assert lab.a.kill_agent() == 0
 
 
-def test_a_new_host_key_is_noticed(lab: Lab) -> None:
+def test_a_new_host_key_is_noticed(lab: SshCluster) -> None:
     assert lab.ssh(lab.a, "true").returncode == 0
     lab.a.new_host_key()
     done = lab.ssh(lab.a, "true")
@@ -189,7 +193,7 @@ def test_a_new_host_key_is_noticed(lab: Lab) -> None:
     assert lab.ssh(lab.a, "true").returncode == 0
 
 
-def test_a_reboot_ends_everything_and_shows(lab: Lab, session: Session) -> None:
+def test_a_reboot_ends_everything_and_shows(lab: SshCluster, session: Session) -> None:
     read = "cat /proc/sys/kernel/random/boot_id"
     before = lab.ssh(lab.a, read).stdout
     lab.ssh(lab.a, "touch kept; setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
@@ -204,7 +208,7 @@ def test_a_reboot_ends_everything_and_shows(lab: Lab, session: Session) -> None:
     assert lab.a.sh(read).stdout == after, "the same without ssh"
 
 
-def test_an_orphan_is_buried(lab: Lab) -> None:
+def test_an_orphan_is_buried(lab: SshCluster) -> None:
     there = int(lab.ssh(lab.a, "(sleep 4242 >/dev/null 2>&1 & echo $!)").stdout)
     here = lab.a.here(there)
     os.kill(here, signal.SIGKILL)
@@ -212,7 +216,7 @@ def test_an_orphan_is_buried(lab: Lab) -> None:
     assert not Path(f"/proc/{here}").exists()
 
 
-def test_processes_are_found_by_their_environment(lab: Lab) -> None:
+def test_processes_are_found_by_their_environment(lab: SshCluster) -> None:
     lab.ssh(lab.a, "TOKEN=some-token sleep 4242 >/dev/null 2>&1 &")
     found = until(lambda: lab.a.pids("TOKEN=some-token"))
     assert found == lab.a.pids("sleep 4242")
@@ -222,7 +226,7 @@ def test_processes_are_found_by_their_environment(lab: Lab) -> None:
 # ------------------------------------------------------------------------ kinds of machine
 
 
-def test_a_bare_machine_has_sh_and_little_else(lab: Lab) -> None:
+def test_a_bare_machine_has_sh_and_little_else(lab: SshCluster) -> None:
     bare = lab.machine(bare=True)
     for tool in ("bash", "rsync", "nvidia-smi", "python3"):
         assert lab.ssh(bare, f"command -v {tool}").returncode == 127, tool
@@ -232,24 +236,24 @@ def test_a_bare_machine_has_sh_and_little_else(lab: Lab) -> None:
     assert lab.ssh(lab.a, "command -v nvidia-smi").returncode != 0, "even where GPUs are"
 
 
-def test_any_program_can_be_hidden(lab: Lab) -> None:
+def test_any_program_can_be_hidden(lab: SshCluster) -> None:
     some = lab.machine(hide=("rsync", "setsid"))
     assert lab.ssh(some, "for t in rsync setsid tar; do command -v $t; done").stdout == (
         "/usr/bin/tar\n"
     )
 
 
-def test_a_machine_kind_is_made_once(lab: Lab) -> None:
+def test_a_machine_kind_is_made_once(lab: SshCluster) -> None:
     assert lab.machine(bare=True) is lab.machine(bare=True)
     assert lab.machine(bare=True) is not lab.a
     assert lab.a is lab.machine("a")
 
 
-def smi(lab: Lab, machine: Machine, words: str) -> str:
+def smi(lab: SshCluster, machine: SshHost, words: str) -> str:
     return lab.ssh(machine, f"nvidia-smi {words}").stdout
 
 
-def test_gpus_answer_for_whatever_is_asked(lab: Lab) -> None:
+def test_gpus_answer_for_whatever_is_asked(lab: SshCluster) -> None:
     two = lab.machine(gpus=2)
     plain = "--format=csv,noheader,nounits"
     assert smi(lab, two, f"--query-gpu=index,memory.total,name {plain}") == (
@@ -274,14 +278,14 @@ def test_gpus_answer_for_whatever_is_asked(lab: Lab) -> None:
     )  # fmt: skip
 
 
-def test_any_machine_can_get_gpus_and_a_broken_driver(lab: Lab) -> None:
+def test_any_machine_can_get_gpus_and_a_broken_driver(lab: SshCluster) -> None:
     lab.a.gpus([{}])
     assert smi(lab, lab.a, "--query-gpu=index --format=csv,noheader") == "0\n"
     lab.a.tool("nvidia-smi", "#!/bin/sh\necho 'no devices were found'\nexit 6\n")
     assert lab.ssh(lab.a, "nvidia-smi").returncode == 6
 
 
-def test_a_small_disk_fills_up(lab: Lab) -> None:
+def test_a_small_disk_fills_up(lab: SshCluster) -> None:
     small = lab.machine(small_disk="1m")
     assert lab.ssh(small, "echo fits >file").returncode == 0
     assert "No space left" in lab.ssh(small, "head -c 2000000 /dev/zero >big").stderr
@@ -294,7 +298,7 @@ def test_a_small_disk_fills_up(lab: Lab) -> None:
 # ------------------------------------------------------------------------ order
 
 
-def test_many_connections_at_once_are_all_taken(lab: Lab) -> None:
+def test_many_connections_at_once_are_all_taken(lab: SshCluster) -> None:
     lab.ssh(lab.a, "true")  # its host key is known from here on
     words = ["ssh", "-T", "-oBatchMode=yes", "-i", str(lab.a.key), lab.a.url, "true"]
     env = {**os.environ, **lab.environment}
@@ -302,7 +306,7 @@ def test_many_connections_at_once_are_all_taken(lab: Lab) -> None:
     assert [each.wait(60) for each in crowd] == [0] * 15
 
 
-def test_a_wiped_machine_is_as_new(lab: Lab) -> None:
+def test_a_wiped_machine_is_as_new(lab: SshCluster) -> None:
     lab.ssh(lab.a, "mkdir -p x/y; touch x/y/z /tmp/t; chmod 0 x; ln -s /nowhere l")
     lab.ssh(lab.a, "setsid sleep 4242 >/dev/null 2>&1 </dev/null &")
     lab.a.gpus([{}])
@@ -317,7 +321,7 @@ def test_a_wiped_machine_is_as_new(lab: Lab) -> None:
 
 KILLED = """
 import os, pathlib, sys, tempfile
-from ssh.lab import Lab
+from ssh.ssh_cluster import Lab
 lab = Lab(pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1])))
 lab.ssh(lab.a, "setsid sleep 4243 >/dev/null 2>&1 </dev/null &")
 print(lab.a.inside.pid, lab._device, *lab.a.pids("sleep 4243"), flush=True)
@@ -325,7 +329,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_lab_that_is_killed_leaves_nothing_running(lab: Lab, tmp_path: Path) -> None:
+def test_a_lab_that_is_killed_leaves_nothing_running(lab: SshCluster, tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": tests}
     words = [sys.executable, "-c", KILLED, str(tmp_path)]
@@ -336,7 +340,7 @@ def test_a_lab_that_is_killed_leaves_nothing_running(lab: Lab, tmp_path: Path) -
     until(lambda: not Path(f"/sys/class/net/{device}").exists())
 
 
-def test_a_home_reaches_the_lab(field: tuple[Box, Lab]) -> None:
+def test_a_home_reaches_the_lab(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     box.start()
     label = box.submit("--", "ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from e2e.box import Box, until
-from ssh.lab import Lab
+from e2e.daemon_fixture import DaemonFixture, until
 from ssh.moves import HOLD, add, bytes_of, let_go, on, stands
+from ssh.ssh_cluster import SshCluster
 from stoker.executors.agent.result_collector import PIECE
 
-Field = tuple[Box, Lab]
+Field = tuple[DaemonFixture, SshCluster]
 
 TALK = """
 import os, random, sys, time

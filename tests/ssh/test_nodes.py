@@ -4,37 +4,37 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import Box, as_json, until
-from ssh.lab import Lab
-from ssh.machine import Machine
+from e2e.daemon_fixture import DaemonFixture, as_json, until
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
 FOREVER = "until [ -e $HOME/go ]; do sleep 0.05; done"
 
 
-def add(box: Box, machine: Machine, *more: str) -> str:
+def add(box: DaemonFixture, machine: SshHost, *more: str) -> str:
     done = box.stoker("nodes", "add", machine.name, machine.url, "--key", machine.key, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refused(box: Box, *words: object) -> tuple[int, str]:
+def refused(box: DaemonFixture, *words: object) -> tuple[int, str]:
     done = box.stoker("nodes", *words)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
     return done.returncode, done.stderr
 
 
-def nodes(box: Box) -> dict[str, dict[str, object]]:
+def nodes(box: DaemonFixture) -> dict[str, dict[str, object]]:
     return {view["name"]: view for view in as_json(box.stoker("nodes", "--json"))["nodes"]}
 
 
-def silence(box: Box, machine: Machine) -> None:
+def silence(box: DaemonFixture, machine: SshHost) -> None:
     """It cannot be reached any more, and that is known."""
     machine.stop_sshd()
     machine.kill_connections()
     until(lambda: nodes(box)[machine.name]["state"] == "unreachable")
 
 
-def file_of(machine: Machine, path: Path) -> Path:
+def file_of(machine: SshHost, path: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         f"username: {machine.user}\nip: {machine.address}\nport: {machine.port}\n"
@@ -44,7 +44,7 @@ def file_of(machine: Machine, path: Path) -> Path:
 
 
 @pytest.fixture
-def rich(field: tuple[Box, Lab]) -> tuple[Box, Machine]:
+def rich(field: tuple[DaemonFixture, SshCluster]) -> tuple[DaemonFixture, SshHost]:
     """A home without GPUs, and a machine with two that it has added."""
     box, lab = field
     machine = lab.machine("rich", gpus=2)
@@ -57,7 +57,7 @@ def rich(field: tuple[Box, Lab]) -> tuple[Box, Machine]:
 
 
 def test_a_machine_is_added_with_what_it_has_and_adding_it_again_changes_nothing(
-    rich: tuple[Box, Machine],
+    rich: tuple[DaemonFixture, SshHost],
 ) -> None:
     box, machine = rich
     assert "is up: 2 x Tesla T4" in add(box, machine)
@@ -69,7 +69,9 @@ def test_a_machine_is_added_with_what_it_has_and_adding_it_again_changes_nothing
     assert box.client.add_node("rich", machine.url, key=str(machine.key))["changed"] is False
 
 
-def test_several_files_at_once_and_a_machine_without_bash(field: tuple[Box, Lab]) -> None:
+def test_several_files_at_once_and_a_machine_without_bash(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     bare = lab.machine("bare", bare=True)
     files = [file_of(each, box.user / f"{each.name}.yaml") for each in (lab.a, bare)]
@@ -86,7 +88,7 @@ def test_several_files_at_once_and_a_machine_without_bash(field: tuple[Box, Lab]
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
-    rich: tuple[Box, Machine],
+    rich: tuple[DaemonFixture, SshHost],
 ) -> None:
     box, machine = rich
     key = ("--key", machine.key)
@@ -114,7 +116,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_added(
 
 
 def test_a_machine_that_does_not_let_us_in_is_added_and_works_once_it_does(
-    field: tuple[Box, Lab],
+    field: tuple[DaemonFixture, SshCluster],
 ) -> None:
     box, lab = field
     lab.a.refuse()
@@ -130,7 +132,9 @@ def test_a_machine_that_does_not_let_us_in_is_added_and_works_once_it_does(
     assert "a is up" in add(box, lab.a)
 
 
-def test_it_may_be_a_host_of_the_users_ssh_configuration(field: tuple[Box, Lab]) -> None:
+def test_it_may_be_a_host_of_the_users_ssh_configuration(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     assert box.stoker("nodes", "add", "a", lab.a.alias).returncode == 0
 
@@ -138,7 +142,9 @@ def test_it_may_be_a_host_of_the_users_ssh_configuration(field: tuple[Box, Lab])
 # ------------------------------------------------------------------------------- they go
 
 
-def test_an_address_changes_only_where_nothing_runs_or_by_force(rich: tuple[Box, Machine]) -> None:
+def test_an_address_changes_only_where_nothing_runs_or_by_force(
+    rich: tuple[DaemonFixture, SshHost],
+) -> None:
     box, machine = rich
     job = box.submit("-w", "rich", "--wrap", f"{FOREVER}; exit 5")
     box.becomes(job, "RUNNING")
@@ -150,7 +156,9 @@ def test_an_address_changes_only_where_nothing_runs_or_by_force(rich: tuple[Box,
     assert nodes(box)["rich"]["address"] == machine.alias
 
 
-def test_a_machine_goes_when_nothing_runs_there_or_by_force(rich: tuple[Box, Machine]) -> None:
+def test_a_machine_goes_when_nothing_runs_there_or_by_force(
+    rich: tuple[DaemonFixture, SshHost],
+) -> None:
     box, _ = rich
     job = box.submit("-w", "rich", "--wrap", FOREVER)
     box.becomes(job, "RUNNING")
@@ -168,7 +176,9 @@ def test_a_machine_goes_when_nothing_runs_there_or_by_force(rich: tuple[Box, Mac
 # ------------------------------------------------------------------------- configuration
 
 
-def test_machines_of_the_configuration_come_and_go_with_it(field: tuple[Box, Lab]) -> None:
+def test_machines_of_the_configuration_come_and_go_with_it(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     config = box.home / "config.toml"
 
@@ -203,7 +213,7 @@ def test_machines_of_the_configuration_come_and_go_with_it(field: tuple[Box, Lab
 
 
 def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
-    rich: tuple[Box, Machine],
+    rich: tuple[DaemonFixture, SshHost],
 ) -> None:
     box, machine = rich
     job = box.submit("--gpus", "1", "--wrap", FOREVER)
@@ -238,7 +248,9 @@ def test_a_job_whose_machine_does_not_answer_is_shown_as_running_and_why(
 # ---------------------------------------------------------------------------------- GPUs
 
 
-def test_gpus_of_machines_have_figures_and_names_that_drain_takes(field: tuple[Box, Lab]) -> None:
+def test_gpus_of_machines_have_figures_and_names_that_drain_takes(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     rich, poor = lab.machine("rich", gpus=2), lab.machine("poor", gpus=1)
     poor.gpus([{"utilization.gpu": 37, "memory.used": 4096, "temperature.gpu": 71}])
@@ -267,7 +279,7 @@ def test_gpus_of_machines_have_figures_and_names_that_drain_takes(field: tuple[B
 
 
 def test_a_machine_without_gpus_is_drained_whole_and_gpus_bear_its_name(
-    rich: tuple[Box, Machine], lab: Lab
+    rich: tuple[DaemonFixture, SshHost], lab: SshCluster
 ) -> None:
     box, _ = rich
     lines = box.stoker("gpus", "--no-header").stdout.splitlines()
@@ -283,7 +295,9 @@ def test_a_machine_without_gpus_is_drained_whole_and_gpus_bear_its_name(
     assert nodes(box)["b"]["state"] == "up"
 
 
-def test_devices_that_a_feed_names_are_those_of_this_machine(field: tuple[Box, Lab]) -> None:
+def test_devices_that_a_feed_names_are_those_of_this_machine(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     box.start("{gpu:2,cpu:2}")
     add(box, lab.machine("three", gpus=3))
@@ -296,7 +310,9 @@ def test_devices_that_a_feed_names_are_those_of_this_machine(field: tuple[Box, L
     assert (done.returncode, "has no GPU 2; it has: 0, 1." in done.stderr) == (3, True)
 
 
-def test_what_counts_as_use_by_others_changes_for_machines_too(field: tuple[Box, Lab]) -> None:
+def test_what_counts_as_use_by_others_changes_for_machines_too(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     poor = lab.machine("poor", gpus=1)
     poor.gpus([{"utilization.gpu": 50}])
@@ -311,7 +327,7 @@ def test_what_counts_as_use_by_others_changes_for_machines_too(field: tuple[Box,
 # ---------------------------------------------------------------------------- submitting
 
 
-def test_a_submission_knows_the_machines_by_name(rich: tuple[Box, Machine]) -> None:
+def test_a_submission_knows_the_machines_by_name(rich: tuple[DaemonFixture, SshHost]) -> None:
     box, _ = rich
     assert box.refused("-w", "nobody", "--wrap", "true") == (
         3,

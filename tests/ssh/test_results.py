@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from e2e.box import Box
-from ssh.lab import Lab
+from e2e.daemon_fixture import DaemonFixture
 from ssh.moves import HOLD, add, all_of, let_go, on
+from ssh.ssh_cluster import SshCluster
 
-Field = tuple[Box, Lab]
+Field = tuple[DaemonFixture, SshCluster]
 
 
 @pytest.mark.parametrize("restart", [False, True])

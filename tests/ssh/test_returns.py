@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.box import Box, kill, until
-from ssh.lab import Lab
-from ssh.machine import Machine
+from e2e.daemon_fixture import DaemonFixture, kill, until
 from ssh.moves import HOLD, ONCE, add, bytes_of, let_go, on, ran, stands
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
-Field = tuple[Box, Lab]
+Field = tuple[DaemonFixture, SshCluster]
 
 
 # -- results ----------------------------------------------------------------------------
@@ -113,13 +113,13 @@ def test_what_an_attempt_without_a_record_of_its_end_wrote_comes_back(field: Fie
     assert lab.a.pids("sleep 305") == []
 
 
-def wrote(machine: Machine, name: str) -> str:
+def wrote(machine: SshHost, name: str) -> str:
     """What a job has in a file so far, on its machine."""
     found = list((machine.home / ".stoker/work").glob(f"*/{name}"))
     return found[0].read_text() if found else ""
 
 
-def written_down(machine: Machine) -> bool:
+def written_down(machine: SshHost) -> bool:
     """Whether the machine has an end on record."""
     exits = (machine.home / ".stoker/run").glob("*/*.exit")
     return any("exited" in path.read_text() for path in exits)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.box import Box, until
+from e2e.daemon_fixture import DaemonFixture, until
 from e2e.journal import journal
-from ssh.lab import Lab
-from ssh.machine import Machine
 from ssh.moves import HOLD, add, let_go, reopen, shut, stands
+from ssh.ssh_cluster import SshCluster
+from ssh.ssh_host import SshHost
 
 PYTHON = "/usr/bin/python3"
 ONE = ("--gpus", "1", "--cpus", "0")
@@ -40,37 +40,39 @@ print("trained", total, flush=True)
 """
 
 
-def machines(lab: Lab) -> tuple[Machine, Machine]:
+def machines(lab: SshCluster) -> tuple[SshHost, SshHost]:
     return lab.machine("g", gpus=1), lab.machine("h", gpus=1)
 
 
-def train(box: Box, *more: str, epochs: int = 4) -> int:
+def train(box: DaemonFixture, *more: str, epochs: int = 4) -> int:
     box.script("train.py", SCRIPT)
     options = (*ONE, "--exclusive-gpu", "--epochs", str(epochs), *more)
     return int(box.submit(*options, PYTHON, "train.py"))
 
 
-def go(machine: Machine, *epochs: int) -> None:
+def go(machine: SshHost, *epochs: int) -> None:
     """Let these epochs end."""
     for epoch in epochs:
         (machine.home / f"go{epoch}").touch()
 
 
-def done(box: Box, job: int) -> int:
+def done(box: DaemonFixture, job: int) -> int:
     return int(box.job(job)["training"]["epochs_done"])
 
 
-def counted(box: Box) -> list[int]:
+def counted(box: DaemonFixture) -> list[int]:
     return [event["done"] for event in journal(box, "EpochsCounted")]
 
 
-def checkpoints(box: Box, job: int) -> dict[str, str]:
+def checkpoints(box: DaemonFixture, job: int) -> dict[str, str]:
     """What is here of them."""
     place = Path(box.job(job)["training"]["checkpoints"])
     return {path.name: path.read_text() for path in place.iterdir()}
 
 
-def test_preempted_on_one_machine_it_goes_on_on_the_other(field: tuple[Box, Lab]) -> None:
+def test_preempted_on_one_machine_it_goes_on_on_the_other(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     g, h = machines(lab)
     add(box, g, h)
@@ -99,12 +101,14 @@ def test_preempted_on_one_machine_it_goes_on_on_the_other(field: tuple[Box, Lab]
     assert box.end_of(urgent)["result"] == 0
 
 
-def checkpoints_there(machine: Machine, box: Box, job: int) -> dict[str, str]:
+def checkpoints_there(machine: SshHost, box: DaemonFixture, job: int) -> dict[str, str]:
     place = machine.home / ".stoker/checkpoints" / box.job(job)["training"]["uuid"]
     return {path.name: path.read_text() for path in place.iterdir()}
 
 
-def test_what_was_said_while_nobody_listened_counts_once(field: tuple[Box, Lab]) -> None:
+def test_what_was_said_while_nobody_listened_counts_once(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     g, _ = machines(lab)
     add(box, g)
@@ -129,7 +133,9 @@ def test_what_was_said_while_nobody_listened_counts_once(field: tuple[Box, Lab])
     assert checkpoints(box, job) == {"model-4": "11111"}
 
 
-def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(field: tuple[Box, Lab]) -> None:
+def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     g, _ = machines(lab)
     add(box, g)
@@ -157,7 +163,7 @@ def test_a_wish_to_stop_is_repeated_until_it_is_obeyed(field: tuple[Box, Lab]) -
 
 
 def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
-    field: tuple[Box, Lab],
+    field: tuple[DaemonFixture, SshCluster],
 ) -> None:
     box, lab = field
     g, h = machines(lab)
@@ -186,7 +192,7 @@ def test_checkpoints_that_cannot_be_carried_keep_the_job_where_they_are(
 
 
 def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
-    field: tuple[Box, Lab],
+    field: tuple[DaemonFixture, SshCluster],
 ) -> None:
     box, lab = field
     machine = lab.machine("plain", gpus=1, hide=("rsync",))
@@ -203,7 +209,7 @@ def test_a_machine_that_restarts_gives_back_what_was_saved_by_tar_too(
     assert checkpoints(box, job) == {"model-2": "111"}
 
 
-def test_what_python_finds_first(field: tuple[Box, Lab]) -> None:
+def test_what_python_finds_first(field: tuple[DaemonFixture, SshCluster]) -> None:
     box, lab = field
     bare = lab.machine("bare", bare=True)
     (lab.a.home / ".bashrc").write_text("export PYTHONPATH=/profile\n")
@@ -242,7 +248,7 @@ exit 75
 """
 
 
-def submit_parts(box: Box, line: str) -> int:
+def submit_parts(box: DaemonFixture, line: str) -> int:
     """A job on both machines that is told of the others in every way."""
     options = {
         "nodes": "2", "nodelist": "g,h", "gpus_per_node": "1", "cpus": "0", "epochs": "9",
@@ -254,11 +260,13 @@ def submit_parts(box: Box, line: str) -> int:
     return int(box.client.submit(submission)["first"])
 
 
-def part(box: Box, job: int, rank: int) -> list[str]:
+def part(box: DaemonFixture, job: int, rank: int) -> list[str]:
     return box.stoker("logs", "--part", str(rank), str(job)).stdout.splitlines()
 
 
-def test_all_parts_know_each_other_and_stop_at_one_epoch(field: tuple[Box, Lab]) -> None:
+def test_all_parts_know_each_other_and_stop_at_one_epoch(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     g, h = machines(lab)
     add(box, g, h)
@@ -292,7 +300,9 @@ esac
 """
 
 
-def test_a_container_over_there_has_that_machine_s_paths(field: tuple[Box, Lab]) -> None:
+def test_a_container_over_there_has_that_machine_s_paths(
+    field: tuple[DaemonFixture, SshCluster],
+) -> None:
     box, lab = field
     g, _ = machines(lab)
     g.tool("podman", ENGINE)
@@ -331,7 +341,7 @@ esac
 
 
 def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_is_said(
-    field: tuple[Box, Lab], tmp_path: Path
+    field: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
     box, lab = field
     g, h = machines(lab)
@@ -376,7 +386,7 @@ print(NAME, os.path.basename(sys.executable), json.dumps(json.loads(os.environ["
 
 
 def test_kub_04_and_33_a_script_over_ssh_has_its_directory_and_every_part_tf_config(
-    field: tuple[Box, Lab], tmp_path: Path
+    field: tuple[DaemonFixture, SshCluster], tmp_path: Path
 ) -> None:
     box, lab = field
     g, h = machines(lab)

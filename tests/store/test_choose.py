@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.units import BadValue
-from stoker.store.select import Choice, Memory, choose, left_behind, masked, parse
+from stoker.store.select import Memory, StoreConfig, choose, left_behind, masked, parse
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_cannot_be_read_is_refused_without_repeating_a_password(text: str):
 )
 def test_a_password_is_masked_wherever_it_stands(url: str, shown: str):
     assert masked(url) == shown
-    assert Choice(url).shown == f"{shown} (schema stoker)"
+    assert StoreConfig(url).shown == f"{shown} (schema stoker)"
 
 
 A, B, C, D = (f"postgresql://{name}/lab" for name in "abcd")
@@ -121,6 +121,6 @@ def test_jobs_that_stay_behind_are_counted(tmp_path: Path):
     for last in (None, "sqlite"):
         assert "2 earlier jobs remain in" in str(left_behind(server, last, str(journal)))
     assert left_behind(server, server.shown, str(journal)) is None
-    assert left_behind(Choice(), None, str(journal)) is None
-    assert "earlier jobs remain in" in str(left_behind(Choice(), server.shown, str(journal)))
+    assert left_behind(StoreConfig(), None, str(journal)) is None
+    assert "earlier jobs remain in" in str(left_behind(StoreConfig(), server.shown, str(journal)))
     assert journal.read_bytes() == before

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core import events as e
 from stoker.store.memory import MemoryStore
-from stoker.store.port import Filter, Store, StoreError, StoreFenced
+from stoker.store.port import JobQuery, Store, StoreError, StoreFenced
 from stoker.store.postgres import PostgresStore
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch, done, job, rest, spec, sweep, trial
@@ -76,7 +76,7 @@ def test_forgotten_jobs_are_not_loaded_but_found(store: Store):
     store.commit(batch(done(1, 50.0), job(2)), force=False)
     store.commit(batch(dropped=[1], events=[e.JobsForgotten(at=0, jobs=(1,))]), force=False)
     assert [each.id for each in store.load().jobs] == [2]
-    [found] = store.past(Filter(ids=[1]))
+    [found] = store.past(JobQuery(ids=[1]))
     assert (found.job, found.spec) == (done(1, 50.0), spec())
 
 
@@ -158,20 +158,20 @@ HISTORY = [
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
-        (Filter(), [7, 1, 2, 4, 3]),
-        (Filter(limit=2), [4, 3]),
-        (Filter(states=["FAILED", "CANCELLED"]), [7, 2]),
-        (Filter(states=["RUNNING"]), []),
-        (Filter(name="other"), [4]),
-        (Filter(since=20.0), [2, 4, 3]),
-        (Filter(until=20.0), [7, 1]),
-        (Filter(since=10.0, until=26.0, states=["COMPLETED"]), [1, 4]),
-        (Filter(ids=[6, 2, 99]), [6, 2]),
-        (Filter(ids=[1, 2, 3], limit=1), [1, 2, 3]),
-        (Filter(ids=[]), []),
+        (JobQuery(), [7, 1, 2, 4, 3]),
+        (JobQuery(limit=2), [4, 3]),
+        (JobQuery(states=["FAILED", "CANCELLED"]), [7, 2]),
+        (JobQuery(states=["RUNNING"]), []),
+        (JobQuery(name="other"), [4]),
+        (JobQuery(since=20.0), [2, 4, 3]),
+        (JobQuery(until=20.0), [7, 1]),
+        (JobQuery(since=10.0, until=26.0, states=["COMPLETED"]), [1, 4]),
+        (JobQuery(ids=[6, 2, 99]), [6, 2]),
+        (JobQuery(ids=[1, 2, 3], limit=1), [1, 2, 3]),
+        (JobQuery(ids=[]), []),
     ],
 )
-def test_the_past_oldest_first(store: Store, wanted: Filter, ids: list[int]):
+def test_the_past_oldest_first(store: Store, wanted: JobQuery, ids: list[int]):
     store.commit(batch(*HISTORY), force=False)
     assert [found.job.id for found in store.past(wanted)] == ids
 
@@ -179,7 +179,7 @@ def test_the_past_oldest_first(store: Store, wanted: Filter, ids: list[int]):
 def test_many_ids_at_once(store: Store):
     store.commit(batch(*[job(n) for n in range(1, 301)]), force=False)
     ids = list(range(1, 40_000))
-    assert len(store.past(Filter(ids=ids))) == 300
+    assert len(store.past(JobQuery(ids=ids))) == 300
 
 
 def test_a_sweep_is_read_back_as_it_was_last_written(store: Store, reopen: Open):
@@ -227,19 +227,19 @@ def test_trials_that_left_memory_are_loaded_while_their_sweep_is_there(store: St
 @pytest.mark.parametrize(
     ("wanted", "ids", "count"),
     [
-        (Filter(array=1), [2, 3, 4, 9], 4),
-        (Filter(array=1, limit=2), [4, 9], 4),
-        (Filter(array=1, states=["FAILED", "RUNNING"]), [3, 4], 2),
-        (Filter(array=1, states=[]), [], 0),
-        (Filter(array=1, until=80.0), [3], 1),
-        (Filter(array=1, since=10.0), [2, 3], 2),
-        (Filter(array=1, user="bob"), [], 0),
-        (Filter(array=7), [7, 8], 2),
-        (Filter(array=10), [], 0),
+        (JobQuery(array=1), [2, 3, 4, 9], 4),
+        (JobQuery(array=1, limit=2), [4, 9], 4),
+        (JobQuery(array=1, states=["FAILED", "RUNNING"]), [3, 4], 2),
+        (JobQuery(array=1, states=[]), [], 0),
+        (JobQuery(array=1, until=80.0), [3], 1),
+        (JobQuery(array=1, since=10.0), [2, 3], 2),
+        (JobQuery(array=1, user="bob"), [], 0),
+        (JobQuery(array=7), [7, 8], 2),
+        (JobQuery(array=10), [], 0),
     ],
 )
 def test_the_members_of_an_array_or_a_sweep(
-    store: Store, wanted: Filter, ids: list[int], count: int
+    store: Store, wanted: JobQuery, ids: list[int], count: int
 ):
     store.commit(batch(*FAMILIES[4:], *FAMILIES[:4], sweeps=[sweep(1), sweep(5)]), force=False)
     store.commit(batch(dropped=[2, 7]), force=False)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from postgres import Server
-from simulation.state_comparison import fold, portrait, replayed
+from simulation.state_comparison import fold, replayed, state_as_dict
 from stoker.core import events as e
 from stoker.core.state import State
 from stoker.store import codec
@@ -21,7 +21,7 @@ LASTING = ("jobs", "sweeps", "running", "finished", "unseen", "devices")
 
 
 def outline(state: State) -> dict[str, Any]:
-    found = portrait(state)
+    found = state_as_dict(state)
     kept = {part: found[part] for part in LASTING}
     kept |= {"ready": sorted(found["ready"]), "next id": state.rest.next_id}
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(kept))

@@ -25,9 +25,9 @@ from stoker.core.units import BadValue
 from stoker.store import codec
 from stoker.store import postgres_server as sessions
 from stoker.store.migrations import POSTGRES
-from stoker.store.port import Batch, Filter, StoreError, StoreFenced, StoreFull
+from stoker.store.port import Batch, JobQuery, StoreError, StoreFenced, StoreFull
 from stoker.store.postgres import PostgresStore
-from stoker.store.select import Choice, parse
+from stoker.store.select import StoreConfig, parse
 from store.rows import batch, done, job, rest, spec, sweep, trial
 
 Open = Callable[..., PostgresStore]
@@ -37,7 +37,7 @@ Open = Callable[..., PostgresStore]
 def opened() -> Iterator[Open]:
     stores: list[PostgresStore] = []
 
-    def open_(choice: Choice, claim: bool = True, **more: object) -> PostgresStore:
+    def open_(choice: StoreConfig, claim: bool = True, **more: object) -> PostgresStore:
         stores.append(PostgresStore(choice, **more))  # type: ignore[arg-type]
         if claim:
             stores[-1].claim()
@@ -68,7 +68,7 @@ def one_each(count: int) -> list[tuple[int, int]]:
     return [(n, n) for n in range(1, count + 1)]
 
 
-def schema_sql(server: Server, choice: Choice, text: str) -> list[tuple[object, ...]]:
+def schema_sql(server: Server, choice: StoreConfig, text: str) -> list[tuple[object, ...]]:
     return server.sql(f"SET search_path = {choice.schema}; {text}", "stoker")
 
 
@@ -249,10 +249,12 @@ class Proxy:
         self.selector.close()
         shutil.rmtree(self.directory)
 
-    def through(self, choice: Choice) -> Choice:
+    def through(self, choice: StoreConfig) -> StoreConfig:
         """The same store, reached through here."""
         assert choice.url is not None
-        return Choice(re.sub(r"host=[^&]*", f"host={self.directory}", choice.url), choice.schema)
+        return StoreConfig(
+            re.sub(r"host=[^&]*", f"host={self.directory}", choice.url), choice.schema
+        )
 
 
 @pytest.fixture
@@ -289,7 +291,7 @@ def test_reads_go_on_over_a_new_connection(postgres: Server, proxy: Proxy, opene
         lambda: recorded(store),
         lambda: store.blob("b"),
         lambda: store.find_key("k"),
-        lambda: store.past(Filter(user="ada", name="train", states=["COMPLETED"])),
+        lambda: store.past(JobQuery(user="ada", name="train", states=["COMPLETED"])),
     ):
         before = read()
         proxy.plan = "before the answer"
@@ -350,7 +352,7 @@ def test_a_server_that_stays_away_ends_it_with_a_sentence(crashing: Server, open
 # -- what is on disk ----------------------------------------------------------------------
 
 
-def count(server: Server, choice: Choice) -> int:
+def count(server: Server, choice: StoreConfig) -> int:
     [[found]] = schema_sql(server, choice, "SELECT count(*) FROM events")
     assert isinstance(found, int)
     return found
@@ -528,7 +530,7 @@ def test_older_layouts_are_migrated_one_after_the_other(
     assert layout == [(now + 2,)]
 
 
-def of_layout_1(server: Server, choice: Choice, *jobs: Job) -> None:
+def of_layout_1(server: Server, choice: StoreConfig, *jobs: Job) -> None:
     """A schema as an earlier release has left it, finished jobs being forgotten."""
     postgres_1 = (Path(__file__).parent / "layouts" / "postgres-1.sql").read_text()
     server.sql(f"CREATE SCHEMA {choice.schema}", "stoker")
@@ -547,7 +549,7 @@ def of_layout_1(server: Server, choice: Choice, *jobs: Job) -> None:
     )  # fmt: skip
 
 
-def shape(server: Server, choice: Choice) -> list[tuple[object, ...]]:
+def shape(server: Server, choice: StoreConfig) -> list[tuple[object, ...]]:
     """The columns of every table, and what is indexed."""
     columns = schema_sql(
         server, choice,
@@ -576,7 +578,7 @@ def test_a_schema_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(
     assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
     assert (found.sweeps, found.members) == ([], [])
     assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
-    assert [each.job for each in store.past(Filter(array=1))] == jobs[:2]
+    assert [each.job for each in store.past(JobQuery(array=1))] == jobs[:2]
     store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
     store.close()
     again = opened(choice)
@@ -610,7 +612,7 @@ def test_a_schema_of_ones_own_needs_no_right_to_make_one(postgres: Server, opene
 # -- getting in ---------------------------------------------------------------------------
 
 
-def guarded(server: Server, password: str) -> Choice:
+def guarded(server: Server, password: str) -> StoreConfig:
     return parse(server.url(user=f"guarded:{password}"), "test")
 
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.box import Box
+from simulation.sim_fixture import SimFixture
 from simulation.simulated_machine import Model
 from stoker.core.restore import restore
 from stoker.store import codec, replacement, salvage, sqlite
-from stoker.store.port import Filter, StoreError, StoreFull
+from stoker.store.port import JobQuery, StoreError, StoreFull
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch, job, rest
 
@@ -41,7 +41,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stores.append(SqliteStore(str(path)))
         return stores[-1]
 
-    box = Box(gpus=2, open_store=open_store)
+    box = SimFixture(gpus=2, open_store=open_store)
     box.submit(models=(Model(seconds=5),), count=20)
     box.submit(models=(Model(seconds=1e6),), count=2)
     box.submit(held=True, count=JOBS - 22)
@@ -95,7 +95,7 @@ def every_job(path: Path) -> set[int]:
     store = SqliteStore(str(path))
     try:
         store.load()
-        return {each.job.id for each in store.past(Filter(ids=list(range(1, JOBS + 1))))}
+        return {each.job.id for each in store.past(JobQuery(ids=list(range(1, JOBS + 1))))}
     finally:
         store.close()
 
@@ -325,7 +325,7 @@ def test_a_journal_with_unreadable_events_is_not_replaced_by_an_older_one(path: 
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
     with closing(SqliteStore(str(path))) as store:
-        assert store.past(Filter(ids=[JOBS + 1], limit=1)) or any(
+        assert store.past(JobQuery(ids=[JOBS + 1], limit=1)) or any(
             each.id == JOBS + 1 for each in store.load().jobs
         )
         assert next_id(store) > JOBS + 1
@@ -504,7 +504,7 @@ def survives(path: Path) -> None:
     assert state.jobs
     assert next_id(store) == JOBS + 1 or store.warnings()
     assert next_id(store) > JOBS
-    store.past(Filter(limit=1000))
+    store.past(JobQuery(limit=1000))
     store.claim()
     store.commit(batch(job(1000), rest=rest(next_id=1001)), force=True)
     store.close()
@@ -536,7 +536,7 @@ def test_a_history_with_a_row_that_cannot_be_read_shows_the_others(path: Path):
         "UPDATE jobs SET data = x'ff' WHERE id = 3",
     )
     store = SqliteStore(str(path))
-    found = store.past(Filter(limit=1000))
+    found = store.past(JobQuery(limit=1000))
     assert {each.job.id for each in found} == set(range(1, 21)) - {3}
     assert store.warnings() == [codec.LEFT_OUT]
     store.close()
@@ -562,7 +562,7 @@ def test_damage_found_while_a_daemon_runs_is_repaired_and_it_goes_on(path: Path,
         with pytest.raises(StoreError, match="is damaged"):
             store.commit(batch(job(1000)), force=True)
     elif found_by == "a look at the history":
-        assert store.past(Filter(limit=1000))
+        assert store.past(JobQuery(limit=1000))
     assert {each.id for each in store.load().jobs} >= set(range(23, JOBS + 1))
     assert "the journal was damaged" in store.warnings()[0]
     store.commit(batch(job(1000)), force=True)
@@ -591,5 +591,5 @@ def test_a_store_that_is_closed_is_not_repaired(path: Path):
     store = SqliteStore(str(path))
     store.close()
     with pytest.raises(StoreError, match="closed"):
-        store.past(Filter())
+        store.past(JobQuery())
     assert kept(path) == []

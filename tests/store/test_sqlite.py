@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from simulation.box import Box
+from simulation.sim_fixture import SimFixture
 from simulation.simulated_machine import Model
-from simulation.state_comparison import fold, portrait, replayed
+from simulation.state_comparison import fold, replayed, state_as_dict
 from stoker.core import events as e
 from stoker.core.job import Job, Progress, Spec
 from stoker.core.state import State
 from stoker.store import codec
 from stoker.store.migrations import SCHEMA
-from stoker.store.port import Filter, StoreError, StoreFull
+from stoker.store.port import JobQuery, StoreError, StoreFull
 from stoker.store.salvage import salvage
 from stoker.store.sqlite import BALLAST, SqliteStore
 from store.rows import batch, done, job, rest, spec, sweep, trial
@@ -127,9 +127,9 @@ def test_a_file_of_layout_1_is_brought_up_to_date_with_all_that_is_in_it(path: P
         db.execute("PRAGMA user_version = 1")
     db.close()
     store = opened(path)
-    assert [each.job.id for each in store.past(Filter(queue="night"))] == [1]
-    assert [each.job.id for each in store.past(Filter(queue="default"))] == [2]
-    assert [each.job.id for each in store.past(Filter(door="auto"))] == [1]
+    assert [each.job.id for each in store.past(JobQuery(queue="night"))] == [1]
+    assert [each.job.id for each in store.past(JobQuery(queue="default"))] == [2]
+    assert [each.job.id for each in store.past(JobQuery(door="auto"))] == [1]
 
 
 def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
@@ -147,7 +147,7 @@ def test_a_file_of_layout_2_is_brought_up_to_date_with_all_that_is_in_it(
     assert (found.jobs, found.specs) == ([jobs[1], jobs[2], jobs[4]], {"s1": spec()})
     assert (found.rest, found.sweeps, found.members) == (rest(next_id=9), [], [])
     assert [store.members(array) for array in (1, 3, 5, 7)] == [[1, 2], [], [5], []]
-    assert [each.job for each in store.past(Filter(array=1))] == jobs[:2]
+    assert [each.job for each in store.past(JobQuery(array=1))] == jobs[:2]
     store.claim()
     store.commit(batch(trial(9, 10, 0), sweeps=[sweep(9)]), force=True)
     again = opened(path)
@@ -281,11 +281,11 @@ def lived(path: Path) -> tuple[dict[str, object], int]:
         opened.append(SqliteStore(str(path)))
         return opened[-1]
 
-    box = Box(gpus=2, open_store=open_store)
+    box = SimFixture(gpus=2, open_store=open_store)
     box.submit(models=(Model(seconds=5),), count=60)
     box.submit(held=True, count=40)
     box.run(100)
-    found = portrait(box.state)
+    found = state_as_dict(box.state)
     opened[-1].close()
     return found, path.stat().st_size
 
@@ -349,7 +349,7 @@ def test_a_database_whose_first_page_is_gone_loses_nothing(path: Path):
     store = SqliteStore(str(path))
     assert "the journal was damaged" in store.warnings()[0]
     assert set(ids(store)) == set(before["jobs"])  # type: ignore[call-overload]
-    assert portrait(replayed(store)) == before
+    assert state_as_dict(replayed(store)) == before
     store.close()
 
 
@@ -633,7 +633,7 @@ def test_the_runs_of_a_name_are_found_by_its_index(path: Path, opened: Open) -> 
     """Among a million other jobs, a scan would hold up the daemon."""
     store, statements = opened(path), []
     store._db.set_trace_callback(statements.append)
-    store.past(Filter(user="ada", name="train", states=["COMPLETED"], limit=50))
+    store.past(JobQuery(user="ada", name="train", states=["COMPLETED"], limit=50))
     store._db.set_trace_callback(None)
     (select,) = [each for each in statements if each.startswith("SELECT jobs.data")]
     plan = store._db.execute(f"EXPLAIN QUERY PLAN {select}").fetchall()

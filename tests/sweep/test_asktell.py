@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from stoker.sweep import optuna_study
 from stoker.sweep.optuna_space import Axis, Misfit, axes, constants
 from stoker.sweep.optuna_study import STARTUP, Study
-from stoker.sweep.sampler_process import MISSING, Desk
+from stoker.sweep.sampler_process import MISSING, SamplerServer
 from stoker.sweep.samplers import points
 from stoker.sweep.space import at
 from stoker.sweep.values import canonical
@@ -221,12 +221,12 @@ def test_a_sweep_of_constants_has_one_point() -> None:
 # ------------------------------------------------------------------------------ protocol
 
 
-def said(desk: Desk, **message: Any) -> dict[str, Any] | None:
+def said(desk: SamplerServer, **message: Any) -> dict[str, Any] | None:
     return desk.answer(json.dumps({"sweep": 17, **message}))
 
 
 def test_only_questions_are_answered() -> None:
-    desk = Desk()
+    desk = SamplerServer()
     assert said(desk, generation=1, definition=VALLEY) is None
     assert said(desk, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")]) is None
     reply = said(desk, ask=2, id="r1")
@@ -244,7 +244,7 @@ def test_only_questions_are_answered() -> None:
 
 
 def test_a_definition_begins_the_sweep_anew() -> None:
-    desk = Desk()
+    desk = SamplerServer()
     one = sweep(a={"values": [1]})
     said(desk, generation=1, definition=one)
     said(desk, tell=[trial(0, {"a": 1}, "running")])
@@ -257,7 +257,7 @@ def test_a_definition_begins_the_sweep_anew() -> None:
 
 def test_gp_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optuna_study, "find_spec", lambda name: None)
-    desk = Desk()
+    desk = SamplerServer()
     said(desk, definition={**VALLEY, "method": "gp"})
     assert said(desk, ask=1, id="r1") == {
         "sweep": 17, "id": "r1",
@@ -269,7 +269,7 @@ def test_without_optuna_every_question_is_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    desk = Desk()
+    desk = SamplerServer()
     said(desk, definition=VALLEY)
     said(desk, tell=[trial(0, {"lr": 0.01, "seed": 7, "x": 0.0}, "running")])
     for id in ("r1", "r2"):
@@ -281,7 +281,7 @@ def test_without_optuna_every_question_is_told_what_to_install(
     [sweep("grid", **SPACE), {"method": "tpe"}, sweep(x={"distribution": "strange"}), 3, None],
 )
 def test_a_definition_that_makes_no_sense_is_the_answer_to_its_questions(definition: Any) -> None:
-    desk = Desk()
+    desk = SamplerServer()
     said(desk, definition=definition)
     reply = said(desk, ask=1, id="r1")
     assert reply is not None
@@ -308,7 +308,7 @@ LINES = st.binary(max_size=30) | st.dictionaries(KEYS, JSON).map(lambda m: json.
     )
 )
 def test_nonsense_is_answered_with_an_error_and_changes_nothing(lines: list[bytes]) -> None:
-    desk = Desk()
+    desk = SamplerServer()
     said(desk, definition=sweep(a={"values": [1, 2]}))
     for line in lines:
         reply = desk.answer(line)

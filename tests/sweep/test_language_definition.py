@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sweep import samplers
-from stoker.sweep.definition import KEYS, METHODS, BadSweep, check
+from stoker.sweep.definition import KEYS, METHODS, InvalidSweep, check
 
 METRIC = {"name": "loss"}
 
@@ -28,7 +28,7 @@ def with_parameter(spec: object, **changes: object) -> dict:
 
 
 def said(raw: object) -> str:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         check(raw, "sweep.yaml")
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -313,7 +313,7 @@ def test_what_was_checked_stays_as_it_is(parameters: dict, method: str) -> None:
     before = copy.deepcopy(raw)
     try:
         checked = check(raw)
-    except BadSweep:
+    except InvalidSweep:
         assert any("\0" in str(spec.get("value")) for spec in parameters.values())
         return
     assert raw == before
@@ -344,7 +344,7 @@ def test_whatever_is_given_is_understood_or_refused(raw: dict, method: str, name
         raw |= {"method": method, "command": ["t"]}
     try:
         checked = check(raw)
-    except BadSweep:
+    except InvalidSweep:
         assert said(raw).startswith("sweep.yaml: ")
     else:
         assert check(checked) == checked

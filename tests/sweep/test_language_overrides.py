@@ -6,7 +6,7 @@ from hydra.core.override_parser.types import QuotedString
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sweep.definition import BadSweep, check
+from stoker.sweep.definition import InvalidSweep, check
 from stoker.sweep.hydra_values import read, written
 from stoker.sweep.overrides import param_option, split
 from stoker.sweep.template import command_of
@@ -22,7 +22,7 @@ def swept(word: str) -> dict:
 
 
 def said(*words: str) -> str:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         split(["train", *words])
     return str(caught.value)
 
@@ -137,7 +137,7 @@ def test_no_text_breaks_the_reader(value: str) -> None:
     words = ["train", f"x={value}"]
     try:
         kept, parameters = split(words)
-    except BadSweep:
+    except InvalidSweep:
         assert value in said(*words[1:])
     else:
         assert len(kept) == 2
@@ -298,6 +298,6 @@ def test_param_is_read(text: str, name: str, spec: dict) -> None:
     ],
 )  # fmt: skip
 def test_a_param_that_cannot_be_read_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         param_option(text)
     assert str(caught.value) == sentence

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sweep.definition import BadSweep, check
+from stoker.sweep.definition import InvalidSweep, check
 from stoker.sweep.points_table import read_csv, read_jsonl
 
 
@@ -57,7 +57,7 @@ def test_json_lines() -> None:
     ],
 )  # fmt: skip
 def test_a_csv_file_that_cannot_be_read(text: str, sentence: str) -> None:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         read_csv(text, "points.csv")
     assert str(caught.value) == sentence
 
@@ -65,7 +65,9 @@ def test_a_csv_file_that_cannot_be_read(text: str, sentence: str) -> None:
 def test_a_table_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.sweep.points_table.MOST_VALUES", 3)
     assert len(read_csv("lr\n1\n2\n2\n3\n", "points.csv")) == 3
-    with pytest.raises(BadSweep, match=r"points\.csv:5: this is one row too many; 3 are allowed\."):
+    with pytest.raises(
+        InvalidSweep, match=r"points\.csv:5: this is one row too many; 3 are allowed\."
+    ):
         read_csv("lr\n1\n2\n3\n4\n", "points.csv")
 
 
@@ -86,7 +88,7 @@ def test_a_table_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )  # fmt: skip
 def test_json_lines_that_cannot_be_read(text: str, sentence: str) -> None:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         read_jsonl(text, "points.jsonl")
     assert str(caught.value) == sentence
 

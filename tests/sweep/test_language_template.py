@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sweep.definition import BadSweep, check
+from stoker.sweep.definition import InvalidSweep, check
 from stoker.sweep.template import command_of, doubts
 
 PARAMS = {"lr": 0.0001, "flag": True, "off": False, "opt.name": "a b", "none": None, "dims": [1, 2]}
@@ -30,7 +30,7 @@ def line(text: str, **params: object) -> str:
 
 
 def said(params: dict, **command: object) -> str:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         sweep(params, **command)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -155,7 +155,7 @@ def test_formats_are_tried_on_what_a_distribution_gives() -> None:
         if works:
             assert command_of(check(raw), {"n": 7}) == ["t", "007"]
         else:
-            with pytest.raises(BadSweep, match="format"):
+            with pytest.raises(InvalidSweep, match="format"):
                 check(raw)
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stoker.sweep.definition import BadSweep
+from stoker.sweep.definition import InvalidSweep
 from stoker.sweep.template import command_of
 from stoker.sweep.wandb import read_yaml
 
@@ -21,7 +21,7 @@ def one(spec: str) -> dict:
 
 
 def said(text: str) -> str:
-    with pytest.raises(BadSweep) as caught:
+    with pytest.raises(InvalidSweep) as caught:
         read(text)
     assert "\n" not in str(caught.value)
     return str(caught.value)

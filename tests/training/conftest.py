@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker import training
-from training.desk import Desk
+from training.training_dir import TrainingDir
 
 OTHERS = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "NODELIST"),
@@ -27,5 +27,5 @@ def unattached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> TrainingDir:
+    return TrainingDir(tmp_path)

@@ -14,10 +14,10 @@ import pytest
 from stoker import training
 from stoker.training import Job
 from stoker.training.files import RECORD
-from training.desk import Desk
+from training.training_dir import TrainingDir
 
 
-def test_a_loop_tells_its_epochs_and_steps(desk: Desk) -> None:
+def test_a_loop_tells_its_epochs_and_steps(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_TO_BE_DONE=2, HEARTBEAT_FREQ=2)
     seen = [(epoch, batch) for epoch in job.epochs() for batch in job.steps("abc")]
     assert seen == [(0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "b"), (1, "c")]
@@ -31,38 +31,40 @@ def test_a_loop_tells_its_epochs_and_steps(desk: Desk) -> None:
     assert desk.steps()["e"] == 1
 
 
-def test_the_reports_are_private_and_made_by_whoever_speaks_first(desk: Desk) -> None:
+def test_the_reports_are_private_and_made_by_whoever_speaks_first(desk: TrainingDir) -> None:
     assert not desk.reports.exists()
     desk.job()
     assert stat.S_IMODE(desk.reports.stat().st_mode) == 0o700
 
 
-def test_epochs_go_on_where_the_last_attempt_ended(desk: Desk) -> None:
+def test_epochs_go_on_where_the_last_attempt_ended(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_DONE=3, EPOCHS_TO_BE_DONE=5)
     assert job.restarted
     assert list(job.epochs()) == [3, 4]
     assert desk.epochs("end") == [3, 4]
 
 
-def test_what_was_asked_for_at_submission_wins_over_what_the_script_says(desk: Desk) -> None:
+def test_what_was_asked_for_at_submission_wins_over_what_the_script_says(desk: TrainingDir) -> None:
     assert list(desk.job(EPOCHS_TO_BE_DONE=2).epochs(7)) == [0, 1]
     assert list(Job({}).epochs(3)) == [0, 1, 2]
     assert list(Job({}).epochs()) == [0]
 
 
-def test_a_job_that_is_no_training_job_knows_its_epochs_too(desk: Desk) -> None:
+def test_a_job_that_is_no_training_job_knows_its_epochs_too(desk: TrainingDir) -> None:
     job = desk.job(STOKER_EPOCHS_DONE=2)
     assert (job.epochs_done, job.restarted, list(job.epochs(4))) == (2, True, [2, 3])
 
 
-def test_under_stoker_its_own_word_counts_and_not_what_was_inherited(desk: Desk) -> None:
+def test_under_stoker_its_own_word_counts_and_not_what_was_inherited(desk: TrainingDir) -> None:
     job = desk.job(STOKER_EPOCHS_DONE=0, EPOCHS_DONE=3, JOB_RESTARTED="TRUE")
     assert (job.epochs_done, job.restarted) == (0, False)
     job = desk.job(STOKER_EPOCHS_DONE=2, EPOCHS_DONE=0, JOB_RESTARTED="FALSE")
     assert (job.epochs_done, job.restarted) == (2, True)
 
 
-def test_what_was_said_to_the_training_that_submitted_this_job_is_not_for_us(desk: Desk) -> None:
+def test_what_was_said_to_the_training_that_submitted_this_job_is_not_for_us(
+    desk: TrainingDir,
+) -> None:
     inherited = {"JOB_UUID": "a-1", "EPOCHS_TO_BE_DONE": 9, "EPOCHS_DONE": 8}
     assert list(desk.job(STOKER_JOB_ID=2, **inherited).epochs(2)) == [0, 1]
 
@@ -74,7 +76,7 @@ def test_by_hand_the_older_names_are_heard() -> None:
 
 
 @pytest.mark.parametrize("odd", ["3", 3.0, Path("3"), "three", -1, math.nan, math.inf, [], object])
-def test_odd_arguments_raise_nothing(desk: Desk, odd: object) -> None:
+def test_odd_arguments_raise_nothing(desk: TrainingDir, odd: object) -> None:
     job = desk.job()
     job.start_epoch(odd)  # type: ignore[arg-type]
     job.measure()
@@ -83,7 +85,7 @@ def test_odd_arguments_raise_nothing(desk: Desk, odd: object) -> None:
     assert isinstance(list(Job({}).epochs(odd)), list)  # type: ignore[arg-type]
 
 
-def test_a_loop_that_is_left_early_has_ended_its_last_epoch(desk: Desk) -> None:
+def test_a_loop_that_is_left_early_has_ended_its_last_epoch(desk: TrainingDir) -> None:
     job = desk.job()
     for epoch in job.epochs(5):
         if epoch == 2:
@@ -92,7 +94,7 @@ def test_a_loop_that_is_left_early_has_ended_its_last_epoch(desk: Desk) -> None:
     assert not job.should_stop()
 
 
-def test_so_has_one_behind_a_progress_bar(desk: Desk) -> None:
+def test_so_has_one_behind_a_progress_bar(desk: TrainingDir) -> None:
     def bar(epochs: Iterator[int]) -> Iterator[int]:
         yield from epochs
 
@@ -106,11 +108,11 @@ def test_so_has_one_behind_a_progress_bar(desk: Desk) -> None:
     assert desk.epochs("end") == [0, 1]
 
 
-def test_steps_have_the_length_of_their_loader(desk: Desk) -> None:
+def test_steps_have_the_length_of_their_loader(desk: TrainingDir) -> None:
     assert len(desk.job().steps([1, 2, 3])) == 3
 
 
-def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: Desk) -> None:
+def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: TrainingDir) -> None:
     job = desk.job(HEARTBEAT_FREQ=1)
     job.start_epoch()
     for _ in range(50):
@@ -121,7 +123,7 @@ def test_the_word_about_steps_has_one_length_and_is_overwritten(desk: Desk) -> N
     assert desk.steps()["n"] == 50
 
 
-def test_an_epoch_whose_end_was_forgotten_ends_when_the_next_begins(desk: Desk) -> None:
+def test_an_epoch_whose_end_was_forgotten_ends_when_the_next_begins(desk: TrainingDir) -> None:
     job = desk.job()
     for _ in range(3):
         job.start_epoch()
@@ -129,7 +131,7 @@ def test_an_epoch_whose_end_was_forgotten_ends_when_the_next_begins(desk: Desk) 
     assert desk.epochs("end") == [0, 1]
 
 
-def test_an_end_without_a_start_is_no_epoch(desk: Desk) -> None:
+def test_an_end_without_a_start_is_no_epoch(desk: TrainingDir) -> None:
     job = desk.job()
     job.end_epoch()
     job.start_epoch()
@@ -150,7 +152,7 @@ class Tensor:
         return self.value
 
 
-def test_figures_may_be_anything_that_holds_a_number(desk: Desk) -> None:
+def test_figures_may_be_anything_that_holds_a_number(desk: TrainingDir) -> None:
     desk.job().report(
         loss=Tensor(0.25),
         steps=3,
@@ -168,7 +170,7 @@ def test_figures_may_be_anything_that_holds_a_number(desk: Desk) -> None:
     assert line["v"] == known
 
 
-def test_figures_of_every_step_are_told_at_once_in_one_line_each(desk: Desk) -> None:
+def test_figures_of_every_step_are_told_at_once_in_one_line_each(desk: TrainingDir) -> None:
     job = desk.job()
     job.start_epoch()
     for step in range(1000):
@@ -178,7 +180,7 @@ def test_figures_of_every_step_are_told_at_once_in_one_line_each(desk: Desk) -> 
     assert {line["e"] for line in desk.lines("metrics")} == {0}
 
 
-def test_the_last_figures_are_told_when_the_script_is_over(desk: Desk) -> None:
+def test_the_last_figures_are_told_when_the_script_is_over(desk: TrainingDir) -> None:
     done = desk.run(
         "from stoker.training import job\njob.report(loss=1)\njob.report(loss=2)", EPOCHS_DONE=0
     )
@@ -186,7 +188,7 @@ def test_the_last_figures_are_told_when_the_script_is_over(desk: Desk) -> None:
     assert [line["v"] for line in desk.lines("metrics")] == [{"loss": 1.0}, {"loss": 2.0}]
 
 
-def test_too_many_figures_for_a_line_are_told_in_several(desk: Desk) -> None:
+def test_too_many_figures_for_a_line_are_told_in_several(desk: TrainingDir) -> None:
     figures = {f"weight {number} äöü": number for number in range(1000)}
     desk.job().report(figures, step=3)
     lines = desk.lines("metrics")
@@ -196,7 +198,7 @@ def test_too_many_figures_for_a_line_are_told_in_several(desk: Desk) -> None:
     assert max(len(json.dumps(line)) for line in lines) < 4096
 
 
-def test_the_checkpoint_is_the_newest_finished_file(desk: Desk) -> None:
+def test_the_checkpoint_is_the_newest_finished_file(desk: TrainingDir) -> None:
     job = desk.job()
     assert not desk.checkpoints.exists()
     root = Path(job.checkpoint_dir)
@@ -209,7 +211,7 @@ def test_the_checkpoint_is_the_newest_finished_file(desk: Desk) -> None:
     assert job.checkpoint == str(root / "new/model.pt")
 
 
-def test_notes_and_half_written_files_are_no_checkpoints(desk: Desk) -> None:
+def test_notes_and_half_written_files_are_no_checkpoints(desk: TrainingDir) -> None:
     job = desk.job()
     root = Path(job.checkpoint_dir)
     names = [
@@ -239,7 +241,7 @@ def test_by_hand_a_directory_is_made_when_a_script_asks_for_it(tmp_path: Path) -
     assert (tmp_path / "snapshots" / "job").is_dir()
 
 
-def test_one_process_has_one_job(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
+def test_one_process_has_one_job(monkeypatch: pytest.MonkeyPatch, desk: TrainingDir) -> None:
     for name, value in desk.variables.items():
         monkeypatch.setenv(name, value)
     job = training.job
@@ -271,7 +273,7 @@ def test_reports_that_cannot_be_written_hurt_nobody(reports: str, tmp_path: Path
     assert not job.should_stop()
 
 
-def test_a_full_disk_hurts_nobody(desk: Desk) -> None:
+def test_a_full_disk_hurts_nobody(desk: TrainingDir) -> None:
     desk.reports.mkdir()
     for name in ("report", "steps", "stop_at.new"):
         (desk.reports / name).symlink_to("/dev/full")
@@ -283,7 +285,9 @@ def test_a_full_disk_hurts_nobody(desk: Desk) -> None:
     assert not job.should_stop()  # its peers could not be told
 
 
-def test_half_a_line_does_not_swallow_the_next(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
+def test_half_a_line_does_not_swallow_the_next(
+    monkeypatch: pytest.MonkeyPatch, desk: TrainingDir
+) -> None:
     job = desk.job()
     whole = os.write
     monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:10]))
@@ -296,7 +300,7 @@ def test_half_a_line_does_not_swallow_the_next(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_script_that_closes_all_files_does_not_get_steps_written_into_its_own(
-    desk: Desk,
+    desk: TrainingDir,
 ) -> None:
     done = desk.run(
         "import os\n"
@@ -313,7 +317,7 @@ def test_a_script_that_closes_all_files_does_not_get_steps_written_into_its_own(
     assert desk.steps()["n"] == 6
 
 
-def test_nonsense_in_the_environment_counts_as_nothing(desk: Desk) -> None:
+def test_nonsense_in_the_environment_counts_as_nothing(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_DONE="many", HEARTBEAT_FREQ="-3", NUM_GPUS="all", RANK="", EPOCHS="x")
     assert (job.epochs_done, job.restarted) == (0, False)
     assert list(job.epochs(1)) == [0]

@@ -10,11 +10,11 @@ import pytest
 
 from kubernetesdlprofile import kubeprofiler
 from kubernetesdlprofile.kubeprofiler import KubeProfiler
-from training.desk import Desk
+from training.training_dir import TrainingDir
 
 
 @pytest.fixture
-def profiler(monkeypatch: pytest.MonkeyPatch, desk: Desk):
+def profiler(monkeypatch: pytest.MonkeyPatch, desk: TrainingDir):
     """Make a profiler with these variables."""
 
     def make(**variables: object) -> KubeProfiler:
@@ -63,7 +63,7 @@ def test_kub_37_the_epochs_done_are_a_number(profiler) -> None:
     assert profiler(EPOCHS_DONE=2).EPOCHS_DONE == 2
 
 
-def test_kub_38_steps_are_told_every_so_many_iterations(profiler, desk: Desk) -> None:
+def test_kub_38_steps_are_told_every_so_many_iterations(profiler, desk: TrainingDir) -> None:
     api = profiler(HEARTBEAT_FREQ=3)
     assert api.PROFILE_EACH == 3
     api.start_epoch()
@@ -90,7 +90,7 @@ def test_kub_39_40_42_the_other_variables_are_attributes(profiler) -> None:
 
 
 def test_kub_43_epochs_is_the_total_so_a_restart_at_two_of_three_runs_one_more(
-    profiler, desk: Desk
+    profiler, desk: TrainingDir
 ) -> None:
     api = profiler(EPOCHS_TO_BE_DONE=3, EPOCHS_DONE=2, JOB_RESTARTED="TRUE")
     for _ in range(api.EPOCHS - api.EPOCHS_DONE):
@@ -142,7 +142,7 @@ def test_kub_52_no_gpus_are_no_division_by_zero(profiler) -> None:
     assert profiler(NUM_GPUS=0, TRAINING_SET_SIZE=7).iterationPerEpoch == 7
 
 
-def test_kub_53_the_root_is_where_stoker_says_and_it_is_made(profiler, desk: Desk) -> None:
+def test_kub_53_the_root_is_where_stoker_says_and_it_is_made(profiler, desk: TrainingDir) -> None:
     api = profiler()
     assert api.root_dir == str(desk.checkpoints)
     assert desk.checkpoints.is_dir()
@@ -160,7 +160,7 @@ def write(path: Path, age: int) -> str:
 
 
 def test_kub_54_the_path_is_that_of_the_highest_version_not_of_its_name(
-    profiler, desk: Desk
+    profiler, desk: TrainingDir
 ) -> None:
     logs = desk.checkpoints / "lightning_logs"
     write(logs / "version_9/checkpoints/a.ckpt", 1)
@@ -172,19 +172,21 @@ def test_kub_54_the_path_is_that_of_the_highest_version_not_of_its_name(
     assert profiler().ckpt_path == newest
 
 
-def test_kub_54_else_the_newest_file(profiler, desk: Desk) -> None:
+def test_kub_54_else_the_newest_file(profiler, desk: TrainingDir) -> None:
     write(desk.checkpoints / "lightning_logs/version_0/hparams.yaml", 0)
     write(desk.checkpoints / "old.pth", 5)
     newest = write(desk.checkpoints / "deep/cifar_net.pth", 1)
     assert profiler().ckpt_path == newest
 
 
-def test_kub_54_else_a_path_at_which_nothing_is(profiler, desk: Desk) -> None:
+def test_kub_54_else_a_path_at_which_nothing_is(profiler, desk: TrainingDir) -> None:
     assert profiler().ckpt_path == str(desk.checkpoints / "tf_ckpts")
     assert list(desk.checkpoints.iterdir()) == []
 
 
-def test_kub_55_a_restart_is_said(profiler, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kub_55_a_restart_is_said(
+    profiler, desk: TrainingDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(desk.checkpoints / "lightning_logs/version_3/checkpoints/a.ckpt", 0)
     profiler(JOB_RESTARTED="TRUE", EPOCHS_DONE=1)
     assert capsys.readouterr().out.splitlines() == [
@@ -198,7 +200,7 @@ def test_kub_55_a_fresh_start_says_nothing(profiler, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-def test_kub_56_so_many_calls_are_one_iteration_fewer(profiler, desk: Desk) -> None:
+def test_kub_56_so_many_calls_are_one_iteration_fewer(profiler, desk: TrainingDir) -> None:
     api = profiler()
     api.start_epoch()
     for _ in range(7):
@@ -209,7 +211,7 @@ def test_kub_56_so_many_calls_are_one_iteration_fewer(profiler, desk: Desk) -> N
 
 
 def test_kub_57_time_between_epochs_is_no_step(
-    profiler, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    profiler, desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10_000, 1))
     late = [0.0]
@@ -229,7 +231,7 @@ def test_kub_57_time_between_epochs_is_no_step(
 
 
 def test_kub_59_60_a_stop_acts_at_the_start_of_an_epoch_and_nowhere_else(
-    profiler, desk: Desk, capsys: pytest.CaptureFixture[str]
+    profiler, desk: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = profiler(EPOCHS_TO_BE_DONE=9, HEARTBEAT_FREQ=1)
     api.start_epoch()
@@ -249,7 +251,7 @@ def test_kub_59_60_a_stop_acts_at_the_start_of_an_epoch_and_nowhere_else(
     assert capsys.readouterr().err == said
 
 
-def test_kub_62_end_says_nothing(profiler, desk: Desk) -> None:
+def test_kub_62_end_says_nothing(profiler, desk: TrainingDir) -> None:
     api = profiler()
     before = desk.lines()
     api.end()
@@ -264,7 +266,9 @@ def test_kub_64_65_with_nobody_to_talk_to_it_goes_on(profiler) -> None:
     assert api.epoch == 1
 
 
-def test_kub_66_an_epoch_counts_when_the_next_begins_not_when_it_ends(profiler, desk: Desk) -> None:
+def test_kub_66_an_epoch_counts_when_the_next_begins_not_when_it_ends(
+    profiler, desk: TrainingDir
+) -> None:
     api = profiler()
     api.start_epoch()
     api.end_epoch()
@@ -280,7 +284,7 @@ def test_models_that_hold_it_can_be_copied_and_saved(profiler) -> None:
     assert pickle.loads(pickle.dumps(api)).BATCH_SIZE == 5
 
 
-def test_two_of_them_speak_as_one(profiler, desk: Desk) -> None:
+def test_two_of_them_speak_as_one(profiler, desk: TrainingDir) -> None:
     one = profiler()
     two = KubeProfiler()
     one.start_epoch()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.daemon.reports.format import parse
-from training.desk import SOURCES, Desk
+from training.training_dir import SOURCES, TrainingDir
 
 TRAIN = """
 import os, sys
@@ -35,7 +35,7 @@ for epoch in job.epochs(9):
 
 
 def shell(
-    desk: Desk, line: str, scripts: dict[str, str], **variables: object
+    desk: TrainingDir, line: str, scripts: dict[str, str], **variables: object
 ) -> "subprocess.CompletedProcess[str]":
     """Run a line of shell as the job, with these scripts beside it."""
     for name, text in scripts.items():
@@ -57,7 +57,7 @@ def shell(
     )
 
 
-def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: Desk) -> None:
+def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: TrainingDir) -> None:
     done = shell(
         desk, "python s.py; echo $?; python s.py; echo $?; python t.py 4; echo $?",
         {"s.py": STOP, "t.py": TRAIN},
@@ -73,7 +73,7 @@ def test_a_wrapper_that_starts_a_stopped_training_again_trains_nothing(desk: Des
     ]
 
 
-def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(desk: Desk) -> None:
+def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(desk: TrainingDir) -> None:
     line = "until python t.py 5 3; do :; done"
     done = shell(desk, line, {"t.py": TRAIN}, STOKER_EPOCHS_DONE=1)
     assert done.stdout.split("\n") == ["1 True: 1 2 33 True: 3 4", ""]
@@ -81,7 +81,7 @@ def test_a_training_that_a_wrapper_starts_again_after_a_crash_goes_on(desk: Desk
 
 
 def test_a_second_program_trains_from_the_beginning_and_is_neither_told_of_nor_stopped(
-    desk: Desk,
+    desk: TrainingDir,
 ) -> None:
     line = "python t.py 3 && touch $STOKER_REPORTS/stop && python t.py 4"
     done = shell(desk, line, {"t.py": TRAIN})
@@ -90,19 +90,19 @@ def test_a_second_program_trains_from_the_beginning_and_is_neither_told_of_nor_s
     assert desk.epochs("start") == [0, 1, 2]
 
 
-def test_it_does_so_too_when_the_first_has_nothing_left_to_do(desk: Desk) -> None:
+def test_it_does_so_too_when_the_first_has_nothing_left_to_do(desk: TrainingDir) -> None:
     done = shell(desk, "python t.py 3 && python t.py 4", {"t.py": TRAIN}, STOKER_EPOCHS_DONE=3)
     assert done.stdout == "3 True:\n0 False: 0 1 2 3\n"
     assert desk.epochs("start") == []
 
 
-def test_the_same_program_run_once_more_is_another_training(desk: Desk) -> None:
+def test_the_same_program_run_once_more_is_another_training(desk: TrainingDir) -> None:
     done = shell(desk, "for fold in 1 2; do python t.py 2; done", {"t.py": TRAIN})
     assert done.stdout == "0 False: 0 1\n0 False: 0 1\n"
     assert desk.epochs("start") == [0, 1]
 
 
-def test_one_that_runs_beside_another_is_another_training(desk: Desk) -> None:
+def test_one_that_runs_beside_another_is_another_training(desk: TrainingDir) -> None:
     first = "from stoker.training import job\njob.start_epoch()\njob.start_epoch()\ninput()\n"
     line = "(sed /go/q; :) < in | python f.py & until grep -q '\"e\":1' $STOKER_REPORTS/report; "
     line += "do :; done; python f.py < /dev/null; echo go > in; wait"
@@ -111,7 +111,7 @@ def test_one_that_runs_beside_another_is_another_training(desk: Desk) -> None:
     assert desk.epochs("start") == [0, 1]
 
 
-def test_a_second_loop_is_another_training(desk: Desk) -> None:
+def test_a_second_loop_is_another_training(desk: TrainingDir) -> None:
     job = desk.job(STOKER_EPOCHS_DONE=1)
     assert list(job.epochs(3)) == [1, 2]
     said = desk.lines()
@@ -127,7 +127,7 @@ def test_a_second_loop_is_another_training(desk: Desk) -> None:
     assert desk.lines() == said
 
 
-def test_a_loop_after_one_that_was_left_early_is_another_training(desk: Desk) -> None:
+def test_a_loop_after_one_that_was_left_early_is_another_training(desk: TrainingDir) -> None:
     job = desk.job()
     for fold in range(2):
         for epoch in job.epochs(5):
@@ -136,7 +136,7 @@ def test_a_loop_after_one_that_was_left_early_is_another_training(desk: Desk) ->
     assert desk.epochs("end") == [0, 1]
 
 
-def test_epochs_beyond_those_asked_for_are_another_training(desk: Desk) -> None:
+def test_epochs_beyond_those_asked_for_are_another_training(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_TO_BE_DONE=2)
     for _ in range(2):
         job.start_epoch()
@@ -149,7 +149,7 @@ def test_epochs_beyond_those_asked_for_are_another_training(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("total", "told"), [(30, 30), (sys.maxsize, None)])
 def test_how_many_epochs_there_are_is_said_if_it_is_a_number_to_go_by(
-    desk: Desk, total: int, told: int | None
+    desk: TrainingDir, total: int, told: int | None
 ) -> None:
     job = desk.job()
     for epoch in job.epochs(total):
@@ -160,7 +160,7 @@ def test_how_many_epochs_there_are_is_said_if_it_is_a_number_to_go_by(
     assert all(parse(json.dumps(line).encode()) is not None for line in starts)
 
 
-def test_numbers_that_begin_anew_are_another_training(desk: Desk) -> None:
+def test_numbers_that_begin_anew_are_another_training(desk: TrainingDir) -> None:
     job = desk.job()
     for epoch in (0, 1, 1, 2):  # one was tried twice
         job.start_epoch(epoch)
@@ -172,7 +172,7 @@ def test_numbers_that_begin_anew_are_another_training(desk: Desk) -> None:
     assert desk.epochs("start") == [0, 1, 1, 2]
 
 
-def test_what_a_report_says_is_read_with_care(desk: Desk) -> None:
+def test_what_a_report_says_is_read_with_care(desk: TrainingDir) -> None:
     desk.reports.mkdir()
     lines = [
         b"", b"\xff\x00", b'{"k":"start","e":1}', b'{"k":"hello"}', b'{"k":"hello","pid":"x"}',
@@ -182,7 +182,7 @@ def test_what_a_report_says_is_read_with_care(desk: Desk) -> None:
     assert list(desk.job().epochs(2)) == [0, 1]
 
 
-def test_the_other_machines_of_a_job_begin_where_the_first_does(desk: Desk) -> None:
+def test_the_other_machines_of_a_job_begin_where_the_first_does(desk: TrainingDir) -> None:
     desk.reports.mkdir()
     hello = json.dumps({"k": "hello", "pid": 0, "w": "another"}, separators=(",", ":"))
     (desk.reports / "report").write_text(f'{hello}\n{{"k":"start","e":7}}\n')
@@ -219,7 +219,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
 def test_ranks_that_a_script_makes_by_itself_are_heard_and_stop_together(
-    desk: Desk, way: str
+    desk: TrainingDir, way: str
 ) -> None:
     done = shell(desk, f"python c.py {way}", {"c.py": CHILDREN}, HEARTBEAT_FREQ=1)
     assert done.stdout == "[75, 75]\n", done.stderr
@@ -228,7 +228,7 @@ def test_ranks_that_a_script_makes_by_itself_are_heard_and_stop_together(
 
 
 def test_launchers_that_add_the_rank_to_the_words_of_each_process_make_one_program(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stoker.training.earlier_reports import program
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker import __version__
-from training.desk import SOURCES, Desk
+from training.training_dir import SOURCES, TrainingDir
 
 REPOSITORY = SOURCES.parent
 OURS = sorted([*SOURCES.glob("stoker/training/*.py"), *SOURCES.glob("kubernetesdlprofile/*.py")])
@@ -94,7 +94,7 @@ def test_the_wheel_works_from_a_directory_on_the_path_of_every_python_here(
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
     for number, python in enumerate([sys.executable, *old_pythons()]):
-        desk = Desk(tmp_path / str(number), EPOCHS_TO_BE_DONE=2)
+        desk = TrainingDir(tmp_path / str(number), EPOCHS_TO_BE_DONE=2)
         # Without site-packages: there a whole stoker may be installed, which has the library too.
         done = desk.run(SCRIPT, "-S", python=python, path=library)
         assert (done.returncode, done.stderr) == (0, ""), python
@@ -107,7 +107,7 @@ def test_a_directory_with_the_library_beside_a_whole_stoker_harms_neither(
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "library")
-    desk = Desk(tmp_path / "job", EPOCHS_TO_BE_DONE=1)
+    desk = TrainingDir(tmp_path / "job", EPOCHS_TO_BE_DONE=1)
     done = desk.run(f"{SCRIPT}\nimport stoker.core", path=tmp_path / "library")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -137,7 +137,7 @@ def test_it_imports_the_standard_library_and_itself_only(path: Path) -> None:
             assert not name.startswith("stoker.") or name.startswith("stoker.training")
 
 
-def test_importing_it_brings_nothing_heavy_along(desk: Desk) -> None:
+def test_importing_it_brings_nothing_heavy_along(desk: TrainingDir) -> None:
     done = desk.run(
         "import sys\n"
         "before = set(sys.modules)\n"

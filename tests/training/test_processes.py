@@ -4,7 +4,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from training.desk import SOURCES, Desk
+from training.training_dir import SOURCES, TrainingDir
 
 RANK = """
 import os, socket, sys
@@ -27,7 +27,7 @@ for epoch in job.epochs():
 """
 
 
-def test_two_ranks_stop_together(desk: Desk) -> None:
+def test_two_ranks_stop_together(desk: TrainingDir) -> None:
     starter = f"""
 import os, socket, subprocess, sys
 ends = socket.socketpair()
@@ -83,7 +83,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_made_by_fork_or_spawn_keep_quiet_and_are_not_stopped(desk: Desk) -> None:
+def test_workers_made_by_fork_or_spawn_keep_quiet_and_are_not_stopped(desk: TrainingDir) -> None:
     desk.ask_to_stop()
     script = desk.root / "train.py"
     script.write_text(WORKERS)
@@ -101,7 +101,7 @@ def test_workers_made_by_fork_or_spawn_keep_quiet_and_are_not_stopped(desk: Desk
     assert not (desk.reports / "steps").exists()
 
 
-def test_attempts_at_the_same_time_do_not_mix_lines(desk: Desk) -> None:
+def test_attempts_at_the_same_time_do_not_mix_lines(desk: TrainingDir) -> None:
     script = "from stoker.training import job\nfor epoch in job.epochs(200):\n    job.measure()\n"
     with ThreadPoolExecutor(3) as pool:
         ended = list(pool.map(lambda _: desk.run(script), range(3)))
@@ -111,7 +111,7 @@ def test_attempts_at_the_same_time_do_not_mix_lines(desk: Desk) -> None:
     assert told in [sorted(list(range(200)) * count) for count in (1, 2, 3)]
 
 
-def test_a_stop_ends_the_process_with_75_and_one_line(desk: Desk) -> None:
+def test_a_stop_ends_the_process_with_75_and_one_line(desk: TrainingDir) -> None:
     desk.ask_to_stop()
     done = desk.run(
         "from stoker.training import job\n"
@@ -125,7 +125,7 @@ def test_a_stop_ends_the_process_with_75_and_one_line(desk: Desk) -> None:
     assert done.stderr == "stoker: stopping before epoch 6 as requested; the job resumes later\n"
 
 
-def test_a_closed_stderr_is_no_obstacle(desk: Desk) -> None:
+def test_a_closed_stderr_is_no_obstacle(desk: TrainingDir) -> None:
     desk.ask_to_stop()
     done = desk.run(
         "import sys\nsys.stderr = None\nfrom stoker.training import job\n"

@@ -9,18 +9,18 @@ import pytest
 
 from stoker import training
 from stoker.training.files import Files
-from training.desk import Desk
+from training.training_dir import TrainingDir
 
 
 @pytest.fixture
-def attached(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> Desk:
+def attached(monkeypatch: pytest.MonkeyPatch, desk: TrainingDir) -> TrainingDir:
     """This process is part of a job."""
     for name, value in desk.variables.items():
         monkeypatch.setenv(name, value)
     return desk
 
 
-def test_every_call_is_one_line(attached: Desk) -> None:
+def test_every_call_is_one_line(attached: TrainingDir) -> None:
     training.report(loss=0.5, step=10)
     training.report({"val/loss": 0.25, "acc": 1}, step=10.5, lr=0.1)
     training.report(loss=0.5)
@@ -38,13 +38,13 @@ def test_every_call_is_one_line(attached: Desk) -> None:
     ]
 
 
-def test_it_is_there_before_the_next_line_of_the_script(attached: Desk) -> None:
+def test_it_is_there_before_the_next_line_of_the_script(attached: TrainingDir) -> None:
     for step in range(100):
         training.report(loss=1.0, step=step)
         assert [line["s"] for line in attached.lines("metrics")] == list(range(step + 1))
 
 
-def test_infinite_figures_and_none_at_all_are_told_as_such(attached: Desk) -> None:
+def test_infinite_figures_and_none_at_all_are_told_as_such(attached: TrainingDir) -> None:
     training.report(a=math.nan, b=math.inf, c=-math.inf)
     (line,) = attached.lines("metrics")
     assert math.isnan(line["v"]["a"])
@@ -55,19 +55,19 @@ def test_infinite_figures_and_none_at_all_are_told_as_such(attached: Desk) -> No
     ("step", "told"),
     [(3, 3), (3.0, 3), (2.5, 2.5), (True, 1), ("x", None), (math.nan, None), (10**400, None)],
 )
-def test_a_step_is_a_number_or_none(attached: Desk, step: object, told: object) -> None:
+def test_a_step_is_a_number_or_none(attached: TrainingDir, step: object, told: object) -> None:
     training.report(loss=1, step=step)
     assert attached.lines("metrics")[0].get("s") == told
 
 
 @pytest.mark.parametrize("odd", [{}, 7, "loss", [("loss", 0.5)], {1: 2.0}, {"x": object()}])
-def test_whatever_is_reported_nothing_is_raised(attached: Desk, odd: object) -> None:
+def test_whatever_is_reported_nothing_is_raised(attached: TrainingDir, odd: object) -> None:
     training.report(odd, step=1)  # type: ignore[arg-type]
     training.report(odd, lr=0.5)  # type: ignore[arg-type]
     assert attached.lines("metrics")[-1]["v"]["lr"] == 0.5
 
 
-def test_bytes_grow_with_the_number_of_reports_and_nothing_else_is_left(desk: Desk) -> None:
+def test_bytes_grow_with_the_number_of_reports_and_nothing_else_is_left(desk: TrainingDir) -> None:
     job = desk.job()
     sizes = []
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_bytes_grow_with_the_number_of_reports_and_nothing_else_is_left(desk: De
     assert [path.name for path in desk.reports.iterdir()] == ["report"]
 
 
-def test_only_the_first_of_several_processes_reports(desk: Desk) -> None:
+def test_only_the_first_of_several_processes_reports(desk: TrainingDir) -> None:
     for rank in (1, 0):
         desk.job(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2).report(rank=rank)
     assert [line["v"] for line in desk.lines("metrics")] == [{"rank": 0.0}]
@@ -89,7 +89,7 @@ def test_without_stoker_it_has_no_effect(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_file_never_takes_the_place_of_stdout(desk: Desk) -> None:
+def test_its_file_never_takes_the_place_of_stdout(desk: TrainingDir) -> None:
     done = desk.run(
         "import os\n"
         "from stoker.training import report\n"
@@ -103,7 +103,7 @@ def test_its_file_never_takes_the_place_of_stdout(desk: Desk) -> None:
 
 
 def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_own(
-    desk: Desk,
+    desk: TrainingDir,
 ) -> None:
     done = desk.run(
         "import os\n"
@@ -118,7 +118,7 @@ def test_a_script_that_closes_all_files_does_not_get_reports_written_into_its_ow
     assert [line["v"]["loss"] for line in desk.lines("metrics")] == [1.0, 2.0]
 
 
-def test_a_report_that_is_gone_is_begun_anew(desk: Desk) -> None:
+def test_a_report_that_is_gone_is_begun_anew(desk: TrainingDir) -> None:
     files = Files(str(desk.reports))
     assert files.say("one")
     os.unlink(desk.reports / "report")
@@ -130,7 +130,7 @@ def test_a_report_that_is_gone_is_begun_anew(desk: Desk) -> None:
 
 
 def test_the_job_knows_all_that_it_was_told(
-    attached: Desk, monkeypatch: pytest.MonkeyPatch
+    attached: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = {"lr": 0.1, "layers": [1, 2], "name": "x"}
     told = {

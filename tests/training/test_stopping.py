@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.training import Job
-from training.desk import Desk
+from training.training_dir import TrainingDir
 
 
 def stops(job: Job, epochs: int, steps: int = 3) -> int | None:
@@ -29,7 +29,7 @@ def stops(job: Job, epochs: int, steps: int = 3) -> int | None:
 
 def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: Path) -> None:
     for attempt in range(3):
-        desk = Desk(tmp_path, attempt, STOKER_EPOCHS_DONE=attempt)
+        desk = TrainingDir(tmp_path, attempt, STOKER_EPOCHS_DONE=attempt)
         desk.ask_to_stop()
         job = desk.job()
         assert not job.should_stop()
@@ -38,7 +38,9 @@ def test_each_attempt_trains_an_epoch_however_often_it_must_make_room(tmp_path: 
         assert desk.epochs("stopped") == [attempt + 1]
 
 
-def test_an_epoch_that_failed_and_is_tried_again_is_none_that_was_trained(desk: Desk) -> None:
+def test_an_epoch_that_failed_and_is_tried_again_is_none_that_was_trained(
+    desk: TrainingDir,
+) -> None:
     desk.ask_to_stop()
     job = desk.job()
     for _ in range(3):
@@ -50,14 +52,14 @@ def test_an_epoch_that_failed_and_is_tried_again_is_none_that_was_trained(desk: 
     assert desk.epochs("stopped") == [1]
 
 
-def test_all_ranks_of_an_attempt_train_one_epoch(desk: Desk) -> None:
+def test_all_ranks_of_an_attempt_train_one_epoch(desk: TrainingDir) -> None:
     desk.ask_to_stop()
     jobs = [desk.job(RANK=i, LOCAL_RANK=i, WORLD_SIZE=2, STOKER_EPOCHS_DONE=4) for i in (0, 1)]
     assert [stops(job, epochs=9) for job in jobs] == [5, 5]
 
 
 def test_who_goes_on_after_the_stop_is_stopped_again_and_nothing_more_is_said(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
+    desk: TrainingDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = desk.job()
     job.start_epoch()
@@ -73,7 +75,7 @@ def test_who_goes_on_after_the_stop_is_stopped_again_and_nothing_more_is_said(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_job_in_the_last_epoch_of_its_script_is_not_stopped(desk: Desk) -> None:
+def test_a_job_in_the_last_epoch_of_its_script_is_not_stopped(desk: TrainingDir) -> None:
     job = desk.job(NUM_GPUS=2)
     desk.ask_to_stop()
     for _ in job.epochs(1):
@@ -81,7 +83,7 @@ def test_a_job_in_the_last_epoch_of_its_script_is_not_stopped(desk: Desk) -> Non
     assert not (desk.reports / "stop_at").exists()
 
 
-def test_the_loop_stops_after_the_body_that_saves(desk: Desk) -> None:
+def test_the_loop_stops_after_the_body_that_saves(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_TO_BE_DONE=5)
     saved = []
 
@@ -99,7 +101,7 @@ def test_the_loop_stops_after_the_body_that_saves(desk: Desk) -> None:
     assert desk.epochs("stopped") == [3]
 
 
-def test_a_job_in_its_last_epoch_is_not_stopped(desk: Desk) -> None:
+def test_a_job_in_its_last_epoch_is_not_stopped(desk: TrainingDir) -> None:
     job = desk.job(EPOCHS_TO_BE_DONE=2)
     for epoch in job.epochs():
         if epoch == 1:
@@ -109,7 +111,7 @@ def test_a_job_in_its_last_epoch_is_not_stopped(desk: Desk) -> None:
     assert desk.epochs("end") == [0, 1]
 
 
-def test_a_named_epoch_binds_a_process_that_was_asked_nothing(desk: Desk) -> None:
+def test_a_named_epoch_binds_a_process_that_was_asked_nothing(desk: TrainingDir) -> None:
     desk.reports.mkdir()
     (desk.reports / "stop_at").write_text("2\n")
     job = desk.job(NODE_RANK=1, NUM_NODES=2)
@@ -117,7 +119,7 @@ def test_a_named_epoch_binds_a_process_that_was_asked_nothing(desk: Desk) -> Non
     assert desk.lines() == []  # only the first process speaks
 
 
-def test_with_peers_an_epoch_is_named_that_none_has_reached(desk: Desk) -> None:
+def test_with_peers_an_epoch_is_named_that_none_has_reached(desk: TrainingDir) -> None:
     job = desk.job(NUM_GPUS=2, LOCAL_RANK=0, RANK=0, WORLD_SIZE=2)
     job.start_epoch()
     job.end_epoch()
@@ -132,7 +134,7 @@ def test_with_peers_an_epoch_is_named_that_none_has_reached(desk: Desk) -> None:
 
 
 def test_with_peers_an_epoch_is_named_from_within_one_while_many_steps_are_left(
-    desk: Desk,
+    desk: TrainingDir,
 ) -> None:
     job = desk.job(NUM_GPUS=2, HEARTBEAT_FREQ=1)
     job.start_epoch()
@@ -149,7 +151,7 @@ def test_with_peers_an_epoch_is_named_from_within_one_while_many_steps_are_left(
     assert job.should_stop()
 
 
-def test_with_peers_an_epoch_is_not_named_when_the_others_may_be_through(desk: Desk) -> None:
+def test_with_peers_an_epoch_is_not_named_when_the_others_may_be_through(desk: TrainingDir) -> None:
     job = desk.job(NUM_GPUS=2, HEARTBEAT_FREQ=1)
     job.start_epoch()
     for _ in job.steps(range(20)):
@@ -166,7 +168,9 @@ def test_with_peers_an_epoch_is_not_named_when_the_others_may_be_through(desk: D
     assert (desk.reports / "stop_at").read_text() == "3\n"
 
 
-def test_machines_are_given_time_to_hear_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_are_given_time_to_hear_of_it(
+    desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr("stoker.training.training_job.perf_counter", lambda: now[0])
     job = desk.job(NUM_NODES=2, NUM_GPUS=2)
@@ -179,7 +183,7 @@ def test_machines_are_given_time_to_hear_of_it(desk: Desk, monkeypatch: pytest.M
 
 
 def test_one_process_on_several_gpus_that_has_made_its_group_has_no_peers(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: TrainingDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Group:
         is_available = is_initialized = staticmethod(lambda: True)
@@ -209,7 +213,9 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("variables", "speaks"), RANKS)
-def test_one_process_speaks_for_all(desk: Desk, variables: dict[str, object], speaks: bool) -> None:
+def test_one_process_speaks_for_all(
+    desk: TrainingDir, variables: dict[str, object], speaks: bool
+) -> None:
     job = desk.job(HEARTBEAT_FREQ=1, **variables)
     for _ in job.epochs(1):
         for _ in job.steps(range(3)):
@@ -252,7 +258,7 @@ def test_whenever_a_stop_is_asked_for_all_ranks_stop_at_the_same_epoch(
 ) -> None:
     order = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
-        desk = Desk(Path(directory), WORLD_SIZE=ranks, HEARTBEAT_FREQ=heartbeat)
+        desk = TrainingDir(Path(directory), WORLD_SIZE=ranks, HEARTBEAT_FREQ=heartbeat)
         jobs = [desk.job(RANK=i, LOCAL_RANK=i) for i in range(ranks)]
         answers: list[list[tuple[int, int, bool]]] = [[] for _ in jobs]
         lives = {

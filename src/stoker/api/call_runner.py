@@ -46,7 +46,7 @@ def main() -> int:
     except (OSError, Changed) as error:
         _say(str(error))
         return 1
-    call = Call(folder, os.environ.get("STOKER_ARRAY_INDEX", "0"))
+    call = CallRunner(folder, os.environ.get("STOKER_ARRAY_INDEX", "0"))
     already = call.was_over()
     if already is not None:
         return already
@@ -137,7 +137,7 @@ class Folder:
         os.close(directory)
 
 
-class Call:
+class CallRunner:
     """The files of one call: what to call, and what came of it."""
 
     def __init__(self, folder: Folder, index: str) -> None:
@@ -215,7 +215,7 @@ class Call:
 class Stop:
     """What happens when the job is asked to stop: it saves its work and goes on later."""
 
-    def __init__(self, call: Call, settings: dict[str, Any]) -> None:
+    def __init__(self, call: CallRunner, settings: dict[str, Any]) -> None:
         self.call, self.settings = call, settings
         self.pid = os.getpid()
         self.task: tuple[Any, ...] | None = None

@@ -19,7 +19,7 @@ AWAY = 30.0
 PAUSE = 0.2
 
 
-class Link(plain.Client):
+class DaemonClient(plain.Client):
     """Speaks to one daemon, and raises what the API promises."""
 
     def open(
@@ -105,13 +105,13 @@ class Link(plain.Client):
                 return
 
 
-def connect(autostart: bool = True, path: str | None = None) -> Link:
+def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:
     """Return a link to this user's daemon, which is started at the first request if need be."""
     if path is None and os.environ.get("STOKER_SERVER"):
         from stoker.client.tcp_endpoint import from_environment
 
-        return Link(from_environment())
+        return DaemonClient(from_environment())
     try:
-        return Link(path, autostart=autostart)
+        return DaemonClient(path, autostart=autostart)
     except places.UnsafeDirectory as error:
         raise PermissionDenied(str(error), error.exit_code, error.code) from None

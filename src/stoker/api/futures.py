@@ -28,7 +28,7 @@ SPEAKS = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
 class Future(concurrent.futures.Future[T]):
     """A call that was submitted. It needs this process only to be waited for."""
 
-    def __init__(self, link: links.Link) -> None:
+    def __init__(self, link: links.DaemonClient) -> None:
         super().__init__()
         self._link = link
         self._view: dict[str, Any] = {}

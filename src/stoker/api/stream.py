@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from stoker.api.daemon_client import Link
+from stoker.api.daemon_client import DaemonClient
 from stoker.api.jobs import Event
 from stoker.client.events import EventStream
 
@@ -18,7 +18,7 @@ QUIET = 60.0
 class Stream(EventStream):
     """The daemon's events, each with its number."""
 
-    def __init__(self, link: Link, after: int | None = None) -> None:
+    def __init__(self, link: DaemonClient, after: int | None = None) -> None:
         self.client, self.last = link, after
         self.reopen()
 
@@ -38,13 +38,13 @@ class Stream(EventStream):
         return None
 
 
-def events(link: Link, after: int | None) -> Iterator[Event]:
+def events(link: DaemonClient, after: int | None) -> Iterator[Event]:
     """Yield events behind a sequence number, else from now on, over connections that break."""
     begin = after if after is not None else int(link.jobs(limit=1)["seq"])
     return _endless(link, begin)
 
 
-def _endless(link: Link, after: int) -> Iterator[Event]:
+def _endless(link: DaemonClient, after: int) -> Iterator[Event]:
     stream = link.patiently(lambda: Stream(link, after))
     try:
         while True:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from stoker.api.daemon_client import Link
+from stoker.api.daemon_client import DaemonClient
 from stoker.api.errors import UnknownOption, UsageError
 from stoker.api.inputs import selector, words
 from stoker.api.jobs import Value
@@ -103,7 +103,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 class Sweeps:
     """The verbs about sweeps."""
 
-    link: Link
+    link: DaemonClient
 
     def sweep(
         self,
@@ -266,10 +266,10 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _understood(read: Any) -> dict[str, Any]:
-    from stoker.sweep.definition import BadSweep
+    from stoker.sweep.definition import InvalidSweep
 
     try:
         found: dict[str, Any] = read()
-    except BadSweep as error:
+    except InvalidSweep as error:
         raise UsageError(str(error).removeprefix("--param ")) from None
     return found

@@ -42,7 +42,7 @@ class Watched(Protocol):
 class Watcher:
     """Waits for jobs of one daemon, whatever becomes of that daemon meanwhile."""
 
-    def __init__(self, link: links.Link) -> None:
+    def __init__(self, link: links.DaemonClient) -> None:
         self.link = link
         self.lock = threading.Lock()
         self.open: dict[int, list[Watched]] = {}
@@ -212,12 +212,12 @@ _watchers: dict[str, Watcher] = {}
 _guard = threading.Lock()
 
 
-def watcher_of(link: links.Link) -> Watcher:
+def watcher_of(link: links.DaemonClient) -> Watcher:
     """Return the watcher of a daemon."""
     with _guard:
         found = _watchers.get(link.key)
         if found is None:
-            found = _watchers[link.key] = Watcher(links.Link(link.path))
+            found = _watchers[link.key] = Watcher(links.DaemonClient(link.path))
         return found
 
 

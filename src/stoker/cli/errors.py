@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def guarded(run: Callable[[], int], program: str, asked_for_json: bool = False) -> int:
+def run_command(run: Callable[[], int], program: str, asked_for_json: bool = False) -> int:
     """Run one command and return its exit code; only our own bugs get a traceback.
 
     All that it prints goes through a filter, so that no name or message steers the terminal.

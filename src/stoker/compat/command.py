@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
-from stoker.compat.registry import DOORS, enter
+from stoker.compat.registry import COMMANDS, run_compat_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ ACTS = {
 def main(argv: list[str]) -> int:
     """List the doors, enter one, install or uninstall."""
     first = argv[0] if argv else ""
-    if first in DOORS:
-        return enter(first, argv[1:])
+    if first in COMMANDS:
+        return run_compat_command(first, argv[1:])
     if first in {"-h", "--help"}:
         from stoker.cli.help import of_verb
 
         print(of_verb(USAGE, __doc__ or "", OPTIONS))
         return 0
     word = next((word for word in argv if not word.startswith("-")), "")
-    if word in DOORS and not any(act in argv for act in ACTS):
+    if word in COMMANDS and not any(act in argv for act in ACTS):
         raise UsageError(f"Options go after the name of the command: stoker door {word} {first}")
     args = parse(OPTIONS, argv, verb="door")
     if not args.words:
@@ -52,14 +52,14 @@ def main(argv: list[str]) -> int:
         return _list(args.flag("json"))
     act, *names = args.words
     if act not in ACTS:
-        raise _no_such(act, [*DOORS, *ACTS])
+        raise _no_such(act, [*COMMANDS, *ACTS])
     _check_options(args, act)
     return _install(args, names) if act == "install" else _uninstall(args, names)
 
 
 def complete(words: list[str]) -> list[str] | None:
     """Return what could follow `stoker door`; None where files could."""
-    names = [f"{name}\t{text}" for name, text in DOORS.items()]
+    names = [f"{name}\t{text}" for name, text in COMMANDS.items()]
     if len(words) == 1:
         return [*names, *(f"{act}\t{text}" for act, text in ACTS.items())]
     if words[0] not in ACTS or words[-2] == "--dir":
@@ -75,11 +75,11 @@ def _list(as_json: bool) -> int:
     from stoker.compat.path_commands import ANOTHER, OURS, found_on_path, read_record
 
     record = read_record()
-    found = {name: found_on_path(name, record) for name in DOORS}
+    found = {name: found_on_path(name, record) for name in COMMANDS}
     if as_json:
         output.emit({
             "doors": [
-                {"name": name, "text": DOORS[name], "path": path, "whose": whose}
+                {"name": name, "text": COMMANDS[name], "path": path, "whose": whose}
                 for name, (path, whose) in found.items()
             ]
         })  # fmt: skip
@@ -92,7 +92,7 @@ def _list(as_json: bool) -> int:
             Column("WHERE", cut=True),
             Column("DESCRIPTION", cut=True),
         ],
-        [[name, told[whose], path or "-", DOORS[name]] for name, (path, whose) in found.items()],
+        [[name, told[whose], path or "-", COMMANDS[name]] for name, (path, whose) in found.items()],
     )
     if output.is_terminal(1):
         output.say(
@@ -136,9 +136,9 @@ def _chosen(args: Args, names: list[str]) -> list[str]:
     if args.flag("all") == bool(names):
         raise UsageError("Name the commands, or use --all. To list them: stoker door")
     for name in names:
-        if name not in DOORS:
-            raise _no_such(name, DOORS)
-    return list(dict.fromkeys(names or DOORS))
+        if name not in COMMANDS:
+            raise _no_such(name, COMMANDS)
+    return list(dict.fromkeys(names or COMMANDS))
 
 
 def _check_options(args: Args, act: str) -> None:

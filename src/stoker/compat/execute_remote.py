@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stoker.client.client import Client
-    from stoker.compat.execute_batch.arguments import Words
-    from stoker.compat.execute_batch.job_locks import Claims
+    from stoker.compat.execute_batch.arguments import BatchArguments
+    from stoker.compat.execute_batch.job_locks import JobLocks
     from stoker.compat.execute_batch.node_lease import Member
 
 DOOR = "execute_remote"
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         return 1
 
 
-def _command(words: Words) -> str:
+def _command(words: BatchArguments) -> str:
     """The command is the last word, also behind an option that takes any number of them."""
     if not words.free:
         last = [each for each in words.lists.values() if each][-1:]
@@ -76,11 +76,11 @@ def _command(words: Words) -> str:
     return words.free[0]
 
 
-def _run(words: Words, command: str, name: str) -> int:
+def _run(words: BatchArguments, command: str, name: str) -> int:
     from stoker.client.client import connect
-    from stoker.compat.execute_batch.job_locks import Claims
+    from stoker.compat.execute_batch.job_locks import JobLocks
     from stoker.compat.execute_batch.lines import RESULTS, make_results
-    from stoker.compat.execute_batch.node_lease import Party
+    from stoker.compat.execute_batch.node_lease import NodeLease
     from stoker.compat.execute_batch.transfer_options import travel
 
     directory = os.path.join(RESULTS, name)
@@ -92,8 +92,8 @@ def _run(words: Words, command: str, name: str) -> int:
         "name": name, "door": DOOR, "verbatim": True, "cpus": "0",
     }  # fmt: skip
     client = connect()
-    claims = Claims(client)
-    party = Party(client, [words.ones["--machine"]], DOOR)
+    claims = JobLocks(client)
+    party = NodeLease(client, [words.ones["--machine"]], DOOR)
     try:
         party.join()
         options["bring_into"] = os.path.join(make_results(), name).replace("%", "%%")
@@ -124,7 +124,7 @@ def _insist_on_no_results(directory: str, name: str) -> None:
         )
 
 
-def _claim(claims: Claims, name: str) -> None:
+def _claim(claims: JobLocks, name: str) -> None:
     """Have a name for this run alone."""
     from stoker.compat.execute_batch.job_locks import ANOTHER
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from stoker.cli.errors import guarded
+from stoker.cli.errors import run_command
 
-DOORS = {
+COMMANDS = {
     "simple_gpu_scheduler": "run the commands on stdin, one GPU each",
     "simple_gpu_submit": "append a whole script to a queue file, as one job",
     "simple_hypersearch": "print one command for each combination of parameters",
@@ -36,7 +36,7 @@ ON_PATH = (
 """What installing the package puts on PATH: no other tool has these names."""
 
 
-def enter(name: str, argv: list[str]) -> int:
+def run_compat_command(name: str, argv: list[str]) -> int:
     """Run a door as the command of that name."""
 
     def run() -> int:
@@ -45,49 +45,49 @@ def enter(name: str, argv: list[str]) -> int:
         module = __import__(f"stoker.compat.{where}", fromlist=["main"])
         return int(module.main(argv))
 
-    return guarded(run, name)
+    return run_command(run, name)
 
 
 def simple_gpu_scheduler() -> int:
     """The command of this name."""
-    return enter("simple_gpu_scheduler", sys.argv[1:])
+    return run_compat_command("simple_gpu_scheduler", sys.argv[1:])
 
 
 def simple_gpu_submit() -> int:
     """The command of this name."""
-    return enter("simple_gpu_submit", sys.argv[1:])
+    return run_compat_command("simple_gpu_submit", sys.argv[1:])
 
 
 def simple_hypersearch() -> int:
     """The command of this name."""
-    return enter("simple_hypersearch", sys.argv[1:])
+    return run_compat_command("simple_hypersearch", sys.argv[1:])
 
 
 def execute_batch() -> int:
     """The command of this name."""
-    return enter("execute_batch", sys.argv[1:])
+    return run_compat_command("execute_batch", sys.argv[1:])
 
 
 def execute_remote() -> int:
     """The command of this name."""
-    return enter("execute_remote", sys.argv[1:])
+    return run_compat_command("execute_remote", sys.argv[1:])
 
 
 def run_scheduler() -> int:
     """The command of this name."""
-    return enter("run-scheduler", sys.argv[1:])
+    return run_compat_command("run-scheduler", sys.argv[1:])
 
 
 def scheduler_state() -> int:
     """The command of this name."""
-    return enter("scheduler-state", sys.argv[1:])
+    return run_compat_command("scheduler-state", sys.argv[1:])
 
 
 def scheduler_cancel_job() -> int:
     """The command of this name."""
-    return enter("scheduler-cancel-job", sys.argv[1:])
+    return run_compat_command("scheduler-cancel-job", sys.argv[1:])
 
 
 def scheduler_get_logs() -> int:
     """The command of this name."""
-    return enter("scheduler-get-logs", sys.argv[1:])
+    return run_compat_command("scheduler-get-logs", sys.argv[1:])

@@ -42,7 +42,7 @@ WRITE_BYTES = 4096
 """What a pipe takes in one piece (PIPE_BUF), whoever else writes into it."""
 
 
-class Asked:
+class HypersearchArguments:
     """What was typed."""
 
     def __init__(self) -> None:
@@ -79,9 +79,9 @@ def main(argv: list[str]) -> int:
 # --------------------------------------------------------------------- what was typed
 
 
-def read_arguments(argv: list[str]) -> Asked:
+def read_arguments(argv: list[str]) -> HypersearchArguments:
     """Sort the arguments into pattern, parameters and options."""
-    asked = Asked()
+    asked = HypersearchArguments()
     into = asked.words  # after -p NAME, words are its values until the next option
     rest = list(reversed(argv))
     while rest:
@@ -122,7 +122,7 @@ def _is_option(word: str) -> bool:
     return False
 
 
-def _option(word: str, asked: Asked) -> tuple[str, str | None]:
+def _option(word: str, asked: HypersearchArguments) -> tuple[str, str | None]:
     """Return an option's full name and what stands after its equals sign."""
     if word in {"-p", "-h"}:
         return ("--parameter" if word == "-p" else "--help"), None
@@ -143,7 +143,7 @@ def _option(word: str, asked: Asked) -> tuple[str, str | None]:
     raise UsageError(f"There is no option {typed}. {advice}")
 
 
-def _whole_number(asked: Asked, name: str) -> int | None:
+def _whole_number(asked: HypersearchArguments, name: str) -> int | None:
     text = asked.options.get(name)
     if text is None:
         return None
@@ -156,7 +156,7 @@ def _whole_number(asked: Asked, name: str) -> int | None:
 # -------------------------------------------------------------------- is there sense in it
 
 
-def _pattern_text(asked: Asked) -> str:
+def _pattern_text(asked: HypersearchArguments) -> str:
     """Return the one pattern that was typed."""
     if len(asked.words) > 1:
         raise UsageError(
@@ -179,7 +179,7 @@ def _pattern_text(asked: Asked) -> str:
     )
 
 
-def _checked_parameters(asked: Asked) -> dict[str, list[str]]:
+def _checked_parameters(asked: HypersearchArguments) -> dict[str, list[str]]:
     """Return the values of each parameter, or say what would go missing or come twice."""
     if not asked.parameters:
         raise UsageError("There is no parameter. Add one: -p NAME VALUE ...")

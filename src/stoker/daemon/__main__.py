@@ -46,7 +46,7 @@ def _options(argv: list[str]) -> dict[str, str]:
 
 def _run(options: dict[str, str], ready: int) -> int:
     from stoker import places, wire
-    from stoker.daemon.paths import Keep
+    from stoker.daemon.paths import DaemonPaths
     from stoker.daemon.state_lock import Locked, StateLock
     from stoker.executors.local.supervisor import become_subreaper
 
@@ -60,21 +60,21 @@ def _run(options: dict[str, str], ready: int) -> int:
             if other is not None:
                 _say(ready, other)
                 return 0
-    kept = Keep()
-    from stoker.daemon.bootstrap import build
+    kept = DaemonPaths()
+    from stoker.daemon.bootstrap import build_daemon
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may hold a password, and a command line is for all to see: it comes by a variable.
     db = os.environ.pop(wire.STORE_SAID, None) if options.get("db") == "-" else options.get("db")
-    loop = build(kept, options.get("gpus"), options.get("resources"), also, db=db)
-    from stoker.daemon.http.server import Server
+    loop = build_daemon(kept, options.get("gpus"), options.get("resources"), also, db=db)
+    from stoker.daemon.http.server import HttpServer
     from stoker.daemon.state_files import watch_state
 
     if options.get("idle-exit"):
         loop.exit_when_idle = float(options["idle-exit"])
     listen = [options["listen"]] if options.get("listen") else loop.settings.api.listen
     try:
-        server = Server(loop, "daemon", listen)
+        server = HttpServer(loop, "daemon", listen)
     except BaseException:
         loop.close()
         raise
@@ -119,10 +119,10 @@ def _say(fd: int, line: str) -> None:
 def _expected(error: BaseException) -> bool:
     from stoker import places
     from stoker.core.units import BadValue
-    from stoker.engine import Refusal
+    from stoker.engine import CommandRejected
     from stoker.store.port import StoreError
 
-    ours = (places.UnsafeDirectory, BadValue, Refusal, StoreError)
+    ours = (places.UnsafeDirectory, BadValue, CommandRejected, StoreError)
     return isinstance(error, (*ours, OSError))
 
 

@@ -32,16 +32,16 @@ from stoker.core.state import State
 from stoker.daemon import daemon_log
 from stoker.daemon import settings as configuration
 from stoker.daemon import unknown_attempts as recovered
-from stoker.daemon.context import Desk, clock
-from stoker.daemon.control.daemon import Feeder, Loop, Poller
-from stoker.daemon.gpus.monitor import GpuWatch
+from stoker.daemon.context import RequestContext, system_clock
+from stoker.daemon.control.daemon import Daemon, JobSource, Reactor
+from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.handlers import nodes
-from stoker.daemon.nodes.local_node import Declaration, offer, probe
-from stoker.daemon.nodes.registry import Fleet
-from stoker.daemon.paths import Keep
+from stoker.daemon.nodes.local_node import DeclaredResources, build_node_facts, probe_gpus
+from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.state_lock import on_shared_file_system
 from stoker.daemon.training import cleanup as leftovers
-from stoker.executors.launch.command import Places
+from stoker.executors.launch.command import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import KEPT
@@ -64,28 +64,30 @@ def install_id(state: str) -> str:
         return file.read().strip()
 
 
-def build(
-    kept: Keep,
+def build_daemon(
+    kept: DaemonPaths,
     gpus: str | None = None,
     resources: str | None = None,
     extra: Iterable[str] = (),
-    feeder: Feeder | None = None,
+    feeder: JobSource | None = None,
     db: str | None = None,
-) -> Loop:
+) -> Daemon:
     """Assemble a loop that has the state, knows the machine and has adopted what runs."""
     # Warnings of a daemon in the foreground are shown; `feed` has a progress line to keep whole.
     daemon_log.configure(places.daemon_log(), logging.WARNING if feeder else logging.NOTSET)
     config = configuration.load()
     daemon_log.set_level(config.log.level)
-    declaration = Declaration(f"{kept.state}/declared.json")
+    declaration = DeclaredResources(f"{kept.state}/declared.json")
     said = gpus is not None or resources is not None
     if not said:
         gpus, resources = config.gpus, config.resources
     remembers = gpus is None and resources is None
     if remembers:
         gpus, resources = declaration.load()
-    reading = probe(os.environ)
-    facts = offer(reading, gpus, resources)  # refuses nonsense before anything is touched
+    reading = probe_gpus(os.environ)
+    facts = build_node_facts(
+        reading, gpus, resources
+    )  # refuses nonsense before anything is touched
     store, place, left = _open_store(kept.state, db, config)
     if said:
         declaration.save(gpus, resources)
@@ -93,10 +95,10 @@ def build(
     run = f"{kept.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
     term = store.claim()
-    faults = FaultTracker(clock)
-    poller = Poller(faults)
+    faults = FaultTracker(system_clock)
+    poller = Reactor(faults)
     executor = LocalExecutor(
-        Places(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
+        ExecutorPaths(run, kept.exits, kept.scripts, os.path.dirname(places.socket_path())),
         install,
         kept.keepers,
         poller,
@@ -107,7 +109,7 @@ def build(
         engine=config.containers.engine,
     )
     user = _user()
-    watch = GpuWatch(
+    watch = GpuMonitor(
         facts.name,
         reading,
         install,
@@ -116,11 +118,11 @@ def build(
         poller.watch,
         poller.unwatch,
     )
-    desk = Desk(
+    desk = RequestContext(
         store, places.logs_dir(), facts.name, user, place=place, alerts=left,
         engine=executor.commands.engine,
     )  # fmt: skip
-    fleet = Fleet(
+    fleet = ExecutorRegistry(
         executor,
         facts.name,
         poller,
@@ -130,12 +132,12 @@ def build(
         f"{kept.state}/afar",
         desk.logs,
     )
-    loop = Loop(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder, faults)
+    loop = Daemon(store, executor, poller, desk, config, watch, fleet, kept.scripts, feeder, faults)
     extra = _not_elsewhere(loop.engine.state, facts.name, extra)
     if remembers:
         # Devices that a feed named are there until their jobs are done.
         extra = [*extra, *_remembered(loop.engine.state, facts.name)]
-    facts = offer(reading, gpus, resources, extra)
+    facts = build_node_facts(reading, gpus, resources, extra)
     unheeded = _take_over(loop, term, facts, config, run)
     desk.alerts = [*left, *store.warnings(), *unheeded]
     for warning in desk.alerts:
@@ -210,19 +212,20 @@ def _remembered(state: State, node: str) -> list[str]:
 
 
 def _take_over(
-    loop: Loop, term: int, facts: NodeFacts, config: configuration.Settings, run: str
+    loop: Daemon, term: int, facts: NodeFacts, config: configuration.Settings, run: str
 ) -> list[str]:
     """Tell the journal who drives now, and find out what became of running attempts.
 
     What cannot be heeded of the configuration is returned, in words.
     """
-    state, at = loop.engine.state, clock().at
+    state, at = loop.engine.state, system_clock().at
     machines, unheeded = nodes.from_settings(state, config.nodes, facts.name, at)
     boot = host.boot_id()
     same_boot = state.rest.boot in ("", boot)
     events: list[Event] = [
         DaemonStarted(
-            at=at, term=term, boot=boot, pid=os.getpid(), version=__version__, clock=clock().boot
+            at=at, term=term, boot=boot, pid=os.getpid(), version=__version__,
+            clock=system_clock().boot,
         ),
         NodeJoined(at=at, facts=facts),
         *_for_a_new_home(loop, at),
@@ -270,7 +273,7 @@ def _take_over(
     return unheeded
 
 
-def _adopt(loop: Loop, jobs: list[Job], same_boot: bool) -> None:
+def _adopt(loop: Daemon, jobs: list[Job], same_boot: bool) -> None:
     """Find out what became of the attempts of these jobs on this machine."""
     afar = loop.engine.state.rest.remotes
     here = [
@@ -280,18 +283,18 @@ def _adopt(loop: Loop, jobs: list[Job], same_boot: bool) -> None:
     ]
     loop.fleet.gangs.adopt(jobs)
     loop.executor.adopt(here, same_boot)
-    loop.executor.tick(clock().boot)
+    loop.executor.tick(system_clock().boot)
     _record(loop)
 
 
-def _record(loop: Loop) -> None:
+def _record(loop: Daemon) -> None:
     """Put what the executor has found out into the journal."""
     while loop.executor.facts:
         found, loop.executor.facts = loop.executor.facts, []
         loop.engine.cycle(loop.trainings.heed(loop.fleet.of_this_machine(found)))
 
 
-def _after_a_loss(loop: Loop, at: float) -> list[Event]:
+def _after_a_loss(loop: Daemon, at: float) -> list[Event]:
     """Reserve ids that the journal no longer knows, and hold jobs that may have run since."""
     store, state, next_id = loop.store, loop.engine.state, loop.store.id_floor()
     if store.warnings() or loop.desk.alerts:
@@ -306,7 +309,7 @@ def _after_a_loss(loop: Loop, at: float) -> list[Event]:
     return events
 
 
-def _say_what_is_held(loop: Loop, ids: list[int]) -> None:
+def _say_what_is_held(loop: Daemon, ids: list[int]) -> None:
     """Of these jobs, some have turned out to run or to be over."""
     jobs = loop.engine.state.jobs
     count = sum(id in jobs and jobs[id].state is JobState.PENDING for id in ids)
@@ -330,18 +333,18 @@ def _discard_old_mark(path: str, boot: str) -> None:
             os.unlink(path)
 
 
-def _for_a_new_home(loop: Loop, at: float) -> list[Event]:
+def _for_a_new_home(loop: Daemon, at: float) -> list[Event]:
     """Whoever begins today has the planner. What was queued before goes on as it did."""
     return [] if loop.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]
 
 
-def _needed(loop: Loop) -> set[str]:
+def _needed(loop: Daemon) -> set[str]:
     """Environments of trials that are yet to be thought of."""
     waiting = [sweep for sweep in loop.engine.state.sweeps.values() if sweep.wanting]
     return {loop.sweeps.kept(sweep).spec.environment for sweep in waiting}
 
 
-def _sweep(loop: Loop, at: float) -> None:
+def _sweep(loop: Daemon, at: float) -> None:
     """Remove what training jobs have left that are over; only now are all ends on disk."""
     state, left = loop.engine.state, loop.trainings.left
     left.look_at_all(state)

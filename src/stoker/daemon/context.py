@@ -15,14 +15,14 @@ from stoker.core.selectors import NotFound, select, sweep_meant
 from stoker.core.state import State
 from stoker.core.sweep import Sweep, Trial, trial_of
 from stoker.core.units import BadValue
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
-from stoker.store.port import Filter, Store
+from stoker.store.port import JobQuery, Store
 
-Decide = Callable[[State, Moment], Decision]
+CommandHandler = Callable[[State, Instant], CommandResult]
 
 
-class Desk(Struct):
+class RequestContext(Struct):
     """The store, the places and the settings, without the state: that comes with each turn."""
 
     store: Store
@@ -39,9 +39,9 @@ class Desk(Struct):
     """What is seen of a running job but not kept: its step, its metrics, its memory."""
     uploads: Callable[[Job], list[dict[str, Any]]] = lambda _: []
     """The uploads of a job's files to nodes, while they are under way."""
-    foreseen: Callable[[int, State, Moment], Told | None] = lambda *_: None
+    foreseen: Callable[[int, State, Instant], Told | None] = lambda *_: None
     """When a job starts and ends, if there is a forecast."""
-    foreseen_sweep: Callable[[Sweep, State, Moment], Told | None] = lambda *_: None
+    foreseen_sweep: Callable[[Sweep, State, Instant], Told | None] = lambda *_: None
     """When the last trial of a sweep ends, if there is a forecast."""
     reading: Callable[[], Collection[int]] = tuple
     """Jobs that are over and whose figures are still being read."""
@@ -60,7 +60,7 @@ class Desk(Struct):
         if id not in self.remembered:
             if len(self.remembered) > 1000:
                 self.remembered.clear()
-            rows = self.store.past(Filter(ids=[id], limit=1))
+            rows = self.store.past(JobQuery(ids=[id], limit=1))
             if not rows:
                 return None
             self.remembered[id] = (rows[0].job, rows[0].spec)
@@ -68,7 +68,7 @@ class Desk(Struct):
 
     def by_name(self, name: str) -> list[int]:
         """The newest finished job of this name."""
-        rows = self.store.past(Filter(name=name, limit=1))
+        rows = self.store.past(JobQuery(name=name, limit=1))
         return [rows[-1].job.id] if rows else []
 
     def ids(self, words: list[str], state: State) -> list[int]:
@@ -77,9 +77,9 @@ class Desk(Struct):
         try:
             return select(words, state, self.recall, self.by_name, self.store.members)
         except NotFound as error:
-            raise Refusal(str(error), "not_found") from None
+            raise CommandRejected(str(error), "not_found") from None
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
+            raise CommandRejected(str(error), "usage") from None
 
     def one(self, word: str, state: State) -> int:
         """The first of the jobs that a selector means; a sweep may have none yet."""
@@ -88,7 +88,7 @@ class Desk(Struct):
             note = next(
                 (s.note for s in state.sweeps.values() if s.id == sweep_meant(word, state)), None
             )
-            raise Refusal(
+            raise CommandRejected(
                 f"Sweep {word} has no trials yet{f': {note}' if note else ''}.", "not_found"
             )
         return ids[0]
@@ -100,7 +100,7 @@ class Desk(Struct):
             return job, state.spec(job)
         found = self.found(id)
         if found is None:
-            raise Refusal(f"There is no job {id}.", "not_found")
+            raise CommandRejected(f"There is no job {id}.", "not_found")
         return found
 
     def boards(self, sweeps: Iterable[int | None], state: State, at: float) -> list[Event]:
@@ -117,7 +117,7 @@ class Desk(Struct):
         board = state.boards.get(sweep.id)
         if board is not None:
             return list(board.trials.values())
-        rows = self.store.past(Filter(array=sweep.id, limit=max(sweep.issued, 1)))
+        rows = self.store.past(JobQuery(array=sweep.id, limit=max(sweep.issued, 1)))
         return [trial_of(row.job) for row in rows]
 
     def recalled(self, ids: list[int], state: State, at: float) -> list[Event]:
@@ -130,16 +130,16 @@ class Desk(Struct):
         return events
 
 
-def gone() -> Refusal:
+def daemon_stopping() -> CommandRejected:
     """The answer to whoever asks a daemon that has just ended."""
-    return Refusal("The daemon has just ended. Try again.", "gone")
+    return CommandRejected("The daemon has just ended. Try again.", "daemon_stopping")
 
 
-def answered(value: Any) -> Decision:
+def reply_only(value: Any) -> CommandResult:
     """An answer that changes nothing."""
-    return Decision(reply=lambda _: value)
+    return CommandResult(reply=lambda _: value)
 
 
-def clock() -> Moment:
+def system_clock() -> Instant:
     """The real time."""
-    return Moment(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
+    return Instant(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -8,7 +8,7 @@ from stoker import places
 from stoker.executors.local.supervisor_client import spawn_keepers
 
 
-class Keep:
+class DaemonPaths:
     """The directories of a state, and the processes that will be its jobs' parents."""
 
     def __init__(self) -> None:

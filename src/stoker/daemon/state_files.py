@@ -11,15 +11,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from stoker import places
-from stoker.daemon.http.server import Server
+from stoker.daemon.http.server import HttpServer
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.executors.linux.inotify import Inotify
 from stoker.executors.local.executor import Poller
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
-    from stoker.daemon.control.daemon import Loop
-    from stoker.daemon.paths import Keep
+    from stoker.daemon.control.daemon import Daemon
+    from stoker.daemon.paths import DaemonPaths
 
 SETTLE_SECONDS, LONGEST_SETTLE_SECONDS = 0.1, 2.0
 """Something was deleted: more may follow, as when a whole directory is being removed."""
@@ -40,7 +40,7 @@ class StateFiles:
         directories: Iterable[str],
         journal: str,
         lock: StateLock,
-        server: Server,
+        server: HttpServer,
         store: Store,
         poller: Poller,
         sync: Callable[[], None],
@@ -155,7 +155,7 @@ class StateFiles:
             self.inotify.close()
 
 
-def watch_state(loop: Loop, keep: Keep, lock: StateLock, server: Server) -> None:
+def watch_state(loop: Daemon, keep: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
     """Have a running loop look after what it needs in the file system."""
     executor = loop.executor
     older = executor.exits.keepers()

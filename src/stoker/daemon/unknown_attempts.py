@@ -15,12 +15,14 @@ from stoker.core.job import Job, Spec
 from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
-from stoker.daemon.context import Desk, clock
+from stoker.daemon.context import RequestContext, system_clock
 from stoker.executors.local.claims import Claim
-from stoker.executors.local.recovery import Adoption
+from stoker.executors.local.recovery import AttemptRecovery
 
 
-def unknown_attempts(state: State, desk: Desk, adoption: Adoption) -> dict[int, int]:
+def unknown_attempts(
+    state: State, desk: RequestContext, adoption: AttemptRecovery
+) -> dict[int, int]:
     """The attempts that have left a trace here and are later than what the journal knows, by job.
 
     Of a job that the journal does not know at all, only an attempt that still runs.
@@ -53,8 +55,8 @@ def _runs(claim: Claim) -> bool:
 def recover(
     found: dict[int, int],
     state: Callable[[], State],
-    desk: Desk,
-    adoption: Adoption,
+    desk: RequestContext,
+    adoption: AttemptRecovery,
     cycle: Callable[[list[e.Event]], None],
 ) -> tuple[list[Job], list[str]]:
     """Enter these attempts in the journal; return their jobs, and what a person should know."""
@@ -64,7 +66,7 @@ def recover(
     # Without processes they need no devices: one cycle for all, there may be thousands.
     cycle([_recovered(key, Placement(desk.node, ())) for key in sorted(over)])
     for id, attempt in sorted(found.items() - over):
-        now = clock()
+        now = system_clock()
         claim = adoption.claim((id, attempt))
         placement = _available(state(), id, _placement(claim, desk.node), desk.node)
         events: list[e.Event] = []
@@ -78,7 +80,7 @@ def recover(
 
 
 def _recovered(key: tuple[int, int], placement: Placement) -> e.Event:
-    now = clock()
+    now = system_clock()
     return e.AttemptRecovered(
         at=now.at, job=key[0], attempt=key[1], placement=placement, boot=now.boot
     )

@@ -11,8 +11,8 @@ from stoker import wire
 from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError
 from stoker.client.events import EventStream
-from stoker.feed.job_stream import End, Work
-from stoker.feed.submit_environment import Place, in_use
+from stoker.feed.job_stream import FinishedJob, JobStream
+from stoker.feed.submit_environment import SubmitEnvironment, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ ENDINGS = frozenset(
 """Events after which a job may be over."""
 
 
-def follow(work: Work, place: Place) -> int:
+def follow(work: JobStream, place: SubmitEnvironment) -> int:
     """Queue the lines with the daemon and follow them to their ends."""
-    return Follower(connect(), work, place).run()
+    return QueueFollower(connect(), work, place).run()
 
 
-class Follower:
+class QueueFollower:
     """Keeps a bounded number of lines in somebody else's queue, and counts their ends."""
 
-    def __init__(self, client: Client, work: Work, place: Place) -> None:
+    def __init__(self, client: Client, work: JobStream, place: SubmitEnvironment) -> None:
         self.client, self.work, self.place = client, work, place
         self.lines = work.lines
         self.mine: set[int] = set()
@@ -150,7 +150,9 @@ class Follower:
         self.mine.discard(view["id"])
         self.running.discard(view["id"])
         started = bool(view["started_at"] or view.get("past"))
-        self.work.ended(End(view["id"], view["state"], started, view.get("enforced"), lambda: view))
+        self.work.ended(
+            FinishedJob(view["id"], view["state"], started, view.get("enforced"), lambda: view)
+        )
 
     def _listen_for_signals(self) -> None:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)

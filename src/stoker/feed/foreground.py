@@ -15,17 +15,17 @@ from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import clock
-from stoker.daemon.control.daemon import Call, Feeder, Loop
+from stoker.daemon.context import system_clock
+from stoker.daemon.control.daemon import Daemon, JobSource, QueuedCommand
 from stoker.daemon.handlers.job_actions import cancel, kill
-from stoker.daemon.paths import Keep
+from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.daemon.submission import submit as intake
 from stoker.daemon.views.job import job_view
-from stoker.engine import Ask, Decision, Moment, Refusal
+from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.local.supervisor import become_subreaper
-from stoker.feed.job_stream import End, Lot, Work
-from stoker.feed.submit_environment import Place, in_use
+from stoker.feed.job_stream import Batch, FinishedJob, JobStream
+from stoker.feed.submit_environment import SubmitEnvironment, in_use
 from stoker.schema.requests import Cancel, Kill, Submit, What
 from stoker.store.port import StoreError
 
@@ -34,7 +34,7 @@ class LostTheRace(Exception):
     """Another daemon took the state first."""
 
 
-def drive(work: Work, place: Place, resources: str | None) -> int:
+def drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
     """Be the daemon until the input has ended and its jobs are done."""
     try:
         return _drive(work, place, resources)
@@ -43,20 +43,20 @@ def drive(work: Work, place: Place, resources: str | None) -> int:
         raise StokerError(str(error), getattr(error, "exit_code", usual)) from None
 
 
-def _drive(work: Work, place: Place, resources: str | None) -> int:
+def _drive(work: JobStream, place: SubmitEnvironment, resources: str | None) -> int:
     state = places.secure_dir(places.state_dir())
     try:
         lock = StateLock(state)
     except Locked:
         raise LostTheRace from None
-    kept = Keep()
-    from stoker.daemon.bootstrap import build
-    from stoker.daemon.http.server import Server
+    kept = DaemonPaths()
+    from stoker.daemon.bootstrap import build_daemon
+    from stoker.daemon.http.server import HttpServer
     from stoker.daemon.state_files import watch_state
 
-    feeder = LineFeeder(work, place)
-    loop = build(kept, None, resources, extra=work.named, feeder=feeder)
-    server = Server(loop, "feed")
+    feeder = ForegroundSource(work, place)
+    loop = build_daemon(kept, None, resources, extra=work.named, feeder=feeder)
+    server = HttpServer(loop, "feed")
     watch_state(loop, kept, lock, server)
     become_subreaper()
     feeder.begin(loop)
@@ -83,44 +83,44 @@ def _drive(work: Work, place: Place, resources: str | None) -> int:
     return feeder.exit_code()
 
 
-class Offer:
+class SubmitBatch:
     """A lot that goes out in this turn, chosen when the turn's news is known.
 
     A device that became free in a turn is so given to the next line in the same turn, in
     one commit.
     """
 
-    def __init__(self, feeder: LineFeeder, first: bool) -> None:
+    def __init__(self, feeder: ForegroundSource, first: bool) -> None:
         self.feeder, self.first = feeder, first
-        self.lot: Lot | None = None
+        self.lot: Batch | None = None
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         """Choose, unless that was done before (a full disk makes the engine ask twice)."""
         feeder = self.feeder
         if self.lot is None:
             if self.first and feeder.work.waits_for_ends:
                 feeder.collect(state, feeder.mine)
             self.lot = feeder.work.next(feeder.waiting(state))
-        return feeder.submission(self.lot, state, now) if self.lot else Decision()
+        return feeder.submission(self.lot, state, now) if self.lot else CommandResult()
 
     def answer(self, receipt: Any) -> None:
         """It has become jobs."""
         if self.lot is not None:
             self.feeder.submitted(self.lot, receipt)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         """It has not."""
         if self.lot is not None:
             self.feeder.refused(self.lot, refusal)
 
 
-class LineFeeder(Feeder):
+class ForegroundSource(JobSource):
     """Turns lines into jobs, a few at a time, and follows them to their ends."""
 
-    def __init__(self, work: Work, place: Place) -> None:
+    def __init__(self, work: JobStream, place: SubmitEnvironment) -> None:
         self.work, self.place = work, place
         self.lines = work.lines
-        self.loop: Loop | None = None
+        self.loop: Daemon | None = None
         self.mine: set[int] = set()
         """Jobs of this feed that have not finished."""
         self.before: dict[int, tuple[JobsSubmitted, Node]] = {}
@@ -133,7 +133,7 @@ class LineFeeder(Feeder):
         self.cancelling = False
         self.watching = False
 
-    def begin(self, loop: Loop) -> None:
+    def begin(self, loop: Daemon) -> None:
         """The loop is there: look at the devices and listen for signals."""
         loop.turn()  # without lines: a signal would not be heard before the loop runs
         self.loop = loop
@@ -148,7 +148,7 @@ class LineFeeder(Feeder):
 
     # -- what the loop asks -------------------------------------------------------------
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[Command]:
         """Submit as many lines as keep the devices busy, and no more."""
         loop = self.loop
         if loop is None:
@@ -160,13 +160,13 @@ class LineFeeder(Feeder):
         self._watch_input(self.work.hungry(waiting))
         news = sum(type(fact) is ProcessExited for fact in loop.executor.facts)
         openings = self.work.openings(waiting, news)
-        return [Offer(self, number == 0) for number in range(openings)]
+        return [SubmitBatch(self, number == 0) for number in range(openings)]
 
     def waiting(self, state: State) -> int:
         """How many of our jobs have not started."""
         return len(self.mine) - len(state.running)
 
-    def submission(self, lot: Lot, state: State, now: Moment) -> Decision:
+    def submission(self, lot: Batch, state: State, now: Instant) -> CommandResult:
         """What the lot comes to."""
         loop = self.loop
         assert loop is not None
@@ -190,12 +190,12 @@ class LineFeeder(Feeder):
             self.before[id(lot.options)] = (event, node)
         return decision
 
-    def submitted(self, lot: Lot, receipt: Any) -> None:
+    def submitted(self, lot: Batch, receipt: Any) -> None:
         """These jobs are ours."""
         self.mine.update(range(receipt["first"], receipt["last"] + 1))
         self.work.submitted(lot, receipt["first"], receipt["last"])
 
-    def refused(self, lot: Lot, refusal: Refusal) -> None:
+    def refused(self, lot: Batch, refusal: CommandRejected) -> None:
         """Go on or not, as the work sees fit."""
         code = wire.ERRORS.get(refusal.code, (0, 1))[1]
         self.error = self.work.refused(lot, StokerError(refusal.message, code, refusal.code))
@@ -239,13 +239,15 @@ class LineFeeder(Feeder):
             self.mine.discard(job.id)
             started = job.started_at is not None or bool(job.past)
             self.work.ended(
-                End(job.id, job.state.value, started, job.note, partial(self._view, job))
+                FinishedJob(job.id, job.state.value, started, job.note, partial(self._view, job))
             )
 
     def _view(self, job: Job) -> dict[str, Any]:
         loop = self.loop
         assert loop is not None
-        return job_view(job, loop.engine.state.spec(job), None, clock(), loop.desk.logs, tail=5)
+        return job_view(
+            job, loop.engine.state.spec(job), None, system_clock(), loop.desk.logs, tail=5
+        )
 
     def timeout(self) -> float | None:
         """Wake up for what the work has to show, and at once while more can go out."""
@@ -278,7 +280,7 @@ class LineFeeder(Feeder):
         ids = [str(id) for id in sorted(self.mine)]
         if ids:
             wish = kill(loop.desk, Kill(ids)) if again else cancel(loop.desk, Cancel(ids))
-            loop.ask(Call(wish, lambda *_: None))
+            loop.ask(QueuedCommand(wish, lambda *_: None))
         else:
             loop.done = True
 
@@ -294,7 +296,7 @@ class LineFeeder(Feeder):
         ids = [str(id) for id in sorted(self.mine) if state.jobs[id].state is JobState.PENDING]
         self.work.draining()
         if ids:
-            loop.ask(Call(cancel(loop.desk, Cancel(ids)), lambda *_: None))
+            loop.ask(QueuedCommand(cancel(loop.desk, Cancel(ids)), lambda *_: None))
 
     def exit_code(self) -> int:
         """0 when all succeeded, 1 when some did not, 128+N after a signal."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stoker.client.errors import StokerError
 
 
-class Lot:
+class Batch:
     """What is submitted together: many lines, or one script; and what it asks for."""
 
     __slots__ = ("options", "slot", "what")
@@ -27,7 +27,7 @@ class Lot:
         """Whatever the work wants to remember of it."""
 
 
-class End:
+class FinishedJob:
     """How a job of ours ended."""
 
     __slots__ = ("id", "note", "started", "state", "view")
@@ -45,7 +45,7 @@ class End:
         """The whole job, for whoever wants to look closely."""
 
 
-class Work(ABC):
+class JobStream(ABC):
     """Lines to be run. A driver asks it what to submit, and tells it what became of that."""
 
     waits_for_ends = False
@@ -67,19 +67,19 @@ class Work(ABC):
         """How many lots may go out in this turn, in which `news` have come."""
 
     @abstractmethod
-    def next(self, waiting: int) -> Lot | None:
+    def next(self, waiting: int) -> Batch | None:
         """The next lot, or None when there is none to be had now."""
 
     @abstractmethod
-    def submitted(self, lot: Lot, first: int, last: int) -> None:
+    def submitted(self, lot: Batch, first: int, last: int) -> None:
         """The lot has become these jobs."""
 
     @abstractmethod
-    def refused(self, lot: Lot, error: StokerError) -> StokerError | None:
+    def refused(self, lot: Batch, error: StokerError) -> StokerError | None:
         """The lot has not become jobs; return the error if it is the end of everything."""
 
     @abstractmethod
-    def ended(self, end: End) -> None:
+    def ended(self, end: FinishedJob) -> None:
         """One of the jobs is over."""
 
     @abstractmethod

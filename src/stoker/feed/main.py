@@ -19,9 +19,9 @@ from stoker.cli.options import Option, parse
 from stoker.client.errors import UsageError
 from stoker.feed.line_reader import Lines
 from stoker.feed.progress import Progress
-from stoker.feed.read_ahead import Ahead
+from stoker.feed.read_ahead import ReadAheadStream
 from stoker.feed.run import run
-from stoker.feed.submit_environment import Place
+from stoker.feed.submit_environment import SubmitEnvironment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="feed")
     options = job_options(args)
     lines = Lines(_input(args))
-    place = Place()
+    place = SubmitEnvironment()
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
-    work = Ahead(lines, named_devices(args), progress, options)
+    work = ReadAheadStream(lines, named_devices(args), progress, options)
     code = run(work, place, args.text("resources"))
     logs = places.logs_dir()
     progress.finish(logs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.feed.job_stream import End, Lot, Work
+from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.line_reader import Lines
 from stoker.feed.submit_environment import DRAINING, NO_GPU
 
@@ -17,7 +17,7 @@ READ_AHEAD = 256
 """Lines that wait in the queue beyond those that run: enough to never starve a device."""
 
 
-class Ahead(Work):
+class ReadAheadStream(JobStream):
     """Submits lines a little ahead of the devices, and counts how they end."""
 
     def __init__(
@@ -34,21 +34,21 @@ class Ahead(Work):
         """One lot at a time, and not for a handful of lines while others wait."""
         return int(self.lines.at_hand and waiting < READ_AHEAD // 2)
 
-    def next(self, waiting: int) -> Lot | None:
+    def next(self, waiting: int) -> Batch | None:
         """As many lines as keep the devices busy, and no more."""
         taken = self.lines.take(READ_AHEAD - waiting)
         self.progress.leave_out(self.lines.excuses())
-        return Lot({"lines": taken}, self.options) if taken else None
+        return Batch({"lines": taken}, self.options) if taken else None
 
-    def submitted(self, lot: Lot, first: int, last: int) -> None:
+    def submitted(self, lot: Batch, first: int, last: int) -> None:
         """Remember which jobs are ours."""
         self.progress.submitted(first, last)
 
-    def refused(self, lot: Lot, error: StokerError) -> StokerError:
+    def refused(self, lot: Batch, error: StokerError) -> StokerError:
         """All lines ask for the same, so the next would be refused as well."""
         return error
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: FinishedJob) -> None:
         """Count it."""
         self.progress.ended(end.state, end.started, end.view)
 

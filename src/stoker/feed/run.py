@@ -6,11 +6,11 @@ from stoker import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.feed.job_stream import Work
-    from stoker.feed.submit_environment import Place
+    from stoker.feed.job_stream import JobStream
+    from stoker.feed.submit_environment import SubmitEnvironment
 
 
-def run(work: Work, place: Place, resources: str | None = None) -> int:
+def run(work: JobStream, place: SubmitEnvironment, resources: str | None = None) -> int:
     """See the work through to its end; return the exit code."""
     if not _daemon_answers():
         from stoker.feed.foreground import LostTheRace, drive

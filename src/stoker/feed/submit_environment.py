@@ -18,7 +18,7 @@ def in_use(name: str, stranger: str) -> str:
     return f"GPU {name} {in_words(stranger)}; it is used anyway because --gpus names it"
 
 
-class Place:
+class SubmitEnvironment:
     """The directory, environment, shell and umask of the person who feeds."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     session: int | None = None
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a machine: what it has, and how busy it is."""
 
     whole: bool = False
@@ -87,7 +87,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         return None if owner is None else (owner.user, owner.command)
 
 
-def node_facts(name: str, look: Look) -> NodeFacts:
+def node_facts(name: str, look: RemoteFacts) -> NodeFacts:
     """The machine as the core sees it."""
     types = pools(look.cores, look.memory_total)
     devices: tuple[DeviceFacts, ...] = tuple(gpus(look.reading.facts))
@@ -96,7 +96,7 @@ def node_facts(name: str, look: Look) -> NodeFacts:
     return NodeFacts(name, types)
 
 
-def parse(text: bytes) -> Look:
+def parse(text: bytes) -> RemoteFacts:
     """Read a measurement; lines that make no sense are skipped, impossible figures are refused."""
     parser = _Parser()
     seen: set[bytes] = set()
@@ -122,7 +122,7 @@ class _Parser:
         self.error: str | None = None
         self.owners: dict[int, Owner] = {}
 
-    def look(self) -> Look:
+    def look(self) -> RemoteFacts:
         """All of it."""
         total = self.values.get("memory_total", 0)
         # Without a word about it (kernels of before 2014), nobody is known to use any.
@@ -132,7 +132,7 @@ class _Parser:
             use=tuple(self._use(use) for _, use in self.gpus.values()),
             error=self.error,
         )
-        look = Look(tools=frozenset(self.tools), reading=reading, owners=self.owners)
+        look = RemoteFacts(tools=frozenset(self.tools), reading=reading, owners=self.owners)
         look = msgspec.structs.replace(look, **values)
         _check(look)
         return look
@@ -285,7 +285,7 @@ _REPEATED = frozenset({b"tool", b"gpu", b"apps", b"app", b"gpu-error", b"owner"}
 """Lines of which there may be several; of the others the first counts."""
 
 
-def _check(look: Look) -> None:
+def _check(look: RemoteFacts) -> None:
     """Refuse what no node has: such numbers would overflow what is computed with them."""
     if look.cores > MAX_CORES:
         raise BadReport(f"{look.cores} cores")

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     """What has been read of the file with this, in whatever way that is counted."""
 
 
-class Figures(Protocol):
+class Extractor(Protocol):
     """Where the figures of one attempt are found."""
 
     known: dict[str, Any]
@@ -56,7 +56,7 @@ def number(text: object) -> float | None:
         return None
 
 
-class LogFigures:
+class LogExtractor:
     """A pattern, tried on every line of a job's output."""
 
     def __init__(self, text: str, name: str, files: list[str], since: float) -> None:
@@ -112,7 +112,7 @@ class LogFigures:
         return (values, step) if values else None
 
 
-class FileFigures:
+class FileExtractor:
     """A file, or several, that the job writes figures to; read again whenever one has changed."""
 
     def __init__(self, text: str, name: str, files: list[str], since: float) -> None:

@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any
 
-from stoker.scraper.extractors import Figures, FileFigures, LogFigures, Point
+from stoker.scraper.extractors import Extractor, FileExtractor, LogExtractor, Point
 
 LOOK = 0.5
 """Seconds between two looks at what is watched."""
@@ -37,8 +37,8 @@ class Watched:
         self.key: str = order["watch"]
         self.report: str = order["report"]
         self.finishing = False
-        kind = LogFigures if order["kind"] == "log" else FileFigures
-        self.figures: Figures = kind(order["text"], order["name"], order["files"], order["since"])
+        kind = LogExtractor if order["kind"] == "log" else FileExtractor
+        self.figures: Extractor = kind(order["text"], order["name"], order["files"], order["since"])
         self.figures.known = found_before(self.report)
 
     def look(self) -> bool:
@@ -110,7 +110,7 @@ def _write(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-class Scrape:
+class Scraper:
     """Looks at all that is watched, in turns."""
 
     def __init__(self) -> None:
@@ -194,6 +194,6 @@ def _hung(number: int, frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGALRM, _hung)
     try:
-        Scrape().run()
+        Scraper().run()
     except BrokenPipeError:
         os._exit(0)  # the daemon has gone; nobody reads our last words

@@ -14,7 +14,7 @@ from stoker.core.cluster import NodeFacts
 from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import NAMES
 from stoker.core.units import BadValue, parse_duration
-from stoker.simulate.replay.replay import Assumed
+from stoker.simulate.replay.replay import ReplayAssumptions
 from stoker.simulate.traces.cluster_size import machines
 from stoker.simulate.traces.detect import FORMATS
 
@@ -25,18 +25,18 @@ _DIGITS = 15
 LIMITS = ("none", "recorded", "exact", "guessed")
 
 
-class Contender(Struct, frozen=True):
+class PolicyVariant(Struct, frozen=True):
     """One of the policies to compare, with the parameters that are not its own."""
 
     policy: str
     parameters: dict[str, float]
 
 
-class Asked(Struct, kw_only=True):
+class SimulateArgs(Struct, kw_only=True):
     """What is to be simulated, and how to tell it."""
 
     traces: list[Path]
-    contenders: list[Contender]
+    contenders: list[PolicyVariant]
     cluster: list[NodeFacts] | None
     """None: the trace's own, or as many as keep it busy."""
     sized: bool
@@ -46,7 +46,7 @@ class Asked(Struct, kw_only=True):
     format: str | None
     seed: int
     first: int | None
-    assumed: Assumed
+    assumed: ReplayAssumptions
     limits: str | None
     html: Path | None
     json: bool
@@ -69,7 +69,7 @@ def parser(verb: str) -> Parser:
     return made
 
 
-def asked(argv: Sequence[str]) -> Asked:
+def asked(argv: Sequence[str]) -> SimulateArgs:
     """Read it all, or say in one sentence what is wrong."""
     given = _parser().parse_intermixed_args(argv)
     if not given.traces:
@@ -93,7 +93,7 @@ def asked(argv: Sequence[str]) -> Asked:
     if base is not None and base not in {each.policy for each in chosen}:
         names = ", ".join(dict.fromkeys(each.policy for each in chosen))
         raise BadValue(f"--base {base} is not one of the compared policies: {names}.")
-    return Asked(
+    return SimulateArgs(
         traces=[Path(each) for each in given.traces],
         contenders=chosen,
         cluster=machines(given.cluster) if given.cluster not in (None, "auto") else None,
@@ -103,7 +103,7 @@ def asked(argv: Sequence[str]) -> Asked:
         format=given.format,
         seed=seed,
         first=whole(given.first, "--first", 1) if given.first is not None else None,
-        assumed=Assumed(
+        assumed=ReplayAssumptions(
             known_after=known,
             checkpoint=float(parse_duration(given.checkpoint, "--checkpoint")),
             restart=float(parse_duration(given.restart, "--restart")),
@@ -136,7 +136,7 @@ def _parser() -> Parser:
     return made
 
 
-def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
+def contenders(policies: str, settings: Sequence[str]) -> list[PolicyVariant]:
     """Read `fifo,planner` and `planner.quantum=600,1200`, which makes two planners."""
     names = [name.strip() for name in policies.split(",") if name.strip()]
     for name in names:
@@ -152,7 +152,7 @@ def contenders(policies: str, settings: Sequence[str]) -> list[Contender]:
     for name in dict.fromkeys(names):
         parameters = chosen.get(name, {})
         found += [
-            Contender(name, dict(zip(parameters, each, strict=True)))
+            PolicyVariant(name, dict(zip(parameters, each, strict=True)))
             for each in product(*parameters.values())
         ]
     if not found:

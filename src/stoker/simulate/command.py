@@ -15,12 +15,12 @@ from stoker import wire
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
 from stoker.core.units import BadValue
 from stoker.places import trouble
-from stoker.simulate.arguments import Asked, asked
+from stoker.simulate.arguments import SimulateArgs, asked
 from stoker.simulate.compare import Compared, compared, light, workloads
-from stoker.simulate.progress import Meter
+from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report import as_json, lines, size_lines, write
 from stoker.simulate.summary import summary_json, summary_lines
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import STDIN
 from stoker.simulate.workload import Workload
 from stoker.terminal import FilteredStream
@@ -47,7 +47,7 @@ def _run(verb: str, args: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = wire.EXIT_OK
-    except (BadTrace, BadValue) as error:
+    except (TraceError, BadValue) as error:
         code = _refused(str(error), "usage", wire.EXIT_USAGE, "--json" in args)
     except OSError as error:
         code = _refused(trouble(error), "failed", wire.EXIT_FAILED, "--json" in args)
@@ -73,9 +73,9 @@ def simulate(args: Sequence[str]) -> int:
     if "--list-policies" in args:
         return _list("--json" in args)
     wanted = asked(args)
-    todo, none = _read(wanted, Meter(0, quiet=wanted.json))
+    todo, none = _read(wanted, ProgressLine(0, quiet=wanted.json))
     jobs = sum(len(each.jobs) for each in todo) * len(wanted.contenders)
-    meter = Meter(jobs, quiet=wanted.json)
+    meter = ProgressLine(jobs, quiet=wanted.json)
     several = len(todo) > 1
     found: list[Compared] = []
     try:
@@ -101,7 +101,7 @@ def simulate(args: Sequence[str]) -> int:
     return wire.EXIT_OK
 
 
-def _read(wanted: Asked, meter: Meter) -> tuple[list[Workload], list[str]]:
+def _read(wanted: SimulateArgs, meter: ProgressLine) -> tuple[list[Workload], list[str]]:
     """What is to be replayed, and why some of it cannot be at all."""
     todo: list[Workload] = []
     none: list[str] = []
@@ -113,10 +113,10 @@ def _read(wanted: Asked, meter: Meter) -> tuple[list[Workload], list[str]]:
                     todo.append(each)
                 else:
                     none.append(f"{each.title}: {each.notes[-1]}")
-    except BadTrace as error:
+    except TraceError as error:
         said = str(error)
         if path == STDIN and said.startswith(str(STDIN)):
-            raise BadTrace(f"standard input{said.removeprefix(str(STDIN))}") from None
+            raise TraceError(f"standard input{said.removeprefix(str(STDIN))}") from None
         raise
     finally:
         meter.clear()
@@ -145,7 +145,7 @@ def terminal_width() -> int | None:
         return None
 
 
-def _json(found: Sequence[Compared], wanted: Asked, none: Sequence[str]) -> dict[str, Any]:
+def _json(found: Sequence[Compared], wanted: SimulateArgs, none: Sequence[str]) -> dict[str, Any]:
     told = [
         {**as_json(each.runs, wanted.base, each.figures), "notes": each.notes} for each in found
     ]
@@ -157,7 +157,7 @@ def _json(found: Sequence[Compared], wanted: Asked, none: Sequence[str]) -> dict
     return whole
 
 
-def _page(each: Compared, wanted: Asked, number: int | None) -> None:
+def _page(each: Compared, wanted: SimulateArgs, number: int | None) -> None:
     """Write the page of one workload, under a name of its own where there are several."""
     assert wanted.html is not None
     path = wanted.html if number is None else _numbered(wanted.html, number, each.workload)

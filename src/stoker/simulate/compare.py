@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from stoker.core.cluster import NodeFacts
 from stoker.core.request import GPU
-from stoker.simulate.arguments import Asked, Contender
-from stoker.simulate.progress import Meter
+from stoker.simulate.arguments import PolicyVariant, SimulateArgs
+from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.replay import replay
-from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.results import RunResult
 from stoker.simulate.replay.time_limits import limited
-from stoker.simulate.report import Figures, figures_of, labels
+from stoker.simulate.report import RunStatistics, figures_of, labels
 from stoker.simulate.report.gantt import MOST_OF_ALL
 from stoker.simulate.traces.cluster_size import fitted, sized
 from stoker.simulate.traces.detect import read, split
@@ -27,12 +27,12 @@ class Compared(Struct, kw_only=True):
 
     workload: str
     heading: str
-    runs: list[Run]
-    figures: list[Figures]
+    runs: list[RunResult]
+    figures: list[RunStatistics]
     notes: list[str]
 
 
-def workloads(asked: Asked) -> Iterator[Workload]:
+def workloads(asked: SimulateArgs) -> Iterator[Workload]:
     """All that is to be replayed, as it will be, each with its machines."""
     for path in asked.traces:
         whole = read(path, asked.format)
@@ -40,7 +40,7 @@ def workloads(asked: Asked) -> Iterator[Workload]:
             yield prepared(part, asked)
 
 
-def prepared(workload: Workload, asked: Asked) -> Workload:
+def prepared(workload: Workload, asked: SimulateArgs) -> Workload:
     """The first so many jobs, with limits, on machines that can run them."""
     if asked.first is not None:
         workload = replace(workload, jobs=workload.jobs[: asked.first])
@@ -53,7 +53,7 @@ def prepared(workload: Workload, asked: Asked) -> Workload:
     return replace(fitted(workload, nodes), nodes=nodes)
 
 
-def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
+def compared(workload: Workload, asked: SimulateArgs, meter: ProgressLine) -> Compared:
     """Play it under each policy; what only a page needs is kept only for one."""
     gc.freeze()  # what was read stays to the end: the collector need not look through it again
     titles = named(asked.contenders)
@@ -77,15 +77,15 @@ def compared(workload: Workload, asked: Asked, meter: Meter) -> Compared:
     )
 
 
-def light(run: Run) -> Run:
+def light(run: RunResult) -> RunResult:
     """A run without what only its page needs: a million results take their room."""
     return replace(run, results=[], in_use=[], queued=[], pieces=[])
 
 
-def named(contenders: Sequence[Contender]) -> list[str]:
+def named(contenders: Sequence[PolicyVariant]) -> list[str]:
     """What to call each of them, so that no two are called the same."""
     return labels([
-        Run(policy=each.policy, parameters=each.parameters, workload="", gpus=0, results=[])
+        RunResult(policy=each.policy, parameters=each.parameters, workload="", gpus=0, results=[])
         for each in contenders
     ])  # fmt: skip
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stoker.core.request import GpuAsk, Request
 from stoker.core.units import THOUSAND
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 
 
-def request_for(load: Load, per_node: int, memory: int | None = None) -> Request:
+def request_for(load: TraceJob, per_node: int, memory: int | None = None) -> Request:
     """Its request, where machines have so many GPUs: more than that is asked of several of them.
 
     It may share its GPUs if it says what memory it needs, or if that is said for it.

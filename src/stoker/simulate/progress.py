@@ -12,7 +12,7 @@ OFTEN = 0.2
 """Seconds between two lines."""
 
 
-class Meter:
+class ProgressLine:
     """Counts jobs that ended, over all runs."""
 
     def __init__(self, jobs: int, quiet: bool = False) -> None:

@@ -24,7 +24,7 @@ class Speed(Protocol):
         """What is left of that rate when another job shares its GPUs; 0.0: they do not fit."""
 
 
-class Load(Struct, kw_only=True, gc=False):
+class TraceJob(Struct, kw_only=True, gc=False):
     """One job of a workload."""
 
     at: float
@@ -67,7 +67,7 @@ class Workload(Struct, kw_only=True):
     """Jobs, and the machines they were recorded on, if those are known."""
 
     title: str
-    jobs: list[Load]
+    jobs: list[TraceJob]
     """By time of submission."""
     nodes: Sequence[NodeFacts] = ()
     families: bool = False

@@ -12,7 +12,7 @@ from stoker.core.events import AnyEvent, Event
 from stoker.core.job import Job, Spec
 from stoker.core.rest import Rest
 from stoker.core.sweep import Sweep
-from stoker.store.port import Found
+from stoker.store.port import StoredJob
 
 VERSION = 1
 """Written beside every event; an upcaster lifts each older version by one."""
@@ -90,12 +90,12 @@ def decode_event(kind: str, version: int, data: bytes) -> Event:
         raise Unreadable(f"{kind}: {error}") from error
 
 
-def found_in(rows: Iterable[tuple[Any, Any]], warnings: list[str]) -> list[Found]:
+def found_in(rows: Iterable[tuple[Any, Any]], warnings: list[str]) -> list[StoredJob]:
     """Decode jobs and their specs; one that is damaged is left out, and that is reported once."""
     found = []
     for job, spec in rows:
         try:
-            found.append(Found(decode_job(job), decode_spec(spec)))
+            found.append(StoredJob(decode_job(job), decode_spec(spec)))
         except DAMAGE:
             if LEFT_OUT not in warnings:
                 warnings.append(LEFT_OUT)

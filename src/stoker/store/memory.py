@@ -9,7 +9,7 @@ from stoker.core.events import Event
 from stoker.core.job import Job, Spec
 from stoker.core.rest import Rest
 from stoker.store import codec
-from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced
+from stoker.store.port import Batch, JobQuery, Snapshot, StoredJob, StoreError, StoreFenced
 
 
 class Rows:
@@ -110,19 +110,19 @@ class MemoryStore:
         """A submission that was already made."""
         return self.rows.keys.get(key)
 
-    def past(self, wanted: Filter) -> list[Found]:
+    def past(self, wanted: JobQuery) -> list[StoredJob]:
         """Jobs that match, oldest first."""
-        found: list[Found] = []
+        found: list[StoredJob] = []
         for _, (data, _resident) in sorted(self.rows.jobs.items()):
             job = codec.decode_job(data)
             spec: Spec = codec.decode_spec(self.rows.specs[job.spec])
             if _matches(job, spec, wanted):
-                found.append(Found(job, spec))
+                found.append(StoredJob(job, spec))
         if wanted.array is None:
             found.sort(key=lambda each: (each.job.ended_at or 0.0, each.job.id))
         return found[-max(wanted.limit, len(wanted.ids or ())) :]
 
-    def count_past(self, wanted: Filter) -> int:
+    def count_past(self, wanted: JobQuery) -> int:
         """How many jobs match, whatever the limit."""
         jobs = (codec.decode_job(data) for data, _ in self.rows.jobs.values())
         specs = self.rows.specs
@@ -130,7 +130,7 @@ class MemoryStore:
 
     def members(self, array: int) -> list[int]:
         """The ids of all jobs of an array or a sweep."""
-        return [each.job.id for each in self.past(Filter(array=array, limit=len(self.rows.jobs)))]
+        return [each.job.id for each in self.past(JobQuery(array=array, limit=len(self.rows.jobs)))]
 
     def warnings(self) -> list[str]:
         """Never any."""
@@ -166,7 +166,7 @@ class MemoryStore:
         """Stays readable, so that a test can look at it."""
 
 
-def _matches(job: Job, spec: Spec, wanted: Filter) -> bool:
+def _matches(job: Job, spec: Spec, wanted: JobQuery) -> bool:
     if wanted.ids is not None:
         return job.id in wanted.ids
     if wanted.array is None and not job.finished:

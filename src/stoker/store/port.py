@@ -54,14 +54,14 @@ class Snapshot(Struct):
     """Jobs that have left memory, of sweeps whose boards are still there."""
 
 
-class Found(Struct):
+class StoredJob(Struct):
     """A job read back from the store, with what was submitted."""
 
     job: Job
     spec: Spec
 
 
-class Filter(Struct, kw_only=True):
+class JobQuery(Struct, kw_only=True):
     """Which jobs of the past are wanted."""
 
     ids: list[int] | None = None
@@ -116,10 +116,10 @@ class Store(Protocol):
     def find_key(self, key: str) -> tuple[int, int] | None:
         """The ids a submission key was given, if it was ever used."""
 
-    def past(self, wanted: Filter) -> list[Found]:
+    def past(self, wanted: JobQuery) -> list[StoredJob]:
         """Jobs by id or by what became of them, oldest first."""
 
-    def count_past(self, wanted: Filter) -> int:
+    def count_past(self, wanted: JobQuery) -> int:
         """How many jobs match, whatever the limit."""
 
     def members(self, array: int) -> list[int]:

@@ -30,10 +30,18 @@ from stoker.core.events import (
 from stoker.store import codec
 from stoker.store import migrations as layouts
 from stoker.store import postgres_server as server
-from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
+from stoker.store.port import (
+    Batch,
+    JobQuery,
+    Snapshot,
+    StoredJob,
+    StoreError,
+    StoreFenced,
+    StoreFull,
+)
 from stoker.store.postgres_server import Connection, Lost, Unreachable
 from stoker.store.postgres_sql import ENDED, conditions, statements, storable
-from stoker.store.select import Choice
+from stoker.store.select import StoreConfig
 from stoker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -81,7 +89,9 @@ class _Written(Struct):
 class PostgresStore:
     """Commits go out in one round trip; `force` brings those to disk that did not wait for it."""
 
-    def __init__(self, choice: Choice, *, aside: str | None = None, patience: float = 30.0) -> None:
+    def __init__(
+        self, choice: StoreConfig, *, aside: str | None = None, patience: float = 30.0
+    ) -> None:
         """`aside` is a file for the watermark; `patience` for a server that is away."""
         self.choice, self.patience = choice, patience
         self.path = choice.shown
@@ -390,7 +400,7 @@ class PostgresStore:
         rows = self._read("SELECT first, count FROM submissions WHERE key = %s", (storable(key),))
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def past(self, wanted: Filter) -> list[Found]:
+    def past(self, wanted: JobQuery) -> list[StoredJob]:
         """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
         where, values = conditions(wanted)
         order = "ended_at DESC NULLS LAST, id DESC" if wanted.array is None else "id DESC"
@@ -401,7 +411,7 @@ class PostgresStore:
         )
         return codec.found_in(rows[::-1], self._warnings)
 
-    def count_past(self, wanted: Filter) -> int:
+    def count_past(self, wanted: JobQuery) -> int:
         """How many jobs match, whatever the limit."""
         where, values = conditions(wanted)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"

@@ -9,10 +9,10 @@ import subprocess
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stoker.store.port import StoreError
-from stoker.store.select import Choice
+from stoker.store.select import StoreConfig
 
 
-def dump(choice: Choice, path: str) -> int:
+def dump(choice: StoreConfig, path: str) -> int:
     """Write the schema as SQL to a new file that only its owner can read; return its size."""
     program = shutil.which("pg_dump")
     if program is None:

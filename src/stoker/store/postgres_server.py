@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from stoker import places, wire
 from stoker.core.units import BadValue
 from stoker.store.port import StoreError, StoreFenced, StoreFull
-from stoker.store.select import Choice
+from stoker.store.select import StoreConfig
 
 LAYOUT = 2
 """The layout of the tables; an older schema is migrated, a newer one is refused."""
@@ -106,7 +106,7 @@ def _world() -> str:
     return places.digest(f"{places.machine_id()} {boot} {os.stat('/proc/self/ns/pid').st_ino}")
 
 
-def connect(choice: Choice, name: Name) -> Connection:
+def connect(choice: StoreConfig, name: Name) -> Connection:
     """Open a session in our schema; raise Unreachable or Denied in one sentence."""
     assert choice.url is not None
     try:
@@ -145,13 +145,13 @@ def connect(choice: Choice, name: Name) -> Connection:
     return db
 
 
-def _settled(db: Connection, choice: Choice) -> tuple[Any, ...]:
+def _settled(db: Connection, choice: StoreConfig) -> tuple[Any, ...]:
     row = db.execute(_SESSION, (choice.schema,)).fetchone()
     assert row is not None
     return row
 
 
-def _refused(error: psycopg.Error, choice: Choice, password: str | None) -> StoreError:
+def _refused(error: psycopg.Error, choice: StoreConfig, password: str | None) -> StoreError:
     """Why there is no connection. What libpq says may hold several tries, and the password."""
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
     text = (lines or ["no reason given"])[-1].rpartition("FATAL:")[2].strip()
@@ -172,7 +172,7 @@ def is_lost(error: psycopg.Error, db: Connection) -> bool:
     )  # fmt: skip
 
 
-def translated(error: psycopg.Error, choice: Choice) -> StoreError:
+def translated(error: psycopg.Error, choice: StoreConfig) -> StoreError:
     """Say in our words what the server refused; the transaction did not happen."""
     if error.sqlstate == FENCED:
         return StoreFenced("Another daemon has taken over this state; this one stops.")
@@ -205,7 +205,7 @@ def lease_key(schema: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"stoker {schema}".encode(), digest_size=7).digest())
 
 
-def take_lease(db: Connection, choice: Choice, mine: Name, patience: float) -> None:
+def take_lease(db: Connection, choice: StoreConfig, mine: Name, patience: float) -> None:
     """Be the only writer for as long as this session lives, or raise StoreFenced with who is.
 
     A session of ours, or of a process that is certainly dead, may linger on the server, even
@@ -237,7 +237,7 @@ def take_lease(db: Connection, choice: Choice, mine: Name, patience: float) -> N
 # -- the layout ---------------------------------------------------------------------------
 
 
-def layout_of(db: Connection, choice: Choice) -> int | None:
+def layout_of(db: Connection, choice: StoreConfig) -> int | None:
     """The version of the tables that are there; None when there are none."""
     row = db.execute("SELECT to_regclass('meta') IS NULL").fetchone()
     if row is None or row[0]:
@@ -258,7 +258,7 @@ def layout_of(db: Connection, choice: Choice) -> int | None:
     return int(row[0])
 
 
-def reachable(choice: Choice) -> None:
+def reachable(choice: StoreConfig) -> None:
     """Raise what keeps this store from being opened, apart from somebody who has it open."""
     db = connect(choice, Name.ours())
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec
-from stoker.store.port import Batch, Filter
+from stoker.store.port import Batch, JobQuery
 
 ENDED = [state.value for state in FINISHED]
 
@@ -101,7 +101,7 @@ def storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-def conditions(wanted: Filter) -> tuple[str, list[Any]]:
+def conditions(wanted: JobQuery) -> tuple[str, list[Any]]:
     """What is asked of the past, for a WHERE."""
     if wanted.ids is not None:
         return "jobs.id = ANY(%s::bigint[])", [wanted.ids]

@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}", re.ASCII)
 _SECRET = re.compile(r"\b((?:ssl)?password)=[^&]*", re.IGNORECASE)
 
 
-class Choice(Struct, frozen=True):
+class StoreConfig(Struct, frozen=True):
     """A store, named but not opened. Without a URL it is SQLite's file in the state directory."""
 
     url: str | None = None
@@ -54,14 +54,14 @@ def masked(url: str) -> str:
     return _SECRET.sub(r"\1=***", head + colon + rest)
 
 
-def parse(text: str, what: str, default: str | None = None) -> Choice:
+def parse(text: str, what: str, default: str | None = None) -> StoreConfig:
     """Read what somebody wrote; `postgres` means the `default` URL, else libpq's own settings."""
     text = text.strip()
     if text == "sqlite":
-        return Choice()
+        return StoreConfig()
     if text == "postgres":
         named = default not in (None, "sqlite", "postgres")
-        return parse(default, what) if named and default else Choice("")
+        return parse(default, what) if named and default else StoreConfig("")
     if not text.startswith(("postgresql://", "postgres://")):
         # What was typed may hold a password, so it is not repeated.
         raise BadValue(f"{what} must be {_EXAMPLE}.")
@@ -80,7 +80,7 @@ def parse(text: str, what: str, default: str | None = None) -> Choice:
             f"{what} has the invalid schema '{schema[:80]}'; use lower-case letters, "
             "digits and underscores."
         )
-    return Choice(head + (mark + "&".join(others) if any(others) else ""), schema)
+    return StoreConfig(head + (mark + "&".join(others) if any(others) else ""), schema)
 
 
 class Memory:
@@ -105,7 +105,7 @@ class Memory:
 
 def choose(
     said: str | None, configured: str | None, remembered: str | None, environ: Mapping[str, str]
-) -> Choice:
+) -> StoreConfig:
     """The flag wins over the variable, that over the configuration, that over what was said."""
     variable = environ.get(VARIABLE) or None
     default = variable if variable not in (None, "sqlite", "postgres") else configured
@@ -117,10 +117,12 @@ def choose(
     ):
         if text is not None:
             return parse(text, what, default)
-    return Choice()
+    return StoreConfig()
 
 
-def open_store(choice: Choice, journal: str, shared_file_system: bool, patience: float) -> Store:
+def open_store(
+    choice: StoreConfig, journal: str, shared_file_system: bool, patience: float
+) -> Store:
     """Open it; only then is what it needs imported."""
     if choice.url is None:
         from stoker.store.sqlite import SqliteStore
@@ -133,7 +135,7 @@ def open_store(choice: Choice, journal: str, shared_file_system: bool, patience:
     return PostgresStore(choice, aside=aside, patience=patience)
 
 
-def check(choice: Choice) -> None:
+def check(choice: StoreConfig) -> None:
     """Raise what would keep a daemon from opening this store, short of another that holds it."""
     if choice.url is not None:
         need_driver()
@@ -153,7 +155,7 @@ def need_driver() -> None:
         ) from error
 
 
-def left_behind(choice: Choice, last: str | None, journal: str) -> str | None:
+def left_behind(choice: StoreConfig, last: str | None, journal: str) -> str | None:
     """Say which jobs stay where they are when a state moves on to another store."""
     if last == choice.shown or (last is None and choice.url is None):
         return None

@@ -16,7 +16,15 @@ from stoker.core.events import Event
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.store import codec, replacement
 from stoker.store.migrations import SCHEMA, create, migrate
-from stoker.store.port import Batch, Filter, Found, Snapshot, StoreError, StoreFenced, StoreFull
+from stoker.store.port import (
+    Batch,
+    JobQuery,
+    Snapshot,
+    StoredJob,
+    StoreError,
+    StoreFenced,
+    StoreFull,
+)
 from stoker.store.watermark import Watermark
 
 BALLAST = 4 << 20
@@ -507,7 +515,7 @@ class SqliteStore:
         rows = self._rows("SELECT first, count FROM submissions WHERE key = ?", (key,))
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def past(self, wanted: Filter) -> list[Found]:
+    def past(self, wanted: JobQuery) -> list[StoredJob]:
         """Jobs by id, those of an array, or finished ones by what became of them; oldest first."""
         where, values = _conditions(wanted)
         order = "ended_at DESC, id DESC" if wanted.array is None else "id DESC"
@@ -518,7 +526,7 @@ class SqliteStore:
         )
         return codec.found_in(rows[::-1], self._warnings)
 
-    def count_past(self, wanted: Filter) -> int:
+    def count_past(self, wanted: JobQuery) -> int:
         """How many jobs match, whatever the limit."""
         where, values = _conditions(wanted)
         sql = f"SELECT count(*) FROM jobs JOIN specs ON specs.hash = jobs.spec WHERE {where}"
@@ -602,7 +610,7 @@ def _check(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("the term of the journal is missing")
 
 
-def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
+def _conditions(wanted: JobQuery) -> tuple[str, list[Any]]:
     if wanted.ids is not None:
         return "jobs.id IN (SELECT value FROM json_each(?))", [codec.encode(wanted.ids).decode()]
     parts, states = ["member_of = ?"], wanted.states

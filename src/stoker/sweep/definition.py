@@ -9,7 +9,7 @@ from stoker.sweep.stopping import stop_of
 from stoker.sweep.template import check_template, program_name
 from stoker.sweep.validation import (
     MOST_VALUES,
-    BadSweep,
+    InvalidSweep,
     Values,
     bad,
     known_keys,
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["BadSweep", "check"]
+__all__ = ["InvalidSweep", "check"]
 
 METHODS = ("grid", "random", "sobol", "tpe", "gp")
 KEYS = (
@@ -54,7 +54,7 @@ def check(raw: object, where: str = "the sweep") -> dict[str, Any]:
         (stop is not None, "stop"),
     ):
         if needed and metric is None:
-            raise BadSweep(f"{where}: metric is missing; {by} needs one.")
+            raise InvalidSweep(f"{where}: metric is missing; {by} needs one.")
     command, line = _command(where, found)
     definition = {
         "name": _name(where, found.get("name"), command or line or ""),
@@ -97,16 +97,16 @@ def _space(
     points = found.get("points")
     if method == "list":
         if raw:
-            raise BadSweep(
+            raise InvalidSweep(
                 f"{where}: parameters cannot be combined with the points of method list."
             )
         return {}, _points(where, points)
     if points is not None:
-        raise BadSweep(f"{where}: points belong to method list, and the method is {method}.")
+        raise InvalidSweep(f"{where}: points belong to method list, and the method is {method}.")
     if not raw:
-        raise BadSweep(f"{where}: parameters is empty; at least one parameter was expected.")
+        raise InvalidSweep(f"{where}: parameters is empty; at least one parameter was expected.")
     if len(raw) > MOST_PARAMETERS:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: parameters has {len(raw):,} names; {MOST_PARAMETERS:,} are allowed."
         )
     values, parameters = Values(where), {}
@@ -121,10 +121,10 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or not raw:
         raise bad(where, "points", raw, "a list of rows, each a table of names and values,")
     if len(raw) > MOST_VALUES:
-        raise BadSweep(f"{where}: points has {len(raw):,} rows; {MOST_VALUES:,} are allowed.")
+        raise InvalidSweep(f"{where}: points has {len(raw):,} rows; {MOST_VALUES:,} are allowed.")
     names = list(table(where, "points[0]", raw[0]))
     if not 0 < len(names) <= MOST_PARAMETERS:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: points[0] has {len(names):,} names; 1 to {MOST_PARAMETERS:,} are allowed."
         )
     for name in names:
@@ -135,7 +135,7 @@ def _points(where: str, raw: object) -> list[dict[str, Any]]:
         if table(where, path, row).keys() != raw[0].keys():
             other = min(row.keys() ^ raw[0].keys())
             verb = "has" if other in row else "has no"
-            raise BadSweep(f"{where}: {path} {verb} {other}, unlike the first row.")
+            raise InvalidSweep(f"{where}: {path} {verb} {other}, unlike the first row.")
         values = Values(where)
         checked = {name: values.one(f"{path}.{name}", row[name]) for name in names}
         rows.setdefault(canonical(checked), checked)
@@ -146,7 +146,7 @@ def _command(where: str, found: dict[str, Any]) -> tuple[list[str] | None, str |
     """The words of the command, or the line for a shell: one of both."""
     words, line = found.get("command"), found.get("line")
     if (words is None) == (line is None):
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {'command or line is missing' if line is None else 'command and line'}; "
             "exactly one of command (a list of words) and line (for a shell) was expected."
         )
@@ -203,18 +203,18 @@ def _pattern(where: str, metric: str, raw: object) -> str:
     path = "metric.source.pattern"
     pattern = text(where, path, raw, "a regular expression")
     if len(pattern) > LONGEST_PATTERN:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {path} has {len(pattern):,} characters; {LONGEST_PATTERN:,} are allowed."
         )
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadSweep(f"{where}: {path} is not a valid regular expression: {error}.") from None
+        raise InvalidSweep(f"{where}: {path} is not a valid regular expression: {error}.") from None
     groups = compiled.groupindex
     if metric in groups or "value" in groups or compiled.groups - len(groups) == 1:
         return pattern
     own = metric if metric.isidentifier() else "value"
-    raise BadSweep(
+    raise InvalidSweep(
         f"{where}: {path} is {pattern!r}; one group around the value was expected, "
         f"for example {metric}=(?P<{own}>\\S+)."
     )

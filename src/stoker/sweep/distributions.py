@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from stoker.sweep.parameter import IMPLIED, KEYS
-from stoker.sweep.validation import BadSweep, bad, number_in, one_of, table
+from stoker.sweep.validation import InvalidSweep, bad, number_in, one_of, table
 from stoker.sweep.values import number
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def parameter(where: str, path: str, raw: object) -> dict[str, Any]:
     if kind is None:
         return found
     if kind in {"beta", "q_beta"}:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {path}.distribution {kind} is not supported; use uniform or normal."
         )
     one_of(where, f"{path}.distribution", kind, (*KEYS, *SAME, *IMPLIED))

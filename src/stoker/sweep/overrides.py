@@ -8,7 +8,7 @@ from stoker.sweep.hydra_functions import known, names, swept
 from stoker.sweep.hydra_values import Call, NotUnderstood, hydras, read
 from stoker.sweep.parameter import name_of, spec
 from stoker.sweep.placeholders import ASSIGNMENT, MACROS, OVERRIDE
-from stoker.sweep.validation import BadSweep, Values, guess
+from stoker.sweep.validation import InvalidSweep, Values, guess
 from stoker.sweep.values import typed
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ def split(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             continue
         name = name_of(word, "the override", override["key"])
         if name in parameters:
-            raise BadSweep(f"{word}: {name} is swept twice; once is enough.")
+            raise InvalidSweep(f"{word}: {name} is swept twice; once is enough.")
         parameters[name] = spec(found, name, Values(word))
         kept.append(f"{override['sign']}{name}=${{param:{name}}}")
     return kept, parameters
@@ -51,16 +51,16 @@ def param_option(text: str) -> tuple[str, dict[str, Any]]:
     where = f"--param {text}"
     name, equals, value = text.partition("=")
     if not equals:
-        raise BadSweep(f"{where}: NAME=VALUE,VALUE or NAME=uniform(0,1) was expected.")
+        raise InvalidSweep(f"{where}: NAME=VALUE,VALUE or NAME=uniform(0,1) was expected.")
     name_of(where, "it", name.strip())
     if not value.strip():
-        raise BadSweep(f"{where}: a value was expected after the =.")
+        raise InvalidSweep(f"{where}: a value was expected after the =.")
     try:
         found = _read(value, typed)
     except NotUnderstood as why:
-        raise BadSweep(f"{where}: {why}.") from None
+        raise InvalidSweep(f"{where}: {why}.") from None
     if isinstance(found, Call):
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {found.name}() is not known; {guess(found.name, names())} "
             "Put a text with parentheses in quotes."
         )
@@ -88,7 +88,7 @@ def _sweep(word: str, value: str) -> dict[str, Any] | None:
         found = _read(value) if value.strip() else None
     except NotUnderstood as why:
         if _means_a_sweep(value):
-            raise BadSweep(f"{word}: {why}.") from None
+            raise InvalidSweep(f"{word}: {why}.") from None
         return None
     return found if isinstance(found, dict) else None
 

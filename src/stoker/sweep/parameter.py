@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.validation import BadSweep, Values, bad, known_keys, number_in, one_of, table
+from stoker.sweep.validation import InvalidSweep, Values, bad, known_keys, number_in, one_of, table
 from stoker.sweep.values import canonical
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[\w.@/$][\w.@/$-]{0,199}")
 def name_of(where: str, path: str, name: str) -> str:
     """The name of a parameter, as it can stand in a command, a template and a log."""
     if not _NAME.fullmatch(name):
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {path} has the name {name[:60]!r}; a name of letters, digits and "
             "_ . - / @ $ was expected, without - at its beginning."
         )
@@ -54,7 +54,7 @@ def spec(raw: object, path: str, values: Values) -> dict[str, Any]:
     checked: dict[str, Any] = {"distribution": kind}
     for key in KEYS[kind]:
         if key not in found and key not in DEFAULTS:
-            raise BadSweep(f"{where}: {path} has no {key}; {kind} needs {_and(KEYS[kind])}.")
+            raise InvalidSweep(f"{where}: {path} has no {key}; {kind} needs {_and(KEYS[kind])}.")
         checked[key] = number_in(where, f"{path}.{key}", found.get(key, DEFAULTS.get(key)))
     _check_numbers(where, path, checked)
     return checked
@@ -67,17 +67,19 @@ def _kind(where: str, path: str, found: dict[str, Any]) -> str:
         kind = one_of(where, f"{path}.distribution", given, (*KEYS, *IMPLIED))
         kind = IMPLIED.get(kind, kind)
         if kind in {"value", "values"} and kind not in found:
-            raise BadSweep(f"{where}: {path} has no {kind}; {given} needs it.")
+            raise InvalidSweep(f"{where}: {path} has no {kind}; {given} needs it.")
         return kind
     ways: list[str] = [key for key in ("value", "values") if key in found]
     if "min" in found or "max" in found:
         ways.append("min and max")
     if len(ways) > 1:
-        raise BadSweep(f"{where}: {path} has {' as well as '.join(ways)}; one of them is enough.")
+        raise InvalidSweep(
+            f"{where}: {path} has {' as well as '.join(ways)}; one of them is enough."
+        )
     if not ways:
         keys = ("value", "values", "min", "max", "distribution")
         known_keys(where, path, found, (*keys, "mu", "sigma", "q", "probabilities"))
-        raise BadSweep(f"{where}: {path} has no value, values, min and max, or distribution.")
+        raise InvalidSweep(f"{where}: {path} has no value, values, min and max, or distribution.")
     if ways[0] != "min and max":
         return ways[0]
     limits = (found.get("min"), found.get("max"))
@@ -95,7 +97,9 @@ def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
     shares = found.get("probabilities")
     if shares is None:
         if found.get("distribution") == "categorical_w_probabilities":
-            raise BadSweep(f"{where}: {path} has no probabilities; its distribution needs them.")
+            raise InvalidSweep(
+                f"{where}: {path} has no probabilities; its distribution needs them."
+            )
         return checked
     if not isinstance(shares, list | tuple) or len(shares) != len(listed):
         raise bad(where, f"{path}.probabilities", shares, f"a list of {len(listed)} numbers")
@@ -103,7 +107,7 @@ def _listed(path: str, found: dict[str, Any], values: Values) -> dict[str, Any]:
         number_in(where, f"{path}.probabilities[{i}]", share) for i, share in enumerate(shares)
     ]
     if any(share < 0 for share in numbers) or abs(sum(numbers) - 1) > LOOSE:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {path}.probabilities add up to {sum(numbers):.6g}; "
             "non-negative numbers that add up to 1 were expected."
         )
@@ -129,7 +133,7 @@ def in_grid(spec: dict[str, Any], where: str, path: str) -> dict[str, Any]:
     """A parameter of a grid: it has an end of values, and none of them twice."""
     kind = spec.get("distribution")
     if kind is not None and kind not in COUNTABLE and spec.get("min", 0) != spec.get("max", 1):
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: {path} is {kind}, which has infinitely many values; for method grid give "
             "values or a step q with q_uniform, or use method random or sobol."
         )

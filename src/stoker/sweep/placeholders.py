@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stoker.sweep.validation import BadSweep
+from stoker.sweep.validation import InvalidSweep
 from stoker.sweep.values import shown
 
 TYPE_CHECKING = False
@@ -70,14 +70,14 @@ class Field:
     def check(self, where: str, values: Collection[object]) -> None:
         """Refuse a format that some of these values cannot take."""
         if self.conversion not in {"", "r", "s", "a"}:
-            raise BadSweep(f"{where}: {self.typed} has a conversion that is not !r, !s or !a.")
+            raise InvalidSweep(f"{where}: {self.typed} has a conversion that is not !r, !s or !a.")
         if max((len(digits) for digits in re.findall(r"\d+", self.spec)), default=0) > WIDEST:
-            raise BadSweep(f"{where}: {self.typed} is too wide.")
+            raise InvalidSweep(f"{where}: {self.typed} is too wide.")
         for value in values:
             try:
                 self.shown(value)
             except (ValueError, TypeError, OverflowError):
-                raise BadSweep(
+                raise InvalidSweep(
                     f"{where}: {self.typed} has a format that {value!r}, a value of {self.name}, "
                     "cannot take."
                 ) from None
@@ -130,7 +130,7 @@ def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece
         elif found["twice"]:
             piece = found[0][0]
         elif found["field"] is None:
-            raise BadSweep(
+            raise InvalidSweep(
                 f"{where}: line has an unpaired {found[0]}; "
                 f"write {found[0] * 2} for a brace of the shell"
             )
@@ -145,7 +145,7 @@ def line_pieces(line: str, names: Collection[str], where: str) -> Iterator[Piece
 def _named(inner: str, names: Collection[str], where: str) -> Field:
     field = Field(inner)
     if field.name not in names:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: line has {field.typed}, which is not a parameter; {_listed(names)}. "
             f"Write {{{field.typed}}} for braces of the shell"
         )
@@ -156,16 +156,16 @@ def _macro(inner: str, names: Collection[str], where: str) -> Macro:
     name, colon, argument = inner.partition(":")
     takes = name in {"envvar", "param"}
     if name not in MACROS or bool(colon) != takes:
-        raise BadSweep(
+        raise InvalidSweep(
             f"{where}: command has ${{{inner}}}; known are {KNOWN}. "
             f"Write $${{{inner}}} for a literal ${{{inner}}}."
         )
     if name == "program":
-        raise BadSweep(f"{where}: command has ${{program}}, but the definition has no program.")
+        raise InvalidSweep(f"{where}: command has ${{program}}, but the definition has no program.")
     if name == "param" and argument not in names:
-        raise BadSweep(f"{where}: ${{{inner}}} is not a parameter; {_listed(names)}.")
+        raise InvalidSweep(f"{where}: ${{{inner}}} is not a parameter; {_listed(names)}.")
     if name == "envvar" and not _VARIABLE.fullmatch(argument):
-        raise BadSweep(f"{where}: ${{{inner}}} is not the name of a variable.")
+        raise InvalidSweep(f"{where}: ${{{inner}}} is not the name of a variable.")
     return Macro(name, argument)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.sweep.parameter import name_of
-from stoker.sweep.validation import DEEPEST, MOST_VALUES, BadSweep, Values, seen
+from stoker.sweep.validation import DEEPEST, MOST_VALUES, InvalidSweep, Values, seen
 from stoker.sweep.values import canonical, typed
 
 TYPE_CHECKING = False
@@ -31,12 +31,12 @@ def _once(where: str, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[dict[s
         if row.keys() != first.keys():
             other = min(row.keys() ^ first.keys())
             verb = "has" if other in row else "has no"
-            raise BadSweep(f"{place}: this row {verb} {other}, unlike the first one.")
+            raise InvalidSweep(f"{place}: this row {verb} {other}, unlike the first one.")
         found.setdefault(canonical(row), row)
         if len(found) > MOST_VALUES:
-            raise BadSweep(f"{place}: this is one row too many; {MOST_VALUES:,} are allowed.")
+            raise InvalidSweep(f"{place}: this is one row too many; {MOST_VALUES:,} are allowed.")
     if not found:
-        raise BadSweep(f"{where} has no rows; at least one was expected.")
+        raise InvalidSweep(f"{where} has no rows; at least one was expected.")
     return list(found.values())
 
 
@@ -58,7 +58,7 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
             if names is None:
                 names = _header(place, cells)
             elif len(cells) != len(names):
-                raise BadSweep(
+                raise InvalidSweep(
                     f"{place}: this row has {len(cells)} cells; {len(names)} were expected, "
                     f"for {', '.join(names)}."
                 )
@@ -67,7 +67,7 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 pairs = zip(names, map(_cell, cells), strict=True)
                 yield place, {name: values.one(name, value) for name, value in pairs}
     except csv.Error as error:
-        raise BadSweep(f"{where}:{reader.line_num}: this is not CSV: {error}.") from None
+        raise InvalidSweep(f"{where}:{reader.line_num}: this is not CSV: {error}.") from None
 
 
 def _separator(text: str) -> str:
@@ -80,7 +80,7 @@ def _header(place: str, cells: list[str]) -> list[str]:
     names = [name_of(place, "the first line", cell.strip()) for cell in cells]
     for name in names:
         if names.count(name) > 1:
-            raise BadSweep(f"{place}: the name {name} is given twice.")
+            raise InvalidSweep(f"{place}: the name {name} is given twice.")
     return names
 
 
@@ -101,12 +101,14 @@ def _json_rows(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             found = decoder.decode(line)
         except RecursionError:
-            raise BadSweep(f"{place}: this is nested more than {DEEPEST} deep.") from None
+            raise InvalidSweep(f"{place}: this is nested more than {DEEPEST} deep.") from None
         except ValueError as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise BadSweep(f"{place}: this is not JSON: {why}.") from None
+            raise InvalidSweep(f"{place}: this is not JSON: {why}.") from None
         if not isinstance(found, dict) or not found:
-            raise BadSweep(f"{place}: this is {seen(found)}; an object with names was expected.")
+            raise InvalidSweep(
+                f"{place}: this is {seen(found)}; an object with names was expected."
+            )
         row: dict[str, Any] = {}
         _flatten(place, found, "", row, Values(place))
         yield place, row
@@ -123,12 +125,12 @@ def _flatten(
     place: str, found: dict[str, Any], prefix: str, into: dict[str, Any], values: Values
 ) -> None:
     if prefix.count(".") > DEEPEST:
-        raise BadSweep(f"{place}: this is nested more than {DEEPEST} deep.")
+        raise InvalidSweep(f"{place}: this is nested more than {DEEPEST} deep.")
     for key, value in found.items():
         name = name_of(place, "this row", f"{prefix}{key}")
         if isinstance(value, dict) and value:
             _flatten(place, value, f"{name}.", into, values)
         elif name in into:
-            raise BadSweep(f"{place}: the name {name} is given twice.")
+            raise InvalidSweep(f"{place}: the name {name} is given twice.")
         else:
             into[name] = values.one(name, value)

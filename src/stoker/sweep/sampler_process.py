@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MISSING = "optuna is not installed; pip install 'stoker[optuna]'"
 
 
-class Desk:
+class SamplerServer:
     """Knows the sweeps by their numbers."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Desk:
 
 def serve(lines: IO[bytes], out: IO[str]) -> None:
     """Answer until the input ends, or nobody reads what is said."""
-    desk = Desk()
+    desk = SamplerServer()
     for line in lines:
         reply = desk.answer(line)
         if reply is not None:

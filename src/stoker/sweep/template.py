@@ -16,7 +16,7 @@ from stoker.sweep.placeholders import (
     unknown_fields,
     word_pieces,
 )
-from stoker.sweep.validation import BadSweep
+from stoker.sweep.validation import InvalidSweep
 from stoker.sweep.values import canonical, nested, shown
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ class Template:
         for word in self.words:
             for piece in word:
                 if isinstance(piece, Macro) and piece.name in (*LISTS, "no_args") and len(word) > 1:
-                    raise BadSweep(
+                    raise InvalidSweep(
                         f"{self.where}: ${{{piece.name}}} expands to several words; "
                         "it must be a word of its own."
                     )
@@ -93,7 +93,7 @@ class Template:
             if isinstance(piece, Field):
                 piece.check(self.where, _examples(definition, piece.name))
         if self.line is not None and (unnamed := self._unnamed()):
-            raise BadSweep(
+            raise InvalidSweep(
                 f"{self.where}: line does not contain {{{unnamed[0]}}}, "
                 "so several trials would run the same command."
             )
@@ -105,7 +105,7 @@ class Template:
         try:
             return self._line(ordered) if self.line is not None else self._command(ordered)
         except KeyError as error:
-            raise BadSweep(f"{self.where}: a trial has no {error.args[0]}.") from None
+            raise InvalidSweep(f"{self.where}: a trial has no {error.args[0]}.") from None
 
     def _pieces(self) -> list[Piece]:
         return [piece for word in self.words for piece in word] + (self.line or [])

@@ -17,16 +17,16 @@ LONGEST_TEXT = 10_000
 """A trial's parameters travel in its environment, where a variable has 128 KiB at most."""
 
 
-class BadSweep(ValueError):
+class InvalidSweep(ValueError):
     """A sweep that cannot be: one sentence with the file, the key and what was expected."""
 
 
-def bad(where: str, path: str, value: object, expected: str) -> BadSweep:
+def bad(where: str, path: str, value: object, expected: str) -> InvalidSweep:
     """The sentence for a value that is not what was expected."""
-    return BadSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
+    return InvalidSweep(f"{where}: {path} is {seen(value)}; {expected} was expected.")
 
 
-def renamed(error: BadSweep, where: str, names: Mapping[str, str]) -> BadSweep:
+def renamed(error: InvalidSweep, where: str, names: Mapping[str, str]) -> InvalidSweep:
     """The same complaint about a key by the name that it has to whoever wrote it."""
     import re
 
@@ -41,7 +41,7 @@ def renamed(error: BadSweep, where: str, names: Mapping[str, str]) -> BadSweep:
             break
     for ours, theirs in names.items():
         text = text.replace(f"; {ours} needs", f"; {theirs} needs")
-    return BadSweep(head + text)
+    return InvalidSweep(head + text)
 
 
 def seen(value: object) -> str:
@@ -62,7 +62,7 @@ def table(where: str, path: str, value: object, expected: str = "a table of keys
         raise bad(where, path, value, expected)
     for key in value:
         if not isinstance(key, str):
-            raise BadSweep(f"{where}: {path} has the key {seen(key)}; a text was expected.")
+            raise InvalidSweep(f"{where}: {path} has the key {seen(key)}; a text was expected.")
     return value
 
 
@@ -71,7 +71,7 @@ def known_keys(where: str, path: str, found: Iterable[str], known: Collection[st
     for key in found:
         if key not in known:
             place = f"{path}.{key}" if path else key
-            raise BadSweep(f"{where}: {place} is not known; {guess(key, known)}")
+            raise InvalidSweep(f"{where}: {place} is not known; {guess(key, known)}")
 
 
 def guess(word: str, known: Collection[str]) -> str:
@@ -113,11 +113,11 @@ def text(where: str, path: str, value: object, expected: str = "a text") -> str:
 def sound(where: str, path: str, value: str) -> str:
     """A text that can be part of a command and of JSON."""
     if "\0" in value:
-        raise BadSweep(f"{where}: {path} has a zero byte in it, which no command can take.")
+        raise InvalidSweep(f"{where}: {path} has a zero byte in it, which no command can take.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadSweep(f"{where}: {path} is not UTF-8: {seen(value)}.") from None
+        raise InvalidSweep(f"{where}: {path} is not UTF-8: {seen(value)}.") from None
     return value
 
 
@@ -131,18 +131,18 @@ class Values:
         """A value that a parameter can have: what JSON can say."""
         self.count += 1
         if self.count > MOST_VALUES:
-            raise BadSweep(
+            raise InvalidSweep(
                 f"{self.where}: {path} is one value too many; {MOST_VALUES:,} are allowed."
             )
         if depth > DEEPEST:
-            raise BadSweep(f"{self.where}: {path} is nested more than {DEEPEST} deep.")
+            raise InvalidSweep(f"{self.where}: {path} is nested more than {DEEPEST} deep.")
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
             return number_in(self.where, path, value, "a finite number")
         if isinstance(value, str):
             if len(value) > LONGEST_TEXT:
-                raise BadSweep(
+                raise InvalidSweep(
                     f"{self.where}: {path} has {len(value):,} characters; "
                     f"{LONGEST_TEXT:,} are allowed."
                 )

@@ -7,7 +7,7 @@ from stoker.sweep.distributions import doubtful, parameter
 from stoker.sweep.template import cleaned, program_name, with_program
 from stoker.sweep.validation import (
     DEEPEST,
-    BadSweep,
+    InvalidSweep,
     bad,
     known_keys,
     number_in,
@@ -78,7 +78,7 @@ def read_yaml(
         definition["stop"] = _hyperband(where, found["early_terminate"])
     try:
         return check(definition, where)
-    except BadSweep as error:
+    except InvalidSweep as error:
         raise renamed(error, where, _own_names(found)) from None
 
 
@@ -116,14 +116,14 @@ def load(source: str, where: str) -> object:
             return yaml.load(source.removeprefix("\ufeff"))
     except DuplicateKeyError as error:
         key = str(error.problem).partition('"')[2].partition('"')[0]
-        raise BadSweep(f"{_line(where, error)}: the key {key} is given twice.") from None
+        raise InvalidSweep(f"{_line(where, error)}: the key {key} is given twice.") from None
     except YAMLError as error:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BadSweep(f"{_line(where, error)}: this is not YAML: {why}.") from None
+        raise InvalidSweep(f"{_line(where, error)}: this is not YAML: {why}.") from None
     except RecursionError:
-        raise BadSweep(f"{where} is not a sweep: it is nested too deep.") from None
+        raise InvalidSweep(f"{where} is not a sweep: it is nested too deep.") from None
     except ValueError as error:  # a number that Python does not take
-        raise BadSweep(f"{where} is not YAML: {error}.") from None
+        raise InvalidSweep(f"{where} is not YAML: {error}.") from None
 
 
 def _line(where: str, error: Exception) -> str:
@@ -133,7 +133,7 @@ def _line(where: str, error: Exception) -> str:
 
 def _alone(where: str, found: dict[str, Any], theirs: str, ours: str) -> None:
     if ours in found:
-        raise BadSweep(f"{where}: {theirs} and {ours} mean the same; give only one of them.")
+        raise InvalidSweep(f"{where}: {theirs} and {ours} mean the same; give only one of them.")
 
 
 def _name(where: str, found: dict[str, Any], words: list[str]) -> str:
@@ -153,7 +153,7 @@ def _flatten(
 ) -> None:
     """Collect parameters; those inside of others get dotted names."""
     if path.count(".") > 2 * DEEPEST:
-        raise BadSweep(f"{where}: {path[:60]}… is nested more than {DEEPEST} deep.")
+        raise InvalidSweep(f"{where}: {path[:60]}… is nested more than {DEEPEST} deep.")
     for key, raw in given.items():
         name, place = f"{prefix}{key}", f"{path}.{key}"
         if isinstance(raw, dict) and "parameters" in raw:
@@ -161,7 +161,7 @@ def _flatten(
             inner = table(where, f"{place}.parameters", raw["parameters"])
             _flatten(where, inner, f"{place}.parameters", f"{name}.", into, doubts)
         elif name in into:
-            raise BadSweep(f"{where}: {place} is the second parameter with the name {name}.")
+            raise InvalidSweep(f"{where}: {place} is the second parameter with the name {name}.")
         else:
             into[name] = parameter(where, place, raw)
             doubts += doubtful(where, place, raw)
@@ -175,7 +175,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
     given = found.get("command")
     if given is None:
         if program is None:
-            raise BadSweep(f"{where}: program is missing; give the path of a program.")
+            raise InvalidSweep(f"{where}: program is missing; give the path of a program.")
         # A script that is not Python's starts by itself; what has no suffix W&B gives to Python.
         stem = program.rpartition("/")[2]
         own = "." in stem.lstrip(".") and not stem.endswith(".py")
@@ -186,7 +186,7 @@ def _command(where: str, found: dict[str, Any]) -> list[str]:
         try:
             given = split(given)
         except ValueError as error:
-            raise BadSweep(f"{where}: command cannot be read as words: {error}.") from None
+            raise InvalidSweep(f"{where}: command cannot be read as words: {error}.") from None
     if not isinstance(given, list) or not given:
         raise bad(where, "command", given, "a list of words")
     words = [_word(where, f"command[{place}]", word) for place, word in enumerate(given)]
@@ -215,7 +215,7 @@ def _metric(where: str, raw: object) -> dict[str, Any] | None:
         found.pop(key, None)  # what W&B's own search does with runs that failed
     ways = [key for key in ("source", "regex", "file") if key in found]
     if len(ways) > 1:
-        raise BadSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
+        raise InvalidSweep(f"{where}: metric has {' and '.join(ways)}; one of them is enough.")
     pattern, file = found.pop("regex", None), found.pop("file", None)
     if "regex" in ways:
         found["source"] = {"kind": "log", "pattern": text(where, "metric.regex", pattern)}
@@ -229,7 +229,7 @@ def _hyperband(where: str, raw: object) -> dict[str, Any]:
     path = "early_terminate"
     found = table(where, path, raw)
     if found.get("type") == "envelope":
-        raise BadSweep(f"{where}: {path}.type envelope is not supported; use hyperband.")
+        raise InvalidSweep(f"{where}: {path}.type envelope is not supported; use hyperband.")
     one_of(where, f"{path}.type", found.get("type"), ("hyperband",))
     known_keys(where, path, found, HYPERBAND)
     if not isinstance(found.get("strict", False), bool):
@@ -243,7 +243,7 @@ def _hyperband(where: str, raw: object) -> dict[str, Any]:
     if "min_iter" in found:
         first: float = whole(where, f"{path}.min_iter", found["min_iter"], 1)
     elif most is None or "s" not in found:
-        raise BadSweep(f"{where}: {path} has neither min_iter nor max_iter with s.")
+        raise InvalidSweep(f"{where}: {path} has neither min_iter nor max_iter with s.")
     else:
         first = _first(where, path, most, eta, whole(where, f"{path}.s", found["s"], 1))
     return {"kind": "asha", "min": first, "eta": eta, "max": most, "brackets": 1}
@@ -257,5 +257,7 @@ def _first(where: str, path: str, most: int, eta: float, brackets: int) -> int |
             break
         first /= eta
     if first == most:
-        raise BadSweep(f"{where}: {path}.max_iter is {most}; at least eta, {eta}, was expected.")
+        raise InvalidSweep(
+            f"{where}: {path}.max_iter is {most}; at least eta, {eta}, was expected."
+        )
     return int(first) if first == int(first) else round(first, 9)

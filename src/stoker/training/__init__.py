@@ -44,10 +44,10 @@ def report(
 
 def current() -> Current:
     """All that the job knows about itself: its GPUs, its attempt, its parameters."""
-    from stoker.training.environment import Surroundings
+    from stoker.training.environment import Environment
     from stoker.training.job_info import read
 
-    return read(Surroundings(), _attached)
+    return read(Environment(), _attached)
 
 
 def __getattr__(name: str) -> object:

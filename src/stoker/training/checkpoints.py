@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stoker.training.environment import Surroundings
+    from stoker.training.environment import Environment
 
 LIGHTNING = "lightning_logs"
 UNFINISHED = (".new", ".tmp", ".part", "~")
@@ -25,7 +25,7 @@ NOTES = (
 """What is called so hardly ever is one."""
 
 
-def directory(surroundings: Surroundings) -> str:
+def directory(surroundings: Environment) -> str:
     """The directory that all attempts of a job share."""
     told = surroundings.environ.get("STOKER_CHECKPOINT_DIR", "")
     if told:

@@ -33,7 +33,7 @@ class Speaker:
         """Whether it ended well: its training is over."""
 
 
-class Past:
+class EarlierReports:
     """How things stood when this process came."""
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class Past:
         self.ended = any(speaker.ended for speaker in begun)
 
 
-def read(path: str) -> Past:
+def read(path: str) -> EarlierReports:
     """What a report says; nothing if there is none or it cannot be read."""
-    past = Past()
+    past = EarlierReports()
     try:
         if not os.path.isfile(path):
             return past
@@ -83,7 +83,7 @@ def read(path: str) -> Past:
         return past
 
 
-def _take(past: Past, data: bytes) -> None:
+def _take(past: EarlierReports, data: bytes) -> None:
     import json
 
     try:

@@ -17,7 +17,7 @@ OF_A_TRAINING = (
 """What stoker tells a training job, and a job that such a one has submitted may inherit."""
 
 
-class Surroundings:
+class Environment:
     """The variables of one process, read when asked; a bad value counts as none."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:

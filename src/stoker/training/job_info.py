@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from stoker.training.environment import Surroundings
+from stoker.training.environment import Environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Current(NamedTuple):
     """When it is ended if it still runs, as a Unix time; None: never."""
 
 
-def read(around: Surroundings, job: Job | None) -> Current:
+def read(around: Environment, job: Job | None) -> Current:
     """What this environment says; of a job that has begun, what that has found out."""
     get, whole = around.get, around.number
     return Current(

@@ -6,7 +6,7 @@ from sys import maxsize
 from time import perf_counter
 
 
-class Clock:
+class StepTimer:
     """Counts and times steps; measure() is called so often that it does next to nothing."""
 
     def __init__(self) -> None:

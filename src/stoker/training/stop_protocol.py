@@ -17,7 +17,7 @@ MARGIN = 64
 """Steps before the end of an epoch: a gradient collected over several steps is shared late."""
 
 
-class Stopping:
+class StopProtocol:
     """What one process knows about the stop of its job."""
 
     def __init__(self, files: Files | None, total: int | None) -> None:

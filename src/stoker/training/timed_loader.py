@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 
 
-class Steps(Generic[Batch]):
+class TimedLoader(Generic[Batch]):
     """Iterates over a loader; has its length, so that progress bars know where they are."""
 
     def __init__(self, job: Job, loader: Iterable[Batch]) -> None:

@@ -8,19 +8,19 @@ from time import perf_counter, time
 
 from stoker.training import checkpoints
 from stoker.training.coerce import whole
-from stoker.training.earlier_reports import Past, program, read
-from stoker.training.environment import Surroundings, child_process, helper_process
+from stoker.training.earlier_reports import EarlierReports, program, read
+from stoker.training.environment import Environment, child_process, helper_process
 from stoker.training.files import Files
 from stoker.training.metrics import lines
-from stoker.training.step_timer import Clock
-from stoker.training.stop_protocol import Stopping
+from stoker.training.step_timer import StepTimer
+from stoker.training.stop_protocol import StopProtocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from stoker.training.timed_loader import Steps
+    from stoker.training.timed_loader import TimedLoader
 
     Batch = TypeVar("Batch")
 
@@ -32,19 +32,19 @@ SELDOM = 1.0
 """Seconds between two looks at who speaks for the job, however often it reports."""
 
 
-class Job(Clock):
+class Job(StepTimer):
     """One process of a training job. Nothing here blocks or raises but the stop asked for."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._around = around = Surroundings(environ)
+        self._around = around = Environment(environ)
         self.epochs_done = around.epochs_done
         """How many epochs counted when this attempt, or this process of it, began."""
         self.restarted = around.restarted
         """Whether earlier epochs count, so that there is a checkpoint to go on from."""
         self._every = around.heartbeat
         self._files = Files(around.reports) if around.reports else None
-        self._stopping = Stopping(self._files, around.epochs)
+        self._stopping = StopProtocol(self._files, around.epochs)
         self._owner = os.getpid()
         self._rank = around.rank
         self._look_around()
@@ -96,11 +96,11 @@ class Job(Clock):
         elif self._begun and self.epoch > self.epochs_done:
             self.apart = True  # an error ended the first one, and this one begins where that did
 
-    def steps(self, loader: Iterable[Batch]) -> Steps[Batch]:
+    def steps(self, loader: Iterable[Batch]) -> TimedLoader[Batch]:
         """The batches of a loader, each measured when the next is asked for."""
-        from stoker.training.timed_loader import Steps
+        from stoker.training.timed_loader import TimedLoader
 
-        return Steps(self, loader)
+        return TimedLoader(self, loader)
 
     def start_epoch(self, epoch: int | None = None) -> None:
         """An epoch begins, so all before it count; here the job stops if it was asked to."""
@@ -243,10 +243,10 @@ class Job(Clock):
         self._peers = self._around.peers
         self._nodes = self._around.nodes
 
-    def _look_back(self) -> Past:
+    def _look_back(self) -> EarlierReports:
         """Whether an earlier process of this attempt has trained, and what that means for us."""
         if self._files is None:
-            return Past()
+            return EarlierReports()
         child = child_process()
         past = read(f"{self._files.directory}/report")
         if self._nodes > 1:

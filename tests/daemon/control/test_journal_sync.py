@@ -11,11 +11,11 @@ import pytest
 from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
 from stoker.daemon import daemon_log
-from stoker.daemon.bootstrap import build
+from stoker.daemon.bootstrap import build_daemon
 from stoker.daemon.control import journal_sync
-from stoker.daemon.control.daemon import Loop
+from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync, JournalSync
-from stoker.daemon.paths import Keep
+from stoker.daemon.paths import DaemonPaths
 from stoker.store.memory import MemoryStore
 from stoker.store.port import Store, StoreError, StoreFenced
 
@@ -162,16 +162,16 @@ def test_at_the_end_what_is_not_on_disk_keeps_its_proof(tmp_path: Path, failures
 
 
 @pytest.fixture
-def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """A daemon without its socket, whose turns a test makes."""
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(daemon_log, "configure", lambda *_: None)
-    made = build(Keep(), resources="{gpu:1}")
+    made = build_daemon(DaemonPaths(), resources="{gpu:1}")
     yield made
     made.close()
 
 
-def turns(loop: Loop, until: Callable[[], Any]) -> None:
+def turns(loop: Daemon, until: Callable[[], Any]) -> None:
     for _ in range(1000):
         if until():
             return
@@ -181,7 +181,7 @@ def turns(loop: Loop, until: Callable[[], Any]) -> None:
 
 
 def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
-    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     failures, told = [io_error(), io_error(), io_error()], []
     synced = loop.store.force
@@ -209,7 +209,7 @@ def test_a_daemon_whose_disk_fails_acknowledges_later_and_forgets_nothing(
     assert not claim.exists()
 
 
-def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Loop, tmp_path: Path):
+def test_proof_of_ends_that_are_not_even_committed_is_kept(loop: Daemon, tmp_path: Path):
     claim = tmp_path / "7.0"
     claim.touch()
     loop.executor.settled.append(str(claim))

@@ -1,11 +1,11 @@
 """Strangers on the GPUs of a machine over SSH are judged like those here."""
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core.events import Event, ForeignUseChanged, NodeJoined
 from stoker.core.foreign import Thresholds
-from stoker.daemon.gpus.foreign_usage import Judge, Rules
-from stoker.daemon.gpus.memory import Gauges
-from stoker.probes.remote_facts import Look, node_facts, parse
+from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.memory import GpuMemoryTracker
+from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
 
 GPU = "gpu 0, GPU-a, A100, 80000, {used}, 0, 40, 50\napps\n"
 IDLE = GPU.format(used=100) + "end\n"
@@ -18,10 +18,10 @@ class Far:
     """One remote machine, and the judge of its GPUs."""
 
     def __init__(self, **thresholds: float) -> None:
-        self.story = Story(gpus=0)
+        self.story = Scenario(gpus=0)
         self.story.tell(NodeJoined(at=self.story.now, facts=node_facts("far", look(IDLE))))
-        self.rules = Rules(Thresholds(leave_seconds=0, **thresholds))
-        self.judge = Judge("far", self.rules, Gauges())
+        self.rules = ForeignUsageThresholds(Thresholds(leave_seconds=0, **thresholds))
+        self.judge = ForeignUsageDetector("far", self.rules, GpuMemoryTracker())
 
     def sees(self, text: str) -> list[Event]:
         """What a look changes; it is told to the core."""
@@ -34,7 +34,7 @@ class Far:
         return events
 
 
-def look(text: str) -> Look:
+def look(text: str) -> RemoteFacts:
     return parse(f"cores 4\nhome /home/me\nMemTotal: 8000000 kB\n{text}".encode())
 
 

@@ -12,16 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.story import Story, gpus
-from e2e.box import until
+from core.scenario import Scenario, gpus
+from e2e.daemon_fixture import until
 from stoker.core import events as e
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement, Take
 from stoker.core.foreign import Thresholds
 from stoker.core.request import Request
-from stoker.daemon.gpus.foreign_usage import Judge, Rules
-from stoker.daemon.gpus.memory import CONTEXT, SETTLE, Gauges, Meter, worth_telling
-from stoker.daemon.gpus.monitor import INTERVAL, GpuWatch
-from stoker.daemon.gpus.process_owners import Owners
+from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.memory import (
+    CONTEXT,
+    SETTLE,
+    GpuMemoryTracker,
+    NodeMemoryMeter,
+    worth_telling,
+)
+from stoker.daemon.gpus.monitor import INTERVAL, GpuMonitor
+from stoker.daemon.gpus.process_owners import ProcessOwners
 from stoker.executors.linux.process_tree import TOKEN
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.gpu_samples import samples
@@ -39,14 +45,14 @@ def machine(name: str, count: int = 2) -> NodeFacts:
     return NodeFacts(name=name, types={"gpu": tuple(cards)})
 
 
-class Box:
+class MemoryFixture:
     """A machine with two GPUs, jobs on it, and looks at it as they come in."""
 
     def __init__(self, name: str = "here", count: int = 2) -> None:
-        self.story, self.name, self.count = Story(gpus=0), name, count
+        self.story, self.name, self.count = Scenario(gpus=0), name, count
         self.story.tell(e.NodeJoined(at=self.story.now, facts=machine(name, count)))
-        self.gauges = Gauges()
-        self.meter = Meter(name, self.gauges)
+        self.gauges = GpuMemoryTracker()
+        self.meter = NodeMemoryMeter(name, self.gauges)
         self.now = 1000.0
         self.pids: dict[int, tuple[int, int]] = {}
 
@@ -89,7 +95,7 @@ class Box:
 
 
 def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
-    box = Box()
+    box = MemoryFixture()
     job = box.job(gpus(2), 10, 11, 12)
     assert box.sees({"0": [(10, 1000), (11, 500)], "1": [(10, 100), (12, 700)]}) == [(job, 1500)]
     assert box.gauges.now(job) == {"0": 1500, "1": 800}
@@ -98,14 +104,14 @@ def test_kub_63_memory_is_summed_over_gpus_and_process_tree() -> None:
 
 
 def test_kub_63_a_job_that_is_on_no_gpu_has_none() -> None:
-    box = Box()
+    box = MemoryFixture()
     job = box.job(gpus(2), 10)
     assert box.sees({"0": [(99, 4000)]}) == []
     assert (box.gauges.now(job), box.gauges.total(job)) == ({}, None)
 
 
 def test_kub_19_every_job_on_a_shared_gpu_has_its_own_figure() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     first, second = box.job(gpus(0.5), 10, 11), box.job(gpus(0.5), 20)
     assert box.sees({"0": [(10, 1000), (20, 3000), (11, 24)]}) == [(first, 1024), (second, 3000)]
     assert box.gauges.now(second) == {"0": 3000}
@@ -123,7 +129,7 @@ def test_only_a_rise_that_matters_is_told(told: int, peak: int, worth: bool) -> 
 
 
 def test_what_shrinks_is_shown_and_not_told() -> None:
-    box = Box()
+    box = MemoryFixture()
     job = box.job(gpus(1), 10)
     assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
     assert box.sees({"0": [(10, 200)]}) == []
@@ -135,16 +141,16 @@ def test_what_shrinks_is_shown_and_not_told() -> None:
 
 
 def test_after_a_restart_nothing_is_told_twice() -> None:
-    box = Box()
+    box = MemoryFixture()
     job = box.job(gpus(1), 10)
     assert box.sees({"0": [(10, 5000)]}) == [(job, 5000)]
-    box.meter = Meter(box.name, Gauges())
+    box.meter = NodeMemoryMeter(box.name, GpuMemoryTracker())
     assert box.sees({"0": [(10, 5000)]}) == []
     assert box.sees({"0": [(10, 5100)]}) == [(job, 5100)]
 
 
 def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
-    box = Box()
+    box = MemoryFixture()
     plain = box.job(Request(), 10)
     over = box.job(gpus(1), 20)
     box.pids[30] = 12345, 1
@@ -154,7 +160,7 @@ def test_only_current_attempts_of_jobs_that_ask_for_gpus_are_measured() -> None:
 
 
 def test_the_largest_part_of_an_attempt_on_several_machines_counts() -> None:
-    story, gauges = Story(gpus=0), Gauges()
+    story, gauges = Scenario(gpus=0), GpuMemoryTracker()
     for name in ("a", "b"):
         story.tell(e.NodeJoined(at=story.now, facts=machine(name, 1)))
     job = story.submit(gpus(1))
@@ -183,12 +189,12 @@ LOOKS = st.lists(
 def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
     looks: list[tuple[int | None, int | None, int | None, bool]],
 ) -> None:
-    box = Box()
+    box = MemoryFixture()
     job = box.job(gpus(2), 10, 11)
     told, peak = [0], 0
     for first, second, other, restarts in looks:
         if restarts:
-            box.meter = Meter(box.name, Gauges())
+            box.meter = NodeMemoryMeter(box.name, GpuMemoryTracker())
         sizes = {"0": [(10, first or 0), (11, second or 0)], "1": [(10, other or 0)]}
         peak = max(peak, (first or 0) + (second or 0), other or 0)
         told += [memory for id, memory in box.sees(sizes) if id == job]
@@ -201,7 +207,7 @@ def test_told_peaks_only_grow_and_are_never_far_below_the_truth(
 
 
 def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     job = box.job(gpus(1), 10)
     assert box.sees({"0": [(10, None)]}, used=3000) == []  # that may be what was there before
     box.settle()
@@ -210,7 +216,7 @@ def test_an_attempt_alone_on_a_gpu_has_all_that_is_used_there() -> None:
 
 
 def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     job = box.job(gpus(1), 10, 11)
     box.settle()
     assert box.sees({"0": [(10, 100), (11, None)]}, used=3000) == [(job, 3000)]
@@ -218,7 +224,7 @@ def test_a_process_that_does_not_say_makes_the_sum_of_the_others_worthless() -> 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: bool) -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     box.settle()
     assert box.sees({}, used=400, known=known) == []  # the driver's own
     job = box.job(gpus(1))
@@ -228,7 +234,7 @@ def test_an_attempt_whose_processes_cannot_be_seen_has_what_came_with_it(known: 
 
 
 def test_nothing_is_guessed_beside_a_stranger() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     box.job(gpus(1), 10)
     box.settle()
     assert box.sees({"0": [(10, None), (99, 1)]}, used=3000) == []
@@ -238,7 +244,7 @@ def test_nothing_is_guessed_beside_a_stranger() -> None:
 
 
 def test_nothing_is_guessed_where_two_share_a_gpu() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     first = box.job(gpus(0.5), 10)
     box.job(gpus(0.5), 20)
     box.settle()
@@ -249,7 +255,7 @@ def test_nothing_is_guessed_where_two_share_a_gpu() -> None:
 
 
 def test_nothing_is_guessed_while_the_leavings_of_another_attempt_are_there() -> None:
-    box = Box(count=1)
+    box = MemoryFixture(count=1)
     over = box.job(gpus(1), 10)
     box.settle()
     assert box.sees({"0": [(10, None)]}, used=9000) == [(over, 9000)]
@@ -265,7 +271,7 @@ def test_nothing_is_guessed_while_the_leavings_of_another_attempt_are_there() ->
 
 
 def test_memory_is_measured_on_a_machine_over_ssh() -> None:
-    story, gauges = Story(gpus=0), Gauges()
+    story, gauges = Scenario(gpus=0), GpuMemoryTracker()
     story.tell(e.NodeJoined(at=story.now, facts=machine("far", 1)))
     job = story.submit(gpus(1))
     story.plan()
@@ -277,7 +283,7 @@ def test_memory_is_measured_on_a_machine_over_ssh() -> None:
         b"owner 77 70 me - python x\n"
         b"owner 78 78 me abc.%d.%d. python child\nowner 79 79 eve - x\nend\n" % (job, attempt)
     )
-    judge = Judge("far", Rules(Thresholds()), gauges)
+    judge = ForeignUsageDetector("far", ForeignUsageThresholds(Thresholds()), gauges)
     ours = look.ours("abc", {70: (job, attempt)})
     events = judge.facts(story.state, look.reading, ours, look.identify)
     told = [event for event in events if isinstance(event, e.MemoryMeasured)]
@@ -314,15 +320,15 @@ def test_a_process_is_told_by_its_session_its_token_or_its_ancestors(
     family: tuple[int, dict[str, int]],
 ) -> None:
     leader, pids = family
-    by_session = Owners("other").whose({leader: (9, 3)})
+    by_session = ProcessOwners("other").whose({leader: (9, 3)})
     assert by_session(leader) == by_session(pids["child"]) == (9, 3)
     assert by_session(pids["away"]) == by_session(pids["bare"]) == (9, 3)
-    by_token = Owners("abc").whose({})
+    by_token = ProcessOwners("abc").whose({})
     for pid in (leader, *pids.values()):
         assert os.getsid(pid) == leader or pid in (pids["away"], pids["bare"])
         assert by_token(pid) == (7, 1)
     assert by_token(os.getpid()) is None
-    assert Owners("ab").whose({})(leader) is None
+    assert ProcessOwners("ab").whose({})(leader) is None
     assert by_token(2**22 + 7) is None
 
 
@@ -330,13 +336,13 @@ def test_a_process_stays_whose_it_was_when_its_family_is_gone(
     family: tuple[int, dict[str, int]],
 ) -> None:
     _, pids = family
-    bare, owners = pids["bare"], Owners("abc")
+    bare, owners = pids["bare"], ProcessOwners("abc")
     assert owners.whose({})(bare) == (7, 1)
     parent = parent_of(bare)
     os.kill(parent, signal.SIGKILL)
     until(lambda: parent_of(bare) != parent)
     assert owners.whose({})(bare) == (7, 1)
-    assert Owners("abc").whose({})(bare) is None
+    assert ProcessOwners("abc").whose({})(bare) is None
 
 
 def parent_of(pid: int) -> int:
@@ -357,11 +363,11 @@ def test_a_look_can_be_had_at_once() -> None:
     gpu = GpuFacts(index=0, uuid="GPU-a", model="M", memory=8192, vendor="nvidia", pci=None)
     first = Reading(facts=(gpu,))
     holds: Any = NoHolds()
-    watch = GpuWatch(
+    watch = GpuMonitor(
         "here", first, "abc", Thresholds(), holds, lambda _fd, _do: None, lambda _fd: None
     )
     try:
-        state = Story(gpus=0).state
+        state = Scenario(gpus=0).state
         done: list[int] = []
         watch.look(lambda: done.append(1))
         assert not done, "nothing has been read yet"

@@ -3,23 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from core.story import Story
-from stoker.daemon.context import Desk
+from core.scenario import Scenario
+from stoker.daemon.context import RequestContext
 from stoker.daemon.handlers import job_actions as acts
-from stoker.engine import Moment
+from stoker.engine import Instant
 from stoker.schema.requests import Drain, Undrain
 from stoker.store.memory import MemoryStore
 
 
 def test_running_tasks_of_an_array_are_named_by_their_labels(tmp_path: Path) -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     story.submit()
     array = story.submit(count=2, array=True)
     story.run(1, array)
-    desk = Desk(MemoryStore(), str(tmp_path), "box", "ana")
+    desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
 
     def reply(body: Drain | Undrain) -> dict[str, Any]:
-        decided = acts.drain(desk, body)(story.state, Moment(story.now, story.now))
+        decided = acts.drain(desk, body)(story.state, Instant(story.now, story.now))
         assert decided.reply is not None
         found: dict[str, Any] = decided.reply(story.state)
         return found

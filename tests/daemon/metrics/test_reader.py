@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from daemon.stage import Stage
+from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.metrics import reader as trails
 from stoker.daemon.reports.attempt_report import Key
 from stoker.daemon.reports.format import Point
 from stoker.daemon.training import monitor as training
 from stoker.daemon.training.cleanup import remove
-from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.training.monitor import TrainingMonitor
 
 
 class Board:
@@ -43,14 +43,16 @@ class Board:
         return [point.step for point in self.points]
 
 
-class Trial(Stage):
+class Trial(MonitorFixture):
     """A stage whose job is a trial of a sweep."""
 
     def listen(self) -> None:
         self.job.params = '{"lr":0.1}'
         self.board = Board()
-        self.poller = Poller()
-        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.poller = Reactor()
+        self.trainings = TrainingMonitor(
+            str(self.home), self.poller, self.couriers, lambda: self.state
+        )
         self.trainings.scores = self.board
         self.trainings.begin()
 

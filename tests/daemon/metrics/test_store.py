@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.daemon.metrics.downsample import Curve
-from stoker.daemon.metrics.store import Series, Shelf
+from stoker.daemon.metrics.downsample import Downsampler
+from stoker.daemon.metrics.store import MetricsStore, Series
 from stoker.daemon.training.cleanup import remove
 
 
@@ -37,7 +37,7 @@ def curve(home: Path, last: int = 0, points: int = 100) -> list[list[Any]]:
 def test_a_thinned_curve_keeps_its_ends_and_extremes_in_order(
     values: list[float], most: int
 ) -> None:
-    found = Curve(most)
+    found = Downsampler(most)
     for step, value in enumerate(values):
         found.add(step, value, None)
     points = [(step, value) for step, value, _ in found.points()]
@@ -56,7 +56,7 @@ def test_a_thinned_curve_keeps_its_ends_and_extremes_in_order(
 
 
 def test_what_is_no_number_is_a_gap_and_no_extreme() -> None:
-    found = Curve(8)
+    found = Downsampler(8)
     for step in range(100):
         found.add(step, math.nan if step % 10 == 0 else float(step), 1.0)
     assert (found.summary()["min"][1], found.summary()["max"][1]) == (1.0, 99.0)
@@ -87,7 +87,7 @@ def test_nonsense_and_a_hole_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_one_that_grows_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf(str(tmp_path))
+    shelf = MetricsStore(str(tmp_path))
     path = tmp_path / "training" / "1.0" / "report"
     write(path, *((step, 1.0) for step in range(1000)))
     assert shelf.read(1, 0, [], 100)["count"] == 1000

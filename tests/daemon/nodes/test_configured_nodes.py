@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Afar
+from core.scenario import Afar
 from stoker.core import events as e
 from stoker.core.units import BadValue
 from stoker.daemon.handlers.nodes import from_settings

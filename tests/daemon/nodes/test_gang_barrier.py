@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from stoker.core.cluster import Placement
 from stoker.core.instructions import StartProcess
-from stoker.daemon.nodes.gang_barrier import LIVE, NONE, READY, WAITING, Muster
+from stoker.daemon.nodes.gang_barrier import LIVE, NONE, READY, WAITING, GangBarrier
 
 
-def of(count: int) -> Muster:
+def of(count: int) -> GangBarrier:
     more = tuple(Placement(f"m{number}", ()) for number in range(1, count))
-    return Muster.of(StartProcess(1, 0, Placement("m0", (), more)))
+    return GangBarrier.of(StartProcess(1, 0, Placement("m0", (), more)))
 
 
-def mustered(*parts: str) -> Muster:
+def mustered(*parts: str) -> GangBarrier:
     muster = of(len(parts))
     muster.parts = list(parts)
     return muster

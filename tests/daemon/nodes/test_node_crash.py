@@ -13,13 +13,13 @@ from simulation.requests import spec_of
 from stoker.core import events as e
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
-from stoker.daemon.control.daemon import Loop
+from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync
-from stoker.executors.agent.executor import RemoteExecutor
-from stoker.executors.agent.result_collector import Fetching
-from stoker.executors.agent.session.remote_shell import Way
-from stoker.executors.agent.session.session import Link
-from stoker.executors.agent.transfer.uploads import Travel
+from stoker.executors.agent.executor import AgentExecutor
+from stoker.executors.agent.result_collector import ResultCollector
+from stoker.executors.agent.session.remote_shell import RemoteShell
+from stoker.executors.agent.session.session import AgentSession
+from stoker.executors.agent.transfer.uploads import TreeUploads
 from stoker.executors.ssh.address import Address
 from stoker.store.memory import MemoryStore
 
@@ -36,14 +36,14 @@ class Steps:
     def __init__(self, patch: pytest.MonkeyPatch, fatal: str) -> None:
         self.fatal, self.kills = fatal, 0
         self._patch = patch
-        self._count(Link, "_send", lambda _, verb, *__: [f"{verb} request"])
-        self._count(Link, "_heard", lambda words: [f"{words[1]} message"])
+        self._count(AgentSession, "_send", lambda _, verb, *__: [f"{verb} request"])
+        self._count(AgentSession, "_heard", lambda words: [f"{words[1]} message"])
         self._count(MemoryStore, "commit", lambda batch, **_: [
             f"commit of {type(event).__name__}" for event in batch.events
         ])  # fmt: skip
-        for kind, name in ((Travel, "_looked"), (Travel, "_sent"), (Fetching, "_collected"),
-                           (Fetching, "_brought"), (RemoteExecutor, "_ended"),
-                           (RemoteExecutor, "settle")):  # fmt: skip
+        for kind, name in ((TreeUploads, "_looked"), (TreeUploads, "_sent"),
+                           (ResultCollector, "_collected"), (ResultCollector, "_brought"),
+                           (AgentExecutor, "_ended"), (AgentExecutor, "settle")):  # fmt: skip
             self._count(kind, name, lambda *_, name=name: [name])  # type: ignore[misc]
 
     def _count(self, kind: type, name: str, labels: Callable[..., list[str]]) -> None:
@@ -65,7 +65,7 @@ class Steps:
 
 
 @contextmanager
-def daemon(place: Path, store: MemoryStore) -> Iterator[Loop]:
+def daemon(place: Path, store: MemoryStore) -> Iterator[Daemon]:
     """A daemon, from its start to its end, whether that is a good one or not."""
     loop = build_loop(place, store)
     try:
@@ -85,7 +85,7 @@ def daemon(place: Path, store: MemoryStore) -> Iterator[Loop]:
         loop.poller.epoll.close()
 
 
-def take_over(loop: Loop) -> None:
+def take_over(loop: Daemon) -> None:
     """As the daemon does at its start."""
     term = loop.store.rows.term  # type: ignore[attr-defined]
     started = e.DaemonStarted(
@@ -97,7 +97,7 @@ def take_over(loop: Loop) -> None:
     loop.trainings.begin()
 
 
-def serve(loop: Loop, until: Callable[[], bool]) -> None:
+def serve(loop: Daemon, until: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not until():
         assert time.monotonic() < deadline, loop.engine.state.jobs
@@ -105,7 +105,7 @@ def serve(loop: Loop, until: Callable[[], bool]) -> None:
         loop.poller.wait(min(loop.timeout() or 0.05, 0.05))
 
 
-def over(loop: Loop, place: Path) -> bool:
+def over(loop: Daemon, place: Path) -> bool:
     """The job has ended, and so has everything that follows from that."""
     job = loop.engine.state.jobs.get(1)
     if job is None or not job.finished:
@@ -155,7 +155,7 @@ def test_a_daemon_killed_anywhere_loses_nothing_and_runs_nothing_twice(
     (tmp_path / "user/input").write_text("input\n")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(Address, "command", lambda *_: ["sh", "-c"])  # the node is this machine
-    monkeypatch.setattr(Way, "by_rsync", property(lambda _: False))
+    monkeypatch.setattr(RemoteShell, "by_rsync", property(lambda _: False))
     steps = Steps(monkeypatch, point)
     job = run(tmp_path)
     assert steps.kills > 0

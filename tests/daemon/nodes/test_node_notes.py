@@ -1,11 +1,11 @@
 """The notes of `stoker nodes` about a node over SSH."""
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.daemon.handlers.nodes import _notes
 
 
 def test_attempts_to_be_ended_on_a_node_are_named_by_the_labels_of_their_jobs() -> None:
-    story = Story()
+    story = Scenario()
     array = story.submit(count=2, array=True)
     story.state.rest.strays["ant"] = ((array + 1, 0), (99, 0))  # job 99 has left memory
     (note,) = _notes(story.state, "ant", None)

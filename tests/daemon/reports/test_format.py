@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.stage import STARTED, Stage
+from daemon.monitor_fixture import STARTED, MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
@@ -21,10 +21,10 @@ from stoker.core.lifecycle import JobState
 from stoker.core.rest import Away
 from stoker.daemon.reports import format as reports
 from stoker.daemon.reports import watcher as ears_module
-from stoker.daemon.reports.format import Report
+from stoker.daemon.reports.format import TrainingReport
 from stoker.daemon.training import monitor as training
-from stoker.daemon.training.cleanup import GOING, Leftovers, checkpoints, remove
-from stoker.store.port import Filter, Found
+from stoker.daemon.training.cleanup import GOING, ReportCleanup, checkpoints, remove
+from stoker.store.port import JobQuery, StoredJob
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> MonitorFixture:
+    return MonitorFixture(tmp_path)
 
 
 HELLO = {"k": "hello", "t": 1001.0, "pid": 5, "v": 1}
@@ -59,7 +59,9 @@ def counted(facts: list[e.Event]) -> list[int]:
 # -- counting ----------------------------------------------------------------------------
 
 
-def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(stage: Stage) -> None:
+def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(
+    stage: MonitorFixture,
+) -> None:
     stage.write(HELLO)
     assert stage.heed() == []  # one that never begins an epoch cannot stop at one
     stage.write(start(0), end(0, 2.0))
@@ -75,7 +77,9 @@ def test_an_epoch_counts_when_the_next_one_starts_and_both_are_told_once(stage: 
     assert stage.heed() == []
 
 
-def test_how_many_epochs_there_are_is_told_with_the_first_that_counts(stage: Stage) -> None:
+def test_how_many_epochs_there_are_is_told_with_the_first_that_counts(
+    stage: MonitorFixture,
+) -> None:
     stage.write(HELLO, {**start(0), "n": 30}, end(0), {**start(1), "n": 30})
     *_, fact = stage.heed()
     assert isinstance(fact, e.EpochsCounted)
@@ -84,7 +88,7 @@ def test_how_many_epochs_there_are_is_told_with_the_first_that_counts(stage: Sta
 
 @pytest.mark.parametrize(("code", "done"), [(0, [1]), (1, [])])
 def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
-    stage: Stage, code: int, done: list[int]
+    stage: MonitorFixture, code: int, done: list[int]
 ) -> None:
     stage.write(HELLO, start(0), end(0))
     told = stage.exit(code)
@@ -93,7 +97,7 @@ def test_a_clean_end_counts_the_last_epoch_and_another_does_not(
     assert counted(told) == done
 
 
-def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: Stage) -> None:
+def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: MonitorFixture) -> None:
     stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
     stage.write(HELLO, start(0), end(0), start(1), end(1))
     told = stage.heed(
@@ -105,7 +109,7 @@ def test_of_a_short_job_all_is_told_between_its_start_and_its_end(stage: Stage) 
     assert (told[2].done, told[2].warmup) == (2, 5.0)
 
 
-def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: Stage) -> None:
+def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: MonitorFixture) -> None:
     stage.job.started_at, stage.job.state = None, JobState.CONFIGURING
     stage.write(HELLO, start(0), start(1))
     assert stage.heed() == []
@@ -114,7 +118,7 @@ def test_what_is_said_before_the_word_of_the_start_waits_for_it(stage: Stage) ->
     assert kinds(stage.heed()) == ["TrainingBegan", "EpochsCounted"]
 
 
-def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: Stage) -> None:
+def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
     told = stage.exit(75)
     assert counted(told) == [1]
@@ -122,7 +126,7 @@ def test_one_that_stops_as_asked_says_so_and_its_epochs_count(stage: Stage) -> N
     assert told[-1].stopped
 
 
-def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(stage: Stage) -> None:
+def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(stage: MonitorFixture) -> None:
     stopped = {"k": "stopped", "e": 1, "t": 1.0}
     again = {"k": "stopped", "e": 3, "t": 2.0}
     stage.write(HELLO, start(0), end(0), stopped, HELLO, start(1), end(1), start(2), again)
@@ -131,13 +135,13 @@ def test_what_a_wrapper_begins_again_after_the_stop_does_not_count(stage: Stage)
     assert (told[-1].stopped, counted(told)) == (True, [1])
 
 
-def lingers(stage: Stage) -> list[e.Event]:
+def lingers(stage: MonitorFixture) -> list[e.Event]:
     """What is told of an attempt whose process lives on."""
     return [fact for fact in stage.heed() if isinstance(fact, e.StopOverdue)]
 
 
 def test_one_that_has_stopped_and_lives_on_is_told_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.write(HELLO, start(0), end(0), {"k": "stopped", "e": 1, "t": 1.0})
     assert lingers(stage) == []
@@ -155,7 +159,7 @@ def test_one_that_has_stopped_and_lives_on_is_told_once(
 
 
 def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "LINGER", 0.0)
     stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
@@ -169,7 +173,7 @@ def test_one_that_is_paused_or_out_of_reach_has_time_to_end(
 
 
 def test_one_that_is_over_in_time_does_not_linger(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "LINGER", 0.0)
     stage.write(HELLO, start(0), {"k": "stopped", "e": 0, "t": 1.0})
@@ -187,7 +191,7 @@ def told_metrics(facts: list[e.Event]) -> list[dict[str, float] | None]:
     return [fact.metrics for fact in facts if isinstance(fact, e.EpochsCounted)]
 
 
-def test_metrics_are_told_with_epochs_when_they_have_changed(stage: Stage) -> None:
+def test_metrics_are_told_with_epochs_when_they_have_changed(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), metrics(loss=3, note="warm"), end(0))
     assert told_metrics(stage.heed()) == []
     stage.write(start(1))
@@ -204,7 +208,7 @@ def test_metrics_are_told_with_epochs_when_they_have_changed(stage: Stage) -> No
 
 
 def test_the_last_metrics_are_told_before_the_end_whether_or_not_an_epoch_counts(
-    stage: Stage,
+    stage: MonitorFixture,
 ) -> None:
     stage.write(HELLO, metrics(loss=1.0))
     told = stage.exit(1)
@@ -214,7 +218,7 @@ def test_the_last_metrics_are_told_before_the_end_whether_or_not_an_epoch_counts
     assert told[0].warmup is None
 
 
-def test_an_attempt_without_metrics_leaves_those_of_the_one_before(stage: Stage) -> None:
+def test_an_attempt_without_metrics_leaves_those_of_the_one_before(stage: MonitorFixture) -> None:
     stage.job.progress = Progress(metrics={"loss": 1.0})
     stage.write(HELLO, start(0), end(0))
     assert told_metrics(stage.exit(0)) == [None]
@@ -222,7 +226,7 @@ def test_an_attempt_without_metrics_leaves_those_of_the_one_before(stage: Stage)
     assert stage.job.progress.metrics == {"loss": 1.0}
 
 
-def test_only_so_many_metrics_with_names_of_a_length(stage: Stage) -> None:
+def test_only_so_many_metrics_with_names_of_a_length(stage: MonitorFixture) -> None:
     stage.write(HELLO, metrics(**{f"{n:03}" * 22: n for n in range(40)}))
     (told,) = told_metrics(stage.exit(0))
     assert told is not None
@@ -230,7 +234,7 @@ def test_only_so_many_metrics_with_names_of_a_length(stage: Stage) -> None:
     assert list(told.values()) == [float(n) for n in range(8, 40)]
 
 
-def test_of_a_lost_attempt_counts_what_was_saved(stage: Stage) -> None:
+def test_of_a_lost_attempt_counts_what_was_saved(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), start(1), end(1))
     told = stage.heed(e.AttemptLost(at=2.0, job=7, attempt=0, why="gone"))
     assert kinds(told) == ["TrainingBegan", "EpochsCounted", "AttemptLost"]
@@ -238,12 +242,12 @@ def test_of_a_lost_attempt_counts_what_was_saved(stage: Stage) -> None:
 
 
 def test_no_more_epochs_count_than_were_to_be_done(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, epochs=3)
+    stage = MonitorFixture(tmp_path, epochs=3)
     stage.write(HELLO, start(0), start(9))
     assert counted(stage.heed()) == [3]
 
 
-def test_another_attempt_than_the_current_one_has_no_say(stage: Stage) -> None:
+def test_another_attempt_than_the_current_one_has_no_say(stage: MonitorFixture) -> None:
     stage.job.attempt = 1
     stage.write(HELLO, start(5))
     old = e.ProcessExited(at=2000.0, job=7, attempt=0, code=0)
@@ -267,13 +271,15 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("line", NONSENSE)
-def test_nonsense_is_passed_over_and_the_next_line_counts(stage: Stage, line: bytes) -> None:
+def test_nonsense_is_passed_over_and_the_next_line_counts(
+    stage: MonitorFixture, line: bytes
+) -> None:
     stage.write(HELLO, start(0), end(0), line, start(1))
     assert counted(stage.heed()) == [1]
     assert counted(stage.exit(1)) == []
 
 
-def test_times_that_cannot_be_are_not_told(stage: Stage) -> None:
+def test_times_that_cannot_be_are_not_told(stage: MonitorFixture) -> None:
     wrong = b'{"k":"end","e":0,"d":NaN,"s":-1}\n{"k":"end","e":1,"d":1e300,"s":Infinity}\n'
     stage.write(HELLO, start(0, at=1e300), wrong, end(2, 8.0), start(3))
     told = stage.heed()[-1]
@@ -281,7 +287,7 @@ def test_times_that_cannot_be_are_not_told(stage: Stage) -> None:
     assert (told.seconds, told.step, told.warmup) == (8.0, pytest.approx(0.8), None)
 
 
-def test_epochs_never_go_back(stage: Stage) -> None:
+def test_epochs_never_go_back(stage: MonitorFixture) -> None:
     stage.job.progress = Progress(epochs=5, since=5, listening=True)
     stage.write(HELLO, start(2), end(2), start(3))
     assert stage.heed() == []
@@ -290,7 +296,7 @@ def test_epochs_never_go_back(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "directory"])
-def test_what_is_no_file_is_not_read(stage: Stage, tmp_path: Path, what: str) -> None:
+def test_what_is_no_file_is_not_read(stage: MonitorFixture, tmp_path: Path, what: str) -> None:
     stage.directory.mkdir()
     path = stage.directory / "report"
     if what == "fifo":
@@ -306,7 +312,7 @@ def test_what_is_no_file_is_not_read(stage: Stage, tmp_path: Path, what: str) ->
 
 
 def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     pread = os.pread
@@ -322,7 +328,7 @@ def test_a_report_of_any_size_is_read_in_pieces_and_its_end_counts(
     assert sum(asked) <= reports.LEAP + 2 * reports.CHUNK
 
 
-def test_a_report_that_is_cut_short_is_read_anew(stage: Stage) -> None:
+def test_a_report_that_is_cut_short_is_read_anew(stage: MonitorFixture) -> None:
     stage.write(HELLO, start(0), end(0), start(1))
     assert counted(stage.heed()) == [1]
     os.truncate(stage.directory / "report", 0)
@@ -350,7 +356,7 @@ def test_in_whatever_pieces_a_report_comes_it_says_the_same(
     lines: list[bytes], cuts: list[int]
 ) -> None:
     data = b"".join(lines)
-    whole, parts = Report(), Report()
+    whole, parts = TrainingReport(), TrainingReport()
     whole.take(data)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for a, b in pairwise(places):
@@ -363,7 +369,7 @@ def test_in_whatever_pieces_a_report_comes_it_says_the_same(
 def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
     data: st.DataObject, lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    stage = Stage(tmp_path_factory.mktemp("home"))
+    stage = MonitorFixture(tmp_path_factory.mktemp("home"))
     told: list[e.Event] = []
     for line in lines:
         stage.write(line)
@@ -375,7 +381,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
             told += stage.heed()
     told += stage.exit(1)
     stage.trainings.close()
-    once = Report()
+    once = TrainingReport()
     once.take(b"".join(lines))
     assert kinds(told).count("TrainingBegan") == (once.epoch is not None)
     assert counted(told) == sorted(set(counted(told)))
@@ -388,7 +394,7 @@ def test_a_daemon_that_begins_anew_tells_no_fact_twice_and_loses_none(
 
 
 def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "PAUSE", 3600.0)
     stage.write(HELLO, start(0))
@@ -401,7 +407,9 @@ def test_a_busy_report_is_read_now_and_then_but_at_once_when_its_attempt_ends(
     assert counted(stage.exit(1)) == [1]
 
 
-def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(stage: Stage) -> None:
+def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(
+    stage: MonitorFixture,
+) -> None:
     """It may give us the number of the watch that is just about to end, and then end that."""
     stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
@@ -414,7 +422,7 @@ def test_a_watch_that_the_kernel_ends_as_it_is_renewed_is_renewed_again(stage: S
     assert counted(stage.heed()) == [1]
 
 
-def test_who_says_nothing_needs_no_looks(stage: Stage) -> None:
+def test_who_says_nothing_needs_no_looks(stage: MonitorFixture) -> None:
     assert stage.heed() == []
     assert stage.trainings.tick() is None
     stage.write(HELLO)
@@ -430,7 +438,7 @@ def test_without_help_from_the_kernel_it_looks_around(
 
     monkeypatch.setattr(ears_module, "Inotify", refused)
     monkeypatch.setattr(ears_module, "LOOK", 0.0)
-    stage = Stage(tmp_path)
+    stage = MonitorFixture(tmp_path)
     assert stage.heed() == []
     stage.write(HELLO, start(0))
     assert kinds(stage.heed()) == ["TrainingBegan"]
@@ -442,7 +450,7 @@ def test_without_help_from_the_kernel_it_looks_around(
 
 
 def test_when_the_kernel_has_no_more_watches_it_looks_around(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: MonitorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> int:
         raise OSError(28, "No space left on device", path)
@@ -460,7 +468,7 @@ def test_when_the_kernel_has_no_more_watches_it_looks_around(
 # -- speaking --------------------------------------------------------------------------------
 
 
-def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: Stage) -> None:
+def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: MonitorFixture) -> None:
     stage.job.progress = Progress(listening=True, stop=Stop("job 9 needs\nits GPU", 1.0))
     stage.trainings.ask_to_stop(7, 0)
     stop = stage.directory / "stop"
@@ -474,7 +482,9 @@ def test_a_wish_to_stop_is_a_file_and_a_new_daemon_repeats_it(stage: Stage) -> N
     assert [path.name for path in stage.directory.iterdir()] == ["stop"]
 
 
-def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(stage: Stage) -> None:
+def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(
+    stage: MonitorFixture,
+) -> None:
     stop = stage.directory / "stop"
     stage.trainings.ask_to_stop(7, 0)
     stage.trainings.let_go_on(7, 1)  # another attempt
@@ -497,14 +507,14 @@ def test_a_wish_is_taken_back_unless_they_have_agreed_where_they_stop(stage: Sta
 
 
 def test_a_stop_request_that_cannot_be_written_is_logged(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    stage: MonitorFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.directory.write_text("in the way")
     stage.trainings.ask_to_stop(7, 0)
     assert "stop for job 7: " in caplog.text
 
 
-def afar(stage: Stage, *nodes: str) -> None:
+def afar(stage: MonitorFixture, *nodes: str) -> None:
     """Place the job on these machines, of which all but `here` are elsewhere."""
     parts = [Placement(node, ()) for node in nodes]
     stage.job.placement = Placement(nodes[0], (), tuple(parts[1:]))
@@ -512,7 +522,9 @@ def afar(stage: Stage, *nodes: str) -> None:
         stage.state.rest.remotes[node] = NodeAdded(at=1.0, name=node, address=node)
 
 
-def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(stage: Stage) -> None:
+def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(
+    stage: MonitorFixture,
+) -> None:
     afar(stage, "here", "there", "elsewhere")
     stage.write(HELLO, start(0), {"k": "stop_at", "e": 2, "t": 1.0})
     stage.heed()
@@ -532,7 +544,7 @@ def test_the_epoch_at_which_all_stop_is_told_to_the_other_machines_once(stage: S
     assert told[-1].stopped
 
 
-def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: Stage) -> None:
+def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: MonitorFixture) -> None:
     afar(stage, "there", "here")
     stage.write(HELLO, start(4))  # not of the part that speaks for all
     assert stage.heed() == []
@@ -551,7 +563,7 @@ def test_what_is_heard_of_another_machine_counts_as_if_it_were_here(stage: Stage
     assert (stage.directory / "stop_at").read_text() == "3\n"
 
 
-def test_the_last_word_about_steps_and_metrics_is_there_to_be_shown(stage: Stage) -> None:
+def test_the_last_word_about_steps_and_metrics_is_there_to_be_shown(stage: MonitorFixture) -> None:
     assert stage.trainings.live(7) == {}
     metrics = b'{"k":"metrics","e":0,"t":1012.0,"v":{"loss":NaN,"acc":0.5,"x":[1],"big":1e400}}\n'
     stage.write(HELLO, start(0), metrics, {"k": "metrics", "e": 0, "v": {"acc": 0.75}})
@@ -571,7 +583,9 @@ def test_the_last_word_about_steps_and_metrics_is_there_to_be_shown(stage: Stage
 # -- what is over ------------------------------------------------------------------------------
 
 
-def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(stage: Stage) -> None:
+def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(
+    stage: MonitorFixture,
+) -> None:
     stage.write(HELLO)
     stage.heed()
     left = stage.trainings.left
@@ -590,14 +604,14 @@ def test_reports_go_when_their_job_is_over_or_a_later_attempt_has_ended(stage: S
 
 
 def test_a_sweep_removes_what_belongs_to_no_unfinished_job_and_nothing_else(
-    stage: Stage, tmp_path: Path
+    stage: MonitorFixture, tmp_path: Path
 ) -> None:
     root = tmp_path / "training"
     names = ["7.0", "3.0", "3.1", "99.0", "notes", "1.x"]
     for name in names:
         (root / name).mkdir()
     (root / "4.0").symlink_to(tmp_path)
-    left = Leftovers(str(root))
+    left = ReportCleanup(str(root))
     left.look_at_all(stage.state)
     remove(left.take())
     assert sorted(path.name for path in root.iterdir()) == ["1.x", "7.0", "99.0", "notes"]
@@ -610,16 +624,16 @@ class Records:
     def __init__(self, ended: dict[int, float], spec: Spec) -> None:
         self.ended, self.spec = ended, spec
 
-    def past(self, wanted: Filter) -> list[Found]:
+    def past(self, wanted: JobQuery) -> list[StoredJob]:
         return [
-            Found(Job(id, "s", "t", "u", 1.0, state=JobState.COMPLETED, ended_at=at), self.spec)
+            StoredJob(Job(id, "s", "t", "u", 1.0, state=JobState.COMPLETED, ended_at=at), self.spec)
             for id, at in self.ended.items()
             if id in (wanted.ids or ())
         ]
 
 
 def test_checkpoints_of_ours_go_two_weeks_after_the_end_of_their_job(
-    stage: Stage, tmp_path: Path
+    stage: MonitorFixture, tmp_path: Path
 ) -> None:
     root, day, now = tmp_path / "checkpoints", 86400.0, time.time()
     touched: Callable[[Path, float], None] = lambda path, days: os.utime(  # noqa: E731

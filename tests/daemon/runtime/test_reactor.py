@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.daemon.context import clock
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.context import system_clock
+from stoker.daemon.control.daemon import Reactor
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreFenced
 
@@ -14,7 +14,7 @@ from stoker.store.port import StoreFenced
 class Reader:
     """A descriptor that is always readable, with a callback that raises while it is told to."""
 
-    def __init__(self, poller: Poller, error: Exception | None = None) -> None:
+    def __init__(self, poller: Reactor, error: Exception | None = None) -> None:
         self.poller, self.error = poller, error
         self.calls = 0
         self.fd, self.writer = os.pipe()
@@ -34,18 +34,18 @@ class Reader:
 
 @pytest.fixture
 def faults() -> FaultTracker:
-    return FaultTracker(clock)
+    return FaultTracker(system_clock)
 
 
 @pytest.fixture
-def poller(faults: FaultTracker) -> Iterator[Poller]:
-    found = Poller(faults)
+def poller(faults: FaultTracker) -> Iterator[Reactor]:
+    found = Reactor(faults)
     yield found
     found.epoll.close()
 
 
 def test_a_callback_that_raises_is_reported_and_its_descriptor_left_alone_for_a_while(
-    poller: Poller, faults: FaultTracker
+    poller: Reactor, faults: FaultTracker
 ) -> None:
     bad, good = Reader(poller, KeyError("x")), Reader(poller)
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_callback_that_raises_is_reported_and_its_descriptor_left_alone_for_a_
     good.close()
 
 
-def test_the_pause_doubles_and_ends_with_the_first_success(poller: Poller) -> None:
+def test_the_pause_doubles_and_ends_with_the_first_success(poller: Reactor) -> None:
     reader = Reader(poller, KeyError("x"))
     pauses = []
     for _ in range(9):
@@ -72,7 +72,7 @@ def test_the_pause_doubles_and_ends_with_the_first_success(poller: Poller) -> No
     reader.close()
 
 
-def test_waiting_ends_when_a_pause_does(poller: Poller) -> None:
+def test_waiting_ends_when_a_pause_does(poller: Reactor) -> None:
     reader = Reader(poller, KeyError("x"))
     poller.wait(0)
     poller.paused_until[reader.fd] = 0.0
@@ -82,7 +82,7 @@ def test_waiting_ends_when_a_pause_does(poller: Poller) -> None:
     reader.close()
 
 
-def test_a_descriptor_that_is_watched_anew_is_not_paused(poller: Poller) -> None:
+def test_a_descriptor_that_is_watched_anew_is_not_paused(poller: Reactor) -> None:
     reader = Reader(poller, KeyError("x"))
     poller.wait(0)
     poller.unwatch(reader.fd)
@@ -93,7 +93,7 @@ def test_a_descriptor_that_is_watched_anew_is_not_paused(poller: Poller) -> None
 
 
 def test_a_callback_that_gave_up_its_descriptor_before_it_raised_leaves_nothing(
-    poller: Poller,
+    poller: Reactor,
 ) -> None:
     reader = Reader(poller)
 
@@ -108,7 +108,7 @@ def test_a_callback_that_gave_up_its_descriptor_before_it_raised_leaves_nothing(
     reader.close()
 
 
-def test_fencing_ends_the_daemon_also_from_a_callback(poller: Poller) -> None:
+def test_fencing_ends_the_daemon_also_from_a_callback(poller: Reactor) -> None:
     reader = Reader(poller, StoreFenced("another daemon has the state"))
     with pytest.raises(StoreFenced):
         poller.wait(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import NodeJoined
 from stoker.core.job import Container, Spec
@@ -59,7 +59,7 @@ def test_a_container_needs_an_engine(here: Path) -> None:
 
 @pytest.mark.parametrize("memory", [None, 24576])
 def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> None:
-    story = Story()
+    story = Scenario()
     story.tell(
         NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.job import Container, Job, Mount, Progress, Spec, Training
 from stoker.core.options import Context, read
@@ -29,30 +29,30 @@ def spec(request: Request, **more: Any) -> Spec:
 
 
 def test_with_a_gpu_it_takes_one() -> None:
-    assert without_gpus(Story(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
+    assert without_gpus(Scenario(gpus=1).state, spec(Request(GpuAsk(1000)))) is None
 
 
 def test_without_a_gpu_it_takes_a_core() -> None:
-    state = Story(gpus=0).state
+    state = Scenario(gpus=0).state
     assert without_gpus(state, spec(Request(GpuAsk(1000)))) == Request(cpus=1000)
     assert without_gpus(state, spec(Request(GpuAsk(1000), cpus=4000))) == Request(cpus=4000)
     assert without_gpus(state, spec(Request(cpus=4000))) is None
 
 
 def test_what_could_not_run_without_a_gpu_either_is_refused_as_it_stands() -> None:
-    state = Story(gpus=0).state
+    state = Scenario(gpus=0).state
     assert without_gpus(state, spec(Request(GpuAsk(1000), memory=10**6))) is None
 
 
 def test_a_machine_that_was_not_reached_yet_may_have_a_gpu() -> None:
-    story = Story(gpus=0)
+    story = Scenario(gpus=0)
     story.tell(NodeAdded(at=1000.0, name="far", address="ssh://far"))
     assert without_gpus(story.state, spec(Request(GpuAsk(1000)))) is None
 
 
 @pytest.mark.parametrize(("allowed", "most"), [(3500, 3000), (9000, 8000), (2000, None)])
 def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
-    story = Story(gpus=8)
+    story = Scenario(gpus=8)
     story.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
     asked = spec(Request(GpuAsk(2000, most=8000)), queue="q")
     assert within_queue(story.state, asked).request == Request(GpuAsk(2000, most=most))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from core.story import S, Swept
+from core.scenario import S, Swept
 from stoker.core.job import Job, Score
 from stoker.core.sweep import Sweep, Trial
-from stoker.daemon.metrics.scorer import Scores
+from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.reports.format import Point
 from stoker.daemon.sweeps.controller import IN_A_ROW, in_vain, told
 
@@ -28,15 +28,15 @@ def test_only_what_came_to_its_end_teaches_anything(state, score, heard):
     assert found["params"] == {"x": 1}
 
 
-def a_trial(**fields: object) -> tuple[Scores, Job]:
+def a_trial(**fields: object) -> tuple[TrialScorer, Job]:
     story = Swept(gpus=1)
     sweep = story.sweep(**fields)
     [id] = story.trials(sweep, 1)
     story.run(id)
-    return Scores(lambda: story.state), story.job(id)
+    return TrialScorer(lambda: story.state), story.job(id)
 
 
-def heard(scores: Scores, job: Job, *values: float) -> float | None:
+def heard(scores: TrialScorer, job: Job, *values: float) -> float | None:
     """What an attempt came to that reported these."""
     key = (job.id, job.attempt)
     points = [Point(float(step), 1.0, {"loss": value}) for step, value in enumerate(values)]

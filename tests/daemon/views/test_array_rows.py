@@ -1,13 +1,13 @@
 """Rows of a listing that stand for several members of an array."""
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.policy.order import in_order, in_rows
 from stoker.daemon.handlers.queries import _current, _current_rows
 from stoker.daemon.views.array_rows import rows, spans, summary
 
 
-def listed(story: Story, limit: int = 100) -> list[str]:
+def listed(story: Scenario, limit: int = 100) -> list[str]:
     found = _current_rows(story.state, limit, fold=True)
     return [
         summary(row, story.state)["label"] if len(row) > 1 else story.job(row[0]).label
@@ -16,7 +16,7 @@ def listed(story: Story, limit: int = 100) -> list[str]:
 
 
 def test_pending_members_are_one_row_with_the_limit_of_their_array() -> None:
-    story = Story(gpus=2)
+    story = Scenario(gpus=2)
     array = story.submit(count=10, array=True, array_limit=2)
     other = story.submit()
     story.plan()
@@ -24,7 +24,7 @@ def test_pending_members_are_one_row_with_the_limit_of_their_array() -> None:
 
 
 def test_members_that_differ_have_rows_of_their_own() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     array = story.submit(count=6, array=True)
     story.tell(e.JobHeld(at=story.now, job=array + 3))
     assert listed(story) == [f"{array}_[0-2,4-5]", f"{array}_3"]
@@ -33,7 +33,7 @@ def test_members_that_differ_have_rows_of_their_own() -> None:
 
 
 def test_a_group_stands_where_its_first_member_does() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     before, array = story.submit(), story.submit(count=4, array=True)
     urgent = story.submit(count=2, array=True, priority=5)
     after = story.submit()
@@ -45,7 +45,7 @@ def test_a_group_stands_where_its_first_member_does() -> None:
 
 
 def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> None:
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     array = story.submit(count=3, array=True)
     for member in range(3):
         story.run(array + member)
@@ -60,7 +60,7 @@ def test_failed_members_are_one_row_with_the_newest_first_and_their_causes() -> 
 
 
 def test_jobs_of_no_array_are_never_grouped() -> None:
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     story.submit(count=3)
     assert [len(row) for row in rows(story.state.jobs.values())] == [1, 1, 1]
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from core.story import Afar, gpus
+from core.scenario import Afar, gpus
 from core.test_training import counted, listens, sharing, training
 from stoker.core import events as e
 from stoker.core.job import Training
 from stoker.core.request import Request
 from stoker.core.training_options import ALL_OF_A_MACHINE
 from stoker.daemon.views.job import gpu_view, job_view, resources_view
-from stoker.engine import Moment
+from stoker.engine import Instant
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def logs(tmp_path: Path) -> str:
 
 
 def view(story: Afar, id: int, logs: str, **live: Any) -> dict[str, Any]:
-    job, now = story.job(id), Moment(story.now, story.boot)
+    job, now = story.job(id), Instant(story.now, story.boot)
     return job_view(job, story.state.spec(job), story.state, now, logs, live=lambda _: live)
 
 
@@ -106,7 +106,7 @@ def test_what_is_over_takes_no_more_time(logs: str) -> None:
     story.exited(job)
     found = view(story, job, logs)["training"]
     assert (found["remaining_seconds"], found["ran_seconds"]) == (None, 60.0)
-    now = Moment(story.now, story.boot)
+    now = Instant(story.now, story.boot)
     spec = story.state.spec(story.job(job))
     assert job_view(story.job(job), spec, None, now, logs)["training"]["epochs_done"] == 10
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from core.story import Story
+from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.outlook import (
     OUT_OF_DATE,
@@ -21,30 +21,30 @@ from stoker.core.outlook import (
 )
 from stoker.core.state import State
 from stoker.core.sweep import Board, trial_of
-from stoker.daemon.context import Decide, Desk, clock
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.context import CommandHandler, RequestContext, system_clock
+from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.handlers import queries as looks
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client as outlook
-from stoker.engine import Moment
+from stoker.engine import Instant
 from stoker.simulate.forecast.futures import foresee
 from stoker.store.memory import MemoryStore
-from stoker.store.port import Filter
+from stoker.store.port import JobQuery
 from store.rows import batch, done
 from store.rows import sweep as a_sweep
 
 
 @pytest.fixture
-def outlooks(tmp_path: Path) -> Iterator[outlook.Outlooks]:
-    desk = Desk(MemoryStore(), str(tmp_path), "box", "ana")
-    found = outlook.Outlooks(desk, Poller())
+def outlooks(tmp_path: Path) -> Iterator[outlook.ForecastClient]:
+    desk = RequestContext(MemoryStore(), str(tmp_path), "box", "ana")
+    found = outlook.ForecastClient(desk, Reactor())
     yield found
     found.close()
     for process in found.leaving:
         process.process.wait(10)
 
 
-def settle(outlooks: outlook.Outlooks) -> None:
+def settle(outlooks: outlook.ForecastClient) -> None:
     """Let the process say what it has to say."""
     for _ in range(1000):
         if outlooks.process is None:
@@ -53,22 +53,24 @@ def settle(outlooks: outlook.Outlooks) -> None:
     pytest.fail("it does not end")
 
 
-def test_the_answer_is_kept_until_something_happens(outlooks: outlook.Outlooks) -> None:
+def test_the_answer_is_kept_until_something_happens(outlooks: outlook.ForecastClient) -> None:
     state, done = State(), []
-    assert outlooks.look(state, clock(), lambda: done.append(1)) == outlook.FIRST
+    assert outlooks.look(state, system_clock(), lambda: done.append(1)) == outlook.FIRST
     assert not done
     settle(outlooks)
     assert outlooks.trouble is None
     assert outlooks.latest is not None
     assert done == [1]
     outlooks.after([e.JobsSeen(at=0.0, jobs=())])
-    assert not outlooks.look(state, clock(), lambda: done.append(2)), "there is nothing to wait for"
+    assert not outlooks.look(state, system_clock(), lambda: done.append(2)), (
+        "there is nothing to wait for"
+    )
     assert (outlooks.process, done) == (None, [1, 2])
     outlooks.after([e.JobHeld(at=0.0, job=1)])
-    assert outlooks.look(state, clock()) == outlook.NEXT
+    assert outlooks.look(state, system_clock()) == outlook.NEXT
     second = outlooks.process
     assert second is not None
-    outlooks.look(state, clock())
+    outlooks.look(state, system_clock())
     assert outlooks.process is second, "one at a time"
     outlooks.close()
     assert outlooks.process is None
@@ -79,11 +81,11 @@ def test_the_answer_is_kept_until_something_happens(outlooks: outlook.Outlooks) 
     [("raise SystemExit('no luck')", "no luck"), ("print('?', flush=True)", "it answered b'?'")],
 )
 def test_one_that_fails_is_told(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
     monkeypatch.setattr(outlook, "COMMAND", ("-c", code))
     done: list[int] = []
-    outlooks.look(State(), clock(), lambda: done.append(1))
+    outlooks.look(State(), system_clock(), lambda: done.append(1))
     settle(outlooks)
     assert outlooks.latest is None
     assert outlooks.trouble is not None
@@ -92,24 +94,24 @@ def test_one_that_fails_is_told(
 
 
 def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.look(state, clock())
+    outlooks.look(state, system_clock())
     settle(outlooks)
     first = outlooks.latest
     assert first is not None
     outlooks.after([e.JobHeld(at=0.0, job=1)])
     with monkeypatch.context() as slow:
         slow.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-        outlooks.look(state, clock())
+        outlooks.look(state, system_clock())
     assert outlooks.process is not None
     outlooks.process.process.kill()
     settle(outlooks)
     assert outlooks.latest is first
 
     decide = outlook.told(outlooks, outlooks.desk, [], 10)
-    reply = decide(state, clock()).reply
+    reply = decide(state, system_clock()).reply
     assert reply is not None
     said = reply(state)
     assert "the forecast process failed" in said["trouble"]
@@ -121,29 +123,29 @@ def test_one_that_is_killed_is_started_anew_and_what_there_is_says_so(
 
 
 def test_one_that_dies_again_and_again_is_not_started_for_every_answer(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = State()
-    outlooks.look(state, clock())
+    outlooks.look(state, system_clock())
     settle(outlooks)
     monkeypatch.setattr(outlook, "COMMAND", ("-c", "raise SystemExit('no luck')"))
     outlooks.after([e.JobHeld(at=0.0, job=1)])
     for times in (1, 2):
-        outlooks.look(state, clock())
+        outlooks.look(state, system_clock())
         settle(outlooks)
         assert outlooks.failed == times
-    reply = outlook.told(outlooks, outlooks.desk, [], 10)(state, clock()).reply
+    reply = outlook.told(outlooks, outlooks.desk, [], 10)(state, system_clock()).reply
     assert reply is not None
     assert not reply(state)["newer"]
-    outlooks.look(state, clock())
+    outlooks.look(state, system_clock())
     assert outlooks.process is not None, "a client that asks has another try"
 
 
 def test_one_that_hangs_is_given_up(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlook, "COMMAND", ("-c", "import time; time.sleep(600)"))
-    outlooks.look(State(), clock())
+    outlooks.look(State(), system_clock())
     process = outlooks.process
     assert process is not None
     left = outlooks.tick()
@@ -158,23 +160,23 @@ def test_one_that_hangs_is_given_up(
     assert outlooks.leaving == []
 
 
-def estimated(outlooks: outlook.Outlooks, story: Story) -> Moment:
+def estimated(outlooks: outlook.ForecastClient, story: Scenario) -> Instant:
     """Have a forecast of the jobs of a story."""
     asked = question(story.state, story.now, story.now, {})
     outlooks._heard(msgspec.json.encode(foresee(msgspec.json.encode(asked))))
     outlooks.desk.foreseen = outlooks.of
     outlooks.desk.foreseen_sweep = outlooks.of_sweep
-    return Moment(story.now, story.now)
+    return Instant(story.now, story.now)
 
 
-def reply(decide: Decide, story: Story, now: Moment) -> Any:
+def reply(decide: CommandHandler, story: Scenario, now: Instant) -> Any:
     found = decide(story.state, now).reply
     assert found is not None
     return found(story.state)
 
 
-def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.Outlooks) -> None:
-    story = Story(gpus=1)
+def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.ForecastClient) -> None:
+    story = Scenario(gpus=1)
     first, second, third = (story.submit(limit=limit) for limit in (100, 50, 10))
     story.run(first)
     now, desk = estimated(outlooks, story), outlooks.desk
@@ -193,66 +195,66 @@ def test_queue_show_why_and_eta_have_one_estimate(outlooks: outlook.Outlooks) ->
     assert why["unblocks"] == [f"job {first} ends in at most 2 min"], "from the same estimate"
 
 
-def test_a_pending_job_never_starts_now(outlooks: outlook.Outlooks) -> None:
+def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> None:
     """Whatever the forecast said, and however long ago."""
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     first, second = (story.submit(limit=100) for _ in range(2))
     story.run(first)
     estimated(outlooks, story)
     for later in (0.0, 50.0, 99.5, 100.0, 150.0, 599.0):
-        now = Moment(story.now + later, story.now + later)
+        now = Instant(story.now + later, story.now + later)
         (view,) = reply(looks.views(outlooks.desk, [second], 0), story, now)
         start = view["expected_start"]
         assert start is None or start >= (views.iso(now.at + 0.99) or "")
     assert view["foreseen"]["never"] is not None
 
 
-def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.Outlooks) -> None:
+def test_completed_runs_are_told_apart_by_their_commands(outlooks: outlook.ForecastClient) -> None:
     store = outlooks.desk.store
     runs = [done(1, 10.0), done(2, 20.0, command=("train", "1")), done(3, 30.0, user="bob")]
     store.commit(batch(*runs), force=False)
     (newest, seconds), (older, _) = outlooks._runs_of(done(9, 90.0))
-    assert newest == command_key(runs[1], store.past(Filter(ids=[2]))[0].spec)
+    assert newest == command_key(runs[1], store.past(JobQuery(ids=[2]))[0].spec)
     assert newest != older
     assert seconds == 5.0
 
 
 def test_lists_do_not_cause_a_forecast_more_often_than_every_two_seconds(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Story(gpus=1)
-    assert not outlooks.look_for_a_list(story.state, clock(), list), "there is no job"
+    story = Scenario(gpus=1)
+    assert not outlooks.look_for_a_list(story.state, system_clock(), list), "there is no job"
     story.submit()
-    assert outlooks.look_for_a_list(story.state, clock(), list) == outlook.LIST_WAIT
+    assert outlooks.look_for_a_list(story.state, system_clock(), list) == outlook.LIST_WAIT
     settle(outlooks)
     outlooks.after([e.JobHeld(at=0.0, job=1)])
     monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
-    assert not outlooks.look_for_a_list(story.state, clock(), list)
+    assert not outlooks.look_for_a_list(story.state, system_clock(), list)
     assert outlooks.process is None
     outlooks.after([e.JobsSubmitted(at=0.0, first=2, count=1, spec="")])
-    assert outlooks.look_for_a_list(story.state, clock(), list) == outlook.LIST_WAIT
+    assert outlooks.look_for_a_list(story.state, system_clock(), list) == outlook.LIST_WAIT
     assert outlooks.process is not None
 
 
-def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.Outlooks) -> None:
-    story = Story(gpus=1)
+def test_lists_do_not_wait_for_a_forecast_that_takes_long(outlooks: outlook.ForecastClient) -> None:
+    story = Scenario(gpus=1)
     story.submit()
     estimated(outlooks, story)
     outlooks.took = outlook.LIST_WAIT + 0.1
-    assert not outlooks.look_for_a_list(story.state, clock(), list)
+    assert not outlooks.look_for_a_list(story.state, system_clock(), list)
     assert outlooks.process is not None, "the next list has it"
 
 
 def test_an_edited_job_has_no_estimate_until_the_next_forecast(
-    outlooks: outlook.Outlooks, monkeypatch: pytest.MonkeyPatch
+    outlooks: outlook.ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even a list uses the one before, however recent it is or however long it took."""
-    story, done = Story(gpus=1), list[int]()
+    story, done = Scenario(gpus=1), list[int]()
     story.run(job := story.submit(limit=600))
-    outlooks.look(story.state, Moment(story.now, story.now))
+    outlooks.look(story.state, Instant(story.now, story.now))
     settle(outlooks)
     monkeypatch.setattr(outlook, "LIST_EVERY", 1000.0)
-    now = Moment(story.now, story.now)
+    now = Instant(story.now, story.now)
 
     def end() -> float | None:
         found = outlooks.of(job, story.state, now)
@@ -281,24 +283,24 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
     assert done == [1, 2, 2], "the first one has waited for the forecast with the edit"
 
 
-def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.Outlooks) -> None:
-    at = clock().at
+def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.ForecastClient) -> None:
+    at = system_clock().at
     samples = {
         1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
     }
     jobs = [Foreseen(job=id, end=each) for id, each in samples.items()]
     outlooks._heard(msgspec.json.encode(Outlook(at=at, jobs=jobs, plays=9)))
-    story = Story(gpus=1)
+    story = Scenario(gpus=1)
     sweep = a_sweep(1, total=2, issued=2, counts={"waiting": 2})
     for id in (story.submit(), story.submit()):
         story.job(id).params, story.job(id).array, story.job(id).index = "{}", 1, id
         story.state.boards.setdefault(1, Board()).trials[id] = trial_of(story.job(id))
-    found = outlooks.of_sweep(sweep, story.state, Moment(at, at))
+    found = outlooks.of_sweep(sweep, story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 30, Kind.RUNS)
-    found = outlooks.of_sweep(replace(sweep, total=4), story.state, Moment(at, at))
+    found = outlooks.of_sweep(replace(sweep, total=4), story.state, Instant(at, at))
     assert found is not None
     assert found.end is not None
     assert (found.end.likely, found.end.kind) == (at + 60, Kind.SIMILAR), "two are yet to come"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.workers import sampler_client as sampler_module
-from stoker.daemon.workers.sampler_client import RESTARTS, Sampler
+from stoker.daemon.workers.sampler_client import RESTARTS, SamplerClient
 
 DEFINITION: dict[str, Any] = {
     "name": "t", "method": "tpe", "seed": 1, "samples": 20, "command": ["true"],
@@ -35,12 +35,12 @@ for line in sys.stdin:
 """
 
 
-class Stage:
+class SamplerFixture:
     """A sampler, its poller, and the answers that came."""
 
     def __init__(self) -> None:
-        self.poller = Poller()
-        self.sampler = Sampler(self.poller)
+        self.poller = Reactor()
+        self.sampler = SamplerClient(self.poller)
         self.answers: dict[int, list[tuple[list[dict[str, Any]], str | None, bool]]] = {}
 
     def ask(
@@ -79,9 +79,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerFixture]:
     monkeypatch.setattr(sampler_module, "FIRST_PAUSE", 0.01)
-    stage = Stage()
+    stage = SamplerFixture()
     yield stage
     stage.sampler.close()
     stage.until(lambda: stage.sampler.tick() is None and not stage.sampler.leaving)
@@ -103,7 +103,7 @@ def running(number: int, **more: Any) -> dict[str, Any]:
     return {"trial": number, "params": {"x": number / 10, "c": 3}, "state": "running", **more}
 
 
-def test_the_real_process_suggests_what_nobody_has(stage: Stage) -> None:
+def test_the_real_process_suggests_what_nobody_has(stage: SamplerFixture) -> None:
     stage.ask(count=2)
     stage.until(lambda: stage.answers[1])
     ((points, error, done),) = stage.answers[1]
@@ -125,7 +125,7 @@ def test_the_real_process_suggests_what_nobody_has(stage: Stage) -> None:
     assert odd == "the sampler failed: 'odd' is not a distribution"
 
 
-def test_only_news_is_told(stage: Stage, echo: Callable[..., None]) -> None:
+def test_only_news_is_told(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
     begin, tell, ask = stage.heard(trials=[running(0), running(1, steps=[[1, 0.5]])])
     assert begin["definition"]["parameters"] == DEFINITION["parameters"]
@@ -141,7 +141,7 @@ def test_only_news_is_told(stage: Stage, echo: Callable[..., None]) -> None:
     assert ask["ask"] == 1
 
 
-def test_another_definition_begins_anew(stage: Stage, echo: Callable[..., None]) -> None:
+def test_another_definition_begins_anew(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
     stage.heard(trials=[running(0)])
     begin, tell, _ = stage.heard(trials=[running(0)], seed=2)
@@ -149,7 +149,9 @@ def test_another_definition_begins_anew(stage: Stage, echo: Callable[..., None])
     assert tell["tell"] == [running(0)]
 
 
-def test_one_question_at_a_time_for_each_sweep(stage: Stage, echo: Callable[..., None]) -> None:
+def test_one_question_at_a_time_for_each_sweep(
+    stage: SamplerFixture, echo: Callable[..., None]
+) -> None:
     echo()
     for sweep in (1, 1, 2, 1):
         stage.ask(sweep)
@@ -160,7 +162,7 @@ def test_one_question_at_a_time_for_each_sweep(stage: Stage, echo: Callable[...,
     assert len(stage.answers[1]) == 1
 
 
-def test_an_answer_may_ask_again(stage: Stage, echo: Callable[..., None]) -> None:
+def test_an_answer_may_ask_again(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo()
     stage.ask()
     questions: list[str] = []
@@ -176,7 +178,7 @@ def test_an_answer_may_ask_again(stage: Stage, echo: Callable[..., None]) -> Non
 
 
 def test_it_never_waits_for_a_child_that_does_not_read(
-    stage: Stage, echo: Callable[..., None], tmp_path: Path
+    stage: SamplerFixture, echo: Callable[..., None], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
@@ -194,7 +196,7 @@ def test_it_never_waits_for_a_child_that_does_not_read(
 
 
 def test_a_child_that_dies_over_a_question_has_a_successor(
-    stage: Stage, echo: Callable[..., None], tmp_path: Path
+    stage: SamplerFixture, echo: Callable[..., None], tmp_path: Path
 ) -> None:
     tries = tmp_path / "tries"
     act = f"f = open({str(tries)!r}, 'a'); f.write('x'); f.close(); "
@@ -210,7 +212,7 @@ def test_a_child_that_dies_over_a_question_has_a_successor(
 
 
 def test_a_child_that_always_dies_is_given_up_with_its_last_words(
-    stage: Stage, echo: Callable[..., None]
+    stage: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo("raise MemoryError('no room for ' + str(message['sweep']))")
     stage.ask(2)
@@ -222,7 +224,7 @@ def test_a_child_that_always_dies_is_given_up_with_its_last_words(
 
 
 def test_a_child_killed_between_questions_is_not_missed(
-    stage: Stage, echo: Callable[..., None]
+    stage: SamplerFixture, echo: Callable[..., None]
 ) -> None:
     echo()
     stage.heard(trials=[running(0)])
@@ -235,7 +237,7 @@ def test_a_child_killed_between_questions_is_not_missed(
 
 
 def test_a_child_that_cannot_be_started_is_an_answer(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stage: SamplerFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert stage.heard().endswith("it cannot be started: No such file or directory")
@@ -243,13 +245,13 @@ def test_a_child_that_cannot_be_started_is_an_answer(
 
 @pytest.mark.parametrize("words", ["nonsense", "[1]", "{}", "3"])
 def test_a_child_that_talks_nonsense_is_given_up(
-    stage: Stage, echo: Callable[..., None], words: str
+    stage: SamplerFixture, echo: Callable[..., None], words: str
 ) -> None:
     echo(f"print('{words}', flush=True); continue")
     assert "has failed: it answered" in stage.heard()
 
 
-def test_a_child_that_hangs_is_given_up(stage: Stage, echo: Callable[..., None]) -> None:
+def test_a_child_that_hangs_is_given_up(stage: SamplerFixture, echo: Callable[..., None]) -> None:
     echo("time.sleep(1000)")
     stage.ask()
     for _ in range(RESTARTS + 1):
@@ -264,7 +266,9 @@ def test_a_child_that_hangs_is_given_up(stage: Stage, echo: Callable[..., None])
     ]  # fmt: skip
 
 
-def test_a_sweep_that_is_forgotten_is_not_answered(stage: Stage, echo: Callable[..., None]) -> None:
+def test_a_sweep_that_is_forgotten_is_not_answered(
+    stage: SamplerFixture, echo: Callable[..., None]
+) -> None:
     echo()
     stage.heard(2)
     stage.ask(1)
@@ -277,7 +281,9 @@ def test_a_sweep_that_is_forgotten_is_not_answered(stage: Stage, echo: Callable[
     stage.sampler.forget(7)  # never heard of
 
 
-def test_the_process_ends_with_the_last_sweep(stage: Stage, echo: Callable[..., None]) -> None:
+def test_the_process_ends_with_the_last_sweep(
+    stage: SamplerFixture, echo: Callable[..., None]
+) -> None:
     echo()
     stage.heard()
     pid = stage.pid
@@ -288,7 +294,7 @@ def test_the_process_ends_with_the_last_sweep(stage: Stage, echo: Callable[..., 
         os.kill(pid, 0)
 
 
-def test_nothing_is_started_before_the_first_question(stage: Stage) -> None:
+def test_nothing_is_started_before_the_first_question(stage: SamplerFixture) -> None:
     assert stage.sampler.process is None
     assert stage.sampler.tick() is None
     assert not stage.poller.callbacks

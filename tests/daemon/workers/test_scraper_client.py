@@ -13,34 +13,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from daemon.stage import Stage
+from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.cluster import Placement
 from stoker.core.events import NodeAdded
 from stoker.core.job import Job, Source
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.control.daemon import Reactor
 from stoker.daemon.reports.attempt_report import Key
 from stoker.daemon.reports.format import Point, points_of
 from stoker.daemon.training import monitor as training
-from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.workers import scraper_client as scraper
 from stoker.scraper import extractors as figures
 from stoker.scraper import process as scrape
-from stoker.scraper.extractors import FileFigures, LogFigures
+from stoker.scraper.extractors import FileExtractor, LogExtractor
 
 Found = list[tuple[dict[str, float], float | None]]
 
 
 def in_log(pattern: str, text: str, path: Path, name: str = "loss") -> Found:
     path.write_text(text)
-    points, more = LogFigures(pattern, name, [str(path)], 0.0).look(over=True)
+    points, more = LogExtractor(pattern, name, [str(path)], 0.0).look(over=True)
     assert not more
     return [(point.values, point.step) for point in points]
 
 
 def in_file(path: Path, text: str, name: str = "loss") -> Found:
     path.write_text(text)
-    points, _ = FileFigures("", name, [str(path)], 0.0).look(over=True)
+    points, _ = FileExtractor("", name, [str(path)], 0.0).look(over=True)
     return [(point.values, point.step) for point in points]
 
 
@@ -78,7 +78,7 @@ def test_a_log_of_any_length_is_taken_in_pieces(
     (tmp_path / "out").write_text(
         "".join(f"loss={n}\n" for n in range(50)) + "x" * 500 + "\nloss=50\nloss=51"
     )
-    log = LogFigures(r"loss=(\d+)", "loss", [str(tmp_path / "out")], 0.0)
+    log = LogExtractor(r"loss=(\d+)", "loss", [str(tmp_path / "out")], 0.0)
     found = []
     for _ in range(20):
         points, more = log.look(over=False)
@@ -125,7 +125,7 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
     }
     for name, pieces in kinds.items():
         path = tmp_path / name
-        watched = FileFigures("", "loss", [str(path)], 0.0)
+        watched = FileExtractor("", "loss", [str(path)], 0.0)
         assert watched.look(over=False) == ([], False)
         found = []
         for place, piece in enumerate(pieces):
@@ -136,7 +136,7 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
             assert watched.look(over=False) == ([], False)
         assert found == [3, 2, 1]
     path = tmp_path / "c.json"
-    watched = FileFigures("", "loss", [str(path)], 0.0)
+    watched = FileExtractor("", "loss", [str(path)], 0.0)
     found = []
     for place, content in enumerate([{"loss": 3}, {"loss": 3}, {"loss": 1}, {"loss": 0}]):
         path.write_text(json.dumps(content))
@@ -147,7 +147,7 @@ def test_a_file_that_grows_or_changes_is_read_on(tmp_path: Path) -> None:
 
 def test_one_object_that_is_followed_by_others_is_not_read_twice(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    watched = FileFigures("", "loss", [str(path)], 0.0)
+    watched = FileExtractor("", "loss", [str(path)], 0.0)
     path.write_text('{"loss":2}\n')
     assert len(watched.look(over=False)[0]) == 1
     path.write_text('{"loss":2}\n{"loss":1}\n')
@@ -158,7 +158,7 @@ def test_a_file_of_an_earlier_run_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("step,loss\n0,3\n")
     os.utime(path, (1000, 1000))
-    watched = FileFigures("", "loss", [str(tmp_path / "*.csv")], 2000.0)
+    watched = FileExtractor("", "loss", [str(tmp_path / "*.csv")], 2000.0)
     assert watched.look(over=True) == ([], False)
 
 
@@ -297,7 +297,7 @@ class Board:
         return []
 
 
-class Searched(Stage):
+class Searched(MonitorFixture):
     """A stage whose job's figures stand in its output."""
 
     def listen(self) -> None:
@@ -307,8 +307,10 @@ class Searched(Stage):
         self.job.params = "{}"
         (self.home / "logs").mkdir(exist_ok=True)
         self.log = self.home / "logs" / "7.out"
-        self.board, self.poller = Board(), Poller()
-        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.board, self.poller = Board(), Reactor()
+        self.trainings = TrainingMonitor(
+            str(self.home), self.poller, self.couriers, lambda: self.state
+        )
         self.trainings.scores = self.board
         self.trainings.begin()
 

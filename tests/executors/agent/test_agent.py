@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from e2e.box import alive, children_named, kill
-from stoker.daemon.control.daemon import Poller
+from e2e.daemon_fixture import alive, children_named, kill
+from stoker.daemon.control.daemon import Reactor
 from stoker.executors.agent.session import reconnecting as connections
-from stoker.executors.agent.session.session import Link
+from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.agent.transfer.log_mirror import pieces
 from stoker.executors.ssh.address import Address
 
@@ -41,13 +41,13 @@ class Agent:
     """An agent and what it said."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.poller, self.news = place, Poller(), list[list[str]]()
+        self.place, self.poller, self.news = place, Reactor(), list[list[str]]()
         # A name of its own: agents of other tests on this computer find processes by it, too.
         self.install = f"t{secrets.token_hex(4)}"
         self.run = place / f"home of one/.stoker/run/{self.install}"
         self.over: list[str] = []
         names = {"ROOT": ".stoker", "INSTALL": self.install}
-        self.link = Link(
+        self.link = AgentSession(
             Here("here"), str(place / "control"), names, self.poller, self.news.append,
             self.over.append,
         )  # fmt: skip
@@ -332,7 +332,7 @@ def test_a_limit_that_cannot_be_set_does_not_matter(agent: Agent) -> None:
 
     news: list[list[str]] = []
     names = {"ROOT": ".stoker", "INSTALL": agent.install}
-    agent.link = Link(
+    agent.link = AgentSession(
         Low("here"), str(agent.place / "low"), names, agent.poller, news.append, agent.over.append
     )
     agent.news = news
@@ -405,7 +405,7 @@ def test_a_shell_that_was_killed_is_noticed(agent: Agent, monkeypatch: pytest.Mo
         def news(self, words: list[str]) -> None:
             heard.append(words[0])
 
-    link = connections.Connection(
+    link = connections.ReconnectingSession(
         Here("here"), str(agent.place / "second"), "there", agent.poller, Owner()
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.daemon.control.daemon import Poller
+from stoker.daemon.control.daemon import Reactor
 from stoker.executors.agent.session import session as links
 from stoker.executors.ssh.address import Address
 
@@ -22,11 +22,13 @@ class Here(Address, frozen=True):
 
 
 @pytest.fixture
-def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[links.Link, News]]:
+def agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[links.AgentSession, News]]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    poller, news = Poller(), News()
+    poller, news = Reactor(), News()
     names = {"ROOT": ".stoker", "INSTALL": tmp_path.name}
-    link = links.Link(
+    link = links.AgentSession(
         Here("here"), str(tmp_path / "control"), names, poller, news.append, lambda why: None
     )
     wait(link, lambda: ["hello"] in [each[:1] for each in news])
@@ -34,7 +36,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[lin
     link.close("done")
 
 
-def wait(link: links.Link, until: Callable[[], bool]) -> None:
+def wait(link: links.AgentSession, until: Callable[[], bool]) -> None:
     for _ in range(400):
         if until():
             return
@@ -46,7 +48,7 @@ def told(news: News, what: str) -> list[str] | None:
     return next((each for each in news if each[0] == what), None)
 
 
-def start(link: links.Link, line: str, gate: int) -> None:
+def start(link: links.AgentSession, line: str, gate: int) -> None:
     link.ask(None, "start", "7.0", "empty", "joined", "line", str(gate), "nothing", "5",
              "22", "1", "A=1", line)  # fmt: skip
 
@@ -56,7 +58,7 @@ def log(tmp_path: Path) -> str:
 
 
 def test_it_waits_for_go_and_learns_what_go_says(
-    agent: tuple[links.Link, News], tmp_path: Path
+    agent: tuple[links.AgentSession, News], tmp_path: Path
 ) -> None:
     link, news = agent
     start(link, 'echo $A $MASTER_PORT "$ODD"', 60)
@@ -68,7 +70,7 @@ def test_it_waits_for_go_and_learns_what_go_says(
 
 
 def test_no_go_in_time_and_it_is_released_for_good(
-    agent: tuple[links.Link, News], tmp_path: Path
+    agent: tuple[links.AgentSession, News], tmp_path: Path
 ) -> None:
     link, news = agent
     start(link, f"touch {tmp_path}/ran", 1)
@@ -79,7 +81,9 @@ def test_no_go_in_time_and_it_is_released_for_good(
     assert not (tmp_path / "ran").exists()
 
 
-def test_released_by_word_it_does_not_run(agent: tuple[links.Link, News], tmp_path: Path) -> None:
+def test_released_by_word_it_does_not_run(
+    agent: tuple[links.AgentSession, News], tmp_path: Path
+) -> None:
     link, news = agent
     start(link, f"touch {tmp_path}/ran", 60)
     wait(link, lambda: told(news, "ready") is not None)
@@ -89,7 +93,7 @@ def test_released_by_word_it_does_not_run(agent: tuple[links.Link, News], tmp_pa
 
 
 def test_a_port_that_somebody_listens_on_is_not_given_out(
-    agent: tuple[links.Link, News],
+    agent: tuple[links.AgentSession, News],
 ) -> None:
     link, news = agent
     with socket.socket() as listener:

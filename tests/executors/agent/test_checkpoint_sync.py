@@ -8,11 +8,11 @@ import pytest
 
 from executors.agent.test_tree_upload import Server, busybox, server
 from stoker.executors.agent.transfer import checkpoint_sync as saved
-from stoker.executors.agent.transfer.tree_upload import CarryError, Way
+from stoker.executors.agent.transfer.tree_upload import CarryError, RemoteShell
 
 __all__ = ["busybox", "server"]
 
-Ways = Callable[[Path], Way]
+Ways = Callable[[Path], RemoteShell]
 
 
 @pytest.fixture(params=["rsync", "tar", "busybox"])

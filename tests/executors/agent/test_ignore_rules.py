@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.executors.agent.transfer.ignore_rules import Excludes
+from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
 
 
-def kept(rules: Excludes, files: dict[str, str], ignore: dict[str, str]) -> set[str]:
+def kept(rules: IgnoreRules, files: dict[str, str], ignore: dict[str, str]) -> set[str]:
     """The files that remain, found as a walk finds them: an excluded directory is not entered."""
     left = set()
     for path in files:
@@ -92,24 +92,24 @@ def kept(rules: Excludes, files: dict[str, str], ignore: dict[str, str]) -> set[
     ],
 )
 def test_a_pattern_excludes_a_path(pattern: str, path: str, excluded: bool) -> None:
-    assert (kept(Excludes(), {path: ""}, {"": pattern}) == set()) is excluded
+    assert (kept(IgnoreRules(), {path: ""}, {"": pattern}) == set()) is excluded
 
 
 def test_a_file_in_a_subdirectory_holds_below_it_and_wins_over_those_above() -> None:
     files = dict.fromkeys(("a.log", "sub/a.log", "sub/b.txt", "sub/x/c.txt", "other/c.txt"), "")
     ignore = {"": "*.log\n", "sub": "!a.log\n/b.txt\nx/c.txt\n"}
-    assert kept(Excludes(), files, ignore) == {"sub/a.log", "other/c.txt"}
+    assert kept(IgnoreRules(), files, ignore) == {"sub/a.log", "other/c.txt"}
 
 
 def test_what_always_holds_no_file_can_overrule() -> None:
-    always = Excludes.always(["job_results/", "*.pyc"])
+    always = IgnoreRules.always(["job_results/", "*.pyc"])
     files = dict.fromkeys(("job_results/a", "a.pyc", "d/b.pyc", "a.py"), "")
     ignore = {"": "!job_results/\n!*.pyc\n", "d": "!b.pyc"}
     assert kept(always, files, ignore) == {"a.py"}
 
 
 def test_without_rules_nothing_is_excluded() -> None:
-    rules = Excludes()
+    rules = IgnoreRules()
     assert rules.enter("", None) is rules
     assert rules.enter("a", "# nothing\n\n") is rules
     assert not rules.excluded("a", is_dir=False)
@@ -161,7 +161,7 @@ def test_git_agrees_on_random_trees_and_patterns(seed: int, tmp_path: Path) -> N
             (tmp_path / place / ".gitignore").write_text(text)
         listed = git("ls-files", "-z", "--others", "--exclude-per-directory=.gitignore")
         theirs = {path for path in listed.split("\0") if path in files}
-        assert kept(Excludes(), files, ignore) == theirs, ignore
+        assert kept(IgnoreRules(), files, ignore) == theirs, ignore
         for place in ignore:
             (tmp_path / place / ".gitignore").unlink()
 

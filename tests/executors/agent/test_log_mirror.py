@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.executors.agent.session.framing import ProtocolError
-from stoker.executors.agent.transfer.log_mirror import Mirror, Piece, pieces
+from stoker.executors.agent.transfer.log_mirror import LogMirror, Piece, pieces
 
 
-def mirror(place: Path, before: bytes = b"") -> Mirror:
+def mirror(place: Path, before: bytes = b"") -> LogMirror:
     (place / "out").write_bytes(before)
-    found = Mirror(str(place / "out"), None, str(place / "note"))
+    found = LogMirror(str(place / "out"), None, str(place / "note"))
     found.open(0o022)
     return found
 
@@ -24,7 +24,7 @@ def mirror(place: Path, before: bytes = b"") -> Mirror:
 def test_every_byte_once_whatever_is_asked_for_again(
     tmp_path_factory: object, data: bytes, asked: list[tuple[int, int]]
 ) -> None:
-    copy = Mirror("/dev/null", None, "/nowhere")
+    copy = LogMirror("/dev/null", None, "/nowhere")
     held = b""
     for offset, size in (*asked, (0, 60)):
         have = copy.at_out
@@ -37,7 +37,7 @@ def test_every_byte_once_whatever_is_asked_for_again(
 def test_a_new_driver_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
     first = mirror(tmp_path, b"before\n")
     first.take(Piece("1.0", "out", 0, b"one\ntw"))
-    second = Mirror(first.out, None, first.note)
+    second = LogMirror(first.out, None, first.note)
     second.resume()
     assert second.offsets == ("6", "0")
     second.take(Piece("1.0", "out", 4, b"two\n"))

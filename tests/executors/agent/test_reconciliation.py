@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stoker.executors.agent.attempt import Key
-from stoker.executors.agent.reconciliation import Reunion
+from stoker.executors.agent.reconciliation import Reconciliation
 
 Answer = Callable[[list[str]], None]
 
@@ -30,7 +30,7 @@ class Node:
 
 def reunited(node: Node, strays: list[Key]) -> list[str]:
     done: list[str] = []
-    reunion = Reunion(
+    reunion = Reconciliation(
         node, node, lambda _: False, lambda _: True, lambda: 10,  # type: ignore[arg-type]
         lambda _: None, lambda: done.append("done"),
     )  # fmt: skip

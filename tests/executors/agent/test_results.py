@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from e2e.box import until
+from e2e.daemon_fixture import until
 from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import carrying
 from stoker.core.request import Request
-from stoker.executors.agent.transfer.staging import MUNGED, Landing, Owner
+from stoker.executors.agent.transfer.staging import MUNGED, AttemptWorkspace, StagedResults
 from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 WORK = "/.stoker/work/here.12.0"
@@ -43,9 +43,9 @@ def archive(*members: tuple[str, str], mode: int = 0o644, links: dict[str, str] 
     return data.getvalue()
 
 
-def owner(label: str = "12_3", **more: Any) -> Owner:
+def owner(label: str = "12_3", **more: Any) -> AttemptWorkspace:
     """A job that began just now."""
-    return replace(Owner(label=label, since=tick(), work=WORK), **more)
+    return replace(AttemptWorkspace(label=label, since=tick(), work=WORK), **more)
 
 
 def tick() -> float:
@@ -86,7 +86,7 @@ def test_jobs_side_by_side_lose_nothing(tmp_path: Path) -> None:
     jobs = [owner(f"12_{index}") for index in range(8)]
     start = threading.Barrier(len(jobs))
 
-    def land(job: Owner) -> str | None:
+    def land(job: AttemptWorkspace) -> str | None:
         start.wait(20)
         return unpack(archive(("out/r.csv", f"row of {job.label}")), str(tmp_path), (), job)
 
@@ -178,7 +178,7 @@ LINKS = {
 def test_links_lead_where_they_led(tmp_path: Path, name: str, munged: bool) -> None:
     target, meant = LINKS[name]
     if munged:  # as rsync has it
-        with Landing(str(tmp_path), owner()) as landing:
+        with StagedResults(str(tmp_path), owner()) as landing:
             Path(landing.stage, name).parent.mkdir(exist_ok=True)
             Path(landing.stage, name).symlink_to(MUNGED + target)
             landing.land()

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from stoker.executors.agent.transfer import tar_reader as tars
 from stoker.executors.agent.transfer.staging import remove_tree
-from stoker.executors.agent.transfer.tar_reader import Archive, Kind, Member, Refused, Torn
+from stoker.executors.agent.transfer.tar_reader import (
+    Archive,
+    Kind,
+    Member,
+    Refused,
+    TruncatedArchive,
+)
 from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -123,7 +129,7 @@ def test_half_an_archive_is_known_to_be(length: int, format: int) -> None:
     whole = read(data)
     part = []
     archive = Archive(io.BytesIO(data[: length % len(data)]))
-    with contextlib.suppress(Torn):
+    with contextlib.suppress(TruncatedArchive):
         part += [(each, b"".join(archive.content())) for each in archive]
     assert part == whole[: len(part)]
 
@@ -143,7 +149,7 @@ def test_malformed_records_are_refused(records: bytes) -> None:
     if records == b"12 size=-99\n":
         assert read(data)[0][0].size == 0
         return
-    with pytest.raises(Torn):
+    with pytest.raises(TruncatedArchive):
         read(data)
 
 
@@ -169,7 +175,7 @@ def test_malformed_records_are_refused(records: bytes) -> None:
 def test_malformed_headers_are_refused_at_once(data: bytes) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(Torn):
+        with pytest.raises(TruncatedArchive):
             read(data)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -178,7 +184,7 @@ def test_malformed_headers_are_refused_at_once(data: bytes) -> None:
 
 def test_a_chain_of_long_names_is_refused() -> None:
     one = header(type=b"L", size=b"1000") + b"n" * 512
-    with pytest.raises(Torn):
+    with pytest.raises(TruncatedArchive):
         read(one * 200)
 
 

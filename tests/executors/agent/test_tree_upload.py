@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from conftest import require
-from e2e.box import until
-from stoker.executors.agent.transfer.snapshot import Tree, survey
-from stoker.executors.agent.transfer.staging import Owner
+from e2e.daemon_fixture import until
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, survey
+from stoker.executors.agent.transfer.staging import AttemptWorkspace
 from stoker.executors.agent.transfer.tree_upload import (
     CarryError,
     LinkLost,
-    Way,
+    RemoteShell,
     bring,
     send,
     unpack,
@@ -79,8 +79,8 @@ class Server:
         assert process.poll() is None
         return process
 
-    def way(self, root: Path, rsync: bool, name: str = "a 'c'") -> Way:
-        return Way(self.address, str(self.base / name), str(root), rsync)
+    def way(self, root: Path, rsync: bool, name: str = "a 'c'") -> RemoteShell:
+        return RemoteShell(self.address, str(self.base / name), str(root), rsync)
 
     def close(self) -> None:
         for process in reversed(self._processes):
@@ -119,7 +119,7 @@ def busybox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(params=["rsync", "tar", "busybox"])
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteShell:
     """Each way that files can take."""
     kind: str = request.param
     server: Server = request.getfixturevalue("busybox" if kind == "busybox" else "server")
@@ -151,12 +151,12 @@ def project(base: Path) -> Path:
     return base
 
 
-def there(way: Way, tree: Tree) -> Tree:
+def there(way: RemoteShell, tree: DirectorySnapshot) -> DirectorySnapshot:
     """The tree as it stands on the other side."""
     return survey(f"{way.root}/trees/{tree.id}")
 
 
-def test_a_sent_tree_is_exactly_what_was_surveyed(way: Way, tmp_path: Path) -> None:
+def test_a_sent_tree_is_exactly_what_was_surveyed(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")))
     send(way, tree)
     found = there(way, tree)
@@ -172,7 +172,7 @@ def test_a_sent_tree_is_exactly_what_was_surveyed(way: Way, tmp_path: Path) -> N
         assert mode == 0o700, "others have no business there, and its owner can remove it"
 
 
-def test_the_bytes_of_an_upload_are_counted(way: Way, tmp_path: Path) -> None:
+def test_the_bytes_of_an_upload_are_counted(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")))
     transfer = UploadProgress(tree.size)
     send(way, tree, transfer=transfer)
@@ -180,7 +180,7 @@ def test_the_bytes_of_an_upload_are_counted(way: Way, tmp_path: Path) -> None:
     assert 2 << 20 < transfer.total - links <= transfer.sent <= transfer.total
 
 
-def test_a_name_with_a_newline_arrives(way: Way, tmp_path: Path) -> None:
+def test_a_name_with_a_newline_arrives(way: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "new\nline").write_text("x")
     tree = survey(str(tmp_path / "p"))
@@ -188,14 +188,14 @@ def test_a_name_with_a_newline_arrives(way: Way, tmp_path: Path) -> None:
     assert there(way, tree).id == tree.id
 
 
-def test_an_empty_tree_is_an_empty_directory(way: Way, tmp_path: Path) -> None:
+def test_an_empty_tree_is_an_empty_directory(way: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     tree = survey(str(tmp_path / "p"))
     send(way, tree)
     assert os.listdir(f"{way.root}/trees/{tree.id}") == []
 
 
-def test_a_tree_that_is_there_is_not_sent_again(way: Way, tmp_path: Path) -> None:
+def test_a_tree_that_is_there_is_not_sent_again(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")))
     send(way, tree)
     before = os.stat(f"{way.root}/trees/{tree.id}/big")
@@ -204,7 +204,7 @@ def test_a_tree_that_is_there_is_not_sent_again(way: Way, tmp_path: Path) -> Non
     assert os.stat(f"{way.root}/trees/{tree.id}/big") == before
 
 
-def test_only_surveyed_paths_are_sent(way: Way, tmp_path: Path) -> None:
+def test_only_surveyed_paths_are_sent(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")), ["run.sh", "dir with blank"])
     send(way, tree)
     assert there(way, tree).names == ("dir with blank/-x", "run.sh")
@@ -238,7 +238,7 @@ def test_a_file_of_the_same_size_and_time_is_not_taken_for_the_old_one(
         assert there(way, tree).id == tree.id
 
 
-def test_a_file_that_changes_while_it_is_sent_is_noticed(way: Way, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_sent_is_noticed(way: RemoteShell, tmp_path: Path) -> None:
     base = project(tmp_path / "project")
     for name, change in (
         ("a b", lambda path: path.write_text("longer than it was\n")),
@@ -349,7 +349,7 @@ def test_a_full_disk_is_called_so_and_left_as_it_was(
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_directory_that_cannot_be_made_is_named(way: Way, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_named(way: RemoteShell, tmp_path: Path) -> None:
     (tmp_path / "it's there").write_text("a file is in the way")
     (tmp_path / "p").mkdir()
     with pytest.raises(CarryError, match=r"files could not be transferred .*mkdir.*s there"):
@@ -373,7 +373,7 @@ def test_a_talkative_login_script_does_no_harm(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- fetching
 
 
-def test_everything_comes_back(way: Way, tmp_path: Path) -> None:
+def test_everything_comes_back(way: RemoteShell, tmp_path: Path) -> None:
     tree = survey(str(project(tmp_path / "project")), exclude=["dangling"])
     bring(way, tree.base, None, str(tmp_path / "deep" / "into"))
     found = survey(str(tmp_path / "deep" / "into"))
@@ -384,7 +384,9 @@ def test_everything_comes_back(way: Way, tmp_path: Path) -> None:
         assert mode == (tmp_path / "project" / name).stat().st_mode
 
 
-def test_named_files_come_back_and_missing_ones_are_passed_over(way: Way, tmp_path: Path) -> None:
+def test_named_files_come_back_and_missing_ones_are_passed_over(
+    way: RemoteShell, tmp_path: Path
+) -> None:
     base, into = project(tmp_path / "project"), tmp_path / "into"
     wanted = [*ODD, "run.sh"]
     for names in ("\n".join(["gone", *wanted]), "\0".join([*(f"./{x}" for x in wanted), "gone"])):
@@ -400,7 +402,7 @@ def test_named_files_come_back_and_missing_ones_are_passed_over(way: Way, tmp_pa
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_excluded_files_stay_there(way: Way, tmp_path: Path, listed: bool) -> None:
+def test_excluded_files_stay_there(way: RemoteShell, tmp_path: Path, listed: bool) -> None:
     base = tmp_path / "project"
     for name in ("a.log", "keep.txt", "cache/deep/x.txt", "sub/cache", "sub/b.log"):
         (base / name).parent.mkdir(parents=True, exist_ok=True)
@@ -410,7 +412,7 @@ def test_excluded_files_stay_there(way: Way, tmp_path: Path, listed: bool) -> No
     assert survey(str(tmp_path / "into")).names == ("keep.txt", "sub/cache")
 
 
-def test_a_newer_file_takes_the_place_of_the_old_one(way: Way, tmp_path: Path) -> None:
+def test_a_newer_file_takes_the_place_of_the_old_one(way: RemoteShell, tmp_path: Path) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     for directory, text in ((base, "new and longer"), (into, "old")):
         directory.mkdir()
@@ -424,7 +426,7 @@ def test_a_newer_file_takes_the_place_of_the_old_one(way: Way, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret", "a/../../secret"])
-def test_a_name_outside_is_refused(way: Way, tmp_path: Path, name: str) -> None:
+def test_a_name_outside_is_refused(way: RemoteShell, tmp_path: Path, name: str) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "secret").write_text("")
     with pytest.raises(CarryError, match="would be outside"):
@@ -432,7 +434,9 @@ def test_a_name_outside_is_refused(way: Way, tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path / "into") == []
 
 
-def test_links_that_lead_out_stay_there_and_ours_are_not_followed(way: Way, tmp_path: Path) -> None:
+def test_links_that_lead_out_stay_there_and_ours_are_not_followed(
+    way: RemoteShell, tmp_path: Path
+) -> None:
     base, into, outside = tmp_path / "project", tmp_path / "into", tmp_path / "outside"
     for directory in (base / "sub", into, outside):
         directory.mkdir(parents=True)
@@ -452,33 +456,35 @@ def test_links_that_lead_out_stay_there_and_ours_are_not_followed(way: Way, tmp_
 
 
 def test_absolute_links_into_the_same_directory_come_back_relative(
-    way: Way, tmp_path: Path
+    way: RemoteShell, tmp_path: Path
 ) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     (base / "sub").mkdir(parents=True)
     (base / "file").write_text("x")
     (base / "sub" / "own").symlink_to(base / "file")
     (base / "sub" / "etc").symlink_to("/etc")
-    remark = bring(way, str(base), None, str(into), owner=Owner(work="/project"))
+    remark = bring(way, str(base), None, str(into), owner=AttemptWorkspace(work="/project"))
     assert remark == "the link sub/etc points outside the job directory and was not fetched"
     assert os.readlink(into / "sub" / "own") == "../file"
     assert os.listdir(into / "sub") == ["own"]
 
 
-def test_a_file_of_the_same_size_and_second_is_another_one(way: Way, tmp_path: Path) -> None:
+def test_a_file_of_the_same_size_and_second_is_another_one(
+    way: RemoteShell, tmp_path: Path
+) -> None:
     base, into = tmp_path / "project", tmp_path / "into"
     for directory, text in ((base, "its"), (into, "our")):
         directory.mkdir()
         (directory / "r.csv").write_text(text)
         os.utime(directory / "r.csv", (1_600_000_000, 1_600_000_000))
-    remark = bring(way, str(base), b"r.csv\n", str(into), owner=Owner("12", since=0.0))
+    remark = bring(way, str(base), b"r.csv\n", str(into), owner=AttemptWorkspace("12", since=0.0))
     assert remark == "r.csv was changed locally; the job's version is r.csv.12"
     assert {path.name: path.read_text() for path in into.iterdir()} == {
         "r.csv": "our", "r.csv.12": "its"
     }  # fmt: skip
 
 
-def test_a_missing_directory_is_named(way: Way, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(way: RemoteShell, tmp_path: Path) -> None:
     for names in (None, b"x\n"):
         with pytest.raises(CarryError, match=r"files could not be transferred .*no such place"):
             bring(way, str(tmp_path / "no such place"), names, str(tmp_path / "into"))

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from stoker.core.job import Carry
-from stoker.executors.agent.session.reconnecting import Connection
-from stoker.executors.agent.transfer.snapshot import Tree
-from stoker.executors.agent.transfer.uploads import Surveys, Travel
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
+from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
+from stoker.executors.linux.thread_pool import TransferPool
 
 
 class Later:
@@ -36,11 +36,13 @@ def later() -> Later:
 def test_one_that_comes_during_a_look_and_was_submitted_later_has_another(
     tmp_path: Path, later: Later
 ) -> None:
-    travel = Travel(cast("Connection", later), cast("Worker", later), Surveys())
-    found: dict[str, Tree | None] = {}
+    travel = TreeUploads(
+        cast("ReconnectingSession", later), cast("TransferPool", later), SnapshotCache()
+    )
+    found: dict[str, DirectorySnapshot | None] = {}
 
     def want(name: str, since: float) -> None:
-        def tell(tree: Tree | None, why: str, again: bool) -> None:
+        def tell(tree: DirectorySnapshot | None, why: str, again: bool) -> None:
             found[name] = tree
 
         travel.want(str(tmp_path), Carry(), since, tell)
@@ -62,7 +64,9 @@ def test_one_that_comes_during_a_look_and_was_submitted_later_has_another(
 
 
 def test_what_becomes_of_its_files_is_known_from_the_look_on(tmp_path: Path, later: Later) -> None:
-    travel = Travel(cast("Connection", later), cast("Worker", later), Surveys())
+    travel = TreeUploads(
+        cast("ReconnectingSession", later), cast("TransferPool", later), SnapshotCache()
+    )
     travel.want(str(tmp_path), Carry(), 1.0, lambda *_: None)
     reading = travel.transfer(str(tmp_path), Carry())
     assert reading is not None

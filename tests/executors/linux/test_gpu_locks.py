@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stoker.executors.linux import gpu_locks as holds
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.linux.shared_locks import lock_again
 
 A, B = "GPU-a", "GPU-b"
@@ -24,7 +24,7 @@ THEM = ME + 1
 KEY = (1, 0)
 
 
-class Trusting(Holds):
+class Trusting(GpuLocks):
     """Takes a file for that of the user in its name: tests make all files as one user."""
 
     @staticmethod
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pair(place: Path) -> tuple[Holds, Holds]:
+def pair(place: Path) -> tuple[GpuLocks, GpuLocks]:
     """The locks of two users on one machine."""
     return Trusting(str(place), ME), Trusting(str(place), THEM)
 
@@ -53,9 +53,9 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def mine(place: Path, said: list[str]) -> Holds:
+def mine(place: Path, said: list[str]) -> GpuLocks:
     """The locks of one user, with all checks."""
-    return Holds(str(place), ME, said.append)
+    return GpuLocks(str(place), ME, said.append)
 
 
 def exclusively(path: Path) -> int:
@@ -78,7 +78,7 @@ def promptly(what: Callable[[], Any]) -> Any:
 # -- two users that respect each other --------------------------------------------------------
 
 
-def test_what_one_user_holds_another_does_not_get(pair: tuple[Holds, Holds]) -> None:
+def test_what_one_user_holds_another_does_not_get(pair: tuple[GpuLocks, GpuLocks]) -> None:
     mine, theirs = pair
     assert mine.take(KEY, (A,)) is None
     assert "the stoker of" in (theirs.take(KEY, (A, B)) or "")
@@ -88,7 +88,7 @@ def test_what_one_user_holds_another_does_not_get(pair: tuple[Holds, Holds]) -> 
     assert "the stoker of" in (mine.holder(A) or "")
 
 
-def test_a_refusal_holds_nothing(pair: tuple[Holds, Holds]) -> None:
+def test_a_refusal_holds_nothing(pair: tuple[GpuLocks, GpuLocks]) -> None:
     mine, theirs = pair
     assert mine.take(KEY, (B,)) is None
     assert theirs.take(KEY, (A, B)) is not None
@@ -98,25 +98,25 @@ def test_a_refusal_holds_nothing(pair: tuple[Holds, Holds]) -> None:
 
 
 def test_two_daemons_that_take_a_gpu_at_once_never_both_get_it(
-    pair: tuple[Holds, Holds], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[GpuLocks, GpuLocks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = pair
     outcome: list[str | None] = []
-    look = Holds._names
+    look = GpuLocks._names
 
-    def meanwhile(self: Holds, directory: int) -> Any:
+    def meanwhile(self: GpuLocks, directory: int) -> Any:
         """The other daemon takes the GPU between our lock and our look."""
-        monkeypatch.setattr(Holds, "_names", look)
+        monkeypatch.setattr(GpuLocks, "_names", look)
         outcome.append(theirs.take(KEY, (A,)))
         return look(self, directory)
 
-    monkeypatch.setattr(Holds, "_names", meanwhile)
+    monkeypatch.setattr(GpuLocks, "_names", meanwhile)
     outcome.append(mine.take(KEY, (A,)))
     assert len(outcome) == 2
     assert outcome.count(None) <= 1
 
 
-def test_one_users_jobs_may_share_a_gpu(pair: tuple[Holds, Holds]) -> None:
+def test_one_users_jobs_may_share_a_gpu(pair: tuple[GpuLocks, GpuLocks]) -> None:
     mine, theirs = pair
     assert mine.take(KEY, (A,)) is None
     assert mine.take((2, 0), (A,)) is None
@@ -124,7 +124,9 @@ def test_one_users_jobs_may_share_a_gpu(pair: tuple[Holds, Holds]) -> None:
     assert theirs.take(KEY, (A,)) is not None
 
 
-def test_a_lock_lasts_as_long_as_a_process_that_inherited_it(pair: tuple[Holds, Holds]) -> None:
+def test_a_lock_lasts_as_long_as_a_process_that_inherited_it(
+    pair: tuple[GpuLocks, GpuLocks],
+) -> None:
     mine, theirs = pair
     assert mine.take(KEY, (A,)) is None
     inherited = lock_again(mine.paths(KEY)[0])
@@ -138,7 +140,7 @@ def test_others_can_see_a_lock_whatever_the_umask_is(tmp_path: Path) -> None:
     place = tmp_path / "made"
     old = os.umask(0o077)
     try:
-        assert Holds(str(place)).take(KEY, (A,)) is None
+        assert GpuLocks(str(place)).take(KEY, (A,)) is None
     finally:
         os.umask(old)
     assert stat.S_IMODE(place.stat().st_mode) == 0o1777
@@ -147,7 +149,7 @@ def test_others_can_see_a_lock_whatever_the_umask_is(tmp_path: Path) -> None:
 
 
 def test_a_look_of_another_daemon_in_the_same_instant_is_waited_out(
-    mine: Holds, place: Path, monkeypatch: pytest.MonkeyPatch
+    mine: GpuLocks, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mine.take(KEY, (A,)) is None
     mine.drop(KEY)
@@ -198,7 +200,7 @@ TRICKS = [fifo, link, dangling, directory, unix_socket, hard_link]
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_what_is_no_lock_file_under_our_name_is_not_used_and_reported_once(
-    mine: Holds, place: Path, said: list[str], trick: Callable[[Path], None]
+    mine: GpuLocks, place: Path, said: list[str], trick: Callable[[Path], None]
 ) -> None:
     path = place / f"{A}.{ME}"
     trick(path)
@@ -221,7 +223,7 @@ def test_what_is_no_lock_file_under_our_name_is_not_used_and_reported_once(
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_what_is_no_lock_file_under_the_name_of_another_user_is_ignored(
-    mine: Holds, place: Path, said: list[str], trick: Callable[[Path], None]
+    mine: GpuLocks, place: Path, said: list[str], trick: Callable[[Path], None]
 ) -> None:
     trick(place / f"{A}.{THEM}")
     assert promptly(lambda: mine.take(KEY, (A,))) is None
@@ -233,14 +235,14 @@ def test_a_lock_under_our_name_that_another_user_owns_is_not_ours(
     place: Path, said: list[str]
 ) -> None:
     (place / f"{A}.{THEM}").touch()
-    theirs = Holds(str(place), THEM, said.append)  # the file under this name is ours
+    theirs = GpuLocks(str(place), THEM, said.append)  # the file under this name is ours
     assert theirs.take(KEY, (A,)) is None
     assert theirs.paths(KEY) == []
     assert "belongs to" in said[0]
 
 
 def test_a_lock_under_a_name_that_its_owner_does_not_have_means_nothing(
-    mine: Holds, place: Path, said: list[str]
+    mine: GpuLocks, place: Path, said: list[str]
 ) -> None:
     path = place / f"{A}.{THEM}"
     path.touch()
@@ -252,7 +254,7 @@ def test_a_lock_under_a_name_that_its_owner_does_not_have_means_nothing(
 
 
 def test_a_file_that_may_not_be_read_is_ignored(
-    mine: Holds, place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    mine: GpuLocks, place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = {f"{A}.{ME}", f"{B}.{THEM}"}
     for name in closed:
@@ -270,7 +272,7 @@ def test_a_file_that_may_not_be_read_is_ignored(
     assert len(said) == 2
 
 
-def test_the_common_lock_of_earlier_versions_is_not_waited_for(mine: Holds, place: Path) -> None:
+def test_the_common_lock_of_earlier_versions_is_not_waited_for(mine: GpuLocks, place: Path) -> None:
     (place / A).touch()
     fd = exclusively(place / A)
     assert promptly(lambda: mine.take(KEY, (A,))) is None
@@ -278,7 +280,7 @@ def test_the_common_lock_of_earlier_versions_is_not_waited_for(mine: Holds, plac
 
 
 def test_an_exclusive_lock_on_our_file_holds_the_gpu_back_and_nothing_else(
-    mine: Holds, place: Path, said: list[str]
+    mine: GpuLocks, place: Path, said: list[str]
 ) -> None:
     path = place / f"{A}.{ME}"
     path.touch()
@@ -292,7 +294,7 @@ def test_an_exclusive_lock_on_our_file_holds_the_gpu_back_and_nothing_else(
     os.close(fd)
 
 
-def test_a_lease_on_a_lock_file_is_not_waited_for(mine: Holds, place: Path) -> None:
+def test_a_lease_on_a_lock_file_is_not_waited_for(mine: GpuLocks, place: Path) -> None:
     path = place / f"{A}.{THEM}"
     path.touch()
     fd = os.open(path, os.O_RDWR)
@@ -306,7 +308,7 @@ def test_a_lease_on_a_lock_file_is_not_waited_for(mine: Holds, place: Path) -> N
 
 
 def test_more_files_than_there_can_be_locks_are_not_read(
-    mine: Holds, place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    mine: GpuLocks, place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holds, "MAX_FILES", 20)
     for number in range(30):
@@ -321,7 +323,7 @@ def test_more_files_than_there_can_be_locks_are_not_read(
     assert "more than 20 files" in said[0]
 
 
-def test_names_that_are_no_locks_are_left_alone(mine: Holds, place: Path) -> None:
+def test_names_that_are_no_locks_are_left_alone(mine: GpuLocks, place: Path) -> None:
     for name in (f"{A}.", f"{A}.0{THEM}", f"{A}.٣", f"{A}.-1", A, f"{A}.x", f".{THEM}"):
         (place / name).touch()
     assert mine.take(KEY, (A,)) is None
@@ -331,7 +333,7 @@ def test_names_that_are_no_locks_are_left_alone(mine: Holds, place: Path) -> Non
 # -- the directory itself ---------------------------------------------------------------------
 
 
-def test_a_directory_of_ours_that_is_not_sticky_is_made_so(mine: Holds, place: Path) -> None:
+def test_a_directory_of_ours_that_is_not_sticky_is_made_so(mine: GpuLocks, place: Path) -> None:
     place.chmod(0o777)
     assert mine.take(KEY, (A,)) is None
     assert stat.S_IMODE(place.stat().st_mode) == 0o1777
@@ -340,7 +342,7 @@ def test_a_directory_of_ours_that_is_not_sticky_is_made_so(mine: Holds, place: P
 
 @pytest.mark.parametrize("kind", ["file", "link", "fifo", "not sticky", "closed"])
 def test_a_directory_that_cannot_be_trusted_is_not_used_and_reported_once(
-    mine: Holds, place: Path, said: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
+    mine: GpuLocks, place: Path, said: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.rmdir()
     if kind == "file":
@@ -382,7 +384,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO])
 def test_a_shortage_is_a_reason_to_wait_told_once_with_longer_and_longer_pauses(
-    mine: Holds, said: list[str], monkeypatch: pytest.MonkeyPatch, code: int
+    mine: GpuLocks, said: list[str], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     now = 100.0
     monkeypatch.setattr("stoker.executors.linux.gpu_locks.time.monotonic", lambda: now)
@@ -412,7 +414,7 @@ def test_a_shortage_is_a_reason_to_wait_told_once_with_longer_and_longer_pauses(
 
 
 def test_a_read_only_disk_does_not_keep_jobs_from_gpus(
-    mine: Holds, said: list[str], monkeypatch: pytest.MonkeyPatch
+    mine: GpuLocks, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, errno.EROFS)
     assert mine.take(KEY, (A,)) is None

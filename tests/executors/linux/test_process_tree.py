@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.box import alive, until
+from e2e.daemon_fixture import alive, until
 from stoker.executors.linux import cgroup
 from stoker.executors.linux import process_tree as tree
 from stoker.wire import RLIMIT_LOCKS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stoker.executors.local.claims import (
-    Exits,
+    ExitLog,
     claim_path,
     read_claim,
     take_claim,
@@ -85,7 +85,7 @@ def test_lines_cut_short_by_a_full_disk_are_passed_over(tmp_path: Path) -> None:
     assert claim.started is None
     (tmp_path / "exits").mkdir()
     (tmp_path / "exits" / "77").write_text("1.0 exit 0 5.0 6.0\n2.0 exit 25\n3.1 exi")
-    assert Exits(str(tmp_path / "exits")).read() == {"1.0": (0, 6.0)}
+    assert ExitLog(str(tmp_path / "exits")).read() == {"1.0": (0, 6.0)}
 
 
 def test_why_a_start_failed_is_remembered(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_only_a_first_line_takes_a_claim(tmp_path: Path) -> None:
 
 def test_the_record_of_an_end_that_came_a_moment_ago_is_kept(tmp_path: Path) -> None:
     """Its supervisor wrote it and left after the ends were read for the last time."""
-    exits = Exits(str(tmp_path))
+    exits = ExitLog(str(tmp_path))
     (tmp_path / "999999999").write_text("1.0 exit 0 5.0 6.0\n")
     assert exits.read() == {"1.0": (0, 6.0)}
     with (tmp_path / "999999999").open("a") as file:
@@ -132,7 +132,7 @@ def test_a_supervisor_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         (tmp_path / str(child)).touch()
         assert Path(f"/proc/{child}/comm").read_text() == "stoker-keeper\n"
-        assert Exits(str(tmp_path)).keepers() == set()
+        assert ExitLog(str(tmp_path)).keepers() == set()
     finally:
         os.waitpid(child, 0)
 
@@ -140,5 +140,5 @@ def test_a_supervisor_that_is_a_zombie_is_gone(tmp_path: Path) -> None:
 def test_records_of_keepers_that_are_gone_are_dropped_and_others_kept(tmp_path: Path) -> None:
     for name in ("999999999", str(os.getpid()), "5"):
         (tmp_path / name).write_text("1.0 exit 0 5.0 6.0\n")
-    Exits(str(tmp_path)).drop(mine={5})
+    ExitLog(str(tmp_path)).drop(mine={5})
     assert os.listdir(tmp_path) == ["5"]

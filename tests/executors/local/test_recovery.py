@@ -25,7 +25,7 @@ from stoker.core.events import (
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.launch import container
-from stoker.executors.launch.command import Places
+from stoker.executors.launch.command import ExecutorPaths
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.local import claims
 from stoker.executors.local import recovery as adoption
@@ -67,7 +67,7 @@ class World:
         self.observed = 0
         self.job, self.keeper = "S", "S"
         self.poller = Watched()
-        places = Places(str(self.run), str(self.exits), str(place), str(place))
+        places = ExecutorPaths(str(self.run), str(self.exits), str(place), str(place))
         self.executor = LocalExecutor(
             places, "install", [], self.poller, lambda _: None, lambda _: None
         )
@@ -354,7 +354,9 @@ def executor(tmp_path: Path) -> LocalExecutor:
     """An executor whose only supervisor was killed."""
     for name in ("run", "exits"):
         (tmp_path / name).mkdir()
-    places = Places(str(tmp_path / "run"), str(tmp_path / "exits"), str(tmp_path), str(tmp_path))
+    places = ExecutorPaths(
+        str(tmp_path / "run"), str(tmp_path / "exits"), str(tmp_path), str(tmp_path)
+    )
     return LocalExecutor(places, f"x{os.getpid()}", [], Watched(), lambda _: None, lambda _: None)
 
 

@@ -12,8 +12,8 @@ from stoker.core.cluster import Placement, Take
 from stoker.core.events import ForeignUseChanged, StartCalledOff, StartFailed
 from stoker.core.instructions import StartProcess
 from stoker.core.launch import Launch
-from stoker.executors.launch.command import Places
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import SHORTAGE, LocalExecutor
 from stoker.executors.local.recovery import KEPT
@@ -75,10 +75,12 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalExecutor:
         name.mkdir(parents=True)
     (run / KEPT).touch()
     monkeypatch.setattr(local, "KEEPERS", 1)
-    places = Places(str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path))
+    places = ExecutorPaths(
+        str(run), str(tmp_path / "exits"), str(tmp_path / "scripts"), str(tmp_path)
+    )
     found: Any = LocalExecutor(
         places, "t", [Orders()], NoPoller(), lambda _: b"A=1", lambda _: b"#!/bin/sh\n",  # type: ignore[list-item]
-        holds=Holds(str(tmp_path / "gpus"), report=lambda _: None),
+        holds=GpuLocks(str(tmp_path / "gpus"), report=lambda _: None),
     )  # fmt: skip
     return found  # type: ignore[no-any-return]
 

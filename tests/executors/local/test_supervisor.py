@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 from stoker.executors.linux.process_tree import mark_of
-from stoker.executors.local.claims import Exits, read_claim, take_empty_claim
-from stoker.executors.local.supervisor import Keeper, Wire, frame, spawn_keeper, start_ticks
-from stoker.executors.local.supervisor_client import Link
+from stoker.executors.local.claims import ExitLog, read_claim, take_empty_claim
+from stoker.executors.local.supervisor import (
+    FramedSocket,
+    Supervisor,
+    frame,
+    spawn_keeper,
+    start_ticks,
+)
+from stoker.executors.local.supervisor_client import SupervisorClient
 
 
 class Kept:
@@ -69,11 +75,11 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Keeper]:
+def keeper(tmp_path: Path) -> Iterator[Supervisor]:
     """A keeper in this process, so that a step of it can be interrupted."""
     sockets = socket.socketpair()
     directory, umask = os.getcwd(), os.umask(0)
-    made = Keeper(Wire(sockets[0]), str(tmp_path))
+    made = Supervisor(FramedSocket(sockets[0]), str(tmp_path))
     made.environments["e"] = {"PATH": os.environ["PATH"]}
     yield made
     os.umask(umask)
@@ -91,7 +97,7 @@ def test_a_job_is_claimed_started_and_its_end_written_down_twice(kept: Kept) -> 
     assert (key, os.waitstatus_to_exitcode(status)) == ("1.0", 3)
     claim = kept.claim("1.0")
     assert (claim.pid, claim.status) == (pid, status)
-    assert Exits(str(kept.place / "exits")).read()["1.0"][0] == status
+    assert ExitLog(str(kept.place / "exits")).read()["1.0"][0] == status
     assert (kept.place / "logs" / "1.0").read_text() == "hello\n"
 
 
@@ -113,7 +119,7 @@ def test_the_first_line_of_a_claim_is_its_supervisors(kept: Kept) -> None:
 
 
 def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
-    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeper: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The supervisor was stopped between creating the file and writing to it."""
     ran, claim, real = tmp_path / "ran", tmp_path / "1.0", os.write
@@ -136,7 +142,7 @@ def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
 
 
 def test_an_end_is_on_record_before_the_process_is_reaped(
-    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keeper: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at any moment, a supervisor leaves a zombie or a record, if not both."""
     claim, log = str(tmp_path / "5.0"), str(tmp_path / "log")
@@ -157,7 +163,7 @@ def test_an_end_is_on_record_before_the_process_is_reaped(
     found = read_claim(claim)
     assert found is not None
     assert found.status == 256
-    assert Exits(str(tmp_path)).read()["5.0"][0] == 256
+    assert ExitLog(str(tmp_path)).read()["5.0"][0] == 256
 
 
 @pytest.mark.parametrize(
@@ -249,7 +255,7 @@ def test_signals_meant_for_a_terminal_do_not_reach_it(kept: Kept) -> None:
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:
     ours, theirs = socket.socketpair()
-    wire = Wire(theirs)
+    wire = FramedSocket(theirs)
     data = frame(("a", 1, {"x": "y" * 1000})) + frame(("b",)) + frame((None,))
     heard: list[tuple[Any, ...]] = []
     for start in range(0, len(data), 7):
@@ -298,7 +304,7 @@ def test_a_keeper_without_room_for_its_log_of_ends_still_starts_jobs(tmp_path: P
     (tmp_path / "exits" / "later").unlink()
     kept.start("2.0", "sh", "-c", "exit 4")
     kept.hears("exited", 2)
-    assert "2.0" in Exits(str(tmp_path / "exits" / "later")).read()
+    assert "2.0" in ExitLog(str(tmp_path / "exits" / "later")).read()
     kept.wire.sock.close()
     os.waitpid(kept.pid, 0)
 
@@ -311,7 +317,7 @@ def test_an_exception_in_it_is_written_to_the_daemons_log(kept: Kept) -> None:
 
 
 def test_a_keeper_that_was_stopped_is_not_waited_for_and_gets_everything_later(kept: Kept) -> None:
-    link = Link(kept.pid, kept.wire)
+    link = SupervisorClient(kept.pid, kept.wire)
     kept.wire.sock.settimeout(None)  # as the daemon has it
     os.kill(kept.pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -330,7 +336,7 @@ def test_a_keeper_that_was_stopped_is_not_waited_for_and_gets_everything_later(k
 
 
 def test_a_keeper_that_is_gone_is_sent_nothing_more(kept: Kept) -> None:
-    link = Link(kept.pid, kept.wire)
+    link = SupervisorClient(kept.pid, kept.wire)
     os.kill(kept.pid, signal.SIGKILL)
     os.waitpid(kept.pid, 0)
     for _ in range(3):
@@ -342,7 +348,7 @@ def test_a_log_of_exits_that_is_deleted_is_begun_again(kept: Kept) -> None:
     shutil.rmtree(kept.place / "exits")
     kept.start("1.0", "sh", "-c", "exit 3")
     kept.hears("exited")
-    assert Exits(str(kept.place / "exits")).read()["1.0"][0] == 3 << 8
+    assert ExitLog(str(kept.place / "exits")).read()["1.0"][0] == 3 << 8
 
 
 def test_a_start_without_a_run_directory_is_put_off(kept: Kept) -> None:

@@ -12,7 +12,7 @@ import msgspec
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from core.story import Story, gpus, node  # noqa: E402
+from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.cluster import Placement, Take  # noqa: E402
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
@@ -35,9 +35,9 @@ from stoker.store.codec import VERSION  # noqa: E402
 from store.test_golden import outline  # noqa: E402
 
 
-def life() -> Story:
+def life() -> Scenario:
     """A bit of everything: every kind of fact at least once."""
-    story = Story(gpus=3)
+    story = Scenario(gpus=3)
     story.tell(e.DaemonStarted(at=1000.0, term=1, boot="boot-1", pid=42, version="0.1.0"))
     story.tell(e.IdsReserved(at=1000.0, next_id=100))
     story.tell(e.QueueDefined(at=1000.0, name="night", max_running=2, max_gpus=1500, priority=-1))
@@ -110,7 +110,7 @@ def life() -> Story:
     return story
 
 
-def restored(story: Story) -> None:
+def restored(story: Scenario) -> None:
     """Attempts that a restored journal did not know."""
     ended, runs = story.submit(held=True), story.submit(held=True)
     for job, attempt in ((ended, 1), (runs, 2)):
@@ -124,7 +124,7 @@ def restored(story: Story) -> None:
     story.exited(ended, 0)
 
 
-def machines(story: Story) -> None:
+def machines(story: Scenario) -> None:
     """Machines over SSH, and attempts on several of them."""
 
     def part(kind: type[e.Event], job: int, number: int, **more: object) -> None:
@@ -175,7 +175,7 @@ def machines(story: Story) -> None:
     story.tell(e.DaemonStarted(at=story.now, **started))  # type: ignore[arg-type]
 
 
-def trainings(story: Story) -> None:
+def trainings(story: Scenario) -> None:
     """Training jobs that are measured, stopped, run short of memory, and finish."""
     story.tell(e.NodeAdded(at=story.now, name="cow", address="ssh://cow"))
     story.tell(e.NodeJoined(at=story.now, facts=node(4, name="cow")))
@@ -222,7 +222,7 @@ def trainings(story: Story) -> None:
     story.about(e.AttemptLost, steady, why="cow was removed", with_files=True)
 
 
-def sweeps(story: Story) -> None:
+def sweeps(story: Scenario) -> None:
     """A sweep whose trials are compared, stopped, retried, forgotten and recalled."""
     source = Source("log", "loss=(?P<loss>.*)", "loss")
     spec = Spec(

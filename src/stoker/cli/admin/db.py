@@ -10,7 +10,7 @@ import os
 from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     if len(args.words) != 2 or args.words[0] != "backup":
         raise UsageError("Use: stoker db backup FILE, or: stoker db path")
     path = os.path.abspath(os.path.expanduser(args.words[1]))
-    reply = existing().backup(path)
+    reply = connect_existing().backup(path)
     if args.flag("json"):
         output.emit(reply)
     else:

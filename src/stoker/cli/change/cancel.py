@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.cli.output.progress import elapsed
-from stoker.cli.session import confirm, existing, report, selected
+from stoker.cli.session import confirm, connect_existing, report, selected
 
 USAGE = ("cancel [OPTIONS] JOB ...",)
 OPTIONS = (Option("-y/--yes", None, "do not ask for confirmation", key="yes"),)
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     """Cancel what was selected."""
     args = parse(OPTIONS, argv, verb="cancel")
     select = selected(args, "cancel")
-    client = existing()
+    client = connect_existing()
     if not confirm(args, client, "Cancel"):
         return 1
     with elapsed("cancelling"):

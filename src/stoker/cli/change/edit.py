@@ -9,7 +9,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.options.job import JOB, job_options
-from stoker.cli.session import asked, existing, report, selected, spans
+from stoker.cli.session import asked, connect_existing, report, selected, spans
 from stoker.client.client import Client
 from stoker.client.errors import UsageError
 
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     select = selected(args, "edit")
     options = job_options(args)
     options.pop("yes", None)
-    client = existing()
+    client = connect_existing()
     if not options:
         if not (output.is_terminal(0) and output.is_terminal(1)):
             raise UsageError("Nothing to change. For example: stoker edit 42 --priority 5")

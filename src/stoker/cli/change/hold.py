@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.session import connect_existing, report, selected
 
 USAGE = ("hold [OPTIONS] JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -13,5 +13,5 @@ def main(argv: list[str]) -> int:
     """Hold what was selected."""
     args = parse(OPTIONS, argv, verb="hold")
     select = selected(args, "hold")
-    client = existing()
+    client = connect_existing()
     return report(client.hold(select), args, "held")

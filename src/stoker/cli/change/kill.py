@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import confirm, existing, report, selected
+from stoker.cli.session import confirm, connect_existing, report, selected
 
 USAGE = ("kill [-s SIGNAL] JOB ...",)
 OPTIONS = (
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     """Signal or end what was selected."""
     args = parse(OPTIONS, _spelled_out(argv), verb="kill")
     select = selected(args, "kill")
-    client = existing()
+    client = connect_existing()
     if not confirm(args, client, "Kill"):
         return 1
     signal = args.text("signal")

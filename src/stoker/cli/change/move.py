@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.session import connect_existing, report, selected
 from stoker.client.errors import UsageError
 
 USAGE = ("move JOB ... --first | --last | --before JOB | --after JOB",)
@@ -24,5 +24,5 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             "No position given. Use one of --first, --last, --before JOB, --after JOB."
         )
-    reply = existing().move(select, places[0], args.text(places[0]))
+    reply = connect_existing().move(select, places[0], args.text(places[0]))
     return report(reply, args, "moved")

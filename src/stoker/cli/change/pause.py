@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.session import connect_existing, report, selected
 
 USAGE = ("pause JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -13,4 +13,4 @@ def main(argv: list[str]) -> int:
     """Pause what was selected."""
     args = parse(OPTIONS, argv, verb="pause")
     select = selected(args, "pause")
-    return report(existing().pause(select), args, "paused")
+    return report(connect_existing().pause(select), args, "paused")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.cli.options import Option, parse
-from stoker.cli.session import existing, report, selected
+from stoker.cli.session import connect_existing, report, selected
 
 USAGE = ("resume [OPTIONS] JOB ...",)
 OPTIONS: tuple[Option, ...] = ()
@@ -13,5 +13,5 @@ def main(argv: list[str]) -> int:
     """Resume what was selected."""
     args = parse(OPTIONS, argv, verb="resume")
     select = selected(args, "resume")
-    client = existing()
+    client = connect_existing()
     return report(client.resume(select), args, "resumed")

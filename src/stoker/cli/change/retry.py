@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.cli.options import Option, parse
-from stoker.cli.session import asked, existing, report, selected
+from stoker.cli.session import asked, connect_existing, report, selected
 
 USAGE = ("retry [OPTIONS] JOB ...", "retry --failed [JOB ...]", "retry --all-failed [--since TIME]")
 OPTIONS = (
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
         options["since"] = times.iso(times.parse_moment(since))
     select = args.words if failed else selected(args, "retry")
-    client = existing()
+    client = connect_existing()
     ask = failed and not (select or args.flag("yes") or args.flag("json"))
     if ask and output.is_terminal(0) and output.is_terminal(2):
         count = int(client.retry(select, **options, dry_run=True)["count"])

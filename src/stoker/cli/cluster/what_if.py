@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from stoker.cli.options import Option, parse
 from stoker.cli.output.progress import elapsed
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
@@ -67,7 +67,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     from stoker.cli.output.times import iso
     from stoker.client import fast_json as jsonlight
 
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     nodes = client.nodes()["nodes"]
     _all_there(without, [str(node["name"]) for node in nodes])
     names = [text.rpartition("=")[0] for text in priorities]

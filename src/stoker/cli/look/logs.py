@@ -12,7 +12,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.cli.session import reconnect as patience
 from stoker.cli.session.follow import concluded, mark_seen
 from stoker.client.client import Client
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="logs")
     if args.flag("json") and args.flag("follow"):
         raise UsageError("--json and --follow cannot be combined.")
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     views = client.jobs(args.words or ["last"], limit=100_000)["jobs"]
     _check_attempt(views, args)
     if args.flag("path"):

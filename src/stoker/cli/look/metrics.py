@@ -6,7 +6,7 @@ from stoker.cli import output
 from stoker.cli.options import WATCH, Args, Option, parse
 from stoker.cli.output import colour
 from stoker.cli.output.table import Column, render, shorten, terminal_width, wide
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="metrics")
     if args.flag("csv") and (args.flag("json") or args.flag("watch")):
         raise UsageError("--csv cannot be combined with --json or --watch.")
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     job, names = (args.words or ["last"])[0], args.words[1:]
     if args.flag("watch"):
         from stoker.cli.session.live import seconds, watch

@@ -6,7 +6,7 @@ from stoker.cli import output
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.output import colour, sizes, times
 from stoker.cli.output.job_table import LIST_OPTIONS, amount, chosen, text
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ IN_PARTS = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids
 def main(argv: list[str]) -> int:
     """Print each job's facts; without a name, the newest job's."""
     args = parse(OPTIONS, argv, verb="show")
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     words = args.words or ["last"]
     views = _meant(client, words, args.count("tail"))
     if views is None:

@@ -12,7 +12,7 @@ from stoker import wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
-from stoker.cli.session import existing, selected
+from stoker.cli.session import connect_existing, selected
 from stoker.cli.session import reconnect as patience
 from stoker.cli.session.follow import concluded, is_stuck, stuck_code
 from stoker.client.client import Client
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     """Wait for what was selected."""
     args = parse(OPTIONS, argv, verb="wait")
     selected(args, "wait")
-    client = existing()
+    client = connect_existing()
     reply = wait(client, args)
     if args.flag("json"):
         output.emit(reply)

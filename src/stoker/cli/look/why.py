@@ -11,7 +11,7 @@ from stoker.cli import output
 from stoker.cli.options import VERBOSE, parse
 from stoker.cli.output import colour
 from stoker.cli.output.estimates import sentence
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 
@@ -28,7 +28,7 @@ ARRIVAL, CAME_FIRST = "arrival", "came first"
 def main(argv: list[str]) -> int:
     """Explain each job; without a name, the newest."""
     args = parse(OPTIONS, argv, verb="why")
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     selectors = args.words or ["last"]
     replies = [_asked(client, selector) for selector in selectors]
     if args.flag("json"):

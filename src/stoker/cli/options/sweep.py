@@ -88,7 +88,7 @@ def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]
     What is probably not meant as it was typed is added to `doubts`.
     """
     from stoker.cli.options.sweep_stopping import change, option_names
-    from stoker.sweep.definition import BadSweep, check
+    from stoker.sweep.definition import InvalidSweep, check
     from stoker.sweep.template import doubts as doubts_of
     from stoker.sweep.validation import renamed
 
@@ -102,7 +102,7 @@ def definition_of(args: Args, doubts: list[str] | None = None) -> dict[str, Any]
                 raw["parameters"] = {**raw.get("parameters", {}), name: spec}
         change(raw, args)
         found = check(raw, where)
-    except BadSweep as error:
+    except InvalidSweep as error:
         raise UsageError(str(renamed(error, where, option_names(args)))) from None
     unsure += doubts_of(found, filled_in=f"{args.values.get('resources')}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.sweep_text import progress
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.errors import UsageError
 
 USAGE = ("sweep edit SWEEP [--max-running N] [--priority N]",)
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         changes["priority"] = _priority(args)
     if not changes:
         raise UsageError("What should change? Give --max-running N or --priority N.")
-    view = existing().change_sweep(args.words[0], **changes)
+    view = connect_existing().change_sweep(args.words[0], **changes)
     if args.flag("json"):
         output.emit(view)
         return 0

@@ -11,7 +11,7 @@ from stoker.cli.output import colour, table, times
 from stoker.cli.output.estimates import sentence
 from stoker.cli.output.sweep_text import best, brief, ended, figure, params
 from stoker.cli.output.table import Cell, Column
-from stoker.cli.session import existing
+from stoker.cli.session import connect_existing
 from stoker.client.client import Client
 from stoker.client.errors import UsageError
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     names = [word for word in args.words if not (args.flag("html") and word.endswith(".html"))]
     if len(names) > 1 or len(args.words) - len(names) > 1:
         raise UsageError("One sweep at a time. For example: stoker sweep show 17")
-    client = existing(autostart=False)
+    client = connect_existing(autostart=False)
     name = names[0] if names and names[0] not in {"last", "-1"} else newest(client)
     if args.flag("html"):
         file = args.text("html") or next((w for w in args.words if w.endswith(".html")), None)

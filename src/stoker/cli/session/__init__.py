@@ -33,7 +33,7 @@ def viewer() -> Client:
     return connect(autostart=False)
 
 
-def existing(*, autostart: bool = True) -> Client:
+def connect_existing(*, autostart: bool = True) -> Client:
     """Return a client for verbs about jobs that must exist already."""
     if not was_used():
         raise StokerError(

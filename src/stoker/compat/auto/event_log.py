@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOLD = {"ProcessStarted", "ProcessExited", "AttemptLost", "StartFailed", "JobCancelled"}
 
 
-class Journal:
+class EventLog:
     """Writes to stdout, and to a file if one was named."""
 
     def __init__(self, path: str | None) -> None:

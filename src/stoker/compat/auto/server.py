@@ -16,9 +16,9 @@ from stoker.cli.output import counted
 from stoker.client.client import Client
 from stoker.client.errors import DaemonUnreachable, StokerError
 from stoker.client.events import EventStream
-from stoker.compat.auto.event_log import Journal
+from stoker.compat.auto.event_log import EventLog
 from stoker.compat.auto.options import DOOR
-from stoker.compat.auto.server_file import Record
+from stoker.compat.auto.server_file import ServerFile
 from stoker.compat.auto.settings import Settings, read
 from stoker.compat.auto.tasks import HOLDING, UNFINISHED
 
@@ -35,7 +35,7 @@ SUCCESSOR_SECONDS = 15.0
 def server(args: Args) -> int:
     """Serve until stopped."""
     settings = read(args)
-    record = Record()
+    record = ServerFile()
     try:
         return Server(settings, record).run()
     finally:
@@ -45,10 +45,10 @@ def server(args: Args) -> int:
 class Server:
     """One server, with the daemon that it stands in front of."""
 
-    def __init__(self, settings: Settings, record: Record) -> None:
+    def __init__(self, settings: Settings, record: ServerFile) -> None:
         self.settings, self.record = settings, record
         self.client = Client()
-        self.say = Journal(settings.log_file)
+        self.say = EventLog(settings.log_file)
         self.daemon: dict[str, Any] = {}
         self.addresses: list[str] = []
         self.usual: dict[str, Any] = {}

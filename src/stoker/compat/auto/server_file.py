@@ -41,7 +41,7 @@ def read() -> dict[str, Any] | None:
         os.close(fd)
 
 
-class Record:
+class ServerFile:
     """The server's hold on the file."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from stoker.compat.execute_batch.arguments import Words
+    from stoker.compat.execute_batch.arguments import BatchArguments
     from stoker.compat.execute_batch.plan import Plan
     from stoker.compat.execute_batch.slots import Need
 
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     return _run(words, _need(words))
 
 
-def _need(words: Words) -> Need:
+def _need(words: BatchArguments) -> Need:
     from stoker.compat.execute_batch.slots import Need
 
     return Need(
@@ -81,13 +81,13 @@ def _need(words: Words) -> Need:
     )
 
 
-def _run(words: Words, need: Need) -> int:
+def _run(words: BatchArguments, need: Need) -> int:
     from time import sleep
 
     from stoker.client.client import connect
     from stoker.compat.execute_batch.batch import Batch
     from stoker.compat.execute_batch.lines import read_lines, tell
-    from stoker.compat.execute_batch.node_lease import Party
+    from stoker.compat.execute_batch.node_lease import NodeLease
     from stoker.compat.execute_batch.plan import Plan
     from stoker.compat.execute_batch.transfer_options import travel
 
@@ -96,7 +96,7 @@ def _run(words: Words, need: Need) -> int:
         words.lists.get("--copy-forward", ["./"]), words.lists.get("--copy-backwards", ["./"])
     )
     client = connect()
-    party = Party(client, words.lists["--machines"], DOOR)
+    party = NodeLease(client, words.lists["--machines"], DOOR)
     try:
         party.join()
         plan = Plan(party.members, need, client.gpus()["gpus"])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SWITCH, ONE, MANY = "switch", "one", "many"
 
 
-class Words:
+class BatchArguments:
     """What was typed: options by name, and the words that are no options."""
 
     def __init__(self, program: str) -> None:
@@ -44,9 +44,9 @@ class Words:
         return round(value * 1000)
 
 
-def read(argv: list[str], kinds: Mapping[str, str], program: str) -> Words:
+def read(argv: list[str], kinds: Mapping[str, str], program: str) -> BatchArguments:
     """Take a command line apart. Options may be cut short, as long as they are not mistaken."""
-    found = Words(program)
+    found = BatchArguments(program)
     filling: list[str] | None = None
     rest = list(reversed(argv))
     while rest:

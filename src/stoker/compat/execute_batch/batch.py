@@ -16,7 +16,7 @@ from stoker.client.submit_environment import current_directory, shell, umask
 from stoker.compat.execute_batch.bulk_submit import submit_all
 from stoker.compat.execute_batch.free_slots import vacant
 from stoker.compat.execute_batch.job import Job
-from stoker.compat.execute_batch.job_locks import ANOTHER, Claims
+from stoker.compat.execute_batch.job_locks import ANOTHER, JobLocks
 from stoker.compat.execute_batch.lines import FINISHED, make_results, tell
 from stoker.compat.execute_batch.stopping import listen_for_signals
 from stoker.compat.execute_batch.transfer_options import brought_nothing
@@ -58,7 +58,7 @@ class Batch:
         self.free = [(slot.number, slot) for slot in plan.slots]
         self.todo = list(reversed(lines))
         self.results = make_results()
-        self.claims = Claims(client)
+        self.claims = JobLocks(client)
         self.common = {
             "directory": current_directory(),
             "environment": {},  # nothing of ours means anything there

@@ -27,7 +27,7 @@ ANOTHER = "another"
 """Who has a name, when that is a process that lives."""
 
 
-class Claims:
+class JobLocks:
     """The names that this process has taken in the current directory."""
 
     def __init__(self, client: Client) -> None:

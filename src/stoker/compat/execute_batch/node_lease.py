@@ -49,7 +49,7 @@ class Member:
             self.lock = None
 
 
-class Party:
+class NodeLease:
     """Joins machines to the daemon's, looks at them, and leaves them as they were."""
 
     def __init__(self, client: Client, names: Sequence[str], program: str) -> None:

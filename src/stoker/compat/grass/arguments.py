@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Asked:
+class GrassArguments:
     """What was typed: the values of each option, and the words that are no options."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ def read(
     verb: str,
     options: Mapping[str, str | None],
     before_command: int | None = None,
-) -> Asked:
+) -> GrassArguments:
     """Sort words into options and others; `options` says what each takes, None for a switch.
 
     With `before_command`, a command begins behind so many words, and all the rest is its own.
     """
-    asked = Asked()
+    asked = GrassArguments()
     rest = list(reversed(argv))
     while rest:
         word = rest.pop()
@@ -75,7 +75,7 @@ def _split(word: str, options: Mapping[str, str | None]) -> tuple[str, str | Non
 
 
 def _take(
-    asked: Asked, name: str, attached: str | None, takes: str | None, rest: list[str]
+    asked: GrassArguments, name: str, attached: str | None, takes: str | None, rest: list[str]
 ) -> None:
     if takes is None and attached is not None:
         raise UsageError(f"{name} takes no value.")
@@ -98,7 +98,7 @@ def _unknown(name: str, verb: str, options: Mapping[str, str | None], command: b
     return UsageError(f"grass {verb} has no option {name}. {hint}")
 
 
-def only_word(asked: Asked, verb: str) -> str:
+def only_word(asked: GrassArguments, verb: str) -> str:
     """Return the one queue that a verb is about."""
     if len(asked.words) != 1:
         raise UsageError(f"grass {verb} takes the name of one queue: grass {verb} q1")

@@ -7,7 +7,7 @@ import sys
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import Asked, only_word, read
+from stoker.compat.grass.arguments import GrassArguments, only_word, read
 from stoker.compat.grass.resources import LONGEST_TEXT, capacities, inside, written
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _text(asked: Asked) -> tuple[str, str]:
+def _text(asked: GrassArguments) -> tuple[str, str]:
     """Return the JSON5 that was typed or is in the file, and what to call it."""
     text, path = asked.one("--json"), asked.one("--file")
     if (text is None) == (path is None):

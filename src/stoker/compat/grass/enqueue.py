@@ -7,7 +7,7 @@ import os
 from stoker.cli import output
 from stoker.client.errors import StokerError, UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import Asked, read
+from stoker.compat.grass.arguments import GrassArguments, read
 from stoker.compat.grass.resources import inside, outside, read_back, requirement, written
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def _is_assignment(word: str) -> bool:
     return bool(equals) and name.isascii() and name.isidentifier()
 
 
-def _submission(asked: Asked, variables: list[str], command: list[str]) -> dict[str, Any]:
+def _submission(asked: GrassArguments, variables: list[str], command: list[str]) -> dict[str, Any]:
     from stoker.cli.options.submission import absolute, environment
     from stoker.client.submit_environment import current_directory, shell, umask
 

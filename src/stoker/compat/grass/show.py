@@ -7,7 +7,7 @@ from stoker.cli import output
 from stoker.client import fast_json as jsonlight
 from stoker.client.errors import UsageError
 from stoker.compat.grass import queues
-from stoker.compat.grass.arguments import Asked, read
+from stoker.compat.grass.arguments import GrassArguments, read
 from stoker.compat.grass.resources import number, outside
 
 TYPE_CHECKING = False
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _limit(asked: Asked, usual: int) -> int:
+def _limit(asked: GrassArguments, usual: int) -> int:
     text = asked.one("--limit")
     if text is None:
         return usual

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.compat.run_scheduler.arguments import Typed
+    from stoker.compat.run_scheduler.arguments import RunSchedulerArguments
 
 NAME = "run-scheduler"
 """What jobs that came through here carry."""
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _submission(typed: Typed) -> dict[str, Any]:
+def _submission(typed: RunSchedulerArguments) -> dict[str, Any]:
     from stoker.cli.options.submission import environment
     from stoker.client.submit_environment import current_directory, shell, umask
 
@@ -101,7 +101,7 @@ def _submission(typed: Typed) -> dict[str, Any]:
     }
 
 
-def _gpus(typed: Typed) -> dict[str, Any]:
+def _gpus(typed: RunSchedulerArguments) -> dict[str, Any]:
     """Which GPUs: one or as many as there are, shared or not, and how much of their memory."""
     found: dict[str, Any] = {}
     if typed.nodes > 1:
@@ -121,7 +121,7 @@ def _gpus(typed: Typed) -> dict[str, Any]:
     return found
 
 
-def _container(typed: Typed) -> dict[str, Any]:
+def _container(typed: RunSchedulerArguments) -> dict[str, Any]:
     if typed.image is None:
         return {}
     mounts = [f"{os.path.expanduser('~')}/datasets:/data:optional"]
@@ -133,7 +133,7 @@ def _container(typed: Typed) -> dict[str, Any]:
     return found
 
 
-def _command(typed: Typed) -> dict[str, Any]:
+def _command(typed: RunSchedulerArguments) -> dict[str, Any]:
     """Return what runs: without an image, the Python of the node that it runs on."""
     if typed.image is not None:
         return {"argv": ["python", typed.script]}
@@ -148,7 +148,7 @@ def _command(typed: Typed) -> dict[str, Any]:
     return {"line": f'exec "$({PYTHON})" {quote(path)}'}
 
 
-def _directory(typed: Typed, here: str) -> str:
+def _directory(typed: RunSchedulerArguments, here: str) -> str:
     """Return the job's directory, which goes along to other nodes: with --custom_dir in it."""
     custom = typed.custom
     if custom is None or (typed.image is None and f"{custom}/".startswith(f"{here.rstrip('/')}/")):
@@ -156,14 +156,14 @@ def _directory(typed: Typed, here: str) -> str:
     return custom
 
 
-def _files(typed: Typed) -> dict[str, Any]:
+def _files(typed: RunSchedulerArguments) -> dict[str, Any]:
     """Send nothing where the container sees nothing of the job's directory."""
     if typed.image is not None and typed.custom is None:
         return {"no_send": True, "no_bring": True}
     return {}
 
 
-def _misplaced(typed: Typed) -> str | None:
+def _misplaced(typed: RunSchedulerArguments) -> str | None:
     """Say where a script is in the container, if it was named by where it is here."""
     path = os.path.abspath(os.path.expanduser(typed.script))
     if typed.image is None or typed.custom is None or not path.startswith(f"{typed.custom}/"):
@@ -174,7 +174,7 @@ def _misplaced(typed: Typed) -> str | None:
     return f"In the container, {path} is {inside}: use that path for this file."
 
 
-def _here(typed: Typed) -> str:
+def _here(typed: RunSchedulerArguments) -> str:
     """Return where the script lies when there is no container: /custom is the directory named."""
     path = os.path.expanduser(typed.script)
     inside = os.path.normpath(path)

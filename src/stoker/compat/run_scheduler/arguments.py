@@ -6,7 +6,7 @@ import os
 
 from stoker.cli.output import clean
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import ONE, SWITCH, Words
+from stoker.compat.execute_batch.arguments import ONE, SWITCH, BatchArguments
 from stoker.compat.execute_batch.arguments import read as take_apart
 
 PROGRAM = "run-scheduler"
@@ -19,10 +19,10 @@ KINDS = {**dict.fromkeys(VALUES, ONE), "--json": SWITCH, "--help": SWITCH, "-h":
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
-class Typed:
+class RunSchedulerArguments:
     """One submission."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: BatchArguments) -> None:
         self.help = bool(words.switches & {"-h", "--help"})
         self.json = "--json" in words.switches
         if self.help:
@@ -66,9 +66,9 @@ class Typed:
         return {key: str(value) for key, value in found.items() if value is not None}
 
 
-def read(argv: list[str]) -> Typed:
+def read(argv: list[str]) -> RunSchedulerArguments:
     """Take a command line apart; --image-name is --image_name."""
-    return Typed(take_apart([_underlined(word) for word in argv], KINDS, PROGRAM))
+    return RunSchedulerArguments(take_apart([_underlined(word) for word in argv], KINDS, PROGRAM))
 
 
 def _underlined(word: str) -> str:

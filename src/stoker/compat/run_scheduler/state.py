@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli import output
 from stoker.client.errors import UsageError
-from stoker.compat.execute_batch.arguments import Words
+from stoker.compat.execute_batch.arguments import BatchArguments
 from stoker.compat.run_scheduler import NAME as DOOR
 from stoker.compat.run_scheduler import jobs
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _typed(argv: list[str]) -> tuple[Words, int | None]:
+def _typed(argv: list[str]) -> tuple[BatchArguments, int | None]:
     """Take a command line apart; --nlast may stand alone or have a number."""
     from stoker.compat.execute_batch.arguments import MANY, SWITCH, read
 

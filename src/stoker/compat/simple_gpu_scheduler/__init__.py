@@ -43,13 +43,13 @@ def _run(slots: list[Slot]) -> int:
     from stoker.compat.simple_gpu_scheduler.work import Slots
     from stoker.feed.line_reader import Lines
     from stoker.feed.run import run
-    from stoker.feed.submit_environment import Place
+    from stoker.feed.submit_environment import SubmitEnvironment
     from stoker.places import logs_dir
 
     outputs = Outputs(logs_dir())
     work = Slots(Lines(_stdin(), joined=True), slots, outputs)
     try:
-        return run(work, Place())
+        return run(work, SubmitEnvironment())
     finally:
         outputs.finish()
 

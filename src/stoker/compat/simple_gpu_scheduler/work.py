@@ -9,7 +9,7 @@ from stoker.client.errors import StokerError
 from stoker.compat.simple_gpu_scheduler import record
 from stoker.compat.simple_gpu_scheduler.outputs import Outputs
 from stoker.compat.simple_gpu_scheduler.slots import DOOR, Slot
-from stoker.feed.job_stream import End, Lot, Work
+from stoker.feed.job_stream import Batch, FinishedJob, JobStream
 from stoker.feed.line_reader import Lines
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ class Command:
         self.line, self.shown, self.slot = line, shown, slot
 
 
-class Slots(Work):
+class Slots(JobStream):
     """Gives each line the slot that became free last."""
 
     waits_for_ends = True
@@ -71,7 +71,7 @@ class Slots(Work):
     def _must_wait(self) -> bool:
         return bool(self.not_before) and time.monotonic() < self.not_before
 
-    def next(self, waiting: int) -> Lot | None:
+    def next(self, waiting: int) -> Batch | None:
         """A line and the slot for it, or None if the next line cannot be run."""
         taken = self.lines.take(1) if self.free else []
         if not taken:
@@ -82,7 +82,7 @@ class Slots(Work):
             self._leave_out(f"`{shown[:40]}...` is skipped: it is longer than 128 KiB")
             return None
         command = Command(line, shown, self.free.pop())
-        return Lot(what, command.slot.options, slot=command)
+        return Batch(what, command.slot.options, slot=command)
 
     @staticmethod
     def _read(line: str) -> tuple[dict[str, str] | None, str]:
@@ -96,7 +96,7 @@ class Slots(Work):
         # A shell takes a backslash and the newline behind it for nothing at all.
         return {"line": line}, line.replace("\\\n", "")
 
-    def submitted(self, lot: Lot, first: int, last: int) -> None:
+    def submitted(self, lot: Batch, first: int, last: int) -> None:
         """Say so, in the words that scripts look for."""
         command = lot.slot
         assert isinstance(command, Command)
@@ -104,7 +104,7 @@ class Slots(Work):
         self.outputs.say(f"Processing command `{command.shown}` on gpu {command.slot.name}")
         self.outputs.follow(first)
 
-    def refused(self, lot: Lot, error: StokerError) -> StokerError | None:
+    def refused(self, lot: Batch, error: StokerError) -> StokerError | None:
         """What has no room now is tried again later; what cannot run at all has failed."""
         command = lot.slot
         assert isinstance(command, Command)
@@ -126,7 +126,7 @@ class Slots(Work):
 
     # -- ends ---------------------------------------------------------------------------
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: FinishedJob) -> None:
         """Its slot is the next to be used."""
         command = self.busy.pop(end.id)
         self.free.append(command.slot)

@@ -23,27 +23,27 @@ from stoker.core.launch import Launch, launch
 from stoker.core.lifecycle import JobState
 from stoker.core.slurm_env import SubmitHost
 from stoker.core.state import State
-from stoker.daemon.context import Decide, Desk, clock, gone
+from stoker.daemon.context import CommandHandler, RequestContext, daemon_stopping, system_clock
 from stoker.daemon.control.hooks import record_path, run_hook
 from stoker.daemon.control.journal_sync import AfterSync, JournalSync
 from stoker.daemon.daemon_log import log_events
-from stoker.daemon.gpus.monitor import GpuWatch
-from stoker.daemon.handlers.wait import Waits
-from stoker.daemon.metrics.scorer import Scores
+from stoker.daemon.gpus.monitor import GpuMonitor
+from stoker.daemon.handlers.wait import JobWaiters
+from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.container_failures import mark_container_failures
-from stoker.daemon.nodes.registry import Fleet
+from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.settings import Settings
-from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.daemon.views.job import job_view
-from stoker.engine import Ask, Decision, Engine, Moment, Refusal
+from stoker.engine import Command, CommandRejected, CommandResult, Engine, Instant
 from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import Store, StoreError, StoreFenced
 
 if TYPE_CHECKING:
     from stoker.daemon.state_files import StateFiles
-    from stoker.daemon.sweeps.controller import Sweeps
-    from stoker.daemon.workers.forecast_client import Outlooks
+    from stoker.daemon.sweeps.controller import SweepController
+    from stoker.daemon.workers.forecast_client import ForecastClient
 
 LONGEST_SLEEP = 60.0
 """The wall clock can jump, so begin times are looked at now and then."""
@@ -54,7 +54,7 @@ FLEET_EVENTS = "events of the fleet"
 logger = logging.getLogger(__name__)
 
 
-class Poller:
+class Reactor:
     """Descriptors and what to do when they are readable."""
 
     def __init__(self, faults: FaultTracker | None = None) -> None:
@@ -142,10 +142,12 @@ def _named(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", function)).partition(".<locals>")[0]
 
 
-class Call:
+class QueuedCommand:
     """A request from another thread, with the way back for its answer."""
 
-    def __init__(self, decide: Decide, done: Callable[[Any, Refusal | None], None]) -> None:
+    def __init__(
+        self, decide: CommandHandler, done: Callable[[Any, CommandRejected | None], None]
+    ) -> None:
         self._decide, self._done = decide, done
 
     @property
@@ -153,7 +155,7 @@ class Call:
         """The handler that decides it."""
         return _named(self._decide)
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         """Say what it comes to."""
         return self._decide(state, now)
 
@@ -161,15 +163,15 @@ class Call:
         """Granted."""
         self._done(reply, None)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         """Not granted."""
         self._done(None, refusal)
 
 
-class Feeder:
+class JobSource:
     """A second source of work beside the API; `feed` brings its own."""
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[Command]:
         """Submissions to be made in this turn."""
         return []
 
@@ -181,29 +183,29 @@ class Feeder:
         return None
 
 
-class Loop:
+class Daemon:
     """Turns the engine for as long as there is somebody or something to serve."""
 
     def __init__(
-        self, store: Store, executor: LocalExecutor, poller: Poller, desk: Desk,
-        settings: Settings, watch: GpuWatch, fleet: Fleet, scripts: str,
-        feeder: Feeder | None = None, faults: FaultTracker | None = None,
+        self, store: Store, executor: LocalExecutor, poller: Reactor, desk: RequestContext,
+        settings: Settings, watch: GpuMonitor, fleet: ExecutorRegistry, scripts: str,
+        feeder: JobSource | None = None, faults: FaultTracker | None = None,
     ) -> None:  # fmt: skip
         self.store, self.executor, self.poller, self.desk = store, executor, poller, desk
         self.settings, self.watch, self.fleet, self.scripts = settings, watch, fleet, scripts
         self.home = os.path.dirname(desk.logs)
-        self.feeder = feeder or Feeder()
-        self.faults = desk.faults = faults or FaultTracker(clock)
-        self.engine = Engine(store, clock, self.carry_out, self.publish, self.faults)
+        self.feeder = feeder or JobSource()
+        self.faults = desk.faults = faults or FaultTracker(system_clock)
+        self.engine = Engine(store, system_clock, self.carry_out, self.publish, self.faults)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
-        self.trainings = Trainings(self.home, poller, fleet, fleet.state)
+        self.trainings = TrainingMonitor(self.home, poller, fleet, fleet.state)
         fleet.heard = self.trainings.heard
-        self.trainings.scores = Scores(fleet.state)
+        self.trainings.scores = TrialScorer(fleet.state)
         self.engine.needs = desk.reading = self.trainings.trails.reading
-        self._sweeps: Sweeps | None = None
-        self._outlooks: Outlooks | None = None
-        self.inbox: SimpleQueue[Ask] = SimpleQueue()
-        self.waits = Waits()
+        self._sweeps: SweepController | None = None
+        self._outlooks: ForecastClient | None = None
+        self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.waits = JobWaiters()
         self.readers: list[Callable[[int, Sequence[Event]], None]] = []
         self.since = time.time()
         self.draining = False
@@ -229,10 +231,10 @@ class Loop:
 
     # -- from other threads -------------------------------------------------------------
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: Command) -> None:
         """Hand a request to the loop."""
         if self.left:
-            ask.refuse(gone())
+            ask.refuse(daemon_stopping())
             return
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
@@ -261,7 +263,7 @@ class Loop:
             except StoreFenced:
                 raise
             except Exception as error:
-                if type(self.feeder) is not Feeder:
+                if type(self.feeder) is not JobSource:
                     raise  # what `feed` does is what its process is for
                 self.faults.record("a turn of the daemon", error)
                 self.poller.wait(FIRST_PAUSE_SECONDS)
@@ -293,7 +295,7 @@ class Loop:
         self._sync_when_due()
         self._finish_when_drained()
 
-    def cycle(self, facts: list[Event], asks: list[Ask]) -> None:
+    def cycle(self, facts: list[Event], asks: list[Command]) -> None:
         """Turn the engine once, and tell everybody who waits."""
         state, contain = self.engine.state, self.faults.contain
         may_start = self.starting and not self.draining
@@ -322,22 +324,22 @@ class Loop:
             self.sync.request()
 
     @property
-    def sweeps(self) -> Sweeps:
+    def sweeps(self) -> SweepController:
         """Loaded when there is one."""
         if self._sweeps is None:
-            from stoker.daemon.sweeps.controller import Sweeps
-            from stoker.daemon.workers.sampler_client import Sampler
+            from stoker.daemon.sweeps.controller import SweepController
+            from stoker.daemon.workers.sampler_client import SamplerClient
 
-            self._sweeps = Sweeps(self.desk, self.ask, Sampler(self.poller))
+            self._sweeps = SweepController(self.desk, self.ask, SamplerClient(self.poller))
         return self._sweeps
 
     @property
-    def outlooks(self) -> Outlooks:
+    def outlooks(self) -> ForecastClient:
         """Loaded when a command needs a forecast."""
         if self._outlooks is None:
-            from stoker.daemon.workers.forecast_client import Outlooks
+            from stoker.daemon.workers.forecast_client import ForecastClient
 
-            self._outlooks = Outlooks(self.desk, self.poller)
+            self._outlooks = ForecastClient(self.desk, self.poller)
             self.desk.foreseen = self._outlooks.of
             self.desk.foreseen_sweep = self._outlooks.of_sweep
         return self._outlooks
@@ -373,7 +375,7 @@ class Loop:
 
     def timeout(self) -> float | None:
         """How long nothing needs doing, unless something happens."""
-        now, contain = clock(), self.faults.contain
+        now, contain = system_clock(), self.faults.contain
         state = self.engine.state
         waits = [LONGEST_SLEEP] if state.alarms or state.deadlines else []
         for wait in (
@@ -487,7 +489,7 @@ class Loop:
             state.spec(job),
             part if rank else replace(part, more=()),
             state.cluster.nodes[part.node],
-            clock().at,
+            system_clock().at,
             self.desk.logs,
             self.executor.token(wish.job, wish.attempt),
             self.scripts,
@@ -505,7 +507,7 @@ class Loop:
         command = spec.on_end or self.settings.on_end
         if not command:
             return
-        view = job_view(job, spec, self.engine.state, clock(), self.desk.logs)
+        view = job_view(job, spec, self.engine.state, system_clock(), self.desk.logs)
         self._hook(
             command,
             {
@@ -606,9 +608,9 @@ class Loop:
         """Nobody's question will be answered here any more: say so to all who wait."""
         self.left = True
         for wait in self.waits.waiting:
-            wait.refuse(gone())
+            wait.refuse(daemon_stopping())
         while not self.inbox.empty():
-            self.inbox.get().refuse(gone())
+            self.inbox.get().refuse(daemon_stopping())
 
     def close(self) -> None:
         """Leave everything in order for the next daemon."""

@@ -12,12 +12,12 @@ from stoker.core.cluster import Device
 from stoker.core.events import Event, ForeignUseChanged
 from stoker.core.foreign import Sample, Thresholds, Verdict, Watch
 from stoker.core.state import State
-from stoker.daemon.gpus.memory import SETTLE, Gauges, Meter
+from stoker.daemon.gpus.memory import SETTLE, GpuMemoryTracker, NodeMemoryMeter
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.probes.gpu_samples import Identify, Whose, identify_here, samples
 
 
-class Rules:
+class ForeignUsageThresholds:
     """From when on a GPU counts as used by others: one object for the judges of all machines."""
 
     def __init__(self, thresholds: Thresholds) -> None:
@@ -35,19 +35,19 @@ class Rules:
         self.thresholds = replace(self.thresholds, **known)
 
 
-class Judge:
+class ForeignUsageDetector:
     """What is known about strangers, and our own, on the GPUs of one machine."""
 
     def __init__(
         self,
         node: str,
-        rules: Rules,
-        gauges: Gauges,
+        rules: ForeignUsageThresholds,
+        gauges: GpuMemoryTracker,
         holder: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         """`holder` returns what keeps this user from an idle GPU, where that can be known."""
         self.node, self.rules, self.holder = node, rules, holder
-        self.meter = Meter(node, gauges)
+        self.meter = NodeMemoryMeter(node, gauges)
         self.latest: dict[str, dict[str, Any]] = {}
         """The last figures of every GPU, by UUID."""
         self._watches: dict[str, Watch] = {}

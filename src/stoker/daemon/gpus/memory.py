@@ -26,7 +26,7 @@ Used = dict[Key, dict[str, int]]
 """MiB by attempt and GPU."""
 
 
-class Gauges:
+class GpuMemoryTracker:
     """What every running attempt uses: one object for all machines."""
 
     def __init__(self) -> None:
@@ -78,10 +78,10 @@ class Gauges:
         return [MemoryMeasured(at=time.time(), job=job, attempt=attempt, memory=peak)]
 
 
-class Meter:
+class NodeMemoryMeter:
     """Reads the gauges of one machine."""
 
-    def __init__(self, node: str, gauges: Gauges) -> None:
+    def __init__(self, node: str, gauges: GpuMemoryTracker) -> None:
         self.node, self.gauges = node, gauges
         self._tenants: dict[str, tuple[frozenset[Key], float]] = {}
         """Who holds a GPU, and since when that has been so."""

@@ -10,10 +10,10 @@ from typing import Any
 from stoker.core.events import Event
 from stoker.core.foreign import Thresholds
 from stoker.core.state import State
-from stoker.daemon.gpus.foreign_usage import Judge, Rules
-from stoker.daemon.gpus.memory import Gauges, sessions_on
-from stoker.daemon.gpus.process_owners import Owners
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
+from stoker.daemon.gpus.process_owners import ProcessOwners
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.probes.gpu_reading import Reading
 from stoker.probes.probe_client import ProbeProcess
 
@@ -27,7 +27,7 @@ HUNG = 10.0
 INTEREST = 10.0
 
 
-class GpuWatch:
+class GpuMonitor:
     """Asks the probe process, has its answers judged, and reports changes as facts."""
 
     def __init__(
@@ -36,19 +36,19 @@ class GpuWatch:
         first: Reading,
         install: str,
         thresholds: Thresholds,
-        holds: Holds,
+        holds: GpuLocks,
         register: Callable[[int, Callable[[], None]], None],
         unregister: Callable[[int], None],
     ) -> None:
-        self.owners = Owners(install)
+        self.owners = ProcessOwners(install)
         self.register, self.unregister = register, unregister
         self.enabled = bool(first.facts)
         self.process = ProbeProcess()
         self.registered = (-1, -1)
-        self.rules = Rules(thresholds)
-        self.gauges = Gauges()
+        self.rules = ForeignUsageThresholds(thresholds)
+        self.gauges = GpuMemoryTracker()
         """The GPU memory of attempts on all machines."""
-        self.judge = Judge(node, self.rules, self.gauges, holds.holder)
+        self.judge = ForeignUsageDetector(node, self.rules, self.gauges, holds.holder)
         self.note = first.error
         self.when = time.monotonic()
         self.wanted_until = 0.0

@@ -20,7 +20,7 @@ class _Stat(Struct, frozen=True):
     """Clock ticks since boot: with the pid, this names a process."""
 
 
-class Owners:
+class ProcessOwners:
     """Finds the attempts behind pids, and remembers them while they are asked for."""
 
     def __init__(self, install: str) -> None:

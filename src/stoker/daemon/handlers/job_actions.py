@@ -18,29 +18,35 @@ from stoker.core.options import parse_signal, read
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import Decide, Desk
+from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.http.codec import moment
 from stoker.daemon.submission.submit import check_possible, check_sent, context, digest
 from stoker.daemon.submission.training import check_directories, check_epochs
 from stoker.daemon.views.job import elapsed
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
-from stoker.store.port import Filter
+from stoker.store.port import JobQuery
 
-Step = Callable[[State, Job, Moment], list[e.Event] | str]
+Step = Callable[[State, Job, Instant], list[e.Event] | str]
 """The facts for one job, or the sentence why not."""
 Whole = Callable[[int, float], e.Event]
 """What it means for a sweep if all of it is meant."""
 
 
 def _each(
-    desk: Desk, words: list[str], step: Step, recall: bool = False, whole: Whole | None = None
-) -> Decide:
+    desk: RequestContext,
+    words: list[str],
+    step: Step,
+    recall: bool = False,
+    whole: Whole | None = None,
+) -> CommandHandler:
     """Do something to each selected job; those it makes no sense for are said, not failed."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if not words:
-            raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
+            raise CommandRejected(
+                "No job was named. Use an id, a range, a name, last or all.", "usage"
+            )
         meant = _sweeps(words, state) if whole is not None else []
         decision = _act(desk, desk.ids(words, state), step, state, now, recall, meant)
         if whole is not None:
@@ -60,9 +66,9 @@ def _sweeps(words: list[str], state: State) -> list[int]:
 
 
 def _act(
-    desk: Desk, ids: list[int], step: Step, state: State, now: Moment, recall: bool,
+    desk: RequestContext, ids: list[int], step: Step, state: State, now: Instant, recall: bool,
     sweeps: Sequence[int] = (),
-) -> Decision:  # fmt: skip
+) -> CommandResult:  # fmt: skip
     facts: list[e.Event] = []
     done: list[int] = []
     skipped: list[dict[str, Any]] = []
@@ -91,7 +97,7 @@ def _act(
         told = {"done": [_shown(after, job) for job in jobs], "skipped": skipped}
         return told | {"sweeps": going} if sweeps else told
 
-    return Decision(events=facts, reply=reply)
+    return CommandResult(events=facts, reply=reply)
 
 
 def _shown(state: State, job: Job) -> dict[str, Any]:
@@ -113,10 +119,10 @@ def _spared(state: State, job: Job, body: r.End) -> str | None:
     return None
 
 
-def cancel(desk: Desk, body: r.Cancel) -> Decide:
+def cancel(desk: RequestContext, body: r.Cancel) -> CommandHandler:
     """Cancel jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if not job.finished and (why_not := _spared(state, job, body)):
             return why_not
         if job.finished:
@@ -130,14 +136,14 @@ def cancel(desk: Desk, body: r.Cancel) -> Decide:
     return _each(desk, body.select, step, whole=None if narrowed else whole)
 
 
-def kill(desk: Desk, body: r.Kill) -> Decide:
+def kill(desk: RequestContext, body: r.Kill) -> CommandHandler:
     """Send a signal to running jobs; without one, end them at once."""
     try:
         number = parse_signal(body.signal) if body.signal else None
     except BadValue as error:
-        raise Refusal(str(error), "usage") from None
+        raise CommandRejected(str(error), "usage") from None
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if not job.finished and (why_not := _spared(state, job, body)):
             return why_not
         if number is None:
@@ -151,10 +157,10 @@ def kill(desk: Desk, body: r.Kill) -> Decide:
     return _each(desk, body.select, step)
 
 
-def pause(desk: Desk, body: r.Pause) -> Decide:
+def pause(desk: RequestContext, body: r.Pause) -> CommandHandler:
     """Suspend running jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.RUNNING:
             return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
         return [e.JobPaused(at=now.at, job=job.id, boot=now.boot)]
@@ -162,10 +168,10 @@ def pause(desk: Desk, body: r.Pause) -> Decide:
     return _each(desk, body.select, step)
 
 
-def resume(desk: Desk, body: r.Resume) -> Decide:
+def resume(desk: RequestContext, body: r.Resume) -> CommandHandler:
     """Continue suspended jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.SUSPENDED:
             return f"it is not paused ({job.state.value.lower()})"
         return [e.JobResumed(at=now.at, job=job.id, boot=now.boot)]
@@ -173,10 +179,10 @@ def resume(desk: Desk, body: r.Resume) -> Decide:
     return _each(desk, body.select, step)
 
 
-def hold(desk: Desk, body: r.Hold) -> Decide:
+def hold(desk: RequestContext, body: r.Hold) -> CommandHandler:
     """Hold pending jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.PENDING:
             return f"it is not pending ({job.state.value.lower()})"
         return [] if job.held else [e.JobHeld(at=now.at, job=job.id)]
@@ -187,10 +193,10 @@ def hold(desk: Desk, body: r.Hold) -> Decide:
     return _each(desk, body.select, step, whole=whole)
 
 
-def release(desk: Desk, body: r.Release) -> Decide:
+def release(desk: RequestContext, body: r.Release) -> CommandHandler:
     """Release held jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if not job.held or job.state is not JobState.PENDING:
             return "it is not held"
         return [e.JobReleased(at=now.at, job=job.id)]
@@ -201,10 +207,10 @@ def release(desk: Desk, body: r.Release) -> Decide:
     return _each(desk, body.select, step, whole=whole)
 
 
-def retry(desk: Desk, body: r.Retry) -> Decide:
+def retry(desk: RequestContext, body: r.Retry) -> CommandHandler:
     """Requeue finished jobs."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if not job.finished:
             return f"it has not ended ({job.state.value.lower()})"
         if body.failed and job.state is JobState.COMPLETED:
@@ -216,29 +222,29 @@ def retry(desk: Desk, body: r.Retry) -> Decide:
     whole: list[int] = []
     """Of these sweeps, only what has not succeeded is meant."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if body.select:
             ids = desk.ids(body.select, state)
             whole[:] = _sweeps(body.select, state)
         elif body.failed:
             ids = _failed(desk, state, body)
         else:
-            raise Refusal(
+            raise CommandRejected(
                 "No job was named. Use an id, a range, a name, last or --failed.", "usage"
             )
         decision = _act(desk, ids, step, state, now, recall=True)
-        return Decision(reply=lambda _: {"count": len(ids)}) if body.dry_run else decision
+        return CommandResult(reply=lambda _: {"count": len(ids)}) if body.dry_run else decision
 
     return decide
 
 
-def _failed(desk: Desk, state: State, body: r.Retry) -> list[int]:
+def _failed(desk: RequestContext, state: State, body: r.Retry) -> list[int]:
     """The failures that were not dismissed, or all of a period; interactive jobs never count."""
     if not (body.all or body.since):
         return sorted(id for id in state.unseen if not state.spec(state.jobs[id]).pty)
     since = moment(body.since, "since")
     states = [each.value for each in UNHAPPY]
-    rows = desk.store.past(Filter(states=states, since=since, limit=100_000))
+    rows = desk.store.past(JobQuery(states=states, since=since, limit=100_000))
     found = {row.job.id: (row.job, row.spec) for row in rows}
     found |= {id: (job, state.spec(job)) for id, job in state.jobs.items()}
     return sorted(
@@ -248,10 +254,10 @@ def _failed(desk: Desk, state: State, body: r.Retry) -> list[int]:
     )
 
 
-def seen(desk: Desk, body: r.Seen) -> Decide:
+def seen(desk: RequestContext, body: r.Seen) -> CommandHandler:
     """Dismiss failures; without a selector, all of them."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         ids = desk.ids(body.select, state) if body.select else list(state.unseen)
         fresh = tuple(id for id in ids if id in state.unseen)
         shown = [
@@ -259,20 +265,20 @@ def seen(desk: Desk, body: r.Seen) -> Decide:
             for id in fresh
         ]
         facts: list[e.Event] = [e.JobsSeen(at=now.at, jobs=fresh)] if fresh else []
-        return Decision(events=facts, reply=lambda _: {"done": shown, "skipped": []})
+        return CommandResult(events=facts, reply=lambda _: {"done": shown, "skipped": []})
 
     return decide
 
 
-def edit(desk: Desk, body: r.Edit) -> Decide:
+def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
     """Change what pending jobs request, or the time limit and priority of running ones."""
     fixed = {"array", "export", "env", "pty", "hold"} & set(body.options)
     if fixed:
-        raise Refusal(f"--{fixed.pop()} cannot be changed after submission.", "usage")
+        raise CommandRejected(f"--{fixed.pop()} cannot be changed after submission.", "usage")
     overdue: list[str] = []
     """Running jobs that have used more than the new time limit."""
 
-    def step(state: State, job: Job, now: Moment) -> list[e.Event] | str:
+    def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.finished:
             return f"it has ended ({job.state.value.lower()})"
         if job.state is JobState.COMPLETING:
@@ -303,7 +309,7 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         )  # fmt: skip
         return facts
 
-    def running(state: State, job: Job, spec: Spec, now: Moment) -> list[e.Event] | str:
+    def running(state: State, job: Job, spec: Spec, now: Instant) -> list[e.Event] | str:
         late = sorted(set(body.options) - _ADJUSTABLE)
         if late:
             return (
@@ -324,14 +330,16 @@ def edit(desk: Desk, body: r.Edit) -> Decide:
         given = isinstance(priority, int | str) and str(priority).lstrip("-").isdecimal()
         return e.SweepChanged(at=at, sweep=sweep, priority=int(str(priority)) if given else None)
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if not body.options:
-            raise Refusal("Nothing to change. Name what to change, such as --priority 5.", "usage")
+            raise CommandRejected(
+                "Nothing to change. Name what to change, such as --priority 5.", "usage"
+            )
         try:
             decision = _each(desk, body.select, step, whole=whole)(state, now)
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
-        return Decision(reply=lambda _: {"overdue": overdue}) if body.dry_run else decision
+            raise CommandRejected(str(error), "usage") from None
+        return CommandResult(reply=lambda _: {"overdue": overdue}) if body.dry_run else decision
 
     return decide
 
@@ -340,7 +348,7 @@ _ADJUSTABLE = {"time", "priority", "nice"}
 """What can be changed while a job runs."""
 
 
-def _recorded(state: State, spec: Spec, now: Moment) -> tuple[str, list[e.Event]]:
+def _recorded(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event]]:
     """The hash of a spec, and the event that records it unless it is known."""
     hash = digest(encode(spec))
     known = hash in state.specs
@@ -367,13 +375,13 @@ def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:
 _CLEARABLE = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}
 
 
-def move(desk: Desk, body: r.Move) -> Decide:
+def move(desk: RequestContext, body: r.Move) -> CommandHandler:
     """Change the queue position: to the front, the back, or next to another job."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         ids = desk.ids(body.select, state) if body.select else []
         if not ids:
-            raise Refusal("No job was named. Use an id, a range or a name.", "usage")
+            raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
         waiting = [state.jobs[id] for id in ids if _waits(state, id)]
         skipped = [
             {"id": id, "label": desk.either(id, state)[0].label, "why": "it is not pending"}
@@ -382,7 +390,7 @@ def move(desk: Desk, body: r.Move) -> Decide:
         ]
         facts = _moves(desk, body, waiting, state, now) if waiting else []
         shown = [{"id": j.id, "label": j.label, "state": j.state.value} for j in waiting]
-        return Decision(events=facts, reply=lambda _: {"done": shown, "skipped": skipped})
+        return CommandResult(events=facts, reply=lambda _: {"done": shown, "skipped": skipped})
 
     return decide
 
@@ -392,7 +400,9 @@ def _waits(state: State, id: int) -> bool:
     return job is not None and job.state is JobState.PENDING
 
 
-def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment) -> list[e.Event]:
+def _moves(
+    desk: RequestContext, body: r.Move, jobs: list[Job], state: State, now: Instant
+) -> list[e.Event]:
     moved = {job.id for job in jobs}
     pending = sorted(
         (
@@ -405,7 +415,7 @@ def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment)
     if body.where in ("before", "after"):
         others = desk.ids([body.other], state) if body.other else []
         if len(others) != 1 or not _waits(state, others[0]) or others[0] in moved:
-            raise Refusal(f"'{body.other}' is not another pending job.", "usage")
+            raise CommandRejected(f"'{body.other}' is not another pending job.", "usage")
         at = next(n for n, job in enumerate(pending) if job.id == others[0])
         priority = pending[at].priority
         at += body.where == "after"
@@ -421,20 +431,22 @@ def _moves(desk: Desk, body: r.Move, jobs: list[Job], state: State, now: Moment)
     high = after.order if after else low + RANK_STEP * (len(jobs) + 1)
     gap = (high - low) // (len(jobs) + 1)
     if gap < 1:
-        raise Refusal("There is no position left between those two jobs; use --first.", "failed")
+        raise CommandRejected(
+            "There is no position left between those two jobs; use --first.", "failed"
+        )
     return [
         e.JobMoved(at=now.at, job=job.id, priority=priority, rank=low + gap * n)
         for n, job in enumerate(jobs, 1)
     ]
 
 
-def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
+def drain(desk: RequestContext, body: r.Drain | r.Undrain) -> CommandHandler:
     """Drain devices, or open them again."""
     closing = isinstance(body, r.Drain)
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if not body.devices:
-            raise Refusal("No device was named. Use a GPU's id, or all.", "usage")
+            raise CommandRejected("No device was named. Use a GPU's id, or all.", "usage")
         named: dict[tuple[str, str, str], None] = {}
         for word in body.devices:
             for part in filter(None, word.split(",")):
@@ -461,7 +473,7 @@ def drain(desk: Desk, body: r.Drain | r.Undrain) -> Decide:
             "devices": shown, "machines": whole, "running": [job.id for job in running],
             "labels": [job.label for job in running],
         }  # fmt: skip
-        return Decision(events=[fact], reply=lambda _: reply)
+        return CommandResult(events=[fact], reply=lambda _: reply)
 
     return decide
 
@@ -482,9 +494,9 @@ def _devices(state: State, word: str) -> list[tuple[str, str, str]]:
     if not found and colon and head in nodes:
         found = state.cluster.find(f"{head}/{tail}")
     if not found:
-        raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
+        raise CommandRejected(f"There is no device '{word}'; see stoker gpus.", "not_found")
     several = list(dict.fromkeys(node.name for node, _ in found))
     if len(several) > 1 and "/" not in word and word.rpartition(":")[2] != "all":
         choices = " or ".join(f"{name}/{word}" for name in several[:4])
-        raise Refusal(f"'{word}' is on {len(several)} nodes; write {choices}.", "usage")
+        raise CommandRejected(f"'{word}' is on {len(several)} nodes; write {choices}.", "usage")
     return [(node.name, device.type, device.name) for node, device in found]

@@ -12,11 +12,11 @@ from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon import settings
-from stoker.daemon.context import Decide, Desk, answered
-from stoker.daemon.nodes.registry import Fleet, Machine
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.nodes.registry import ExecutorRegistry, RemoteNode
 from stoker.daemon.settings import ConfiguredNode, check_name
 from stoker.daemon.views.job import iso, resources_view
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.ssh.address import Address, parse_address
 from stoker.schema import requests as r
 
@@ -24,20 +24,20 @@ PATIENCE = 15
 """Seconds that a fresh look at machines may take."""
 
 
-def add(desk: Desk, body: r.AddNode) -> Decide:
+def add(desk: RequestContext, body: r.AddNode) -> CommandHandler:
     """One more machine over SSH, or another way to one that we have."""
     configured = _in_file(body.name)
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if body.name == desk.node:
-            raise Refusal(f"'{body.name}' is this node; choose another name.", "usage")
+            raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
         try:
             check_name(body.name)
             address = parse_address(body.address, body.key)
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
+            raise CommandRejected(str(error), "usage") from None
         if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
-            raise Refusal(f"There is no key at {body.key}.", "not_found")
+            raise CommandRejected(f"There is no key at {body.key}.", "not_found")
         fact = e.NodeAdded(
             at=now.at, name=body.name, address=body.address, key=body.key, shared=body.shared
         )
@@ -45,14 +45,14 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
         known = before is not None and _same(before, fact)
         twin = _at_same_place(state, body.name, address)
         if twin is not None and not known:
-            raise Refusal(
+            raise CommandRejected(
                 f"{address.url} is already node '{twin}'; with two names its GPUs would be"
                 " allocated twice.",
                 "failed",
             )
         running = _running(state, body.name)
         if before is not None and before.address != body.address and running and not body.force:
-            raise Refusal(
+            raise CommandRejected(
                 f"{_jobs(running)} on {body.name}, which is {before.address}; if that is the same"
                 " machine at another address, say --force, otherwise choose another name.",
                 "failed",
@@ -64,7 +64,7 @@ def add(desk: Desk, body: r.AddNode) -> Decide:
             "changed": not known,
             "configured": configured,
         }
-        return Decision(events=[] if known else [fact], reply=lambda _: reply)
+        return CommandResult(events=[] if known else [fact], reply=lambda _: reply)
 
     return decide
 
@@ -140,18 +140,18 @@ def from_settings(
     return events, warnings
 
 
-def remove(desk: Desk, body: r.RemoveNode) -> Decide:
+def remove(desk: RequestContext, body: r.RemoveNode) -> CommandHandler:
     """A machine over SSH is ours no longer; with `force`, what runs there is given up."""
     configured = _in_file(body.name)
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if body.name == desk.node:
-            raise Refusal(f"'{body.name}' is this node; it cannot be removed.", "usage")
+            raise CommandRejected(f"'{body.name}' is this node; it cannot be removed.", "usage")
         if body.name not in state.rest.remotes:
-            raise Refusal(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
+            raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
         running = _running(state, body.name)
         if running and not body.force:
-            raise Refusal(
+            raise CommandRejected(
                 f"{_jobs(running)} on {body.name}; wait for them to end, cancel them, or abandon"
                 " them with --force.",
                 "failed",
@@ -170,7 +170,7 @@ def remove(desk: Desk, body: r.RemoveNode) -> Decide:
         events.append(e.NodeRemoved(at=now.at, name=body.name))
         given_up = [job.id for job in running]
         reply = {"name": body.name, "lost": given_up, "configured": configured}
-        return Decision(events=events, reply=lambda _: reply)
+        return CommandResult(events=events, reply=lambda _: reply)
 
     return decide
 
@@ -183,47 +183,47 @@ def _in_file(name: str) -> bool:
         return False  # whoever starts the next daemon will hear of it
 
 
-def look(fleet: Fleet, names: list[str]) -> Decide:
+def look(fleet: ExecutorRegistry, names: list[str]) -> CommandHandler:
     """Ask machines how they are; which ones, and since when the answer counts."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         for name in names:
             if name not in state.rest.remotes and name not in state.cluster.nodes:
-                raise Refusal(f"There is no node '{name}'; see stoker nodes.", "not_found")
+                raise CommandRejected(f"There is no node '{name}'; see stoker nodes.", "not_found")
         wanted = [name for name in fleet.machines if not names or name in names]
         fleet.look_now(wanted)
-        return answered((time.monotonic(), wanted))
+        return reply_only((time.monotonic(), wanted))
 
     return decide
 
 
-def looked(fleet: Fleet, asked: tuple[float, list[str]]) -> Decide:
+def looked(fleet: ExecutorRegistry, asked: tuple[float, list[str]]) -> CommandHandler:
     """Whether all of them have answered since, or are known not to."""
     since, names = asked
 
-    def decide(state: State, now: Moment) -> Decision:
-        return answered(all(fleet.answered(name, since) for name in names))
+    def decide(state: State, now: Instant) -> CommandResult:
+        return reply_only(all(fleet.answered(name, since) for name in names))
 
     return decide
 
 
-def glance(fleet: Fleet) -> Decide:
+def glance(fleet: ExecutorRegistry) -> CommandHandler:
     """Have those that answer looked at; nobody waits for it."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         fleet.look_now([name for name, machine in fleet.machines.items() if machine.told])
-        return answered(None)
+        return reply_only(None)
 
     return decide
 
 
-def figures(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
+def figures(fleet: ExecutorRegistry, name: str) -> dict[str, dict[str, Any]]:
     """The figures of a machine's GPUs, by UUID; old ones are none."""
     machine = fleet.machines.get(name)
     return fleet.figures(name) if machine is not None and machine.told else {}
 
 
-def gpu_notes(fleet: Fleet, here: str | None) -> list[str]:
+def gpu_notes(fleet: ExecutorRegistry, here: str | None) -> list[str]:
     """What GPU drivers complain about, here and elsewhere."""
     there = [
         f"{name}: {machine.error}"
@@ -233,7 +233,7 @@ def gpu_notes(fleet: Fleet, here: str | None) -> list[str]:
     return [here, *there] if here else there
 
 
-def roll(fleet: Fleet, state: State) -> dict[str, list[str]]:
+def roll(fleet: ExecutorRegistry, state: State) -> dict[str, list[str]]:
     """Return the names of the nodes over SSH, by whether they answer."""
     by_state: dict[str, list[str]] = {"machines": [], "connecting": [], "unreachable": []}
     for name in state.rest.remotes:
@@ -242,10 +242,10 @@ def roll(fleet: Fleet, state: State) -> dict[str, list[str]]:
     return by_state
 
 
-def listed(fleet: Fleet, since: float) -> Decide:
+def listed(fleet: ExecutorRegistry, since: float) -> CommandHandler:
     """Every machine and what is left of it."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         remotes = state.rest.remotes  # in the order in which they were added
         local = [
             name
@@ -253,12 +253,12 @@ def listed(fleet: Fleet, since: float) -> Decide:
             if name not in remotes and not node.removed
         ]
         names = [*local, *remotes]
-        return answered({"nodes": [_view(name, state, fleet, since) for name in names]})
+        return reply_only({"nodes": [_view(name, state, fleet, since) for name in names]})
 
     return decide
 
 
-def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]:
+def _view(name: str, state: State, fleet: ExecutorRegistry, since: float) -> dict[str, Any]:
     node, added = state.cluster.nodes.get(name), state.rest.remotes.get(name)
     away, machine = state.rest.away.get(name), fleet.machines.get(name)
     devices = [device for device in node.devices() if not device.gone] if node else []
@@ -280,7 +280,7 @@ def _view(name: str, state: State, fleet: Fleet, since: float) -> dict[str, Any]
     }
 
 
-def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
+def _notes(state: State, name: str, machine: RemoteNode | None) -> list[str]:
     """What is not as usual about a machine over SSH."""
     notes = []
     if name in state.rest.closed:
@@ -297,13 +297,13 @@ def _notes(state: State, name: str, machine: Machine | None) -> list[str]:
     return notes
 
 
-def _state(machine: Machine | None, away: bool, drained: bool) -> str:
+def _state(machine: RemoteNode | None, away: bool, drained: bool) -> str:
     if machine is not None and away:
         return "unreachable" if machine.why else "connecting"
     return "drained" if drained else "up"
 
 
-def _measured(machine: Machine | None) -> dict[str, Any] | None:
+def _measured(machine: RemoteNode | None) -> dict[str, Any] | None:
     """The last look at a machine over SSH."""
     look = machine.look if machine is not None else None
     if look is None:

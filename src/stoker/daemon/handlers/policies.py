@@ -10,9 +10,9 @@ from stoker.core.policy.parameters import counts_for, read_parameters
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PLANNER, POLICIES, USUAL, Policy, policy
 from stoker.core.state import State
 from stoker.core.units import BadValue
-from stoker.daemon.context import Decide, Desk, answered
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.views.job import iso
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 
 ALL = "*"
@@ -23,14 +23,14 @@ DEFAULT = "default"
 # -- looking --------------------------------------------------------------------------------
 
 
-def shown(desk: Desk) -> Decide:
+def shown(desk: RequestContext) -> CommandHandler:
     """What each queue goes by, and what else there is."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         waiting = Counter(found.queue for found in state.line.where.values())
         queues = [queue_view(state, name, waiting[name]) for name in known_queues(state)]
         others = queue_view(state, ALL, 0)
-        return answered({"queues": [*queues, others], "policies": listed()})
+        return reply_only({"queues": [*queues, others], "policies": listed()})
 
     return decide
 
@@ -112,14 +112,14 @@ def summary(state: State) -> str:
 # -- choosing -------------------------------------------------------------------------------
 
 
-def choose(desk: Desk, body: r.Policy) -> Decide:
+def choose(desk: RequestContext, body: r.Policy) -> CommandHandler:
     """Have a queue go by something else from now on; without a name, by what all others do."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         try:
             parameters = _checked(body)
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
+            raise CommandRejected(str(error), "usage") from None
         queue = body.queue
         chosen = body.name or (AUTO if queue == ALL else "")  # reset: as in a new home
         wanted = (chosen, parameters) if chosen else None
@@ -141,7 +141,7 @@ def choose(desk: Desk, body: r.Policy) -> Decide:
                 "known": queue == ALL or _is_known(after, queue),
             }
 
-        return Decision(events=facts, reply=reply)
+        return CommandResult(events=facts, reply=reply)
 
     return decide
 

@@ -15,14 +15,14 @@ from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.outlook import Span, Told
 from stoker.core.policy.order import in_order, in_rows
 from stoker.core.state import State
-from stoker.daemon.context import Decide, Desk, answered
-from stoker.daemon.nodes.registry import Fleet
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.queries import sweep_view
 from stoker.daemon.views import array_rows
 from stoker.daemon.views.job import estimate_view, gpu_view, iso, job_view, queue_view
 from stoker.daemon.views.placement import machines
-from stoker.engine import PLANNING, Decision, Moment, Refusal
-from stoker.store.port import Filter
+from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
+from stoker.store.port import JobQuery
 
 PAGE = 1000
 MOST = 1_000_000
@@ -30,7 +30,7 @@ AT_ONCE = 250
 """Views built in one turn of the loop: a long listing must not hold anybody up."""
 
 
-class Wanted(Struct, frozen=True):
+class JobFilter(Struct, frozen=True):
     """Which jobs a listing shows."""
 
     states: list[str]
@@ -50,16 +50,16 @@ def known_states(states: list[str]) -> list[str]:
     for state in states:
         if state not in JobState.__members__:
             known = ", ".join(JobState.__members__)
-            raise Refusal(f"There is no state '{state}'; the states are {known}.", "usage")
+            raise CommandRejected(f"There is no state '{state}'; the states are {known}.", "usage")
     return states
 
 
 def choose(
-    desk: Desk, words: list[str], wanted: Wanted, general: Callable[[], dict[str, Any]]
-) -> Decide:
+    desk: RequestContext, words: list[str], wanted: JobFilter, general: Callable[[], dict[str, Any]]
+) -> CommandHandler:
     """The ids that a listing shows, how many there are besides, and `general` facts."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         narrowed = bool(wanted.states or wanted.user or wanted.queue or wanted.door)
         most = MOST if narrowed else wanted.limit
         fold = wanted.fold and not words
@@ -80,7 +80,7 @@ def choose(
         members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
         sweeps = [sweep_view(desk, state, state.sweeps[id], now) for id in state.boards
                   if fold and state.sweeps[id].open]  # fmt: skip
-        return answered(
+        return reply_only(
             {"ids": [row[0] for row in rows], "members": members, "more": more,
              "counts": counts(state), "now": iso(now.at), "sweeps": sweeps, **general()}
         )  # fmt: skip
@@ -88,7 +88,7 @@ def choose(
     return decide
 
 
-def _matches(job: Job, spec: Spec, wanted: Wanted) -> bool:
+def _matches(job: Job, spec: Spec, wanted: JobFilter) -> bool:
     return (
         (not wanted.states or job.state.value in wanted.states)
         and (not wanted.user or job.user == wanted.user)
@@ -97,10 +97,10 @@ def _matches(job: Job, spec: Spec, wanted: Wanted) -> bool:
     )
 
 
-def views(desk: Desk, ids: list[int], tail: int) -> Decide:
+def views(desk: RequestContext, ids: list[int], tail: int) -> CommandHandler:
     """Some jobs, whole, with their estimates if there is a forecast."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         shown = []
         for id in ids:
             job, spec = desk.either(id, state)
@@ -109,7 +109,7 @@ def views(desk: Desk, ids: list[int], tail: int) -> Decide:
                 view |= {"uploads": uploads, "reason_text": _upload_text(uploads)}
             view.update(_estimate(desk.foreseen(id, state, now)))
             shown.append(view)
-        return answered(shown)
+        return reply_only(shown)
 
     return decide
 
@@ -125,7 +125,7 @@ def _estimate(told: Told | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _uploads(desk: Desk, job: Job) -> list[dict[str, Any]]:
+def _uploads(desk: RequestContext, job: Job) -> list[dict[str, Any]]:
     return desk.uploads(job) if job.state is JobState.CONFIGURING else []
 
 
@@ -199,29 +199,29 @@ def counts(state: State) -> dict[str, int]:
     return found
 
 
-def explain(desk: Desk, word: str) -> Decide:
+def explain(desk: RequestContext, word: str) -> CommandHandler:
     """Why a job is pending or in its current state."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         id = desk.one(word, state)
         job, _ = desk.either(id, state)
         found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
         if id not in state.jobs:
             text = how_it_ended(job)
-            return answered({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
+            return reply_only({**found, "reason": None, "text": text, "nodes": [], "ahead": []})
         failing = desk.faults.sentence(PLANNING) if desk.faults is not None else None
         if failing is not None and job.state is JobState.PENDING:
             # The explanation asks the same code that fails.
             text = f"no job is started because of an internal error: {failing}"
             unknown: dict[str, Any] = {"nodes": [], "ahead": []}
-            return answered({**found, "reason": "PlanningFailed", "text": text, **unknown})
+            return reply_only({**found, "reason": "PlanningFailed", "text": text, **unknown})
 
         def ends(other: Job) -> Span | None:
             told = desk.foreseen(other.id, state, now)
             return told.end if told is not None else None
 
         answer = why(state, job, now.at, now.boot, ends)
-        return answered(
+        return reply_only(
             {
                 **found,
                 "reason": answer.reason,
@@ -268,15 +268,15 @@ class LogFiles(Struct, frozen=True):
     err: str | None
 
 
-def log_of(desk: Desk, word: str, attempt: int | None, part: int) -> Decide:
+def log_of(desk: RequestContext, word: str, attempt: int | None, part: int) -> CommandHandler:
     """Return the files of the first job that a selector means, of its last attempt unless said."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         job, spec = desk.either(desk.one(word, state), state)
         number = _last_begun(job) if attempt is None else attempt
         node = _node_of(job, part) or desk.node
         out, err = log_paths(replace(job, attempt=number), spec, node, desk.logs, part)
-        return answered(LogFiles(job.id, number, out, err))
+        return reply_only(LogFiles(job.id, number, out, err))
 
     return decide
 
@@ -286,7 +286,7 @@ def _node_of(job: Job, part: int) -> str | None:
     names = machines(job)
     if part and part >= len(names):
         has = f"{len(names)} parts, counted from 0" if len(names) > 1 else "one part only"
-        raise Refusal(f"Job {job.label} has {has}.", "not_found")
+        raise CommandRejected(f"Job {job.label} has {has}.", "not_found")
     return names[part] if names else None
 
 
@@ -296,48 +296,48 @@ def _last_begun(job: Job) -> int:
     return job.past[-1].attempt if waits else job.attempt
 
 
-def attempt_over(id: int, attempt: int, fleet: Fleet) -> Decide:
+def attempt_over(id: int, attempt: int, fleet: ExecutorRegistry) -> CommandHandler:
     """Whether an attempt can write no more; if it can, let its output be copied here quickly."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         job = state.jobs.get(id)
         over = job is None or job.finished or job.attempt > attempt
         if not over:
             fleet.follow(id)
-        return answered(over)
+        return reply_only(over)
 
     return decide
 
 
-def metrics_of(desk: Desk, word: str) -> Decide:
+def metrics_of(desk: RequestContext, word: str) -> CommandHandler:
     """Return id, label and attempt of the one job that a selector means."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         job, _ = desk.either(desk.one(word, state), state)
         count = len(desk.ids([word], state))
         if count > 1:
             text = f"'{word}' selects {count} jobs; name one of them, such as {job.label}."
-            raise Refusal(text, "usage")
-        return answered((job.id, job.label, job.attempt))
+            raise CommandRejected(text, "usage")
+        return reply_only((job.id, job.label, job.attempt))
 
     return decide
 
 
-def history(desk: Desk, words: list[str], wanted: Filter) -> Decide:
+def history(desk: RequestContext, words: list[str], wanted: JobQuery) -> CommandHandler:
     """Finished jobs, oldest first."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if words:
             ids = desk.ids(words, state)
             rows = [desk.either(id, state) for id in ids[: wanted.limit]]
-            return answered(
+            return reply_only(
                 {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
             )
         if wanted.door in state.rest.cleared:
             wanted.since = max(wanted.since or 0.0, state.rest.cleared[wanted.door])
         shown = desk.store.past(wanted)
         more = desk.store.count_past(wanted) - len(shown)
-        return answered(
+        return reply_only(
             {
                 "jobs": [job_view(each.job, each.spec, None, now, desk.logs) for each in shown],
                 "more": more,
@@ -352,7 +352,7 @@ def valid_states(states: list[str]) -> list[str] | None:
     known = {state.value for state in FINISHED}
     for state in states:
         if state not in known:
-            raise Refusal(
+            raise CommandRejected(
                 f"'{state}' is not a finished state; one of {', '.join(sorted(known))}.", "usage"
             )
     return states or None
@@ -362,10 +362,10 @@ Figures = Callable[[str], dict[str, dict[str, Any]]]
 """The last figures of a machine's GPUs, by UUID."""
 
 
-def gpus(figures: Figures, notes: Callable[[], list[str]]) -> Decide:
+def gpus(figures: Figures, notes: Callable[[], list[str]]) -> CommandHandler:
     """Every GPU with its use."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         shown = []
         for node in state.cluster.nodes.values():
             use = figures(node.name)
@@ -377,16 +377,16 @@ def gpus(figures: Figures, notes: Callable[[], list[str]]) -> Decide:
                 shown.append(view)
         machines = list(dict.fromkeys([*state.cluster.nodes, *state.rest.remotes]))
         note = "; ".join(notes()) or None
-        return answered({"gpus": shown, "machines": machines, "note": note})
+        return reply_only({"gpus": shown, "machines": machines, "note": note})
 
     return decide
 
 
-def queues(desk: Desk) -> Decide:
+def queues(desk: RequestContext) -> CommandHandler:
     """The named queues."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         shown = [queue_view(queue, state) for queue in state.rest.queues.values()]
-        return answered({"queues": shown})
+        return reply_only({"queues": shown})
 
     return decide

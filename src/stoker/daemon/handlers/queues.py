@@ -8,23 +8,23 @@ from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.rest import counted_gpus
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount, parse_amount
-from stoker.daemon.context import Decide, Desk
-from stoker.engine import Decision, Moment, Refusal
+from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 
 ANY = -1
 """The capacity of a device that nobody has named yet."""
 
 
-def define_queue(desk: Desk, body: r.Queue) -> Decide:
+def define_queue(desk: RequestContext, body: r.Queue) -> CommandHandler:
     """Make or change a named queue."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if body.new and body.name in state.rest.queues:
-            raise Refusal(f"Queue '{body.name}' already exists.", "failed")
+            raise CommandRejected(f"Queue '{body.name}' already exists.", "failed")
         for word in body.devices or ():
             if not state.cluster.find(word):
-                raise Refusal(f"There is no device '{word}'; see stoker gpus.", "not_found")
+                raise CommandRejected(f"There is no device '{word}'; see stoker gpus.", "not_found")
         try:
             fact = e.QueueDefined(
                 at=now.at, name=body.name, max_running=body.max_running,
@@ -34,8 +34,8 @@ def define_queue(desk: Desk, body: r.Queue) -> Decide:
                 max_job_gpus=_amount(body.max_job_gpus, "max_job_gpus"),
             )  # fmt: skip
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
-        return Decision(events=[fact], reply=lambda _: {"name": body.name})
+            raise CommandRejected(str(error), "usage") from None
+        return CommandResult(events=[fact], reply=lambda _: {"name": body.name})
 
     return decide
 
@@ -88,33 +88,33 @@ def _known_capacity(state: State, queue: str, type: str, device: str) -> int | N
     return ANY
 
 
-def clear(desk: Desk, body: r.Clear) -> Decide:
+def clear(desk: RequestContext, body: r.Clear) -> CommandHandler:
     """Wipe what a front door shows of the past; the store keeps it."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         fact = e.RecordsCleared(at=now.at, door=body.door)
-        return Decision(events=[fact], reply=lambda _: {"door": body.door})
+        return CommandResult(events=[fact], reply=lambda _: {"door": body.door})
 
     return decide
 
 
-def delete_queue(desk: Desk, name: str) -> Decide:
+def delete_queue(desk: RequestContext, name: str) -> CommandHandler:
     """Delete a named queue; what runs in it goes on, and keeps its devices."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if name not in state.rest.queues:
-            raise Refusal(f"There is no queue '{name}'.", "not_found")
+            raise CommandRejected(f"There is no queue '{name}'.", "not_found")
         waiting = sum(
             job.state is JobState.PENDING and state.spec(job).queue == name
             for job in state.jobs.values()
         )
         if waiting:
-            raise Refusal(
+            raise CommandRejected(
                 f"In queue '{name}' {waiting} job{'s are' * (waiting > 1) or ' is'} pending;"
                 f" cancel {'them' if waiting > 1 else 'it'} first.",
                 "failed",
             )
         fact = e.QueueDeleted(at=now.at, name=name)
-        return Decision(events=[fact], reply=lambda _: {"name": name})
+        return CommandResult(events=[fact], reply=lambda _: {"name": name})
 
     return decide

@@ -13,20 +13,21 @@ from stoker.core.explain import reason
 from stoker.core.lifecycle import JobState
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
-from stoker.daemon.context import Desk, clock
+from stoker.daemon.context import RequestContext, system_clock
 from stoker.daemon.views.job import job_view
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 
 SHOWN = 10_000
 """A wait over more jobs than this is answered with the worst of them only."""
 
 
-class Wait:
+class JobWaiter:
     """Somebody waits for these jobs. Registered by the turn that reads the selectors."""
 
     def __init__(
-        self, waits: Waits, desk: Desk, words: list[str], any: bool, timeout: float | None,
-        done: Callable[[Any, Refusal | None], None],
+        self, waits: JobWaiters, desk: RequestContext, words: list[str], any: bool,
+        timeout: float | None,
+        done: Callable[[Any, CommandRejected | None], None],
     ) -> None:  # fmt: skip
         self.waits, self.desk, self.words, self.any = waits, desk, words, any
         self.until = time.monotonic() + timeout if timeout is not None else None
@@ -39,19 +40,21 @@ class Wait:
         """Whether a sweep is meant whose trials are compared."""
         self.gone = False
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         """Find out who is meant."""
         if not self.words:
-            raise Refusal("No job was named. Use an id, a range, a name, last or all.", "usage")
+            raise CommandRejected(
+                "No job was named. Use an id, a range, a name, last or all.", "usage"
+            )
         self.ids = self.desk.ids(self.words, state)
         self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
         meant = (sweep_meant(word, state) for word in self.words)
         whole = [id for id in meant if id is not None]
         self.sweeps = [id for id in whole if state.sweeps[id].asks]
         self.judged = any(state.sweeps[id].metric is not None for id in whole)
-        return Decision()
+        return CommandResult()
 
-    def reads(self, desk: Desk) -> bool:
+    def reads(self, desk: RequestContext) -> bool:
         """Whether figures are still to come: a sweep is over when it is known who is the best."""
         reading = desk.reading()
         return any(id in reading for id in self.ids) if reading else False
@@ -79,24 +82,24 @@ class Wait:
         self.waits.waiting.append(self)
         self.waits.fresh.append(self)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         """Nobody is meant."""
         self.done(None, refusal)
 
 
-class Waits:
+class JobWaiters:
     """Everybody who waits."""
 
     def __init__(self) -> None:
-        self.waiting: list[Wait] = []
-        self.fresh: list[Wait] = []
+        self.waiting: list[JobWaiter] = []
+        self.fresh: list[JobWaiter] = []
 
     def timeout(self) -> float | None:
         """Seconds until somebody's patience ends."""
         ends = [wait.until for wait in self.waiting if wait.until is not None]
         return max(min(ends) - time.monotonic(), 0.0) if ends else None
 
-    def check(self, state: State, desk: Desk, events: Sequence[Event]) -> None:
+    def check(self, state: State, desk: RequestContext, events: Sequence[Event]) -> None:
         """Answer whoever need not wait any longer."""
         if not self.waiting:
             return
@@ -128,21 +131,21 @@ class Waits:
                     wait.done({**_result(wait, state, desk, stuck, over), "notes": notes}, None)
 
     @staticmethod
-    def _stuck(wait: Wait, state: State, look: bool) -> list[tuple[int, str]]:
+    def _stuck(wait: JobWaiter, state: State, look: bool) -> list[tuple[int, str]]:
         """Jobs that can never start, because what they wait for ended the wrong way."""
         found = []
         for id in wait.left if look else ():
             job = state.jobs[id]
             waits = job.state is JobState.PENDING and state.spec(job).dependency is not None
-            if waits and dependency_standing(state, job, clock().at)[0] is Standing.NEVER:
-                found.append((id, f"{reason(state, job, clock().at)[1]}"))
+            if waits and dependency_standing(state, job, system_clock().at)[0] is Standing.NEVER:
+                found.append((id, f"{reason(state, job, system_clock().at)[1]}"))
         return found
 
 
 def _result(
-    wait: Wait, state: State, desk: Desk, stuck: list[tuple[int, str]], over: bool
+    wait: JobWaiter, state: State, desk: RequestContext, stuck: list[tuple[int, str]], over: bool
 ) -> dict[str, Any]:
-    now = clock()
+    now = system_clock()
     shown = wait.ids
     found = [desk.either(id, state) for id in shown] if len(shown) <= SHOWN else []
     worst = None

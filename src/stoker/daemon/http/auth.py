@@ -50,7 +50,7 @@ def _caller(transport: asyncio.Transport) -> int:
         return -1
 
 
-class Entrance:
+class TcpAuth:
     """A connection to a TCP port: a stranger, until he has shown the token."""
 
     def __init__(self, token: str, left: Callable[[], None]) -> None:
@@ -73,9 +73,9 @@ class Entrance:
             left()
 
 
-def entrance_of(scope: Scope) -> Entrance | None:
+def entrance_of(scope: Scope) -> TcpAuth | None:
     """How a request came in: None by the socket."""
-    found: Entrance | None = scope.get("state", {}).get(ENTRANCE)
+    found: TcpAuth | None = scope.get("state", {}).get(ENTRANCE)
     return found
 
 

@@ -16,9 +16,9 @@ from starlette.responses import Response, StreamingResponse
 
 from stoker import __version__, wire
 from stoker.core.units import BadValue
-from stoker.daemon.context import gone
+from stoker.daemon.context import daemon_stopping
 from stoker.daemon.http.auth import allowed, entrance_of
-from stoker.engine import Refusal
+from stoker.engine import CommandRejected
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,7 +34,7 @@ def reply(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status, HEADERS, "application/json")
 
 
-def refusal_reply(refusal: Refusal) -> Response:
+def refusal_reply(refusal: CommandRejected) -> Response:
     """An error, as the contract has it."""
     status, exit_code = wire.ERRORS.get(refusal.code, (500, 1))
     error = {"code": refusal.code, "message": refusal.message, "exit": exit_code}
@@ -57,17 +57,17 @@ async def read_body(request: Request, kind: Any) -> Any:
     """The request's body, bounded and checked."""
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > wire.MAX_BODY_BYTES:
-        raise Refusal("The request is too large. Split it into several.", "too_large")
+        raise CommandRejected("The request is too large. Split it into several.", "too_large")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > wire.MAX_BODY_BYTES:
-            raise Refusal("The request is too large. Split it into several.", "too_large")
+            raise CommandRejected("The request is too large. Split it into several.", "too_large")
         parts.append(part)
     try:
         return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refusal(f"The request cannot be read: {error}", "usage") from None
+        raise CommandRejected(f"The request cannot be read: {error}", "usage") from None
 
 
 async def disconnected(request: Request) -> None:
@@ -86,7 +86,7 @@ def number(text: str | None, what: str) -> int:
     if not text:
         return 0
     if not text.isdecimal() or len(text) > 15:
-        raise Refusal(f"'{what}' must be a whole number, not '{text}'.", "usage")
+        raise CommandRejected(f"'{what}' must be a whole number, not '{text}'.", "usage")
     return int(text)
 
 
@@ -97,10 +97,10 @@ def moment(text: str | None, what: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise Refusal(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
+        raise CommandRejected(f"'{what}' must be an ISO time, not '{text}'.", "usage") from None
 
 
-class Guard:
+class AuthMiddleware:
     """Turns away everybody but the owner, before anything is read."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -117,7 +117,7 @@ class Guard:
         except CancelledError:
             # The daemon ends. What has begun breaks off; what has not can still be told.
             with suppress(RuntimeError):
-                await refusal_reply(gone())(scope, receive, send)
+                await refusal_reply(daemon_stopping())(scope, receive, send)
 
 
 def _turned_away(scope: Scope) -> Response | None:
@@ -128,7 +128,7 @@ def _turned_away(scope: Scope) -> Response | None:
     client = scope.get("client")
     if allowed(client[1] if client else -1):
         return None
-    return refusal_reply(Refusal("This daemon belongs to another user.", "permission"))
+    return refusal_reply(CommandRejected("This daemon belongs to another user.", "permission"))
 
 
 def _unauthorized() -> Response:
@@ -140,13 +140,13 @@ def _unauthorized() -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, CommandRejected)
     logger.info("refused %s %s: %s", request.method, request.url.path, error.message)
     return refusal_reply(error)
 
 
 async def _bad_value(request: Request, error: Exception) -> Response:
-    return await _refused(request, Refusal(str(error), "usage"))
+    return await _refused(request, CommandRejected(str(error), "usage"))
 
 
 async def _missing(request: Request, error: Exception) -> Response:
@@ -162,7 +162,7 @@ async def _left(request: Request, error: Exception) -> Response:
 
 
 ERROR_HANDLERS: Any = {
-    Refusal: _refused,
+    CommandRejected: _refused,
     BadValue: _bad_value,
     HTTPException: _missing,
     ClientDisconnect: _left,

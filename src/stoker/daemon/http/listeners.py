@@ -13,13 +13,13 @@ from weakref import WeakSet
 from stoker.core.units import BadValue
 from stoker.daemon.http import credentials as keys
 from stoker.daemon.listen_address import join, split
-from stoker.engine import Refusal
+from stoker.engine import CommandRejected
 from stoker.wire import is_loopback
 
 if TYPE_CHECKING:
     import ssl
 
-    from stoker.daemon.http.auth import Entrance
+    from stoker.daemon.http.auth import TcpAuth
 
 MOST_LISTENERS = 16
 MOST_CONNECTIONS = 256
@@ -35,7 +35,7 @@ SHORTAGE_SECONDS = 1.0
 """How long no connection is accepted after the descriptors of this process ran out."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-Protocol = Callable[["Entrance"], Any]
+Protocol = Callable[["TcpAuth"], Any]
 """Makes the HTTP side of a new connection."""
 
 
@@ -44,7 +44,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.count = 0
-        self.unauthenticated: dict[Entrance, Callable[[], object]] = {}
+        self.unauthenticated: dict[TcpAuth, Callable[[], object]] = {}
         """How to close each, oldest first; one that has shown its token leaves when it is met."""
 
     def has_room(self) -> bool:
@@ -63,7 +63,7 @@ class Connections:
         return False
 
 
-class Listener:
+class TcpListener:
     """One port."""
 
     def __init__(
@@ -109,12 +109,12 @@ class Listener:
     def _take(
         self, here: asyncio.AbstractEventLoop, sock: socket.socket, protocol: Protocol
     ) -> None:
-        from stoker.daemon.http.auth import Entrance
+        from stoker.daemon.http.auth import TcpAuth
 
         if not self.connections.has_room():
             sock.close()
             return
-        entrance = Entrance(self.token, lambda: self._left(entrance))
+        entrance = TcpAuth(self.token, lambda: self._left(entrance))
         self.connections.count += 1
         task = here.create_task(self._serve(here, sock, protocol, entrance))
         self.connections.unauthenticated[entrance] = task.cancel
@@ -136,7 +136,7 @@ class Listener:
         here: asyncio.AbstractEventLoop,
         sock: socket.socket,
         protocol: Protocol,
-        entrance: Entrance,
+        entrance: TcpAuth,
     ) -> None:
         seconds = HANDSHAKE_SECONDS if self.context else None
         try:
@@ -154,7 +154,7 @@ class Listener:
             self.connections.unauthenticated[entrance] = transport.abort
         here.call_later(STRANGER_SECONDS, _unless_known, entrance, transport)
 
-    def _left(self, entrance: Entrance) -> None:
+    def _left(self, entrance: TcpAuth) -> None:
         self.connections.count -= 1
         self.connections.unauthenticated.pop(entrance, None)
 
@@ -182,12 +182,12 @@ class Listener:
         }
 
 
-class Listeners:
+class TcpListeners:
     """All ports of a daemon."""
 
     def __init__(self, state: str) -> None:
         self.state = state
-        self.open: dict[str, Listener] = {}
+        self.open: dict[str, TcpListener] = {}
         self.connections = Connections()
         self._protocol: Protocol | None = None
 
@@ -202,8 +202,10 @@ class Listeners:
             there.note = note or there.note
             return there.address
         if len(self.open) >= MOST_LISTENERS:
-            raise Refusal(f"{len(self.open)} ports are already open; close one first.", "failed")
-        listener = Listener(text, tls, self.state, note or {}, self.connections)
+            raise CommandRejected(
+                f"{len(self.open)} ports are already open; close one first.", "failed"
+            )
+        listener = TcpListener(text, tls, self.state, note or {}, self.connections)
         self.open[listener.address] = listener
         if self._protocol is not None:
             listener.begin(self._protocol)
@@ -219,7 +221,7 @@ class Listeners:
         """Close a port."""
         address = join(*split(text))
         if address not in self.open:
-            raise Refusal(f"Nothing listens on {address}.", "not_found")
+            raise CommandRejected(f"Nothing listens on {address}.", "not_found")
         listener = self.open.pop(address)
         listener.close()
         listener.hang_up()
@@ -245,7 +247,7 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise Refusal(_why_not(join(host, port), error), "failed") from None
+        raise CommandRejected(_why_not(join(host, port), error), "failed") from None
     return sock
 
 
@@ -272,7 +274,7 @@ def _secured(state: str) -> tuple[ssl.SSLContext, str]:
     return context, keys.fingerprint(certificate)
 
 
-def _unless_known(entrance: Entrance, transport: asyncio.WriteTransport) -> None:
+def _unless_known(entrance: TcpAuth, transport: asyncio.WriteTransport) -> None:
     """Close a connection that has not shown the token in time."""
     if not entrance.known:
         transport.abort()  # TLS would wait for the other side's goodbye

@@ -14,16 +14,16 @@ from stoker import places
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stoker.daemon.control.daemon import Loop
-    from stoker.daemon.http.auth import Entrance
+    from stoker.daemon.control.daemon import Daemon
+    from stoker.daemon.http.auth import TcpAuth
 
 BACKLOG = 512
 
 
-class Server:
+class HttpServer:
     """Listens at once; what comes in waits until HTTP is loaded."""
 
-    def __init__(self, loop: Loop, mode: str, listen: Sequence[str] = ()) -> None:
+    def __init__(self, loop: Daemon, mode: str, listen: Sequence[str] = ()) -> None:
         self.loop, self.mode = loop, mode
         self.ports: Any = None
         self.path = places.socket_path()
@@ -76,9 +76,9 @@ class Server:
 
     def _listen(self, addresses: Sequence[str]) -> None:
         """Open TCP ports before anything else, so that a port in use is said at once."""
-        from stoker.daemon.http.listeners import Listeners
+        from stoker.daemon.http.listeners import TcpListeners
 
-        self.ports = Listeners(places.state_dir())
+        self.ports = TcpListeners(places.state_dir())
         try:
             for address in addresses:
                 self.ports.add(address)
@@ -97,10 +97,10 @@ class Server:
         import uvicorn
 
         from stoker.daemon.http.auth import ENTRANCE, guarded_protocol
-        from stoker.daemon.http.listeners import Listeners
+        from stoker.daemon.http.listeners import TcpListeners
         from stoker.daemon.routes.app import application
 
-        ports = self.ports = self.ports or Listeners(places.state_dir())
+        ports = self.ports = self.ports or TcpListeners(places.state_dir())
         config = uvicorn.Config(
             application(self.loop, self.mode, ports),
             http=guarded_protocol(),
@@ -115,7 +115,7 @@ class Server:
             backlog=BACKLOG,
         )
 
-        def protocol(entrance: Entrance) -> Any:
+        def protocol(entrance: TcpAuth) -> Any:
             state = self.uvicorn.server_state
             return config.http_protocol_class(  # type: ignore[call-arg]
                 config=config, server_state=state, app_state={ENTRANCE: entrance}

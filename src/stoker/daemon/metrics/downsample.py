@@ -39,7 +39,7 @@ class Bucket:
         return sorted({self.first, self.low, self.high, self.last}, key=lambda point: point[0])
 
 
-class Curve:
+class Downsampler:
     """Points in the order in which they came, at most so many.
 
     Once there are too many, neighbours share a bucket; when there are too many buckets, neighbours

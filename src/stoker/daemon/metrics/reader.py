@@ -53,7 +53,7 @@ class Scrapes(Protocol):
         """Those of which all was found, since the last time."""
 
 
-class Place(Struct):
+class MetricsFile(Struct):
     """A file that holds points, and how far it has been read."""
 
     path: str
@@ -93,12 +93,12 @@ class Place(Struct):
         return points_of(whole), bool(data) and self.offset < size
 
 
-class Trail(Struct):
+class AttemptMetrics(Struct):
     """One attempt whose points somebody wants, or that is still being searched for some."""
 
     job: Job
     key: Key
-    places: list[Place]
+    places: list[MetricsFile]
     ended: bool = False
     searched: bool = True
     """Whether nobody is going to add to it any more, once it has ended."""
@@ -114,7 +114,7 @@ class Trail(Struct):
             place.end = size_of(place.path)
 
 
-class Trails:
+class MetricsReader:
     """Reads the points of all trials that run, and of those that have just ended."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Trails:
         self.home, self.state, self.release = home, state, release
         self.scores: Scores | None = None
         self.scrapes: Scrapes | None = None
-        self.trails: dict[Key, Trail] = {}
+        self.trails: dict[Key, AttemptMetrics] = {}
         self.behind: dict[Key, None] = {}
         """Those with more to read, the one that has waited longest first."""
         self.begun = False
@@ -166,15 +166,15 @@ class Trails:
     def _directory(self, key: Key) -> str:
         return f"{self.home}/training/{key[0]}.{key[1]}"
 
-    def _trail(self, job: Job, key: Key) -> Trail:
+    def _trail(self, job: Job, key: Key) -> AttemptMetrics:
         trail = self.trails.get(key)
         if trail is None:
             paths = (f"{self._directory(key)}/report", kept(self.home, key))
-            places = [Place(path, 0 if self.begun else size_of(path)) for path in paths]
+            places = [MetricsFile(path, 0 if self.begun else size_of(path)) for path in paths]
             searched = self.scrapes is None or not self._source(job)
             if job.params is None or self.scores is None:
                 places = []  # nobody asks
-            trail = self.trails[key] = Trail(job, key, places, searched=searched)
+            trail = self.trails[key] = AttemptMetrics(job, key, places, searched=searched)
         return trail
 
     # -- reading ------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Trails:
                 break
         return told + self._close(trail) if trail.read_through else told
 
-    def _leave(self, trail: Trail) -> None:
+    def _leave(self, trail: AttemptMetrics) -> None:
         trail.ended = True
         if trail.searched:
             trail.settle()
@@ -228,7 +228,7 @@ class Trails:
         """Seconds until a turn is wanted; None: something has to happen first."""
         return 0.0 if self.behind else None
 
-    def _read(self, trail: Trail) -> list[Event]:
+    def _read(self, trail: AttemptMetrics) -> list[Event]:
         told: list[Event] = []
         self.behind.pop(trail.key, None)
         for place in trail.places:
@@ -240,7 +240,7 @@ class Trails:
                 self.behind[trail.key] = None
         return told
 
-    def _close(self, trail: Trail) -> list[Event]:
+    def _close(self, trail: AttemptMetrics) -> list[Event]:
         """All was told: its files may go when their time has come."""
         key = trail.key
         del self.trails[key]
@@ -253,7 +253,7 @@ class Trails:
         self.release(key)
         return told
 
-    def _job(self, trail: Trail) -> Job:
+    def _job(self, trail: AttemptMetrics) -> Job:
         return self.state().jobs.get(trail.key[0], trail.job)
 
     def mark(self) -> None:

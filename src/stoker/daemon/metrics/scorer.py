@@ -17,7 +17,7 @@ from stoker.daemon.reports.attempt_report import Key
 from stoker.daemon.reports.format import Point
 
 
-class Standing(Struct):
+class TrialProgress(Struct):
     """How one attempt of a trial stands."""
 
     rung: int
@@ -28,12 +28,12 @@ class Standing(Struct):
     heard: bool = False
 
 
-class Scores:
+class TrialScorer:
     """Listens to trials, and tells the engine the little that it needs to know of it."""
 
     def __init__(self, state: Callable[[], State]) -> None:
         self.state = state
-        self.standings: dict[Key, Standing] = {}
+        self.standings: dict[Key, TrialProgress] = {}
 
     def news(self, job: Job, key: Key, points: list[Point], again: bool) -> list[e.Event]:
         """These were reported: a fact for every rung that the trial has come to."""
@@ -46,7 +46,7 @@ class Scores:
             # checkpoint is then compared late, but never before its time.
             score = job.score or Score()
             best = score.value if sweep.best_of else None  # that of earlier attempts counts
-            standing = self.standings[key] = Standing(len(score.rungs), 0.0, best=best)
+            standing = self.standings[key] = TrialProgress(len(score.rungs), 0.0, best=best)
         told: list[e.Event] = []
         for point in points:
             value = point.values.get(sweep.metric)
@@ -55,7 +55,7 @@ class Scores:
         return told
 
     def _heard(
-        self, key: Key, sweep: Sweep, standing: Standing, step: float | None, value: float
+        self, key: Key, sweep: Sweep, standing: TrialProgress, step: float | None, value: float
     ) -> list[e.Event]:
         standing.heard = True
         standing.step = step if step is not None else standing.step + 1
@@ -89,5 +89,5 @@ class Scores:
         ]  # fmt: skip
 
     @staticmethod
-    def _worth(sweep: Sweep, standing: Standing) -> float | None:
+    def _worth(sweep: Sweep, standing: TrialProgress) -> float | None:
         return standing.best if sweep.best_of else standing.last

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.daemon.metrics.downsample import Curve
+from stoker.daemon.metrics.downsample import Downsampler
 from stoker.daemon.reports.format import EXACT, LONGEST, Line, moment, open_regular, parse_all
 
 PIECE = 256 * 1024
@@ -112,7 +112,7 @@ class Series:
         self.home, self.job, self.most = home, job, most
         self.count = 0
         """Points in all, before any were left out."""
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, Downsampler] = {}
         self._sources: list[Source] = []
 
     def read(self, last: int) -> None:
@@ -148,11 +148,11 @@ class Series:
             self.count += 1
             curve.add(step, float(value), at)
 
-    def _curve(self, name: str) -> Curve | None:
+    def _curve(self, name: str) -> Downsampler | None:
         """One that is new, unless there are too many; half a letter is none."""
         name = name.encode("utf-8", "replace").decode()
         if name not in self._curves and len(self._curves) < MOST_NAMES:
-            self._curves[name] = Curve(self.most)
+            self._curves[name] = Downsampler(self.most)
         return self._curves.get(name)
 
     def view(self, names: list[str]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _identity(source: Source) -> tuple[int, float, float]:
     return source.attempt, source.before, source.epoch
 
 
-class Shelf:
+class MetricsStore:
     """The series that were asked for lately, so that a look at one that grows reads the rest."""
 
     def __init__(self, home: str, most: int = 32) -> None:

@@ -15,8 +15,8 @@ from stoker.core import instructions as i
 from stoker.core.cluster import Placement
 from stoker.core.job import Job
 from stoker.core.launch import Launch, several
-from stoker.daemon.nodes.gang_barrier import Key, Muster, Orders
-from stoker.executors.agent.executor import RemoteExecutor
+from stoker.daemon.nodes.gang_barrier import BarrierActions, GangBarrier, Key
+from stoker.executors.agent.executor import AgentExecutor
 from stoker.executors.local.executor import LocalExecutor
 
 GATE = 60
@@ -31,7 +31,7 @@ class Machines(Protocol):
     local: LocalExecutor
     node: str
 
-    def executor(self, name: str) -> RemoteExecutor | None:
+    def executor(self, name: str) -> AgentExecutor | None:
         """A machine over SSH."""
 
     def address(self, name: str) -> str | None:
@@ -47,14 +47,14 @@ class Machines(Protocol):
         """What exactly is to be started on a part's machine."""
 
 
-class Gangs:
+class GangCoordinator:
     """Which attempts have several parts, and how far those have come."""
 
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
         self.nodes: dict[Key, tuple[str, ...]] = {}
         """The machine of each part, by rank."""
-        self.musters: dict[Key, Muster] = {}
+        self.musters: dict[Key, GangBarrier] = {}
         self.events: list[e.Event] = []
 
     def adopt(self, jobs: Iterable[Job]) -> None:
@@ -78,8 +78,8 @@ class Gangs:
                 muster.none(rank, f"{part.node} has been removed", failed=False)
         self._carry_on(muster)
 
-    def _gather(self, wish: i.StartProcess) -> Muster:
-        muster = Muster.of(wish)
+    def _gather(self, wish: i.StartProcess) -> GangBarrier:
+        muster = GangBarrier.of(wish)
         self.nodes[muster.key] = tuple(part.node for part in wish.placement.parts)
         self.musters[muster.key] = muster
         return muster
@@ -89,7 +89,7 @@ class Gangs:
         nodes = self.nodes[wish.job, wish.attempt]
         return several(self.machines.order(wish, part), rank, nodes)
 
-    def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
+    def ready(self, machine: AgentExecutor, key: Key, port: int) -> None:
         """A part waits for the others."""
         muster = self.musters.get(key)
         if muster is None:
@@ -137,7 +137,7 @@ class Gangs:
 
     # -- what follows from how they stand -------------------------------------------------
 
-    def _carry_on(self, muster: Muster) -> None:
+    def _carry_on(self, muster: GangBarrier) -> None:
         orders, key = muster.orders(), muster.key
         if orders.over:
             del self.musters[key]
@@ -157,7 +157,7 @@ class Gangs:
                 e.StartCalledOff(at=now, job=job, attempt=attempt, why=orders.off, delay=TRY_AGAIN)
             )
 
-    def _carry_out(self, muster: Muster, orders: Orders) -> None:
+    def _carry_out(self, muster: GangBarrier, orders: BarrierActions) -> None:
         nodes = self.nodes[muster.key]
         for rank in orders.release:
             executor = self.machines.executor(nodes[rank])
@@ -175,7 +175,7 @@ class Gangs:
             else:
                 self._start_here(muster, rank, names)
 
-    def _start_here(self, muster: Muster, rank: int, names: dict[str, str]) -> None:
+    def _start_here(self, muster: GangBarrier, rank: int, names: dict[str, str]) -> None:
         order = self._order(muster.wish, rank)
         self.machines.local.start(muster.wish, replace(order, extra=order.extra | names))
 
@@ -184,7 +184,9 @@ class Gangs:
         others = [node for node in nodes if node != self.machines.node]
         return [self.machines.address(node) or self.machines.our_address(others) for node in nodes]
 
-    def _meeting_point(self, muster: Muster, addresses: list[str], rank: int) -> dict[str, str]:
+    def _meeting_point(
+        self, muster: GangBarrier, addresses: list[str], rank: int
+    ) -> dict[str, str]:
         """Where the parts find the first one, or all others."""
         found = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(muster.ports[0])}
         if self.machines.trains(muster.wish.job):

@@ -11,7 +11,7 @@ Key = tuple[int, int]
 WAITING, READY, LIVE, NONE = "waiting", "ready", "live", "none"
 
 
-class Orders(Struct):
+class BarrierActions(Struct):
     """What is to be done about a muster now."""
 
     go: list[int] = []
@@ -26,7 +26,7 @@ class Orders(Struct):
     """Whether the muster has done its work."""
 
 
-class Muster(Struct):
+class GangBarrier(Struct):
     """How the parts of one attempt stand, until all run or none does."""
 
     wish: StartProcess
@@ -37,7 +37,7 @@ class Muster(Struct):
     failed: bool = False
 
     @classmethod
-    def of(cls, wish: StartProcess) -> Muster:
+    def of(cls, wish: StartProcess) -> GangBarrier:
         """Nothing is known of anybody yet."""
         count = len(wish.placement.parts)
         return cls(wish, [WAITING] * count, [0] * count)
@@ -63,13 +63,13 @@ class Muster(Struct):
         self.why = self.why or why
         self.failed = self.failed or failed
 
-    def orders(self) -> Orders:
+    def orders(self) -> BarrierActions:
         """What follows from how they stand.
 
         A muster begins anew when a driver comes back: then some may run already, because the
         one before had said `go` to them, and the others are told the same, or are lost.
         """
-        found = Orders()
+        found = BarrierActions()
         if LIVE in self.parts:
             if WAITING in self.parts:
                 return found

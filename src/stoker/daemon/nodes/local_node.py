@@ -34,7 +34,7 @@ def has_driver(environ: Mapping[str, str]) -> bool:
     return any(os.path.exists(f"{path}/libnvidia-ml.so.1") for path in libraries)
 
 
-class Declaration:
+class DeclaredResources:
     """What was said on the command line, kept for daemons that start by themselves."""
 
     def __init__(self, path: str) -> None:
@@ -57,7 +57,7 @@ class Declaration:
         os.rename(part, self.path)
 
 
-def probe(environ: Mapping[str, str]) -> Reading:
+def probe_gpus(environ: Mapping[str, str]) -> Reading:
     """The GPUs that are really here, narrowed by an inherited CUDA_VISIBLE_DEVICES."""
     if not has_driver(environ):
         return Reading()
@@ -71,7 +71,7 @@ def probe(environ: Mapping[str, str]) -> Reading:
     return Reading(facts=tuple(kept), use=use, error=reading.error)
 
 
-def offer(
+def build_node_facts(
     reading: Reading, gpus: str | None, resources: str | None, extra: Iterable[str] = ()
 ) -> NodeFacts:
     """The node as the core sees it. `gpus` limits or declares; `extra` only adds."""

@@ -20,18 +20,18 @@ from stoker.core.measure import busy_share, guessed_share, others, worth_telling
 from stoker.core.request import CPU, MEMORY
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
-from stoker.daemon.gpus.foreign_usage import Judge, Rules
-from stoker.daemon.gpus.memory import Gauges, sessions_on
+from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.nodes.checkpoint_affinity import tie
-from stoker.daemon.nodes.gang import Gangs
+from stoker.daemon.nodes.gang import GangCoordinator
 from stoker.daemon.nodes.gang_barrier import Key
-from stoker.executors.agent.executor import SHORTAGE, RemoteExecutor
+from stoker.executors.agent.executor import SHORTAGE, AgentExecutor
 from stoker.executors.agent.session.framing import Allowance, ProtocolError
 from stoker.executors.agent.session.session import Poller
-from stoker.executors.agent.transfer.uploads import Surveys
+from stoker.executors.agent.transfer.uploads import SnapshotCache
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.ssh.address import parse_address
-from stoker.probes.remote_facts import Look, node_facts, parse
+from stoker.probes.remote_facts import RemoteFacts, node_facts, parse
 
 LINGER = 5.0
 """Seconds that the connection to a machine is kept that has been removed."""
@@ -48,18 +48,18 @@ Heard = Callable[[Key, int | None, bytes, int], None]
 """Told what was added to a training report elsewhere, and where in it."""
 
 
-class Machine(Struct):
+class RemoteNode(Struct):
     """A machine over SSH and what was last seen of it."""
 
-    executor: RemoteExecutor
+    executor: AgentExecutor
     added: e.NodeAdded
-    judge: Judge
+    judge: ForeignUsageDetector
     changes: Allowance
-    look: Look | None = None
+    look: RemoteFacts | None = None
     seen: float = 0.0
     fresh: bool = False
     """A look that has not been judged yet."""
-    joined: Look | None = None
+    joined: RemoteFacts | None = None
     """The look whose devices were reported last."""
     reached: bool = False
     told: bool = False
@@ -75,7 +75,7 @@ class Machine(Struct):
     """As measured; others use the rest, or we."""
 
 
-class Fleet:
+class ExecutorRegistry:
     """Routes wishes to machines and gathers what they report."""
 
     def __init__(
@@ -83,8 +83,8 @@ class Fleet:
         local: LocalExecutor,
         node: str,
         poller: Poller,
-        rules: Rules,
-        gauges: Gauges,
+        rules: ForeignUsageThresholds,
+        gauges: GpuMemoryTracker,
         run: str,
         notes: str,
         logs: str,
@@ -92,12 +92,12 @@ class Fleet:
         self.local, self.node, self.poller, self.rules = local, node, poller, rules
         self.gauges = gauges
         self.run, self.notes, self.logs = run, notes, logs
-        self.machines: dict[str, Machine] = {}
-        self.leaving: dict[str, tuple[Machine, float]] = {}
+        self.machines: dict[str, RemoteNode] = {}
+        self.leaving: dict[str, tuple[RemoteNode, float]] = {}
         """Machines that were removed, and until when their connections are kept."""
-        self.gangs = Gangs(self)
+        self.gangs = GangCoordinator(self)
         self.compose: Compose | None = None
-        self.surveys = Surveys()
+        self.surveys = SnapshotCache()
         self.state: Callable[[], State] = State
         self.heard: Heard = lambda key, part, data, offset: None
         self._events: list[e.Event] = []
@@ -122,7 +122,7 @@ class Fleet:
                 self.machines[name] = self._returned(added) or self._machine(added)
                 self._adopt_all(state, name)
 
-    def _part_with(self, machine: Machine, at_once: bool) -> None:
+    def _part_with(self, machine: RemoteNode, at_once: bool) -> None:
         """Keep the connection for a moment, where all is over: its last ends are not on disk yet,
         only then can they be forgotten there, and batches often follow one another.
         """
@@ -132,7 +132,7 @@ class Fleet:
         else:
             self.leaving[executor.name] = machine, time.monotonic() + LINGER
 
-    def _returned(self, added: e.NodeAdded) -> Machine | None:
+    def _returned(self, added: e.NodeAdded) -> RemoteNode | None:
         """The machine of that name that has just been removed, if it is the same one."""
         machine, _ = self.leaving.pop(added.name, (None, 0.0))
         if machine is None:
@@ -144,13 +144,16 @@ class Fleet:
         if not same or not machine.executor.connection.up:
             machine.executor.close()
             return None
-        machine.added, machine.judge = added, Judge(added.name, self.rules, self.gauges)
+        machine.added, machine.judge = (
+            added,
+            ForeignUsageDetector(added.name, self.rules, self.gauges),
+        )
         machine.told, machine.fresh, machine.joined = False, machine.look is not None, None
         return machine
 
-    def _machine(self, added: e.NodeAdded) -> Machine:
+    def _machine(self, added: e.NodeAdded) -> RemoteNode:
         os.makedirs(self.notes, 0o700, exist_ok=True)
-        executor = RemoteExecutor(
+        executor = AgentExecutor(
             added.name,
             parse_address(added.address, os.path.expanduser(added.key) if added.key else None),
             added.shared,
@@ -165,7 +168,9 @@ class Fleet:
             self.local.grace,
         )
         changes = Allowance(CHANGES_BURST, CHANGES_RATE, time.monotonic())
-        return Machine(executor, added, Judge(added.name, self.rules, self.gauges), changes)
+        return RemoteNode(
+            executor, added, ForeignUsageDetector(added.name, self.rules, self.gauges), changes
+        )
 
     def _adopt_all(self, state: State, name: str) -> None:
         for job in state.running.values():
@@ -227,7 +232,7 @@ class Fleet:
             e.StartCalledOff(at=time.time(), job=wish.job, attempt=wish.attempt, why=why)
         )
 
-    def executor(self, name: str) -> RemoteExecutor | None:
+    def executor(self, name: str) -> AgentExecutor | None:
         """A machine over SSH, if it is one of ours."""
         machine = self.machines.get(name)
         return machine.executor if machine is not None else None
@@ -249,7 +254,7 @@ class Fleet:
         looks = [self.machines[name].look for name in seen_from if name in self.machines]
         return next((look.client for look in looks if look and look.client), self.node)
 
-    def _with(self, key: Key) -> list[RemoteExecutor]:
+    def _with(self, key: Key) -> list[AgentExecutor]:
         return [
             machine.executor
             for machine in self.machines.values()
@@ -311,12 +316,12 @@ class Fleet:
 
     # -- what machines say (called by their executors) ----------------------------------
 
-    def reached(self, machine: RemoteExecutor) -> None:
+    def reached(self, machine: AgentExecutor) -> None:
         """Everything there is accounted for."""
         if (found := self._there(machine.name)) is not None:
             found.reached = True
 
-    def silent(self, machine: RemoteExecutor, why: str) -> None:
+    def silent(self, machine: AgentExecutor, why: str) -> None:
         """Tell the core, once and whenever the reason changes."""
         found = self.machines.get(machine.name)
         if found is None:
@@ -332,7 +337,7 @@ class Fleet:
                 e.NodeUnreachable(at=time.time(), node=machine.name, why=why, boot=boot)
             )
 
-    def measured(self, machine: RemoteExecutor, text: bytes) -> None:
+    def measured(self, machine: AgentExecutor, text: bytes) -> None:
         """It said what it has."""
         found = self.machines.get(machine.name)
         if found is None:
@@ -358,7 +363,9 @@ class Fleet:
         cares = bool(len(state.line) or state.running)
         machine.measure_at = time.monotonic() + (ATTENTIVE if cares else IDLE)
 
-    def _measure_others(self, machine: Machine, before: Look | None, look: Look) -> None:
+    def _measure_others(
+        self, machine: RemoteNode, before: RemoteFacts | None, look: RemoteFacts
+    ) -> None:
         share = busy_share(before.jiffies, look.jiffies) if before is not None else None
         if share is None:
             share = guessed_share(look.load1, look.cores)
@@ -379,11 +386,11 @@ class Fleet:
                 e.NodeMeasured(at=time.time(), node=name, cpus=now[0], memory=now[1])
             )
 
-    def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
+    def ready(self, machine: AgentExecutor, key: Key, port: int) -> None:
         """A part of an attempt on several machines waits for the others."""
         self.gangs.ready(machine, key, port)
 
-    def left_there(self, machine: RemoteExecutor, key: Key) -> None:
+    def left_there(self, machine: AgentExecutor, key: Key) -> None:
         """Its checkpoints could not be carried: tie the job to the machine that has them."""
         self._tied[key[0]] = machine.name
 
@@ -432,7 +439,7 @@ class Fleet:
         later, self.gangs.events = self.gangs.events, []
         return found + later
 
-    def _turned_away(self, name: str, machine: Machine, fact: e.Event) -> list[e.Event]:
+    def _turned_away(self, name: str, machine: RemoteNode, fact: e.Event) -> list[e.Event]:
         """A machine that had no room for a job gets no other for a while."""
         if not isinstance(fact, e.StartCalledOff) or fact.delay < SHORTAGE or not machine.told:
             return []
@@ -456,7 +463,7 @@ class Fleet:
             return facts
         return [told for fact in facts for told in self.gangs.of_part(self.node, fact)]
 
-    def _standing(self, state: State, name: str, machine: Machine) -> list[e.Event]:
+    def _standing(self, state: State, name: str, machine: RemoteNode) -> list[e.Event]:
         """First what a machine has, then who is on it, and only then that it may be used."""
         look = machine.look
         if look is None or not machine.reached:
@@ -488,7 +495,7 @@ class Fleet:
         return told
 
     @staticmethod
-    def _may_change(machine: Machine, cost: int) -> bool:
+    def _may_change(machine: RemoteNode, cost: int) -> bool:
         """Whether what a node reports is recorded, or it has changed too often."""
         try:
             machine.changes.spend(cost, time.monotonic())
@@ -548,7 +555,7 @@ class Fleet:
             if machine is not None:
                 machine.executor.settle(ended)
 
-    def _there(self, name: str) -> Machine | None:
+    def _there(self, name: str) -> RemoteNode | None:
         """A machine to which there may be a connection."""
         return self.machines.get(name) or self.leaving.get(name, (None, 0.0))[0]
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from stoker.daemon.reports.format import Report, read_on
+from stoker.daemon.reports.format import TrainingReport, read_on
 
 Key = tuple[int, int]
 
@@ -27,16 +27,16 @@ class Messengers(Protocol):
         """Tell another part before which epoch all of them stop."""
 
 
-class Hearing(Struct):
+class AttemptReport(Struct):
     """An attempt that has said something, and what has become of that."""
 
     key: Key
     path: str | None
     """Its directory; None when it is on another machine."""
-    report: Report = field(default_factory=Report)
+    report: TrainingReport = field(default_factory=TrainingReport)
     beside: str | None = None
     """For one on another machine: where the figures are that were found in its output here."""
-    aside: Report = field(default_factory=Report)
+    aside: TrainingReport = field(default_factory=TrainingReport)
     """What stands there."""
     read_at: float = -inf
     began: bool = False

@@ -116,7 +116,7 @@ def numbers(values: dict[Any, Any]) -> dict[str, float]:
     }
 
 
-class Report:
+class TrainingReport:
     """All that an attempt has said so far."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ def open_regular(path: str) -> int | None:
     return fd
 
 
-def read_on(path: str, report: Report, most: int = CHUNK) -> bool | None:
+def read_on(path: str, report: TrainingReport, most: int = CHUNK) -> bool | None:
     """Take what was added to a file; whether there is more, or None when there is no file."""
     fd = open_regular(path)
     if fd is None:

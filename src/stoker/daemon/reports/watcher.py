@@ -19,7 +19,7 @@ ROOT = 0
 """What the directory of all reports is watched for; no job has this number."""
 
 
-class Listener(Protocol):
+class ReportListener(Protocol):
     """Who wants to know."""
 
     def appeared(self, job: int) -> None:
@@ -32,10 +32,10 @@ class Listener(Protocol):
         """Anything may have happened."""
 
 
-class Ears:
+class ReportWatcher:
     """Watches the directory of all reports, and each report that is being written."""
 
-    def __init__(self, root: str, poller: Poller, listener: Listener) -> None:
+    def __init__(self, root: str, poller: Poller, listener: ReportListener) -> None:
         self.root, self.poller, self.listener = root, poller, listener
         self.inotify: Inotify | None = None
         self.jobs: dict[int, int] = {}

@@ -18,19 +18,19 @@ from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.daemon import listen_address as addresses
 from stoker.daemon import settings
-from stoker.daemon.context import Decide, answered
-from stoker.daemon.control.daemon import Call, Loop
+from stoker.daemon.context import CommandHandler, reply_only
+from stoker.daemon.control.daemon import Daemon, QueuedCommand
 from stoker.daemon.control.hooks import hook_view, record_path
 from stoker.daemon.handlers import job_actions as acts
 from stoker.daemon.handlers import nodes, policies, queues
 from stoker.daemon.handlers import queries as looks
-from stoker.daemon.handlers.wait import Wait
+from stoker.daemon.handlers.wait import JobWaiter
 from stoker.daemon.http import credentials as keys
 from stoker.daemon.http.auth import entrance_of, hang_up
 from stoker.daemon.http.codec import (
     ERROR_HANDLERS,
     HEADERS,
-    Guard,
+    AuthMiddleware,
     Stream,
     disconnected,
     listed,
@@ -39,24 +39,24 @@ from stoker.daemon.http.codec import (
     read_body,
     reply,
 )
-from stoker.daemon.metrics.store import MOST_POINTS, POINTS, Shelf
+from stoker.daemon.metrics.store import MOST_POINTS, POINTS, MetricsStore
 from stoker.daemon.nodes import local_node as machine
-from stoker.daemon.routes.event_stream import Batches, Reader
+from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
 from stoker.daemon.submission import submit as intake
 from stoker.daemon.sweeps import queries as sweep_view
 from stoker.daemon.sweeps import submit as sweep_intake
 from stoker.daemon.views.job import iso
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
 from stoker.schema import requests
 from stoker.store import select as choose
-from stoker.store.port import Filter, StoreError
+from stoker.store.port import JobQuery, StoreError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from stoker.daemon.http.listeners import Listeners
+    from stoker.daemon.http.listeners import TcpListeners
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class Api:
     loop's thread changes: whatever they want to know, they ask the loop for.
     """
 
-    def __init__(self, loop: Loop, mode: str, ports: Listeners) -> None:
+    def __init__(self, loop: Daemon, mode: str, ports: TcpListeners) -> None:
         self.loop, self.desk, self.mode, self.ports = loop, loop.desk, mode, ports
         self.desk.live = self._live
         self.desk.uploads = self._uploads
-        self.series = Shelf(loop.home)
+        self.series = MetricsStore(loop.home)
         self.batches = Batches()
 
     def _live(self, job: int) -> dict[str, Any]:
@@ -90,18 +90,18 @@ class Api:
         """The uploads of a job's files; only for the loop's own thread."""
         return self.loop.fleet.uploads(job)
 
-    async def ask(self, decide: Decide) -> Any:
+    async def ask(self, decide: CommandHandler) -> Any:
         """Put a question or a wish to the engine and await its answer."""
         future, done = self._way_back()
-        self.loop.ask(Call(decide, done))
+        self.loop.ask(QueuedCommand(decide, done))
         return await future
 
     @staticmethod
-    def _way_back() -> tuple[asyncio.Future[Any], Callable[[Any, Refusal | None], None]]:
+    def _way_back() -> tuple[asyncio.Future[Any], Callable[[Any, CommandRejected | None], None]]:
         here = asyncio.get_running_loop()
         future: asyncio.Future[Any] = here.create_future()
 
-        def settle(value: Any, refusal: Refusal | None) -> None:
+        def settle(value: Any, refusal: CommandRejected | None) -> None:
             if future.done():
                 return
             if refusal is not None:
@@ -109,7 +109,7 @@ class Api:
             else:
                 future.set_result(value)
 
-        def done(value: Any, refusal: Refusal | None) -> None:
+        def done(value: Any, refusal: CommandRejected | None) -> None:
             here.call_soon_threadsafe(settle, value, refusal)
 
         return future, done
@@ -126,7 +126,7 @@ class Api:
     async def jobs(self, request: Request) -> Response:
         """The queue, or selected jobs: built in pages, so that the loop goes on in between."""
         query = request.query_params
-        wanted = looks.Wanted(
+        wanted = looks.JobFilter(
             states=looks.known_states(listed(query.get("state"))),
             user=query.get("user", ""),
             queue=query.get("queue", ""),
@@ -163,11 +163,11 @@ class Api:
         """Wait a moment for a forecast, if one is needed; for the queue, if a job is pending."""
         over, done = self._way_back()
 
-        def look(state: State, now: Moment) -> Decision:
+        def look(state: State, now: Instant) -> CommandResult:
             if queue and state.live == len(state.running) and not state.boards:
-                return answered(0.0)
+                return reply_only(0.0)
             told = self.loop.outlooks.look_for_a_list(state, now, lambda: done(None, None))
-            return answered(told)
+            return reply_only(told)
 
         seconds = await self.ask(look)
         if seconds:
@@ -217,13 +217,13 @@ class Api:
         limit = min(number(query.get("limit"), "limit") or looks.PAGE, looks.MOST)
         over, done = self._way_back()
 
-        def look(state: State, now: Moment) -> Decision:
-            return answered(self.loop.outlooks.look(state, now, lambda: done(None, None)))
+        def look(state: State, now: Instant) -> CommandResult:
+            return reply_only(self.loop.outlooks.look(state, now, lambda: done(None, None)))
 
         await asyncio.wait([over], timeout=await self.ask(look))
         words = query.getlist("select")
 
-        def tell(state: State, now: Moment) -> Decision:
+        def tell(state: State, now: Instant) -> CommandResult:
             return outlook.told(self.loop.outlooks, self.desk, words, limit)(state, now)
 
         return reply(await self.ask(tell))
@@ -263,7 +263,7 @@ class Api:
         """Wait until jobs have finished."""
         body = await read_body(request, requests.Wait)
         future, done = self._way_back()
-        waiting = Wait(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
+        waiting = JobWaiter(self.loop.waits, self.desk, body.select, body.any, body.timeout, done)
         self.loop.ask(waiting)
         watcher = asyncio.ensure_future(disconnected(request))
         try:
@@ -282,7 +282,7 @@ class Api:
         watch, fleet = self.loop.watch, self.loop.fleet
         fresh, done = self._way_back()
 
-        def look(state: State, now: Moment) -> Decision:
+        def look(state: State, now: Instant) -> CommandResult:
             watch.look(lambda: done(None, None))
             return nodes.glance(fleet)(state, now)
 
@@ -326,7 +326,7 @@ class Api:
     async def history(self, request: Request) -> Response:
         """Finished jobs."""
         query = request.query_params
-        wanted = Filter(
+        wanted = JobQuery(
             states=looks.valid_states(listed(query.get("state"))),
             user=query.get("user"),
             name=query.get("name"),
@@ -344,10 +344,10 @@ class Api:
         """Status of the daemon."""
         return reply(await self.ask(self._status(self.ports.views())))
 
-    def _status(self, listeners: list[dict[str, Any]]) -> Decide:
-        def decide(state: State, now: Moment) -> Decision:
+    def _status(self, listeners: list[dict[str, Any]]) -> CommandHandler:
+        def decide(state: State, now: Instant) -> CommandResult:
             loop = self.loop
-            return answered(
+            return reply_only(
                 {
                     "pid": os.getpid(),
                     "version": __version__,
@@ -380,12 +380,12 @@ class Api:
         body = await read_body(request, requests.Stop)
         if body.check:
             config = settings.load()
-            machine.offer(Reading(), body.gpus, body.resources)
+            machine.build_node_facts(Reading(), body.gpus, body.resources)
             if body.db is not None:
                 await asyncio.to_thread(_check_store, body.db, config.store.url)
             if body.listen is not None:
                 addresses.split(body.listen)
-        running = await self.ask(lambda state, now: answered(sorted(state.running)))
+        running = await self.ask(lambda state, now: reply_only(sorted(state.running)))
         logger.info("%s requested (mode %s)", "restart" if body.check else "stop", body.mode)
         if body.mode == "cancel":
             live = await self.ask(self._start_no_more)
@@ -403,20 +403,20 @@ class Api:
         asyncio.get_running_loop().call_later(0.05, self._end, body.mode)
         return reply({"running": running, "text": text})
 
-    def _start_no_more(self, state: State, now: Moment) -> Decision:
+    def _start_no_more(self, state: State, now: Instant) -> CommandResult:
         """Start nothing in place of what is about to be cancelled; return what runs."""
         self.loop.starting = False
-        return answered([str(id) for id in state.running])
+        return reply_only([str(id) for id in state.running])
 
     def _end(self, mode: str) -> None:
-        def decide(state: State, now: Moment) -> Decision:
+        def decide(state: State, now: Instant) -> CommandResult:
             if mode == "leave":
                 self.loop.stop()
             else:
                 self.loop.drain()
-            return answered(None)
+            return reply_only(None)
 
-        self.loop.ask(Call(decide, lambda *_: None))
+        self.loop.ask(QueuedCommand(decide, lambda *_: None))
 
     async def listen(self, request: Request) -> Response:
         """Open a TCP port."""
@@ -440,7 +440,7 @@ class Api:
 
         def decide(state: Any, now: Any) -> Any:
             fleet.look_now(list(fleet.machines))
-            return answered(watch.set_limits(body.load, body.memory, body.processes))
+            return reply_only(watch.set_limits(body.load, body.memory, body.processes))
 
         return reply(await self.ask(decide))
 
@@ -450,9 +450,9 @@ class Api:
 
         def decide(state: Any, now: Any) -> Any:
             try:
-                return answered({"path": body.path, "bytes": self.desk.store.backup(body.path)})
+                return reply_only({"path": body.path, "bytes": self.desk.store.backup(body.path)})
             except StoreError as error:
-                raise Refusal(str(error), "failed") from None
+                raise CommandRejected(str(error), "failed") from None
 
         return reply(await self.ask(decide))
 
@@ -460,7 +460,7 @@ class Api:
         """All events, as server-sent events."""
         after = request.headers.get("last-event-id") or request.query_params.get("after")
         start = number(after, "after") if after else None
-        reader = Reader(self.loop, self.ask, self.batches, hang_up(request.scope))
+        reader = EventSubscriber(self.loop, self.ask, self.batches, hang_up(request.scope))
         return Stream(reader.stream(start), headers=HEADERS, media_type="text/event-stream")
 
     async def openapi(self, request: Request) -> Response:
@@ -480,7 +480,7 @@ def _at_home(body: Sent) -> Sent:
 def _owner_only(request: Request) -> None:
     """Who has come in by a port does not open or close ports."""
     if entrance_of(request.scope) is not None:
-        raise Refusal(
+        raise CommandRejected(
             "Ports can be opened and closed only over the socket of this host.", "permission"
         )
 
@@ -493,7 +493,7 @@ def _check_store(said: str, configured: str | None) -> None:
     except StoreError as error:
         exit_code = getattr(error, "exit_code", wire.EXIT_FAILED)
         codes = {code: name for name, (_, code) in wire.ERRORS.items()}
-        raise Refusal(str(error), codes.get(exit_code, "failed")) from None
+        raise CommandRejected(str(error), codes.get(exit_code, "failed")) from None
 
 
 def _counted(running: list[int]) -> str:
@@ -531,7 +531,7 @@ VERBS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
+def application(loop: Daemon, mode: str, ports: TcpListeners) -> ASGIApp:
     """The whole API over one loop."""
     api = Api(loop, mode, ports)
     get: list[tuple[str, Any]] = [
@@ -567,4 +567,4 @@ def application(loop: Loop, mode: str, ports: Listeners) -> ASGIApp:
     routes += [Route(wire.PREFIX + path, handler, methods=["POST"]) for path, handler in post]
     delete = [("/queues/{name}", api.delete_queue), ("/listen/{address}", api.unlisten)]
     routes += [Route(wire.PREFIX + path, handler, methods=["DELETE"]) for path, handler in delete]
-    return Guard(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))
+    return AuthMiddleware(Starlette(routes=routes, exception_handlers=ERROR_HANDLERS))

@@ -10,10 +10,10 @@ from typing import Any
 
 from stoker.core.events import Event
 from stoker.core.state import State
-from stoker.daemon.context import Decide, answered
-from stoker.daemon.control.daemon import Loop
+from stoker.daemon.context import CommandHandler, reply_only
+from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.http.codec import encode
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 
 MAX_BEHIND = 4 << 20
 """Bytes that a slow reader may fall behind before it is disconnected."""
@@ -22,7 +22,7 @@ PIECE = 1 << 16
 PAGE = 500
 STILL_HERE = 15.0
 
-Ask = Callable[[Decide], Awaitable[Any]]
+Ask = Callable[[CommandHandler], Awaitable[Any]]
 
 
 class Batches:
@@ -38,10 +38,12 @@ class Batches:
         return self._latest[1]
 
 
-class Reader:
+class EventSubscriber:
     """One reader: first what it has missed, then what happens."""
 
-    def __init__(self, loop: Loop, ask: Ask, batches: Batches, hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Daemon, ask: Ask, batches: Batches, hang_up: Callable[[], None]
+    ) -> None:
         self.loop, self.ask, self.batches, self.hang_up = loop, ask, batches, hang_up
         self.here = asyncio.get_running_loop()
         self.after = 0
@@ -87,14 +89,14 @@ class Reader:
         with suppress(ValueError):
             self.loop.readers.remove(self)
 
-    def _page(self, after: int | None) -> Decide:
+    def _page(self, after: int | None) -> CommandHandler:
         """Return what a reader has missed; with the last of it, it is told of what happens."""
 
-        def decide(state: State, now: Moment) -> Decision:
+        def decide(state: State, now: Instant) -> CommandResult:
             page = [] if after is None else list(self.loop.store.events(after, PAGE))
             if len(page) < PAGE and not self.left:
                 self.loop.readers.append(self)
-            return answered(page)
+            return reply_only(page)
 
         return decide
 
@@ -106,7 +108,7 @@ class Reader:
             async for data in self._parts(after):
                 for at in range(0, len(data), PIECE):
                     yield data[at : at + PIECE]
-        except Refusal:
+        except CommandRejected:
             return  # this daemon is about to end: the next one has all of it
         finally:
             self.leave()

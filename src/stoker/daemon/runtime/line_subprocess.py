@@ -16,7 +16,7 @@ MOST_CHUNKS = 16
 """A pipe holds no more; who goes on talking is not listened to for ever."""
 
 
-class HelperProcess:
+class LineSubprocess:
     """Started when made; a new object for each start. Nothing here waits."""
 
     def __init__(

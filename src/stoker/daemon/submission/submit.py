@@ -23,7 +23,7 @@ from stoker.core.request import GPU, Request, describe
 from stoker.core.selectors import sweep_meant
 from stoker.core.state import State
 from stoker.core.units import BadValue, format_amount
-from stoker.daemon.context import Decide, Desk
+from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.submission.checks import check_program, whole_where_size_is_unknown
 from stoker.daemon.submission.training import (
     NO_GPU,
@@ -33,7 +33,7 @@ from stoker.daemon.submission.training import (
     without_gpus,
 )
 from stoker.daemon.views.job import iso
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 
 LEAKS = ("TERM", "COLUMNS", "LINES", "TERMCAP", "_", "OLDPWD", "SHLVL")
@@ -48,38 +48,38 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def submit(desk: Desk, body: r.Submit, durable: bool = True) -> Decide:
+def submit(desk: RequestContext, body: r.Submit, durable: bool = True) -> CommandHandler:
     """Accept new jobs, all or none. Lines of a feed are answered to nobody: not `durable`."""
     what = body.what
     kinds = [what.line, what.argv, what.script, what.lines]
     if sum(kind is not None for kind in kinds) != 1:
-        raise Refusal(
+        raise CommandRejected(
             "A submission must contain exactly one of line, argv, script and lines.", "usage"
         )
     _check_text(what)
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         if body.key:
             again = desk.store.find_key(body.key)
             if again is not None:
                 first, count = again
                 array = desk.either(first, state)[0].array is not None
-                return Decision(reply=lambda _: _receipt(first, count, array, [], None))
+                return CommandResult(reply=lambda _: _receipt(first, count, array, [], None))
         try:
             decision = _accept(desk, body, state, now)
             decision.durable = durable
             return decision
         except BadValue as error:
-            raise Refusal(str(error), "usage") from None
+            raise CommandRejected(str(error), "usage") from None
 
     return decide
 
 
-def again(like: JobsSubmitted, line: str, state: State, now: Moment) -> Decision:
+def again(like: JobsSubmitted, line: str, state: State, now: Instant) -> CommandResult:
     """Another line that asks for just what an earlier one did, on a machine that is as it was."""
     first = state.rest.next_id
     event = replace(like, at=now.at, first=first, lines=(line,))
-    return Decision(
+    return CommandResult(
         events=[event], durable=False, reply=lambda _: _receipt(first, 1, False, [], None)
     )
 
@@ -87,15 +87,17 @@ def again(like: JobsSubmitted, line: str, state: State, now: Moment) -> Decision
 def _check_text(what: r.What) -> None:
     texts = [what.line, what.script, *(what.argv or ()), *(what.lines or ()), *what.args]
     if any(text is not None and "\0" in text for text in texts):
-        raise Refusal("A command contains a NUL byte.", "usage")
+        raise CommandRejected("A command contains a NUL byte.", "usage")
     if any(len(os.fsencode(text)) > LONGEST_WORD for text in texts if text and text != what.script):
-        raise Refusal("A command has a word of more than 128 KiB; put it into a script.", "usage")
+        raise CommandRejected(
+            "A command has a word of more than 128 KiB; put it into a script.", "usage"
+        )
     empty = what.line is not None and not what.line.strip()
     if empty or any(not line.strip() for line in what.lines or ()):
-        raise Refusal("A command is empty.", "usage")
+        raise CommandRejected("A command is empty.", "usage")
 
 
-class Prepared(Struct):
+class PreparedSubmission(Struct):
     """A submission that was read and checked, and is not on record yet."""
 
     spec: Spec
@@ -107,7 +109,7 @@ class Prepared(Struct):
     secrets: dict[str, bytes]
 
 
-def prepare(desk: Desk, body: r.Submit, state: State, now: Moment) -> Prepared:
+def prepare(desk: RequestContext, body: r.Submit, state: State, now: Instant) -> PreparedSubmission:
     """Read and check what is asked for, and for whom; raises what is wrong with it."""
     wanted = read(body.options, context(desk, state, now))
     environment = _environment(body.environment, wanted)
@@ -145,10 +147,10 @@ def prepare(desk: Desk, body: r.Submit, state: State, now: Moment) -> Prepared:
     events: list[Event] = [*taken_on_trust, *_needed(desk, spec, state, now)]
     if hash not in state.specs:
         events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
-    return Prepared(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
+    return PreparedSubmission(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
 
 
-def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
+def _accept(desk: RequestContext, body: r.Submit, state: State, now: Instant) -> CommandResult:
     ready = prepare(desk, body, state, now)
     wanted = ready.wanted
     count, indexes, lines = 1, wanted.indexes, None
@@ -164,7 +166,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
             lines = lines * count
     first = state.rest.next_id
     if body.dry_run:
-        return Decision(
+        return CommandResult(
             reply=lambda state: _dry(desk, state, ready.spec, now, wanted.warnings, count)
         )
     events = [
@@ -177,7 +179,7 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     ]  # fmt: skip
     alerts, desk.alerts = desk.alerts, []
     wanted.warnings += alerts
-    return Decision(
+    return CommandResult(
         events=events,
         blobs=ready.blobs,
         secrets=ready.secrets,
@@ -186,7 +188,9 @@ def _accept(desk: Desk, body: r.Submit, state: State, now: Moment) -> Decision:
     )
 
 
-def _taken_on_trust(desk: Desk, request: Request, state: State, now: Moment) -> list[Event]:
+def _taken_on_trust(
+    desk: RequestContext, request: Request, state: State, now: Instant
+) -> list[Event]:
     """Devices named one by one, by hand, that this machine is not known to have: now it is."""
     ask = request.gpus
     if ask is None or ask.share is None or not ask.despite_strangers:
@@ -204,14 +208,14 @@ def _taken_on_trust(desk: Desk, request: Request, state: State, now: Moment) -> 
     return [NodeJoined(at=now.at, facts=NodeFacts(facts.name, types))]
 
 
-def _needed(desk: Desk, spec: Spec, state: State, now: Moment) -> list[Event]:
+def _needed(desk: RequestContext, spec: Spec, state: State, now: Instant) -> list[Event]:
     """Jobs that this one waits for and that have left memory come back to it."""
     if spec.dependency is None:
         return []
     return desk.recalled(sorted(spec.dependency.jobs()), state, now.at)
 
 
-def context(desk: Desk, state: State, now: Moment) -> Context:
+def context(desk: RequestContext, state: State, now: Instant) -> Context:
     """What reading options needs to know of the other jobs."""
 
     def singleton(name: str) -> list[int]:
@@ -240,7 +244,7 @@ def _receipt(
 
 
 def _dry(
-    desk: Desk, state: State, spec: Spec, now: Moment, warnings: list[str], count: int
+    desk: RequestContext, state: State, spec: Spec, now: Instant, warnings: list[str], count: int
 ) -> dict[str, Any]:
     """What would happen: nothing is stored."""
     from stoker.core.policy.place import place
@@ -263,7 +267,7 @@ def _dry(
 
 
 def _spec(
-    desk: Desk, body: r.Submit, wanted: Wanted, environment: str, blobs: dict[str, bytes]
+    desk: RequestContext, body: r.Submit, wanted: Wanted, environment: str, blobs: dict[str, bytes]
 ) -> Spec:
     what = body.what
     kind = "argv" if what.argv is not None else "line"
@@ -342,7 +346,7 @@ def check_limits(state: State, spec: Spec) -> None:
         return
     most = queue.max_job_gpus
     if most is not None and spec.request.gpu_amount > most:
-        raise Refusal(
+        raise CommandRejected(
             f"Queue '{queue.name}' allows a job at most {format_amount(most)} GPUs, not"
             f" {format_amount(spec.request.gpu_amount)}.",
             "impossible",
@@ -353,7 +357,7 @@ def check_limits(state: State, spec: Spec) -> None:
             for job in state.jobs.values()
         )
         if waiting >= queue.max_waiting:
-            raise Refusal(
+            raise CommandRejected(
                 f"Queue '{queue.name}' has {waiting} pending jobs, and its limit is"
                 f" {queue.max_waiting}. Try again later.",
                 "full",
@@ -367,7 +371,7 @@ def check_possible(state: State, request: Request) -> None:
         name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
     ]
     if unknown:
-        raise Refusal(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
+        raise CommandRejected(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
     lacks, able = [], 0
     for node in state.cluster.nodes.values():
         lack = could_ever(node, request)
@@ -388,7 +392,7 @@ def check_possible(state: State, request: Request) -> None:
     gpus = any(node.types.get(GPU) for node in state.cluster.nodes.values())
     if request.gpu_amount and not wanted and not gpus:
         text += " To declare devices: stoker daemon restart --gpus 0,1"
-    raise Refusal(text, "impossible")
+    raise CommandRejected(text, "impossible")
 
 
 def _too_few(able: int, all: int) -> str:

@@ -12,10 +12,10 @@ from stoker.core import events as e
 from stoker.core.lifecycle import FINISHED, JobState
 from stoker.core.state import State
 from stoker.core.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
-from stoker.daemon.context import Desk
-from stoker.daemon.sweeps.submit import THINKING, Kept, as_trial, kept
-from stoker.daemon.workers.sampler_client import Sampler
-from stoker.engine import Ask, Decision, Moment, Refusal
+from stoker.daemon.context import RequestContext
+from stoker.daemon.sweeps.submit import THINKING, StoredSweep, as_trial, kept
+from stoker.daemon.workers.sampler_client import SamplerClient
+from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.sweep import samplers
 from stoker.sweep.values import canonical
 
@@ -28,16 +28,18 @@ IN_A_ROW = 10
 IN_VAIN = "its last {} trials have failed and none has succeeded; to continue: stoker release {}"
 
 
-class Sweeps:
+class SweepController:
     """Keeps one trial ready in every sweep that wants more: a free device never waits for one."""
 
-    def __init__(self, desk: Desk, ask: Callable[[Ask], None], sampler: Sampler) -> None:
+    def __init__(
+        self, desk: RequestContext, ask: Callable[[Command], None], sampler: SamplerClient
+    ) -> None:
         self.desk, self.ask, self.sampler = desk, ask, sampler
         self.asking: set[int] = set()
         """Sweeps for which a trial is being thought of."""
         self.thinking: set[int] = set()
         """Sweeps of which the sampler knows."""
-        self.definitions: dict[str, Kept] = {}
+        self.definitions: dict[str, StoredSweep] = {}
         """What those were asked to be, by hash."""
 
     def after(self, state: State) -> None:
@@ -51,7 +53,7 @@ class Sweeps:
             if sweep.wanting and id not in self.asking and self._idle(sweep):
                 self.asking.add(id)
                 if in_vain(sweep):
-                    self.ask(_More(self, id, [], trouble=IN_VAIN.format(IN_A_ROW, id)))
+                    self.ask(AddTrials(self, id, [], trouble=IN_VAIN.format(IN_A_ROW, id)))
                 else:
                     self._think(state, sweep)
 
@@ -61,22 +63,22 @@ class Sweeps:
 
     def _think(self, state: State, sweep: Sweep) -> None:
         if sweep.method not in THINKING:
-            self.ask(_More(self, sweep.id, None))
+            self.ask(AddTrials(self, sweep.id, None))
             return
         try:
             definition = self.kept(sweep).definition
-        except Refusal:
-            self.ask(_More(self, sweep.id, None))  # which says so
+        except CommandRejected:
+            self.ask(AddTrials(self, sweep.id, None))  # which says so
             return
 
         def answer(points: list[dict[str, Any]], trouble: str | None, done: bool) -> None:
-            self.ask(_More(self, sweep.id, points, trouble=trouble, done=done))
+            self.ask(AddTrials(self, sweep.id, points, trouble=trouble, done=done))
 
         self.thinking.add(sweep.id)
         trials = [told(trial) for trial in state.boards[sweep.id].trials.values()]
         self.sampler.ask(sweep.id, definition, trials, 1, answer)
 
-    def kept(self, sweep: Sweep) -> Kept:
+    def kept(self, sweep: Sweep) -> StoredSweep:
         """What it was asked to be."""
         found = self.definitions.get(sweep.definition)
         if found is None:
@@ -94,34 +96,34 @@ class Sweeps:
         self.sampler.close()
 
 
-class _More:
+class AddTrials:
     """A trial was thought of: the engine takes it, unless things have changed meanwhile."""
 
     def __init__(
-        self, sweeps: Sweeps, sweep: int, points: list[dict[str, Any]] | None,
+        self, sweeps: SweepController, sweep: int, points: list[dict[str, Any]] | None,
         trouble: str | None = None, done: bool = False,
     ) -> None:  # fmt: skip
         self.sweeps, self.sweep, self.points = sweeps, sweep, points
         self.trouble, self.done = trouble, done
 
-    def decide(self, state: State, now: Moment) -> Decision:
+    def decide(self, state: State, now: Instant) -> CommandResult:
         """More trials, or the end of it, or why it cannot go on."""
         sweep = state.sweeps.get(self.sweep)
         if sweep is None or not sweep.wanting or sweep.id not in state.boards:
-            return Decision()
+            return CommandResult()
         if self.trouble is not None:
             change = e.SweepChanged(at=now.at, sweep=sweep.id, note=self.trouble)
-            return Decision(events=[change])
+            return CommandResult(events=[change])
         try:
             asked = self.sweeps.kept(sweep)
-        except Refusal as refusal:
+        except CommandRejected as refusal:
             change = e.SweepChanged(at=now.at, sweep=sweep.id, note=refusal.message)
-            return Decision(events=[change])
+            return CommandResult(events=[change])
         points = self._next(state, sweep, asked.definition)
         if not points:
             # Everything that there is was tried; or a proposal was known, and another one is due.
             known = bool(self.points) and not self.done
-            return Decision() if known else self._no_more(sweep, now)
+            return CommandResult() if known else self._no_more(sweep, now)
         events: list[e.Event] = []
         if asked.hash not in state.specs:
             events.append(e.SpecRecorded(at=now.at, hash=asked.hash, spec=asked.spec))
@@ -133,7 +135,7 @@ class _More:
             )
         )  # fmt: skip
         # Nobody was promised these: should they be lost, others are thought of.
-        return Decision(events=events, durable=False)
+        return CommandResult(events=events, durable=False)
 
     def _next(self, state: State, sweep: Sweep, definition: dict[str, Any]) -> list[dict[str, Any]]:
         known = state.boards[sweep.id].keys
@@ -145,15 +147,15 @@ class _More:
         # So many were drawn at least: that far, nothing new is to be found.
         return list(islice(samplers.fresh(definition, sweep.issued, known.__contains__), most))
 
-    def _no_more(self, sweep: Sweep, now: Moment) -> Decision:
+    def _no_more(self, sweep: Sweep, now: Instant) -> CommandResult:
         """Nobody has an idea what else to try."""
-        return Decision(events=[e.SweepChanged(at=now.at, sweep=sweep.id, ended=True)])
+        return CommandResult(events=[e.SweepChanged(at=now.at, sweep=sweep.id, ended=True)])
 
     def answer(self, reply: Any) -> None:
         """It is on record."""
         self.sweeps.asking.discard(self.sweep)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: CommandRejected) -> None:
         """It is not: another one will be thought of when something happens."""
         self.sweeps.asking.discard(self.sweep)
 

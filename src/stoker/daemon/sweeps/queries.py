@@ -11,38 +11,38 @@ from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import SHORT
 from stoker.core.state import State
 from stoker.core.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
-from stoker.daemon.context import Decide, Desk, answered
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
 from stoker.daemon.sweeps.submit import kept
 from stoker.daemon.views.job import estimate_view, iso
 from stoker.daemon.views.placement import devices_of, machines
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
-from stoker.store.port import Filter
+from stoker.store.port import JobQuery
 
 WORDS = (WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED)
 RUNS = 20
 """How many earlier trials an expectation is drawn from."""
 
 
-def listed(desk: Desk, all: bool) -> Decide:
+def listed(desk: RequestContext, all: bool) -> CommandHandler:
     """Every sweep, or those that go on."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         shown = [sweep for sweep in state.sweeps.values() if all or sweep.open]
-        return answered({"sweeps": [sweep_view(desk, state, sweep, now) for sweep in shown]})
+        return reply_only({"sweeps": [sweep_view(desk, state, sweep, now) for sweep in shown]})
 
     return decide
 
 
-def whole(desk: Desk, word: str) -> Decide:
+def whole(desk: RequestContext, word: str) -> CommandHandler:
     """One sweep with all its trials, in the order of their numbers."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         sweep = found(state, word)
         rows = [(row.job, row.spec) for row in desk.store.past(_all(sweep))]
         fresh = ((state.jobs.get(job.id, job), spec) for job, spec in rows)
         asked = kept(desk, sweep)
-        return answered(
+        return reply_only(
             {
                 "sweep": sweep_view(desk, state, sweep, now),
                 "definition": asked.definition,
@@ -53,8 +53,8 @@ def whole(desk: Desk, word: str) -> Decide:
     return decide
 
 
-def _all(sweep: Sweep) -> Filter:
-    return Filter(array=sweep.id, limit=max(sweep.issued, 1))
+def _all(sweep: Sweep) -> JobQuery:
+    return JobQuery(array=sweep.id, limit=max(sweep.issued, 1))
 
 
 def found(state: State, word: str) -> Sweep:
@@ -63,17 +63,17 @@ def found(state: State, word: str) -> Sweep:
 
     id = sweep_meant(word, state)
     if id is None:
-        raise Refusal(f"There is no sweep {word}; see stoker sweep list.", "not_found")
+        raise CommandRejected(f"There is no sweep {word}; see stoker sweep list.", "not_found")
     return state.sweeps[id]
 
 
-def change(desk: Desk, word: str, body: r.ChangeSweep) -> Decide:
+def change(desk: RequestContext, word: str, body: r.ChangeSweep) -> CommandHandler:
     """Change a sweep."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         sweep = found(state, word)
         if body.max_running is None and body.priority is None:
-            raise Refusal("Nothing to change: give max_running or priority.", "usage")
+            raise CommandRejected("Nothing to change: give max_running or priority.", "usage")
         events: list[e.Event] = [
             e.SweepChanged(
                 at=now.at, sweep=sweep.id, max_running=body.max_running, priority=body.priority
@@ -89,14 +89,14 @@ def change(desk: Desk, word: str, body: r.ChangeSweep) -> Decide:
                         begin_at=job.begin_at,
                     )
                 )  # fmt: skip
-        return Decision(
+        return CommandResult(
             events=events, reply=lambda after: sweep_view(desk, after, after.sweeps[sweep.id], now)
         )
 
     return decide
 
 
-def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str, Any]:
+def sweep_view(desk: RequestContext, state: State, sweep: Sweep, now: Instant) -> dict[str, Any]:
     """One sweep: what it is, how far it is, what it has found."""
     told = desk.foreseen_sweep(sweep, state, now)
     end = told.end.likely if told is not None and told.end is not None else None
@@ -126,7 +126,7 @@ def sweep_view(desk: Desk, state: State, sweep: Sweep, now: Moment) -> dict[str,
     }
 
 
-def _reading(desk: Desk, state: State, sweep: Sweep) -> int:
+def _reading(desk: RequestContext, state: State, sweep: Sweep) -> int:
     """How many trials have ended whose figures are still being read."""
     board, reading = state.boards.get(sweep.id), desk.reading()
     return sum(id in reading for id in board.trials) if board is not None and reading else 0
@@ -141,7 +141,7 @@ def _state(sweep: Sweep) -> str:
     return "HELD" if sweep.held else "WAITING"
 
 
-def _best(desk: Desk, state: State, sweep: Sweep) -> dict[str, Any] | None:
+def _best(desk: RequestContext, state: State, sweep: Sweep) -> dict[str, Any] | None:
     if sweep.best_job is None:
         return None
     job = state.jobs.get(sweep.best_job) or desk.either(sweep.best_job, state)[0]
@@ -150,7 +150,7 @@ def _best(desk: Desk, state: State, sweep: Sweep) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def trial_view(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:
+def trial_view(job: Job, spec: Spec, now: Instant) -> dict[str, Any]:
     """One trial: what it tries, and what came of it."""
     score, names = job.score, machines(job)
     started = job.started_at

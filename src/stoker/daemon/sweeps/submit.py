@@ -33,12 +33,12 @@ from stoker.core.sweep import (
     word_of,
 )
 from stoker.core.units import BadValue
-from stoker.daemon.context import Decide, Desk
-from stoker.daemon.submission.submit import Prepared, digest, prepare
-from stoker.engine import Decision, Moment, Refusal
+from stoker.daemon.context import CommandHandler, RequestContext
+from stoker.daemon.submission.submit import PreparedSubmission, digest, prepare
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.sweep import samplers
-from stoker.sweep.definition import BadSweep, check
+from stoker.sweep.definition import InvalidSweep, check
 from stoker.sweep.rungs import rungs
 from stoker.sweep.template import command_of
 from stoker.sweep.values import canonical
@@ -50,7 +50,7 @@ THINKING = frozenset(NEEDS)
 """Methods that look at the results so far, and what they need for that."""
 
 
-class Kept(Struct):
+class StoredSweep(Struct):
     """What a sweep was asked to be, as it is kept beside the journal."""
 
     definition: dict[str, Any]
@@ -59,20 +59,20 @@ class Kept(Struct):
     """Under which that spec is on record."""
 
 
-def submit(desk: Desk, body: r.Sweep) -> Decide:
+def submit(desk: RequestContext, body: r.Sweep) -> CommandHandler:
     """Create a sweep, or continue one that is known: only what is missing or failed runs.
 
     Works out all of its trials, so it may take a while; what it returns is quick.
     """
     try:
         definition = check(body.definition)
-    except BadSweep as error:
-        raise Refusal(str(error), "usage") from None
+    except InvalidSweep as error:
+        raise CommandRejected(str(error), "usage") from None
 
     lacks = [name for name in NEEDS.get(definition["method"], ()) if find_spec(name) is None]
     if lacks:
         extra = "gp" if definition["method"] == "gp" else "optuna"
-        raise Refusal(
+        raise CommandRejected(
             f"The method {definition['method']} needs {' and '.join(lacks)}, which the daemon's"
             f" Python does not have. Install it: pip install 'stoker[{extra}]'",
             "usage",
@@ -82,17 +82,17 @@ def submit(desk: Desk, body: r.Sweep) -> Decide:
     try:
         # All that takes long, and does not depend on what is known, before it is anybody's turn.
         wanted = {} if asks else dict(as_trial(definition, each) for each in _wanted(definition))
-    except (BadValue, BadSweep) as error:
-        raise Refusal(str(error), "usage") from None
+    except (BadValue, InvalidSweep) as error:
+        raise CommandRejected(str(error), "usage") from None
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         again = desk.store.find_key(body.key) if body.key else None
         if again is not None:
-            return Decision(reply=lambda after: receipt(after.sweeps[again[0]], 0, 0, []))
+            return CommandResult(reply=lambda after: receipt(after.sweeps[again[0]], 0, 0, []))
         try:
             return _Intake(desk, body, definition, asks, wanted, state, now).decision()
-        except (BadValue, BadSweep) as error:
-            raise Refusal(str(error), "usage") from None
+        except (BadValue, InvalidSweep) as error:
+            raise CommandRejected(str(error), "usage") from None
 
     return decide
 
@@ -101,8 +101,8 @@ class _Intake:
     """One request, held against what is known."""
 
     def __init__(
-        self, desk: Desk, body: r.Sweep, definition: dict[str, Any], asks: bool,
-        wanted: dict[str, Command], state: State, now: Moment,
+        self, desk: RequestContext, body: r.Sweep, definition: dict[str, Any], asks: bool,
+        wanted: dict[str, Command], state: State, now: Instant,
     ) -> None:  # fmt: skip
         self.desk, self.body, self.definition = desk, body, definition
         self.asks, self.wanted = asks, wanted
@@ -134,7 +134,7 @@ class _Intake:
             raise BadValue("The sweep has no trials: its parameters have no values.")
         return found
 
-    def decision(self) -> Decision:
+    def decision(self) -> CommandResult:
         """All that follows, as facts."""
         ready, known, state, now = self.ready, self.known, self.state, self.now
         spec = _with_source(ready, self.definition)
@@ -149,12 +149,12 @@ class _Intake:
         if known is not None and definition_of(known, self._goal()).reached:
             missing, again = [], []
             ready.wanted.warnings.append("its target has already been reached")
-        kept = Kept(self.definition, spec, digest(encode(spec)))
+        kept = StoredSweep(self.definition, spec, digest(encode(spec)))
         sweep = self._sweep(kept, len(have) + len(missing))
         if self.body.dry_run:
             shown = [_text(command) for _, command in missing[:10]]
             plan = receipt(sweep, len(missing), len(again), ready.wanted.warnings)
-            return Decision(reply=lambda _: {**plan, "sweep": None, "commands": shown})
+            return CommandResult(reply=lambda _: {**plan, "sweep": None, "commands": shown})
         events = [event for event in ready.events if type(event) is not SpecRecorded]
         if kept.hash not in state.specs and (missing or again):
             events.append(SpecRecorded(at=now.at, hash=kept.hash, spec=spec))
@@ -166,7 +166,7 @@ class _Intake:
             events.append(self._submitted(sweep.id, first, kept.hash, missing))
         events += self._retried(again, kept.hash)
         events += self._released()
-        return Decision(
+        return CommandResult(
             events=events,
             blobs={**ready.blobs, sweep.definition: encode(kept)},
             secrets=ready.secrets,
@@ -184,7 +184,7 @@ class _Intake:
             target=metric.get("target"), maximize=metric.get("goal") == "maximize",
         )  # fmt: skip
 
-    def _sweep(self, kept: Kept, known: int) -> Sweep:
+    def _sweep(self, kept: StoredSweep, known: int) -> Sweep:
         definition, metric = self.definition, self.definition["metric"]
         total = definition["samples"] if self.asks else known
         return Sweep(
@@ -248,12 +248,12 @@ def as_trial(definition: dict[str, Any], params: dict[str, Any]) -> tuple[str, C
     return canonical(params), command if isinstance(command, str) else tuple(command)
 
 
-def kept(desk: Desk, sweep: Sweep) -> Kept:
+def kept(desk: RequestContext, sweep: Sweep) -> StoredSweep:
     """What it was asked to be."""
     data = desk.store.blob(sweep.definition)
     if data is None:
-        raise Refusal(f"The definition of sweep {sweep.id} is lost.", "failed")
-    return decode(data, type=Kept)
+        raise CommandRejected(f"The definition of sweep {sweep.id} is lost.", "failed")
+    return decode(data, type=StoredSweep)
 
 
 def receipt(sweep: Sweep, added: int, retried: int, warnings: list[str]) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _wanted(definition: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _with_source(ready: Prepared, definition: dict[str, Any]) -> Spec:
+def _with_source(ready: PreparedSubmission, definition: dict[str, Any]) -> Spec:
     """Where the trials' figures are found belongs to what is submitted."""
     metric = definition["metric"]
     source = metric["source"] if metric else {"kind": "report"}

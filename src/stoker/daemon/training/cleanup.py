@@ -11,7 +11,7 @@ from stoker.core.contract import unique_id
 from stoker.core.job import Job
 from stoker.core.state import State
 from stoker.daemon.metrics import store as series
-from stoker.store.port import Filter, Store
+from stoker.store.port import JobQuery, Store
 
 KEEP_CHECKPOINTS = 14 * 86400.0
 """Seconds that checkpoints in our own directory outlive their job."""
@@ -38,7 +38,7 @@ def remove(paths: Iterable[str]) -> None:
             rmtree(path, ignore_errors=True)
 
 
-class Leftovers:
+class ReportCleanup:
     """The directories in which attempts have left reports."""
 
     def __init__(self, root: str) -> None:
@@ -114,7 +114,7 @@ def _ended_before(moment: float, ids: Iterable[int], state: State, store: Store)
     """Those of these finished jobs that ended before; of some, nobody knows any more."""
     found = {id: state.jobs[id] for id in ids if id in state.jobs}
     asked = [id for id in ids if id not in found]
-    rows = store.past(Filter(ids=asked, limit=len(asked))) if asked else []
+    rows = store.past(JobQuery(ids=asked, limit=len(asked))) if asked else []
     found |= {row.job.id: row.job for row in rows}
     return [id for id, job in found.items() if job.ended_at is not None and job.ended_at < moment]
 

@@ -20,13 +20,19 @@ from stoker.core import events as e
 from stoker.core.job import Job, Progress
 from stoker.core.lifecycle import JobState
 from stoker.core.state import State
-from stoker.daemon.metrics.reader import Scores, Trails
+from stoker.daemon.metrics.reader import MetricsReader, Scores
 from stoker.daemon.metrics.store import mirror
-from stoker.daemon.reports.attempt_report import Hearing, Key, Messengers, leave_word, take_back
+from stoker.daemon.reports.attempt_report import (
+    AttemptReport,
+    Key,
+    Messengers,
+    leave_word,
+    take_back,
+)
 from stoker.daemon.reports.format import CHUNK, LEAP, moment, read_steps, seconds
-from stoker.daemon.reports.watcher import Ears
-from stoker.daemon.training.cleanup import Leftovers
-from stoker.daemon.workers.scraper_client import Scraper
+from stoker.daemon.reports.watcher import ReportWatcher
+from stoker.daemon.training.cleanup import ReportCleanup
+from stoker.daemon.workers.scraper_client import ScraperClient
 from stoker.executors.agent.session.session import Poller
 
 PAUSE = 0.25
@@ -37,7 +43,7 @@ LINGER = 30.0
 """Seconds within which an attempt is over that has said that it stops: a wrapper may go on."""
 
 
-class Trainings:
+class TrainingMonitor:
     """Listens to training attempts and speaks to them."""
 
     def __init__(
@@ -45,14 +51,14 @@ class Trainings:
     ) -> None:
         self.home, self.root = home, f"{home}/training"
         self.fleet, self.state = fleet, state
-        self.hearings: dict[int, Hearing] = {}
+        self.hearings: dict[int, AttemptReport] = {}
         """By job: only its current attempt has a say."""
         self.dirty: set[int] = set()
         """Jobs whose reports may have grown."""
-        self.ears = Ears(self.root, poller, self)
-        self.left = Leftovers(self.root)
-        self.trails = Trails(home, state, self._all_told)
-        self.scraper = self.trails.scrapes = Scraper(home, poller, state)
+        self.ears = ReportWatcher(self.root, poller, self)
+        self.left = ReportCleanup(self.root)
+        self.trails = MetricsReader(home, state, self._all_told)
+        self.scraper = self.trails.scrapes = ScraperClient(home, poller, state)
         self.left.needed = self.trails.keeps
 
     @property
@@ -96,7 +102,7 @@ class Trainings:
         for job in self.state().running.values():
             self._find(job)
 
-    def _find(self, job: Job) -> Hearing | None:
+    def _find(self, job: Job) -> AttemptReport | None:
         """Listen to a job's current attempt, if that has anything to say."""
         hearing = self._hearing(job)
         if hearing is None or (hearing.beside is None and self._searched(job)):
@@ -114,12 +120,12 @@ class Trainings:
         """Whether its figures are searched for, so that there are some here in any case."""
         return self.state().spec(job).source is not None
 
-    def _hearing(self, job: Job) -> Hearing | None:
+    def _hearing(self, job: Job) -> AttemptReport | None:
         hearing = self.hearings.get(job.id)
         return hearing if hearing is not None and hearing.key[1] == job.attempt else None
 
-    def _listen_to(self, job: Job, path: str | None) -> Hearing:
-        hearing = self.hearings[job.id] = Hearing((job.id, job.attempt), path)
+    def _listen_to(self, job: Job, path: str | None) -> AttemptReport:
+        hearing = self.hearings[job.id] = AttemptReport((job.id, job.attempt), path)
         self.left.keep(hearing.key)
         return hearing
 
@@ -207,7 +213,7 @@ class Trainings:
         hearing = self.hearings.get(id)
         return hearing.read_at + PAUSE - now if hearing is not None else 0.0
 
-    def _read(self, hearing: Hearing, now: float) -> None:
+    def _read(self, hearing: AttemptReport, now: float) -> None:
         """Take a piece of its report."""
         hearing.read_at = now
         path = hearing.path or hearing.beside
@@ -241,7 +247,7 @@ class Trainings:
         return [*told, *points, fact]
 
     def _news(
-        self, job: Job, hearing: Hearing, started: float | None, end: e.Event | None = None
+        self, job: Job, hearing: AttemptReport, started: float | None, end: e.Event | None = None
     ) -> list[e.Event]:
         """What a report says that is not on record."""
         report, progress = hearing.report, job.progress or Progress()
@@ -340,7 +346,7 @@ class Trainings:
         if hearing is None or hearing.report.stop_at is None:
             take_back(contract.reports(self.home, job))
 
-    def _pass_on(self, job: Job, hearing: Hearing) -> None:
+    def _pass_on(self, job: Job, hearing: AttemptReport) -> None:
         """The first part has said before which epoch all stop: tell those on other machines."""
         epoch = hearing.report.stop_at
         if epoch is None or epoch == hearing.named or job.placement is None:

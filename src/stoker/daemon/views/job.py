@@ -22,7 +22,7 @@ from stoker.core.state import State
 from stoker.core.units import format_amount
 from stoker.daemon.views.placement import devices_of, gpu_uuids, logs_of, machines, parts_view
 from stoker.daemon.views.training import Live, container_view, training_view
-from stoker.engine import Moment
+from stoker.engine import Instant
 from stoker.executors.launch.command import terminal_path
 
 LAST_LINES = 8192
@@ -38,7 +38,7 @@ def iso(moment: float | None) -> str | None:
 
 
 def job_view(
-    job: Job, spec: Spec, state: State | None, now: Moment, logs: str, tail: int = 0,
+    job: Job, spec: Spec, state: State | None, now: Instant, logs: str, tail: int = 0,
     live: Callable[[int], Live] = lambda _: {},
 ) -> dict[str, Any]:  # fmt: skip
     """One job, whole; `live` says what is seen of a running one right now."""
@@ -146,7 +146,7 @@ def _given(job: Job, spec: Spec, state: State | None, logs: str) -> dict[str, An
     }
 
 
-def _times(job: Job, spec: Spec, now: Moment) -> dict[str, Any]:
+def _times(job: Job, spec: Spec, now: Instant) -> dict[str, Any]:
     """When what happened, and how long it takes."""
     ran = elapsed(job, now)
     return {
@@ -190,7 +190,7 @@ def _left(job: Job, limit: int | None, elapsed: float | None) -> float | None:
     return round(max(limit - elapsed, 0.0), 3)
 
 
-def elapsed(job: Job, now: Moment) -> float | None:
+def elapsed(job: Job, now: Instant) -> float | None:
     """Seconds that the attempt has run, without pauses; None before it started."""
     if job.started_at is None:
         return None

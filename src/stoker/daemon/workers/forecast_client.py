@@ -32,12 +32,12 @@ from stoker.core.outlook import (
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
 from stoker.core.sweep import Sweep
-from stoker.daemon.context import Decide, Desk, answered
-from stoker.daemon.runtime.line_subprocess import HelperProcess
+from stoker.daemon.context import CommandHandler, RequestContext, reply_only
+from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.daemon.views.job import estimate_view, iso
-from stoker.engine import Decision, Moment, Refusal
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.agent.session.session import Poller
-from stoker.store.port import Filter
+from stoker.store.port import JobQuery
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +63,10 @@ QUIET = (
 """Events that leave a forecast as good as it was."""
 
 
-class Outlooks:
+class ForecastClient:
     """The latest forecast, and the process that works on the next one."""
 
-    def __init__(self, desk: Desk, poller: Poller) -> None:
+    def __init__(self, desk: RequestContext, poller: Poller) -> None:
         self.desk, self.poller = desk, poller
         self.latest: Outlook | None = None
         self.jobs: dict[int, Foreseen] = {}
@@ -80,13 +80,13 @@ class Outlooks:
         """Why the last one has no answer."""
         self.failed = 0
         """How many of the last ones in a row have none."""
-        self.process: HelperProcess | None = None
-        self.leaving: list[HelperProcess] = []
+        self.process: LineSubprocess | None = None
+        self.leaving: list[LineSubprocess] = []
         self.since = self.took = self.ended = 0.0
         self.waiting: list[Callable[[], None]] = []
         """Called when the process has answered or failed."""
 
-    def look(self, state: State, now: Moment, done: Callable[[], None] | None = None) -> float:
+    def look(self, state: State, now: Instant, done: Callable[[], None] | None = None) -> float:
         """Start a forecast unless the latest one will do; return the seconds to wait for it.
 
         `done` is called when the newest forecast is there, which may be at once. A process that
@@ -103,7 +103,7 @@ class Outlooks:
             return 0.0
         return FIRST if self.latest is None else NEXT
 
-    def look_for_a_list(self, state: State, now: Moment, done: Callable[[], None]) -> float:
+    def look_for_a_list(self, state: State, now: Instant, done: Callable[[], None]) -> float:
         """Do the same for a command that shows a forecast but is not about it: wait for less."""
         recent = time.monotonic() < self.since + LIST_EVERY and not self._has_edits()
         if not state.live or (recent and not self.incomplete and self.process is None):
@@ -121,7 +121,7 @@ class Outlooks:
         """Return True if a job was edited after the last process was started."""
         return any(at > self.since for at in self.edited.values())
 
-    def _will_do(self, now: Moment) -> bool:
+    def _will_do(self, now: Instant) -> bool:
         if self._has_edits():
             return False
         if self.latest is None or self.failed == 1:
@@ -154,10 +154,10 @@ class Outlooks:
 
     # -- the process --------------------------------------------------------------------
 
-    def _start(self, state: State, now: Moment) -> None:
+    def _start(self, state: State, now: Instant) -> None:
         self.changed, self.incomplete, self.since = False, False, time.monotonic()
         try:
-            self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
+            self.process = LineSubprocess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return
@@ -173,7 +173,7 @@ class Outlooks:
         return {key: runs for key, job in named.items() if (runs := self._runs_of(job))}
 
     def _runs_of(self, job: Job) -> list[tuple[str, float]]:
-        wanted = Filter(user=job.user, name=job.name, states=["COMPLETED"], limit=RUNS)
+        wanted = JobQuery(user=job.user, name=job.name, states=["COMPLETED"], limit=RUNS)
         found = reversed(self.desk.store.past(wanted))
         timed = ((command_key(run.job, run.spec), run_seconds(run.job)) for run in found)
         return [(command, seconds) for command, seconds in timed if seconds is not None]
@@ -211,7 +211,7 @@ class Outlooks:
 
     # -- estimates -----------------------------------------------------------------------
 
-    def of(self, id: int, state: State, now: Moment) -> Told | None:
+    def of(self, id: int, state: State, now: Instant) -> Told | None:
         """Return the estimate of an unfinished job, if there is a forecast that is not too old."""
         found, job = self.jobs.get(id), state.jobs.get(id)
         latest = self._usable(now)
@@ -221,7 +221,7 @@ class Outlooks:
             return Told(latest.at, never=OUT_OF_DATE)
         return told_of(found, job, latest.at, now.at)
 
-    def of_sweep(self, sweep: Sweep, state: State, now: Moment) -> Told | None:
+    def of_sweep(self, sweep: Sweep, state: State, now: Instant) -> Told | None:
         """Return when the last trial of a sweep ends; trials without a forecast count pro rata."""
         latest = self._usable(now)
         if not sweep.open or sweep.held or sweep.total is None or latest is None:
@@ -232,7 +232,7 @@ class Outlooks:
         whole = last_of(ends, left / len(ends), latest.at) if ends else None
         return Told(latest.at, end=interval(whole, now.at)) if whole is not None else None
 
-    def _usable(self, now: Moment) -> Outlook | None:
+    def _usable(self, now: Instant) -> Outlook | None:
         """Return the latest forecast unless it is too old."""
         latest = self.latest
         return latest if latest is not None and 0 <= now.at - latest.at < KEPT else None
@@ -242,15 +242,17 @@ def _is_over(state: State, id: int) -> bool:
     return id not in state.jobs or state.jobs[id].finished
 
 
-def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide:
+def told(
+    outlooks: ForecastClient, desk: RequestContext, words: list[str], limit: int
+) -> CommandHandler:
     """Return the estimates of all jobs or some: running jobs first, then by their start."""
 
-    def decide(state: State, now: Moment) -> Decision:
+    def decide(state: State, now: Instant) -> CommandResult:
         trouble, latest = outlooks.trouble, outlooks.latest
         if latest is None:
             text = trouble or "the forecast is being computed; try again in a moment"
             code = "failed" if trouble else "unavailable"
-            raise Refusal(f"There is no forecast yet: {text}.", code)
+            raise CommandRejected(f"There is no forecast yet: {text}.", code)
         if outlooks.failed == 1:
             outlooks.look(state, now)
         if words:
@@ -261,7 +263,7 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
         if not words:
             shown.sort(key=_place)
         more = max((len(ids) if words else state.live) - limit, 0)
-        return answered(
+        return reply_only(
             {
                 "jobs": shown[:limit],
                 "more": more if words else max(more, state.live - len(shown)),
@@ -277,7 +279,9 @@ def told(outlooks: Outlooks, desk: Desk, words: list[str], limit: int) -> Decide
     return decide
 
 
-def _view(outlooks: Outlooks, desk: Desk, id: int, state: State, now: Moment) -> dict[str, Any]:
+def _view(
+    outlooks: ForecastClient, desk: RequestContext, id: int, state: State, now: Instant
+) -> dict[str, Any]:
     job, _ = desk.either(id, state)
     found = outlooks.of(id, state, now)
     view = {

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.daemon.runtime.line_subprocess import HelperProcess
+from stoker.daemon.runtime.line_subprocess import LineSubprocess
 from stoker.executors.agent.session.session import Poller
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct):
     done: bool = False
 
 
-class Question(msgspec.Struct):
+class PendingQuestion(msgspec.Struct):
     """A question that is open, with all that a new process would have to be told."""
 
     id: str
@@ -53,24 +53,24 @@ class Question(msgspec.Struct):
     since: float
 
 
-class Talk(msgspec.Struct):
+class SweepSession(msgspec.Struct):
     """What is known of one sweep, here and in the process."""
 
     definition: dict[str, Any]
     generation: int = 1
     told: dict[int, dict[str, Any]] | None = None
     """None: this process has not heard of the sweep."""
-    question: Question | None = None
+    question: PendingQuestion | None = None
 
 
-class Sampler:
+class SamplerClient:
     """Asks one process about all sweeps that need a model."""
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
-        self.talks: dict[int, Talk] = {}
-        self.process: HelperProcess | None = None
-        self.leaving: list[HelperProcess] = []
+        self.talks: dict[int, SweepSession] = {}
+        self.process: LineSubprocess | None = None
+        self.leaving: list[LineSubprocess] = []
         """Processes that were let go and have not died yet."""
         self.failures = 0
         self.start_at: float | None = None
@@ -93,7 +93,7 @@ class Sampler:
         if talk.question is not None:
             return
         self._last += 1
-        talk.question = Question(f"r{self._last}", count, trials, answer, time.monotonic())
+        talk.question = PendingQuestion(f"r{self._last}", count, trials, answer, time.monotonic())
         if self.process is not None:
             self._put(sweep, talk, talk.question)
         elif self.start_at is None:
@@ -137,19 +137,19 @@ class Sampler:
 
     # -- out ----------------------------------------------------------------------------
 
-    def _talk(self, sweep: int, definition: dict[str, Any]) -> Talk:
+    def _talk(self, sweep: int, definition: dict[str, Any]) -> SweepSession:
         """How many samples are wanted, or what is run with them, is nothing to a sampler."""
         brief = {key: definition[key] for key in WHAT_COUNTS if key in definition}
         brief["metric"] = {"goal": (definition.get("metric") or {}).get("goal") or "minimize"}
         talk = self.talks.get(sweep)
         if talk is None:
-            talk = self.talks[sweep] = Talk(brief)
+            talk = self.talks[sweep] = SweepSession(brief)
         elif talk.definition != brief:
             talk.definition, talk.told = brief, None
             talk.generation += 1
         return talk
 
-    def _put(self, sweep: int, talk: Talk, question: Question) -> None:
+    def _put(self, sweep: int, talk: SweepSession, question: PendingQuestion) -> None:
         """Tell what the process does not know yet, then ask."""
         messages: list[dict[str, Any]] = []
         if talk.told is None:
@@ -193,7 +193,7 @@ class Sampler:
     def _start(self) -> None:
         self.start_at = None
         try:
-            self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
+            self.process = LineSubprocess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return

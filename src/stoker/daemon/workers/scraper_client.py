@@ -25,7 +25,7 @@ from stoker.daemon.training.cleanup import attempt_of
 from stoker.executors.agent.session.session import Poller
 
 if TYPE_CHECKING:
-    from stoker.daemon.runtime.line_subprocess import HelperProcess
+    from stoker.daemon.runtime.line_subprocess import LineSubprocess
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ EARLIER = 0.02
 """The clock of files runs so many seconds behind: what seems older than the job may be its own."""
 
 
-class Scraper:
+class ScraperClient:
     """Has the figures found of all attempts whose jobs say where they are."""
 
     def __init__(self, home: str, poller: Poller, state: Callable[[], State]) -> None:
@@ -48,8 +48,8 @@ class Scraper:
         self.orders: dict[Key, dict[str, Any]] = {}
         """What is watched."""
         self.finishing: set[Key] = set()
-        self.process: HelperProcess | None = None
-        self.leaving: list[HelperProcess] = []
+        self.process: LineSubprocess | None = None
+        self.leaving: list[LineSubprocess] = []
         self.failures = 0
         self.start_at: float | None = None
         self.heard_at = 0.0
@@ -162,12 +162,12 @@ class Scraper:
         return self.heard_at + IDLE - now
 
     def _start(self) -> None:
-        from stoker.daemon.runtime.line_subprocess import HelperProcess
+        from stoker.daemon.runtime.line_subprocess import LineSubprocess
 
         self.start_at = None
         self.heard_at = time.monotonic()
         try:
-            self.process = HelperProcess(self.poller, self._heard, self._died, COMMAND)
+            self.process = LineSubprocess(self.poller, self._heard, self._died, COMMAND)
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return

@@ -7,20 +7,20 @@ from msgspec import Struct
 from stoker.core.job import Carry
 from stoker.core.launch import Launch
 from stoker.executors.agent.session.framing import ProtocolError, number
-from stoker.executors.agent.transfer.log_mirror import Mirror
-from stoker.executors.agent.transfer.staging import Owner
+from stoker.executors.agent.transfer.log_mirror import LogMirror
+from stoker.executors.agent.transfer.staging import AttemptWorkspace
 
 Key = tuple[int, int]
 
 
-class Attempt(Struct):
+class RemoteAttempt(Struct):
     """An attempt that an executor looks after."""
 
     key: Key
-    mirror: Mirror
+    mirror: LogMirror
     carry: Carry
     directory: str
-    owner: Owner
+    owner: AttemptWorkspace
     part: int | None = None
     checkpoints: str | None = None
     """Where those that it leaves over there belong here; None: they are there already."""

@@ -32,21 +32,21 @@ from stoker.core.text import printable
 from stoker.executors.agent import result_collector as fetching
 from stoker.executors.agent import result_selection as results
 from stoker.executors.agent import start_command as orders
-from stoker.executors.agent.attempt import Attempt, Key, key_of, word_of
-from stoker.executors.agent.control_files import STOP, STOP_AT, Words
-from stoker.executors.agent.prerequisites import Provisions
-from stoker.executors.agent.reconciliation import Reunion
-from stoker.executors.agent.result_collector import Fetching, Host
+from stoker.executors.agent.attempt import Key, RemoteAttempt, key_of, word_of
+from stoker.executors.agent.control_files import STOP, STOP_AT, ControlFiles
+from stoker.executors.agent.prerequisites import Prerequisites
+from stoker.executors.agent.reconciliation import Reconciliation
+from stoker.executors.agent.result_collector import Host, ResultCollector
 from stoker.executors.agent.session.framing import ProtocolError, number
-from stoker.executors.agent.session.reconnecting import Connection
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.session.session import Poller
-from stoker.executors.agent.transfer.log_mirror import Mirror
-from stoker.executors.agent.transfer.snapshot import Tree
-from stoker.executors.agent.transfer.staging import Owner
-from stoker.executors.agent.transfer.tree_upload import Way
+from stoker.executors.agent.transfer.log_mirror import LogMirror
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
+from stoker.executors.agent.transfer.staging import AttemptWorkspace
+from stoker.executors.agent.transfer.tree_upload import RemoteShell
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
-from stoker.executors.agent.transfer.uploads import Surveys, Travel
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
+from stoker.executors.linux.thread_pool import TransferPool
 from stoker.executors.ssh.address import Address
 
 LOOK, CHECK = 1.0, 20.0
@@ -66,22 +66,22 @@ MAX_PID, MAX_PORT, MAX_CODE, MAX_LEFT = (1 << 31) - 1, (1 << 16) - 1, 255, 1 << 
 class Watcher(Protocol):
     """Who puts machines together to a fleet."""
 
-    def reached(self, machine: RemoteExecutor) -> None:
+    def reached(self, machine: AgentExecutor) -> None:
         """It answers, and everything that ran there is accounted for."""
 
-    def silent(self, machine: RemoteExecutor, why: str) -> None:
+    def silent(self, machine: AgentExecutor, why: str) -> None:
         """It does not answer."""
 
-    def measured(self, machine: RemoteExecutor, text: bytes) -> None:
+    def measured(self, machine: AgentExecutor, text: bytes) -> None:
         """What it has and how busy it is."""
 
-    def ready(self, machine: RemoteExecutor, key: Key, port: int) -> None:
+    def ready(self, machine: AgentExecutor, key: Key, port: int) -> None:
         """A part waits for the others."""
 
     def heard(self, key: Key, part: int | None, data: bytes, offset: int) -> None:
         """This was added to an attempt's report, at this place in it."""
 
-    def left_there(self, machine: RemoteExecutor, key: Key) -> None:
+    def left_there(self, machine: AgentExecutor, key: Key) -> None:
         """Its checkpoints could not be carried: it can go on there only."""
 
     def strays(self, name: str) -> list[Key]:
@@ -97,7 +97,7 @@ class Watcher(Protocol):
         """Return the id of the next job: the journal knows of none from it on."""
 
 
-class RemoteExecutor:
+class AgentExecutor:
     """Runs attempts on one machine over SSH."""
 
     def __init__(
@@ -109,7 +109,7 @@ class RemoteExecutor:
         notes: str,
         install: str,
         poller: Poller,
-        surveys: Surveys,
+        surveys: SnapshotCache,
         watcher: Watcher,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
@@ -118,17 +118,17 @@ class RemoteExecutor:
         self.name, self.address, self.shared, self.notes = name, address, shared, notes
         self.watcher, self.grace, self.secret, self.blob = watcher, grace, secret, blob
         self.facts: list[Event] = []
-        self.attempts: dict[Key, Attempt] = {}
+        self.attempts: dict[Key, RemoteAttempt] = {}
         self.settled: list[Key] = []
         self.home: str | None = None
         self.bash = True
-        self.worker = Worker(poller)
-        self.connection = Connection(address, control, install, poller, self)
-        self.travel = Travel(self.connection, self.worker, surveys)
-        self.words = Words(self.connection)
-        self.provisions = Provisions(self.connection, self.worker, self.travel, shared)
+        self.worker = TransferPool(poller)
+        self.connection = ReconnectingSession(address, control, install, poller, self)
+        self.travel = TreeUploads(self.connection, self.worker, surveys)
+        self.words = ControlFiles(self.connection)
+        self.provisions = Prerequisites(self.connection, self.worker, self.travel, shared)
         host = Host(name, install, shared)
-        self.fetching = Fetching(
+        self.fetching = ResultCollector(
             host, self.connection, self.worker, self.travel, self.attempts, self._ended,
             lambda attempt, data, at: watcher.heard(attempt.key, attempt.part, data, at),
         )  # fmt: skip
@@ -151,7 +151,7 @@ class RemoteExecutor:
     ) -> None:
         """Start an attempt, at most once ever; with a gate, only when all parts are ready."""
         key = (wish.job, wish.attempt)
-        mirror = Mirror(launch.out, launch.err, self._note(key))
+        mirror = LogMirror(launch.out, launch.err, self._note(key))
         try:
             mirror.open(launch.umask)
         except OSError as error:
@@ -159,7 +159,7 @@ class RemoteExecutor:
             return
         owner = self._owner(launch.label, key, part, launch.umask, time.time())
         saved = launch.checkpoints if self.provisions.travels(launch) else None
-        attempt = Attempt(
+        attempt = RemoteAttempt(
             key, mirror, launch.carry, launch.directory, owner, part, saved, launch, gate
         )
         self.attempts[key] = attempt
@@ -182,9 +182,11 @@ class RemoteExecutor:
             return None
         return self.travel.transfer(attempt.launch.directory, attempt.launch.carry)
 
-    def _owner(self, label: str, key: Key, part: int | None, umask: int, since: float) -> Owner:
+    def _owner(
+        self, label: str, key: Key, part: int | None, umask: int, since: float
+    ) -> AttemptWorkspace:
         place = f"{self.fetching.host.install}.{word_of(key)}"
-        return Owner(
+        return AttemptWorkspace(
             label=label,
             attempt=key[1],
             since=since,
@@ -193,10 +195,12 @@ class RemoteExecutor:
             umask=umask,
         )
 
-    def _waits(self, attempt: Attempt) -> bool:
+    def _waits(self, attempt: RemoteAttempt) -> bool:
         return self.attempts.get(attempt.key) is attempt and not attempt.ordered
 
-    def _travelled(self, attempt: Attempt, tree: Tree | None, why: str, again: bool) -> None:
+    def _travelled(
+        self, attempt: RemoteAttempt, tree: DirectorySnapshot | None, why: str, again: bool
+    ) -> None:
         if not self._waits(attempt):
             return
         if tree is not None:
@@ -208,7 +212,7 @@ class RemoteExecutor:
             self._gone(attempt)
             self._fail(attempt.key, attempt.part, f"cannot send the job's files: {why}")
 
-    def _take_script(self, attempt: Attempt, where: str) -> None:
+    def _take_script(self, attempt: RemoteAttempt, where: str) -> None:
         """See that the machine has its script, if it is one."""
         script = attempt.launch.script if attempt.launch is not None else None
         if script is None or script in self._scripts:
@@ -233,7 +237,7 @@ class RemoteExecutor:
 
         self.connection.ask(stored, "store", f"scripts/{script}", os.fsdecode(text))
 
-    def _provide(self, attempt: Attempt, where: str) -> None:
+    def _provide(self, attempt: RemoteAttempt, where: str) -> None:
         """See that the machine has what else it needs."""
         assert attempt.launch is not None
 
@@ -250,7 +254,7 @@ class RemoteExecutor:
 
         self.provisions.want(attempt.launch, provided)
 
-    def _order(self, attempt: Attempt, where: str, shelf: str | None) -> None:
+    def _order(self, attempt: RemoteAttempt, where: str, shelf: str | None) -> None:
         launch, way = attempt.launch, self.travel.way
         assert launch is not None
         if attempt.ending:
@@ -316,7 +320,7 @@ class RemoteExecutor:
         self._terminate(attempt)
         self.tick(now)
 
-    def _terminate(self, attempt: Attempt) -> None:
+    def _terminate(self, attempt: RemoteAttempt) -> None:
         for each in (signal.SIGCONT, signal.SIGTERM):  # a stopped process hears nothing
             self._signal(attempt.key, each)
 
@@ -355,7 +359,7 @@ class RemoteExecutor:
     ) -> None:
         """Look after an attempt that an earlier driver ordered, once there is a connection."""
         key = (job.id, job.attempt)
-        mirror = Mirror(*logs, self._note(key))
+        mirror = LogMirror(*logs, self._note(key))
         mirror.resume()
         carry = carrying(job, spec, self.name, part or 0)
         # When its directory was looked at is not on record: it was at work soon after.
@@ -363,7 +367,9 @@ class RemoteExecutor:
         owner = self._owner(job.label, key, part, spec.umask, since)
         named = spec.training is not None and spec.training.snapshots is not None
         saved = None if named and self.shared else checkpoints
-        attempt = Attempt(key, mirror, carry, spec.directory, owner, part, saved, ordered=True)
+        attempt = RemoteAttempt(
+            key, mirror, carry, spec.directory, owner, part, saved, ordered=True
+        )
         attempt.began = job.pid is not None
         attempt.gate = 1 if part is not None else 0
         attempt.ending = job.state is JobState.COMPLETING
@@ -385,14 +391,14 @@ class RemoteExecutor:
         self.reunion = self._reunion()
         self.reunion.end(self.watcher.strays(self.name))
 
-    def _reunion(self) -> Reunion:
+    def _reunion(self) -> Reconciliation:
         def known(key: Key) -> bool:
             return key in self.attempts or self.watcher.known(key)
 
         def tell(fact: Event) -> None:
             self.facts.append(fact)
 
-        return Reunion(
+        return Reconciliation(
             self.connection, self.worker, known, self.watcher.superseded, self.watcher.next_id,
             tell, self._look_at_all,
         )  # fmt: skip
@@ -453,7 +459,7 @@ class RemoteExecutor:
         first = self.home is None
         self.home, self.bash = home, "bash" in tools
         root = f"{home}/{self.connection.root}"
-        self.travel.way = Way(self.address, self.connection.control, root, "rsync" in tools)
+        self.travel.way = RemoteShell(self.address, self.connection.control, root, "rsync" in tools)
         if first:
             self.fetching.way_known()
             self._tell_reached()
@@ -482,7 +488,7 @@ class RemoteExecutor:
             case _:
                 self._not_running(attempt, what)
 
-    def _not_running(self, attempt: Attempt, what: str) -> None:
+    def _not_running(self, attempt: RemoteAttempt, what: str) -> None:
         """Neither does it run, nor is there a record of its exit."""
         match what:
             case "released":
@@ -506,7 +512,7 @@ class RemoteExecutor:
             case _:
                 raise ProtocolError(f"an unknown attempt state: {what[:40]!a}")
 
-    def _exited(self, attempt: Attempt, code: int, more: list[str]) -> None:
+    def _exited(self, attempt: RemoteAttempt, code: int, more: list[str]) -> None:
         """It has ended; fetch what it left, unless that is being done."""
         if attempt.lost is not None:  # its record was found after all
             attempt.lost = attempt.over = None
@@ -515,14 +521,14 @@ class RemoteExecutor:
         saved = [fetching.SAVED] if fetching.SAVED in more else []
         self.fetching.fetch(attempt, [str(code), written, str(left), *saved])
 
-    def _never_came(self, attempt: Attempt) -> None:
+    def _never_came(self, attempt: RemoteAttempt) -> None:
         """The machine knows nothing of it. A claim that we took stays: its order may yet come."""
         if attempt.began or attempt.pid is not None:
             self._lose(attempt, f"{self.name} no longer has a record of the attempt")
         else:
             self._call_off(attempt, "the job was not started", keep=True)
 
-    def _started(self, attempt: Attempt, pid: int) -> None:
+    def _started(self, attempt: RemoteAttempt, pid: int) -> None:
         attempt.looks = 0
         if attempt.pid is None:
             attempt.pid = pid
@@ -545,7 +551,7 @@ class RemoteExecutor:
         elif attempt.heard:
             self._terminate(attempt)  # cancelled between the order and the start
 
-    def _failed(self, attempt: Attempt, why: str) -> None:
+    def _failed(self, attempt: RemoteAttempt, why: str) -> None:
         if "no space left" in why:
             self._call_off(attempt, why, delay=SHORTAGE)
         elif "no longer in" in why:
@@ -561,7 +567,9 @@ class RemoteExecutor:
             StartFailed(at=time.time(), job=key[0], attempt=key[1], why=_stored(why), part=part)
         )
 
-    def _call_off(self, attempt: Attempt, why: str, delay: float = 0.0, keep: bool = False) -> None:
+    def _call_off(
+        self, attempt: RemoteAttempt, why: str, delay: float = 0.0, keep: bool = False
+    ) -> None:
         """Not started; `keep` what the machine has on record of it."""
         self._gone(attempt)
         if attempt.ordered and not keep:
@@ -573,7 +581,7 @@ class RemoteExecutor:
             StartCalledOff(at=time.time(), job=job, attempt=number, why=_stored(why), delay=delay)
         )
 
-    def _lose(self, attempt: Attempt, why: str, keep: bool = False) -> None:
+    def _lose(self, attempt: RemoteAttempt, why: str, keep: bool = False) -> None:
         """It ended, and how is not known; `keep` what the machine has on record of it."""
         self._gone(attempt)
         if not keep:
@@ -587,11 +595,11 @@ class RemoteExecutor:
             )
         )
 
-    def _gone(self, attempt: Attempt) -> None:
+    def _gone(self, attempt: RemoteAttempt) -> None:
         self.attempts.pop(attempt.key, None)
         self.fetching.followed.pop(attempt.key[0], None)
 
-    def _ended(self, attempt: Attempt, trouble: str | None, remark: str | None) -> None:
+    def _ended(self, attempt: RemoteAttempt, trouble: str | None, remark: str | None) -> None:
         """All that there was of it is here, or at least its end."""
         if attempt.ahead:
             self.watcher.left_there(self, attempt.key)
@@ -658,7 +666,7 @@ class RemoteExecutor:
             self._look(silent, lambda: None)
         return (min(self._look_at, self._check_at) if silent else self._check_at) - now
 
-    def _look(self, attempts: list[Attempt], then: Callable[[], None]) -> None:
+    def _look(self, attempts: list[RemoteAttempt], then: Callable[[], None]) -> None:
         def looked(words: list[str]) -> None:
             if words[0] == "done":
                 then()

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from stoker.core.job import Carry, Mount
 from stoker.core.launch import Launch
 from stoker.core.slurm_env import SLURM_MARK
-from stoker.executors.agent.session.reconnecting import Connection
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.transfer import checkpoint_sync as saved
-from stoker.executors.agent.transfer.snapshot import Tree
-from stoker.executors.agent.transfer.tree_upload import Way
-from stoker.executors.agent.transfer.uploads import Travel, may_pass
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
+from stoker.executors.agent.transfer.tree_upload import RemoteShell
+from stoker.executors.agent.transfer.uploads import TreeUploads, may_pass
 from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.linux.thread_pool import TransferPool
 
 WHOLE = Carry()
 
@@ -29,11 +29,15 @@ Provided = Callable[[str | None, str, bool], None]
 """Told where the library is there, if it is needed; or what went wrong, and whether it may pass."""
 
 
-class Provisions:
+class Prerequisites:
     """Sees that one machine has what an attempt needs beside its directory."""
 
     def __init__(
-        self, connection: Connection, worker: Worker, travel: Travel, shared: bool
+        self,
+        connection: ReconnectingSession,
+        worker: TransferPool,
+        travel: TreeUploads,
+        shared: bool,
     ) -> None:
         self.connection, self.worker, self.travel, self.shared = connection, worker, travel, shared
         self._shelved: dict[str, str] = {}
@@ -62,7 +66,7 @@ class Provisions:
             else:
                 self.travel.want(copy, WHOLE, 0.0, lambda *found: travelled(copy, *found))
 
-        def travelled(copy: str, tree: Tree | None, why: str, again: bool) -> None:
+        def travelled(copy: str, tree: DirectorySnapshot | None, why: str, again: bool) -> None:
             if tree is None:
                 provided(None, f"cannot send the training library: {why}", again)
                 return
@@ -102,7 +106,7 @@ class Provisions:
 
     # -- the order, as it is over there ---------------------------------------------------
 
-    def localized(self, launch: Launch, way: Way, work: str, shelf: str | None) -> Launch:
+    def localized(self, launch: Launch, way: RemoteShell, work: str, shelf: str | None) -> Launch:
         """The same start with the paths of that machine."""
         word = f"{launch.job}.{launch.attempt}"
         reports = f"{way.root}/run/{self.connection.install}/{word}.reports"
@@ -119,7 +123,9 @@ class Provisions:
             there = _moved(there, work, way.root.removesuffix(f"/{self.connection.root}"))
         return replace(there, own_checkpoints=self.travels(launch))
 
-    def contained(self, launch: Launch, way: Way, shelf: str | None, grace: float) -> Launch:
+    def contained(
+        self, launch: Launch, way: RemoteShell, shelf: str | None, grace: float
+    ) -> Launch:
         """A start in a container, as the command that the machine's engine is told by."""
         script = f"{way.root}/scripts/{launch.script}" if launch.script else None
         copy = f"{way.root}/library/{shelf}" if shelf is not None else None

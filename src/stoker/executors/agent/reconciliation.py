@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from stoker.core.events import AttemptsFound, Event, IdsReserved
 from stoker.executors.agent.attempt import Key, key_of, word_of
-from stoker.executors.agent.session.reconnecting import Connection
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
+from stoker.executors.linux.thread_pool import TransferPool
 
 AGAIN = 0.1
 """Seconds between looks at something that was killed."""
@@ -26,13 +26,13 @@ MAX_ATTEMPTS, MAX_GAP = 100_000, 1_000_000
 not believed."""
 
 
-class Reunion:
+class Reconciliation:
     """What is done once after every connection; a new object for each."""
 
     def __init__(
         self,
-        connection: Connection,
-        worker: Worker,
+        connection: ReconnectingSession,
+        worker: TransferPool,
         known: Callable[[Key], bool],
         superseded: Callable[[Key], bool],
         next_id: Callable[[], int],

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from stoker.core.text import printable
 from stoker.executors.agent import result_selection as results
-from stoker.executors.agent.attempt import Attempt, Key, key_of
+from stoker.executors.agent.attempt import Key, RemoteAttempt, key_of
 from stoker.executors.agent.session.framing import ProtocolError
-from stoker.executors.agent.session.reconnecting import Connection
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.transfer import checkpoint_sync as saved
 from stoker.executors.agent.transfer.log_mirror import (
     CUT,
@@ -23,8 +23,8 @@ from stoker.executors.agent.transfer.log_mirror import (
     pieces,
 )
 from stoker.executors.agent.transfer.tree_upload import CarryError
-from stoker.executors.agent.transfer.uploads import Travel
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.agent.transfer.uploads import TreeUploads
+from stoker.executors.linux.thread_pool import TransferPool
 
 COPY, COPY_FOLLOWED = 2.0, 0.2
 """Seconds between copies of logs; while somebody follows one."""
@@ -43,9 +43,9 @@ NOTHING, UNLISTED = "0", "2"
 SAVED = "saved"
 """Its word for checkpoints."""
 
-Ended = Callable[[Attempt, str | None, str | None], None]
+Ended = Callable[[RemoteAttempt, str | None, str | None], None]
 """Told that all there was has come, or in words what is missing; and what is to be known of it."""
-Heard = Callable[[Attempt, bytes, int], None]
+Heard = Callable[[RemoteAttempt, bytes, int], None]
 """Told what was added to an attempt's report, and where."""
 
 
@@ -58,10 +58,10 @@ class Host(Struct, frozen=True):
     """Whether it sees our files where they are: then nothing is carried."""
 
 
-class Ending(Struct):
+class PendingResult(Struct):
     """What has come so far of an attempt that is over."""
 
-    attempt: Attempt
+    attempt: RemoteAttempt
     how: list[str]
     tar: bytes | None = None
     trouble: str | None = None
@@ -71,16 +71,16 @@ class Ending(Struct):
     """Pieces of its logs in a row that brought nothing new."""
 
 
-class Fetching:
+class ResultCollector:
     """The way back from one machine."""
 
     def __init__(
         self,
         host: Host,
-        connection: Connection,
-        worker: Worker,
-        travel: Travel,
-        attempts: dict[Key, Attempt],
+        connection: ReconnectingSession,
+        worker: TransferPool,
+        travel: TreeUploads,
+        attempts: dict[Key, RemoteAttempt],
         ended: Ended,
         heard: Heard,
     ) -> None:
@@ -157,7 +157,7 @@ class Fetching:
                     return f"the log is incomplete: {error.strerror}"
         return None
 
-    def _hear(self, attempt: Attempt, piece: Piece) -> None:
+    def _hear(self, attempt: RemoteAttempt, piece: Piece) -> None:
         """What was asked for twice comes twice; a report that was emptied begins anew."""
         if piece.what != SAID:
             attempt.said = 0
@@ -168,19 +168,19 @@ class Fetching:
 
     # -- when they end ------------------------------------------------------------------
 
-    def fetch(self, attempt: Attempt, how: list[str]) -> None:
+    def fetch(self, attempt: RemoteAttempt, how: list[str]) -> None:
         """It is over: fetch the rest of its logs and what it wrote."""
         if attempt.over is not None:
             return
         attempt.over = how
-        ending = Ending(attempt, how)
+        ending = PendingResult(attempt, how)
         paths = () if self.host.shared else results.named(attempt.carry)
         self.connection.fetch(
             lambda bulk: self._collected(ending, bulk), "collect", str(PIECE),
             attempt.word, *attempt.offsets, *paths, most=PIECE + _most_bytes(1),
         )  # fmt: skip
 
-    def salvage(self, attempt: Attempt, why: str) -> None:
+    def salvage(self, attempt: RemoteAttempt, why: str) -> None:
         """It is over, and nobody knows how: what it wrote comes back all the same."""
         if attempt.over is not None:
             return
@@ -198,7 +198,7 @@ class Fetching:
         brings = "nothing" if self.host.shared else results.kind(attempt.carry)
         self.connection.ask(listed, "salvage", attempt.word, brings)
 
-    def _collected(self, ending: Ending, bulk: bytes) -> None:
+    def _collected(self, ending: PendingResult, bulk: bytes) -> None:
         """A piece of its logs, and with the first one what it wrote, if that is little."""
         if not self._wanted(ending):
             return
@@ -218,12 +218,12 @@ class Fetching:
         else:
             self._bring(ending)
 
-    def _wanted(self, ending: Ending) -> bool:
+    def _wanted(self, ending: PendingResult) -> bool:
         """Whether the connection over which this was asked for is still the one we have."""
         attempt = ending.attempt
         return attempt.over is ending.how and self.attempts.get(attempt.key) is attempt
 
-    def _bring(self, ending: Ending) -> None:
+    def _bring(self, ending: PendingResult) -> None:
         """Put what it wrote where it belongs, in one of three ways."""
         attempt, tar = ending.attempt, ending.tar
         wrote = ending.how[1] if len(ending.how) > 1 else NOTHING
@@ -246,7 +246,7 @@ class Fetching:
                 "pull", f"{attempt.word}.list", str(LONGEST_LIST), most=LONGEST_LIST,
             )  # fmt: skip
 
-    def _listed(self, ending: Ending, names: bytes) -> None:
+    def _listed(self, ending: PendingResult, names: bytes) -> None:
         if names:
             self._carry(ending, names)
         elif self._wanted(ending):
@@ -254,7 +254,7 @@ class Fetching:
                 ending, "the job wrote too many files to list; name directories with --bring"
             )
 
-    def _carry(self, ending: Ending, names: bytes) -> None:
+    def _carry(self, ending: PendingResult, names: bytes) -> None:
         attempt, way = ending.attempt, self.travel.way
         if not self._wanted(ending):
             return
@@ -273,7 +273,7 @@ class Fetching:
         self.worker.do(lambda: results.bring(way, work, names, attempt), brought)
 
     def _again(
-        self, ending: Ending, result: Exception | str | None, again: Callable[[], None]
+        self, ending: PendingResult, result: Exception | str | None, again: Callable[[], None]
     ) -> bool:
         """Whether it is worth another try."""
         if not isinstance(result, results.LinkLost) or ending.tries >= TRIES:
@@ -283,21 +283,21 @@ class Fetching:
         self.worker.do(lambda: time.sleep(AGAIN), lambda _: again())
         return True
 
-    def _brought(self, ending: Ending, result: Exception | str | None) -> None:
+    def _brought(self, ending: PendingResult, result: Exception | str | None) -> None:
         if isinstance(result, Exception):
             self._keep(ending, _sentence(result))
         else:
             ending.remark = result
             self._finish(ending)
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: PendingResult) -> None:
         ending.tries = 0
         if ending.trouble is None:
             self._bring_saved(ending, None)
         else:
             self._keep(ending, ending.trouble)
 
-    def _keep(self, ending: Ending, why: str) -> None:
+    def _keep(self, ending: PendingResult, why: str) -> None:
         """Have it put aside over there, so that it is not forgotten with the attempt."""
         word = ending.attempt.word
         place = f"~/{self.connection.root}/kept/{self.host.install}.{word}"
@@ -311,7 +311,7 @@ class Fetching:
 
     # -- checkpoints --------------------------------------------------------------------
 
-    def _bring_saved(self, ending: Ending, trouble: str | None) -> None:
+    def _bring_saved(self, ending: PendingResult, trouble: str | None) -> None:
         """At last, what later attempts go on from: they may be on any machine."""
         attempt, way = ending.attempt, self.travel.way
         here = attempt.checkpoints
@@ -334,7 +334,7 @@ class Fetching:
 
         self.worker.do(lambda: saved.bring(way, here, attempt.part), brought)
 
-    def _saved(self, ending: Ending, trouble: str | None, result: Exception | None) -> None:
+    def _saved(self, ending: PendingResult, trouble: str | None, result: Exception | None) -> None:
         attempt = ending.attempt
         name = saved.name_of(attempt.checkpoints or "")
 

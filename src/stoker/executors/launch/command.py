@@ -15,7 +15,7 @@ from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library
 
 
-class Places(Struct, frozen=True):
+class ExecutorPaths(Struct, frozen=True):
     """The directories an executor works with."""
 
     run: str
@@ -29,12 +29,12 @@ class NoContainer(Exception):
     """This machine cannot run containers."""
 
 
-class Commands:
+class CommandBuilder:
     """Makes of a launch the words and variables that a keeper is given."""
 
     def __init__(
         self,
-        places: Places,
+        places: ExecutorPaths,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
         grace: float,

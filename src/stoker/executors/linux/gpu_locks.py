@@ -48,7 +48,7 @@ class UntrustedError(Exception):
     """A file or directory is not what its name says."""
 
 
-class Holds:
+class GpuLocks:
     """The locks of this user's jobs on real GPUs, and what other users have locked."""
 
     def __init__(

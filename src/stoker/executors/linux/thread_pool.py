@@ -16,7 +16,7 @@ AT_ONCE = 4
 """Transfers to or from one machine at a time: more would only share its line."""
 
 
-class Worker:
+class TransferPool:
     """A few threads of one machine. What they find out is told in the loop's own thread."""
 
     def __init__(self, poller: Poller) -> None:

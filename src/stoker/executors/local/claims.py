@@ -146,7 +146,7 @@ def take_empty_claim(path: str) -> bool:
     return (read_claim(path) or Claim()).taken
 
 
-class Exits:
+class ExitLog:
     """The ends that keepers wrote to disk, one file per keeper."""
 
     def __init__(self, directory: str) -> None:

@@ -28,23 +28,23 @@ from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch
 from stoker.executors.launch import container
-from stoker.executors.launch.command import Commands, NoContainer, Places
+from stoker.executors.launch.command import CommandBuilder, ExecutorPaths, NoContainer
 from stoker.executors.linux import cgroup
 from stoker.executors.linux import oom as symptoms
 from stoker.executors.linux import process_tree as tree
-from stoker.executors.linux.gpu_locks import Holds
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local.claims import (
     Claim,
-    Exits,
+    ExitLog,
     claim_path,
     note_signal,
     read_claim,
     take_claim,
     take_empty_claim,
 )
-from stoker.executors.local.recovery import KEPT, Adoption
+from stoker.executors.local.recovery import KEPT, AttemptRecovery
 from stoker.executors.local.supervisor import BOOT, PASSING, spawn_keeper
-from stoker.executors.local.supervisor_client import KEEPERS, Link
+from stoker.executors.local.supervisor_client import KEEPERS, SupervisorClient
 from stoker.executors.port import Executor
 
 logger = logging.getLogger(__name__)
@@ -113,31 +113,31 @@ class LocalExecutor(Executor):
 
     def __init__(
         self,
-        places: Places,
+        places: ExecutorPaths,
         install: str,
-        keepers: list[Link],
+        keepers: list[SupervisorClient],
         poller: Poller,
         secret: Callable[[str], bytes | None],
         blob: Callable[[str], bytes | None],
         grace: float = 10.0,
         cgroups: cgroup.Cgroups | None = None,
-        holds: Holds | None = None,
+        holds: GpuLocks | None = None,
         engine: str = "",
     ) -> None:
         self.places, self.install, self.grace = places, install, grace
         self.keepers = keepers
         self.poller, self.secret, self.blob = poller, secret, blob
-        self.commands = Commands(places, secret, blob, grace, engine)
+        self.commands = CommandBuilder(places, secret, blob, grace, engine)
         self.cgroups = cgroups or cgroup.Cgroups(None)
-        self.holds = holds or Holds()
+        self.holds = holds or GpuLocks()
         self.oom = symptoms.OomCounter()
         self.facts: list[Event] = []
         self.attempts: dict[Key, Attempt] = {}
         self.busy: set[Key] = set()
         """Attempts that need a look now and then: being ended, or waiting for a record."""
         self.settled: list[str] = []
-        self.exits = Exits(places.exits)
-        self.adoption = Adoption(self)
+        self.exits = ExitLog(places.exits)
+        self.adoption = AttemptRecovery(self)
         for link in keepers:
             self._listen_to(link)
 
@@ -308,10 +308,10 @@ class LocalExecutor(Executor):
 
     # -- what the keepers say -----------------------------------------------------------
 
-    def _listen_to(self, link: Link) -> None:
+    def _listen_to(self, link: SupervisorClient) -> None:
         self.poller.watch(link.wire.sock.fileno(), lambda: self._hear(link))
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: SupervisorClient) -> None:
         reports = link.receive()
         if reports is None:
             self._keeper_died(link)
@@ -360,7 +360,7 @@ class LocalExecutor(Executor):
         job, number = attempt.key
         self.facts.append(ProcessStarted(at=wall, job=job, attempt=number, pid=pid, boot=boot))
 
-    def _keeper_died(self, link: Link) -> None:
+    def _keeper_died(self, link: SupervisorClient) -> None:
         """Somebody killed a keeper: get another, and watch its orphans ourselves.
 
         They are our children now (see `become_subreaper`), so their codes are not lost.
@@ -393,7 +393,7 @@ class LocalExecutor(Executor):
         """Fork what keepers are missing; the machine may have no room for a process just now."""
         with contextlib.suppress(OSError):
             while len(self.keepers) < KEEPERS:
-                self.keepers.append(link := Link(*spawn_keeper(self.places.exits)))
+                self.keepers.append(link := SupervisorClient(*spawn_keeper(self.places.exits)))
                 self._listen_to(link)
 
     def _orphan(self, attempt: Attempt) -> None:

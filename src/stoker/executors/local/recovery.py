@@ -37,7 +37,7 @@ NO_RECORD = "the process ended without an exit record"
 REBOOTED = "the node restarted"
 
 
-class Adoption:
+class AttemptRecovery:
     """The part of the local executor that looks after other people's children."""
 
     def __init__(self, executor: LocalExecutor) -> None:

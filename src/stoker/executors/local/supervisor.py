@@ -36,7 +36,7 @@ _RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """Whatever the daemon's own starter ignored is none of the jobs' business."""
 
 
-class Wire:
+class FramedSocket:
     """Frames over a stream socket."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -70,19 +70,19 @@ def frame(message: tuple[Any, ...]) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-def spawn_keeper(exits_dir: str) -> tuple[int, Wire]:
+def spawn_keeper(exits_dir: str) -> tuple[int, FramedSocket]:
     """Fork the keeper; call this while the process is still small and single-threaded."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
         theirs.close()
-        return pid, Wire(ours)
+        return pid, FramedSocket(ours)
     status = 1
     try:
         ours.close()
         # Last words, also of a crash in native code, go to the daemon's log.
         _detach(theirs.fileno(), os.path.join(os.path.dirname(exits_dir), "daemon.log"))
-        Keeper(Wire(theirs), exits_dir).run()
+        Supervisor(FramedSocket(theirs), exits_dir).run()
         status = 0
     except Exception:  # noqa: BLE001 - written down; the daemon starts another
         import traceback
@@ -131,11 +131,11 @@ def open_log(path: str, mode: int = 0o666) -> int:
         return os.open(path, flags, mode)
 
 
-class Keeper:
+class Supervisor:
     """Starts jobs, waits for them, writes down their ends."""
 
-    def __init__(self, wire: Wire, exits_dir: str) -> None:
-        self.wire: Wire | None = wire
+    def __init__(self, wire: FramedSocket, exits_dir: str) -> None:
+        self.wire: FramedSocket | None = wire
         me = os.getpid()
         self.name = b"keeper %d %d" % (me, start_ticks(me))
         self.children: dict[int, tuple[str, int]] = {}

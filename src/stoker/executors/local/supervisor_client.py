@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from stoker.executors.local.supervisor import Wire, frame, spawn_keeper
+from stoker.executors.local.supervisor import FramedSocket, frame, spawn_keeper
 
 KEEPERS = 2
 ENVIRONMENTS = 32
@@ -21,10 +21,10 @@ ENVIRONMENTS = 32
 Environment = Callable[[str], dict[str, str]]
 
 
-class Link:
+class SupervisorClient:
     """One keeper, as the daemon knows it."""
 
-    def __init__(self, pid: int, wire: Wire) -> None:
+    def __init__(self, pid: int, wire: FramedSocket) -> None:
         self.pid, self.wire = pid, wire
         self.starting = 0
         """Orders that it has not reported on yet."""
@@ -77,6 +77,6 @@ class Link:
             os.waitpid(self.pid, 0)
 
 
-def spawn_keepers(exits_dir: str) -> list[Link]:
+def spawn_keepers(exits_dir: str) -> list[SupervisorClient]:
     """Fork the keepers; call this while the process is still small."""
-    return [Link(*spawn_keeper(exits_dir)) for _ in range(KEEPERS)]
+    return [SupervisorClient(*spawn_keeper(exits_dir)) for _ in range(KEEPERS)]

@@ -17,7 +17,7 @@ from stoker.core.estimate import attained
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import JobState
 from stoker.core.outlook import Question
-from stoker.simulate.forecast.durations import Guesses, ran
+from stoker.simulate.forecast.durations import DurationModel, ran
 
 DAY = 86400.0
 """Whoever was watched for less than that is not taken to go on like this for ever."""
@@ -27,7 +27,7 @@ MOST = 5000
 """Newcomers in one play of the future."""
 
 
-class Newcomer(Struct):
+class Arrival(Struct):
     """A job that somebody may submit."""
 
     at: float
@@ -36,10 +36,10 @@ class Newcomer(Struct):
     seconds: float
 
 
-class Newcomers:
+class ArrivalModel:
     """What was submitted lately, to be drawn from."""
 
-    def __init__(self, asked: Question, guesses: Guesses) -> None:
+    def __init__(self, asked: Question, guesses: DurationModel) -> None:
         self.asked, self.guesses = asked, guesses
         self.window = max(asked.at - asked.since, 0.0)
         batches: dict[float, list[Job]] = {}
@@ -50,9 +50,9 @@ class Newcomers:
         self.batches = batches if len(batches) >= FEWEST else {}
         self.names = Counter(job.name for jobs in batches.values() for job in jobs)
 
-    def drawn(self, random: Random) -> list[Newcomer]:
+    def drawn(self, random: Random) -> list[Arrival]:
         """Those of one future, the first first."""
-        found: list[Newcomer] = []
+        found: list[Arrival] = []
         for at, jobs in self._moments(random):
             found += [self._again(job, at, random) for job in jobs]
             if len(found) >= MOST:
@@ -74,7 +74,7 @@ class Newcomers:
                 for _ in range(_times(random)):
                     yield self.asked.at + each * window + after, self.batches[at]
 
-    def _again(self, job: Job, at: float, random: Random) -> Newcomer:
+    def _again(self, job: Job, at: float, random: Random) -> Arrival:
         spec = self.asked.specs[job.spec]
         name = spec.name if self.names[job.name] > 1 else f"{job.name} again"
         spec = replace(
@@ -84,7 +84,7 @@ class Newcomers:
             seconds = ran(job)
         else:
             seconds = attained(job, self.asked.at) + self.guesses.of(job).left(random)
-        return Newcomer(at, job, spec, max(seconds, 1.0))
+        return Arrival(at, job, spec, max(seconds, 1.0))
 
 
 def _times(random: Random) -> int:

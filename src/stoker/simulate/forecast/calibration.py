@@ -24,9 +24,9 @@ from stoker.core.outlook import (
     question,
 )
 from stoker.simulate.forecast.futures import PLAYS, foresee
-from stoker.simulate.replay.recorder import Diary
-from stoker.simulate.replay.replay import Assumed, Course, Replay
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.replay.recorder import RunRecorder
+from stoker.simulate.replay.replay import JobRun, Replay, ReplayAssumptions
+from stoker.simulate.workload import TraceJob, Workload
 
 LEAST = 60.0
 """Seconds: an error is compared with the time to come, but not with less than this."""
@@ -63,14 +63,14 @@ class _Seen(Struct):
     span: Span
 
 
-class _Notes(Diary):
+class _Notes(RunRecorder):
     """All starts of every job: a preempted job starts again."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
         super().__init__(nodes, pieces)
         self.starts: dict[int, list[float]] = {}
 
-    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
+    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
         super().begun(id, load, at, placement)
         self.starts.setdefault(id, []).append(at)
 
@@ -91,15 +91,15 @@ class _WithCommands(Replay):
 
     def __init__(
         self, workload: Workload, nodes: list[NodeFacts], policy: str,
-        parameters: dict[str, float] | None, assumed: Assumed | None,
+        parameters: dict[str, float] | None, assumed: ReplayAssumptions | None,
     ) -> None:  # fmt: skip
         super().__init__(workload, nodes, policy, parameters, assumed)
         self.runs: dict[str, list[tuple[str, float]]] = {}
 
-    def _argv(self, id: int, load: Load) -> tuple[str, ...]:
+    def _argv(self, id: int, load: TraceJob) -> tuple[str, ...]:
         return tuple(load.name.split()) or super()._argv(id, load)
 
-    def _over(self, id: int, course: Course, stopped: bool = False) -> list[object]:
+    def _over(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
         job = self.state.jobs[id]
         if not stopped:
             run = command_key(job, self.state.spec(job)), course.load.seconds
@@ -112,7 +112,7 @@ def calibrate(
     nodes: list[NodeFacts],
     policy: str,
     moments: int = 10,
-    assumed: Assumed | None = None,
+    assumed: ReplayAssumptions | None = None,
     plays: int = PLAYS,
     parameters: dict[str, float] | None = None,
     commands: bool = False,

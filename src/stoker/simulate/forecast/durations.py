@@ -59,7 +59,7 @@ class Life(Struct, frozen=True):
     """It was seen from this age on; had it ended before, nobody would know of it."""
 
 
-class Lifetimes:
+class DurationDistribution:
     """How long others lasted.
 
     Those who still run count as having lasted longer than that, and those who began before
@@ -103,7 +103,7 @@ class Lifetimes:
         return begin * min(float(max(times, 1.0) ** (1 / POWER)), LONGEST)
 
 
-class Guess(Struct, frozen=True):
+class DurationEstimate(Struct, frozen=True):
     """The distribution of the seconds that one job needs from now on."""
 
     kind: Kind
@@ -111,7 +111,7 @@ class Guess(Struct, frozen=True):
     middle: float = 0.0
     """The median; 0: as the lifetimes say."""
     spread: float = 0.0
-    lifetimes: Lifetimes | None = None
+    lifetimes: DurationDistribution | None = None
     scale: float = 1.0
     """The factor of the lifetimes."""
     age: float = 0.0
@@ -136,25 +136,25 @@ class Guess(Struct, frozen=True):
         return min(max((total - self.age) * wobble, 1.0), self.most)
 
 
-class Guesses:
+class DurationModel:
     """The duration of every job of a state."""
 
     def __init__(self, asked: Question, state: State, random: Random | None = None) -> None:
         """With `random`, the recent jobs are a bootstrap sample."""
         self.asked, self.state, self.random = asked, state, random
-        self.known: dict[int, Guess] = {}
+        self.known: dict[int, DurationEstimate] = {}
         self.common = exp(COMMON * random.gauss(0.0, 1.0)) if random is not None else 1.0
         seen = [(job, life) for job in asked.jobs if (life := self._life(job)) is not None]
         if random is not None and seen:
             seen = random.choices(seen, k=len(seen))
-        self.lab = Lifetimes(life for _, life in seen)
+        self.lab = DurationDistribution(life for _, life in seen)
         sizes: dict[float, list[Life]] = {}
         for job, life in seen:
             sizes.setdefault(self._size(job), []).append(life)
-        self.sizes = {size: Lifetimes(some) for size, some in sizes.items()}
+        self.sizes = {size: DurationDistribution(some) for size, some in sizes.items()}
         limits = [(life, asked.specs[job.spec].limit) for job, life in seen]
-        self.used = Lifetimes(_share(life, limit) for life, limit in limits if limit)
-        self.runs: dict[tuple[str, str | None], Lifetimes] = {}
+        self.used = DurationDistribution(_share(life, limit) for life, limit in limits if limit)
+        self.runs: dict[tuple[str, str | None], DurationDistribution] = {}
         self.common_draws: dict[tuple[str, str], tuple[float, float]] = {}
         self.oldest: dict[tuple[str, str], float] = {}
         going: dict[str, list[Life]] = {}
@@ -165,12 +165,12 @@ class Guesses:
                 going.setdefault(key[0], []).append(Life(age, ended=False))
         for name, runs in asked.runs.items():
             lives = (Life(seconds) for _, seconds in runs)
-            self.runs[name, None] = Lifetimes([*lives, *going.get(name, ())])
+            self.runs[name, None] = DurationDistribution([*lives, *going.get(name, ())])
             commands: dict[str, list[float]] = {}
             for command, seconds in runs:
                 commands.setdefault(command, []).append(seconds)
             for command, some in commands.items():
-                self.runs[name, command] = Lifetimes(map(Life, some[:SAME_RUNS]))
+                self.runs[name, command] = DurationDistribution(map(Life, some[:SAME_RUNS]))
 
     def _life(self, job: Job) -> Life | None:
         """What was seen of one job; None if it has not run. Of whom has been measured, more."""
@@ -202,20 +202,20 @@ class Guesses:
     def _size(self, job: Job) -> float:
         return gpus_of(self.asked.specs[job.spec].request)
 
-    def of(self, job: Job) -> Guess:
+    def of(self, job: Job) -> DurationEstimate:
         """Return the distribution of one of them."""
         if job.id not in self.known:
             self.known[job.id] = self._guess(job)
         return self.known[job.id]
 
-    def _guess(self, job: Job) -> Guess:
+    def _guess(self, job: Job) -> DurationEstimate:
         spec, at = self.asked.specs[job.spec], self.asked.at
         rest = self.state.rest
         if job.state is JobState.COMPLETING and job.ending != "stop":
-            return Guess(Kind.ORDER, "the end that was requested", ENDING)
+            return DurationEstimate(Kind.ORDER, "the end that was requested", ENDING)
         measured, age = self._measured(job), attained(job, at)
         if measured is not None:
-            return Guess(Kind.EPOCHS, "its measured epochs", measured, MEASURED)
+            return DurationEstimate(Kind.EPOCHS, "its measured epochs", measured, MEASURED)
         most = max(spec.limit - age, 1.0) if spec.limit else inf
         left = remaining(rest.families, self.state.cluster, job, spec, at)
         counts = left is not None and self._counts_epochs(job, spec)
@@ -224,18 +224,22 @@ class Guesses:
         if same is not None and not counts:
             basis = f"{_counted(len(same), 'earlier run')} of this command"
             scale = exp(SAME / len(same) ** 0.5 * self._common(key)[0])
-            return Guess(Kind.RUNS, basis, 0, SAME, same, scale, age, most)
+            return DurationEstimate(Kind.RUNS, basis, 0, SAME, same, scale, age, most)
         if left is not None and counts:
-            return Guess(Kind.SIMILAR, f"measured epochs of earlier {job.name} runs", left, ALIKE)
+            return DurationEstimate(
+                Kind.SIMILAR, f"measured epochs of earlier {job.name} runs", left, ALIKE
+            )
         if left is not None:
             left = max(left, 0.1 * age)
-            return Guess(Kind.STATED, "its stated duration", left, SAID, most=most)
+            return DurationEstimate(Kind.STATED, "its stated duration", left, SAID, most=most)
         named = self.runs.get((key[0], None))
         if named is not None:
             basis = f"{_counted(len(named), 'run')} of {job.name} with other arguments"
             normal, chance = self._common(key)
             scale, least = exp(NAMED * normal) * self.common, self.oldest.get(key, 0.0)
-            return Guess(Kind.SIMILAR, basis, 0, SAME, named, scale, age, most, least, chance)
+            return DurationEstimate(
+                Kind.SIMILAR, basis, 0, SAME, named, scale, age, most, least, chance
+            )
         return self._from_others(job, spec.limit, age, most)
 
     def _key(self, job: Job) -> tuple[str, str]:
@@ -255,23 +259,27 @@ class Guesses:
         found = estimate(self.state.rest.families, self.state.cluster, job, spec, self.asked.at)
         return found.epoch_seconds is not None
 
-    def _from_others(self, job: Job, limit: int | None, age: float, most: float) -> Guess:
+    def _from_others(
+        self, job: Job, limit: int | None, age: float, most: float
+    ) -> DurationEstimate:
         if limit and len(self.used) >= USED:
             basis = f"its time limit and the share that {len(self.used)} other jobs used of theirs"
             scale = limit * self.common**0.5
-            return Guess(Kind.SIMILAR, basis, 0, SMOOTH, self.used, scale, age, most)
+            return DurationEstimate(Kind.SIMILAR, basis, 0, SMOOTH, self.used, scale, age, most)
         if limit:
             half = max(limit / 2 - age, 0.2 * limit)
-            return Guess(Kind.LIMIT, "its time limit", half, 0.5, most=most)
+            return DurationEstimate(Kind.LIMIT, "its time limit", half, 0.5, most=most)
         alike = self.sizes.get(self._size(job))
         found = alike if alike is not None and len(alike) >= ENOUGH else self.lab
         kind, basis = Kind.SIMILAR, f"the durations of {len(found)} recent jobs"
         if len(found) < FEWEST_OTHERS:
             kind, basis = Kind.UNKNOWN, "no earlier run of its command and no time limit"
         if len(found):
-            return Guess(kind, basis, 0, SMOOTH, found, scale=self.common, age=age, most=most)
+            return DurationEstimate(
+                kind, basis, 0, SMOOTH, found, scale=self.common, age=age, most=most
+            )
         middle, spread = NOTHING_KNOWN
-        return Guess(kind, basis, max(middle, age), spread)
+        return DurationEstimate(kind, basis, max(middle, age), spread)
 
 
 def _counted(count: int, what: str) -> str:

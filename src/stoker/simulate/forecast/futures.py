@@ -33,11 +33,11 @@ from stoker.core.outlook import Foreseen, Kind, Outlook, Question, Samples, comb
 from stoker.core.policy.rules import USUAL
 from stoker.core.restore import restore
 from stoker.core.state import State
-from stoker.simulate.forecast.arrivals import Newcomer, Newcomers
-from stoker.simulate.forecast.durations import ENDING, Guess, Guesses
+from stoker.simulate.forecast.arrivals import Arrival, ArrivalModel
+from stoker.simulate.forecast.durations import ENDING, DurationEstimate, DurationModel
 from stoker.simulate.forecast.start_bounds import Bound, Bounds, StartRecorder
-from stoker.simulate.replay.replay import Course, Replay
-from stoker.simulate.workload import Load, Speed, Workload
+from stoker.simulate.replay.replay import JobRun, Replay
+from stoker.simulate.workload import Speed, TraceJob, Workload
 
 PLAYS = 9
 """How many futures are simulated: of nine, the earliest and the latest are the range of 80 %."""
@@ -50,7 +50,7 @@ TURNS = 20_000
 NICE = 10
 
 
-class Scaled:
+class ElasticSpeed:
     """How fast an elastic job is on other numbers of GPUs than it has, or is likely to get."""
 
     def __init__(self, family: Family, gpus: int, model: str) -> None:
@@ -68,7 +68,7 @@ class Scaled:
         return 1.0
 
 
-class Outline(Load, kw_only=True):
+class PredictedJob(TraceJob, kw_only=True):
     """A job as it is believed to be in one of the futures."""
 
     epochs: int | None = None
@@ -76,10 +76,10 @@ class Outline(Load, kw_only=True):
     """When it is stopped, all is to be done again."""
 
 
-class Ahead(Replay):
+class FutureReplay(Replay):
     """One future of a given state."""
 
-    def __init__(self, asked: Question, state: State, guesses: Guesses) -> None:
+    def __init__(self, asked: Question, state: State, guesses: DurationModel) -> None:
         nodes = list(asked.rest.nodes.values())
         super().__init__(Workload(title="", jobs=[]), nodes, USUAL.name, state=state)
         self.now, self.guesses = asked.at, guesses
@@ -122,7 +122,7 @@ class Ahead(Replay):
         if training is not None:
             self._apply(e.TrainingBegan(at=self.now, job=job.id, attempt=job.attempt))
 
-    def _goes_on(self, job: Job, load: Outline, course: Course) -> None:
+    def _goes_on(self, job: Job, load: PredictedJob, course: JobRun) -> None:
         progress = job.progress
         if load.epochs and not load.steady and (progress is None or progress.pace is None):
             first = course.when(max(self._known(load), course.done))
@@ -130,7 +130,7 @@ class Ahead(Replay):
         if progress is not None and progress.stop is not None and not progress.stop.ignored:
             self._ask_to_stop(job.id)
 
-    def _outline(self, job: Job, left: float) -> Outline:
+    def _outline(self, job: Job, left: float) -> PredictedJob:
         spec = self.state.spec(job)
         training, progress = spec.training, job.progress
         epochs = epochs_of(job, spec)
@@ -138,7 +138,7 @@ class Ahead(Replay):
         if epochs and progress is not None and progress.pace is not None:
             done = max(epochs * progress.pace[2] - left, 0.0)
         reports = training is not None or (progress is not None and progress.listening)
-        return Outline(
+        return PredictedJob(
             at=job.submitted_at, seconds=max(done + left, 1.0), epochs=epochs,
             steady=not reports, anew=spec.restartable and not reports,
             speed=self._speed(job, spec),
@@ -150,11 +150,11 @@ class Ahead(Replay):
             return None
         family = known(self.state.rest.families, job, spec)
         gpus, model = likely_hardware(self.state.cluster, job, spec, family)
-        return Scaled(family, gpus, model)
+        return ElasticSpeed(family, gpus, model)
 
     # -- how it goes on -----------------------------------------------------------------
 
-    def play(self, newcomers: list[Newcomer], turns: int, stop: float) -> None:
+    def play(self, newcomers: list[Arrival], turns: int, stop: float) -> None:
         """Until all are over of whom something is asked, or for as long as that is bearable."""
         end, place = self.now + HORIZON, 0
         self._turn([])
@@ -181,7 +181,7 @@ class Ahead(Replay):
             if self.watched.ends.keys() >= self.waited:
                 break
 
-    def _comes(self, newcomer: Newcomer) -> list[object]:
+    def _comes(self, newcomer: Arrival) -> list[object]:
         id, spec, model = self.state.rest.next_id, newcomer.spec, newcomer.model
         hash = f"{model.spec} again {spec.name}"
         wishes: list[object] = []
@@ -192,14 +192,14 @@ class Ahead(Replay):
                 at=self.now, first=id, count=1, spec=hash, argv=("",), priority=model.priority
             )
         )
-        self.courses[id] = Course(self._outline(self.state.jobs[id], newcomer.seconds))
+        self.courses[id] = JobRun(self._outline(self.state.jobs[id], newcomer.seconds))
         return wishes
 
-    def _epochs(self, load: Load) -> int:
-        epochs = load.epochs if isinstance(load, Outline) else None
+    def _epochs(self, load: TraceJob) -> int:
+        epochs = load.epochs if isinstance(load, PredictedJob) else None
         return epochs or super()._epochs(load)
 
-    def _known(self, load: Load) -> float:
+    def _known(self, load: TraceJob) -> float:
         return load.seconds / self._epochs(load)
 
     def _carry_out(self, wish: object) -> list[object]:
@@ -209,7 +209,7 @@ class Ahead(Replay):
             if job.finished:  # its time was up
                 self.watched.end(job.id, self.now)
                 del self.courses[job.id]
-            elif isinstance(course.load, Outline) and course.load.anew:
+            elif isinstance(course.load, PredictedJob) and course.load.anew:
                 course.done = 0.0
         return wishes
 
@@ -222,12 +222,12 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
     asked = _decoded(question)
     state = _restored(asked)
     begin, turns = perf_counter(), max(TURNS // plays, 1)
-    expected = Guesses(asked, state)
+    expected = DurationModel(asked, state)
     middle = _played(question, asked, expected, None, turns, begin + seconds)
     futures = [middle] if plays == 1 else []
     while len(futures) < plays and (not futures or perf_counter() - begin < seconds):
         random = Random(f"{seed}:{len(futures)}")
-        guesses = Guesses(asked, state, random)
+        guesses = DurationModel(asked, state, random)
         futures.append(_played(question, asked, guesses, random, turns, begin + seconds))
     still = _standing_still(state)
     bounds = Bounds(state, middle.watched, cut=middle.now < asked.at + HORIZON)
@@ -244,16 +244,16 @@ def foresee(question: bytes, plays: int = PLAYS, seed: int = 0, seconds: float =
 
 
 def _played(
-    question: bytes, asked: Question, guesses: Guesses, random: Random | None, turns: int,
+    question: bytes, asked: Question, guesses: DurationModel, random: Random | None, turns: int,
     stop: float,
-) -> Ahead:  # fmt: skip
+) -> FutureReplay:  # fmt: skip
     """Simulate one future."""
     again = _decoded(question)
-    future = Ahead(again, _restored(again), guesses)
+    future = FutureReplay(again, _restored(again), guesses)
     for job in again.jobs:
         if not job.finished:
             future.take(job, guesses.of(job).left(random))
-    others = Newcomers(asked, guesses).drawn(random) if random is not None else []
+    others = ArrivalModel(asked, guesses).drawn(random) if random is not None else []
     future.play(others, turns, stop)
     return future
 
@@ -299,7 +299,12 @@ def _standing_still(state: State) -> set[int]:
 
 
 def _foreseen(
-    state: State, job: Job, still: bool, own: Guess, bound: Bound, futures: list[Ahead]
+    state: State,
+    job: Job,
+    still: bool,
+    own: DurationEstimate,
+    bound: Bound,
+    futures: list[FutureReplay],
 ) -> Foreseen:
     if job.state is JobState.SUSPENDED:
         return Foreseen(job=job.id, never="it is paused")

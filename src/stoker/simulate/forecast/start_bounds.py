@@ -13,14 +13,14 @@ from stoker.core.outlook import Kind, combined
 from stoker.core.policy.fit import could_ever
 from stoker.core.policy.order import in_order
 from stoker.core.state import State
-from stoker.simulate.replay.recorder import Diary
-from stoker.simulate.workload import Load
+from stoker.simulate.replay.recorder import RunRecorder
+from stoker.simulate.workload import TraceJob
 
 Causes = dict[Kind, int]
 """The kinds of the durations that a start depends on, each with the first such job to end."""
 
 
-class StartRecorder(Diary):
+class StartRecorder(RunRecorder):
     """Records when each job starts and ends, and what its start depends on."""
 
     def __init__(self, state: State, kind_of: Callable[[int], Kind]) -> None:
@@ -36,7 +36,7 @@ class StartRecorder(Diary):
         self.released: dict[tuple[str, str, str], dict[Kind, tuple[int, int, int]]] = {}
         """By node, type and device: the largest amount and memory released, and the job."""
 
-    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
+    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
         """Record the start of an attempt; the first one of a job counts."""
         self.places[id] = placement
         if id not in self.starts:
@@ -56,7 +56,7 @@ class StartRecorder(Diary):
         return found
 
     def over(
-        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
+        self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
         """Record the end of an attempt, and perhaps of the job."""

@@ -14,20 +14,20 @@ from stoker.core.cluster import NodeFacts
 from stoker.core.estimate import Pace, company
 from stoker.core.events import KindMeasured
 from stoker.core.request import GPU
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 SHORTEST = 60.0
 """Seconds of an epoch, if checkpoints are not counted."""
 
 
-class Kinds:
+class JobProfiles:
     """The kinds of a workload's jobs, on the machines that there are."""
 
     def __init__(self, workload: Workload, nodes: list[NodeFacts], checkpoint: float) -> None:
         cards = [card for node in nodes for card in node.types.get(GPU, ())]
         self.models = sorted({card.model for card in cards if card.model})
         self.per_node = max((len(node.types.get(GPU, ())) for node in nodes), default=1)
-        self.samples: dict[tuple[str, float], Load] = {}
+        self.samples: dict[tuple[str, float], TraceJob] = {}
         for load in workload.jobs:
             if load.steps and load.speed is not None:
                 self.samples.setdefault((family(load), load.gpus), load)
@@ -54,12 +54,12 @@ class Kinds:
             for node in nodes
         ]  # fmt: skip
 
-    def epoch(self, load: Load) -> float | None:
+    def epoch(self, load: TraceJob) -> float | None:
         """An epoch, in seconds of a job's work; None where nothing is known of it."""
         steps = self.steps.get(family(load))
         return steps * load.seconds / load.steps if steps and load.steps else None
 
-    def shares(self, load: Load) -> bool:
+    def shares(self, load: TraceJob) -> bool:
         """Whether two of them on a GPU were measured: single ones only."""
         return load.gpus == 1.0 and family(load) in self.steps
 
@@ -86,7 +86,7 @@ class Kinds:
                 warmup=warmup,
             )
 
-    def _paces(self, load: Load) -> Iterator[tuple[str, float]]:
+    def _paces(self, load: TraceJob) -> Iterator[tuple[str, float]]:
         """Steps per second on each model on which it runs at all."""
         assert load.speed is not None
         assert load.steps is not None
@@ -98,6 +98,6 @@ class Kinds:
                 yield model, load.steps / load.seconds * rate
 
 
-def family(load: Load) -> str:
+def family(load: TraceJob) -> str:
     """What the core calls those who are alike."""
     return f"{load.user}: {load.name}"

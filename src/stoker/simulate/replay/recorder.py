@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from stoker.core.cluster import NodeFacts, Placement
 from stoker.core.request import GPU
-from stoker.simulate.replay.results import Cost, Piece, Result, Run
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
+from stoker.simulate.workload import TraceJob, Workload
 
 MOST_POINTS = 4000
 """Of a curve over time; when there are more, every other one is dropped."""
 
 
-class Curve:
+class StepSeries:
     """A quantity over time, thinned out as it becomes too long."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Curve:
         return [*self.points, self.last] if self.last is not None else self.points
 
 
-class Diary:
+class RunRecorder:
     """One run, as it goes."""
 
     def __init__(self, nodes: list[NodeFacts], pieces: int) -> None:
@@ -53,20 +53,20 @@ class Diary:
             for at, card in enumerate(each.types.get(GPU, ()))
         } if pieces else {}  # fmt: skip
         self.most = pieces
-        self.results: list[Result] = []
-        self.open: dict[int, Result] = {}
+        self.results: list[JobResult] = []
+        self.open: dict[int, JobResult] = {}
         self.since: dict[int, float] = {}
-        self.pieces: list[Piece] = []
+        self.pieces: list[Segment] = []
         self.held = 0.0
         self.shared: dict[tuple[str, str], int] = {}
         """How many share each GPU."""
-        self.use, self.queue = Curve(), Curve()
+        self.use, self.queue = StepSeries(), StepSeries()
         self.ended = 0
 
-    def begun(self, id: int, load: Load, at: float, placement: Placement) -> None:
+    def begun(self, id: int, load: TraceJob, at: float, placement: Placement) -> None:
         """An attempt holds GPUs from now on."""
         if id not in self.open:
-            self.open[id] = Result(
+            self.open[id] = JobResult(
                 job=id - 1, at=load.at, gpus=load.gpus, begin=at, end=at, ran=0.0, service=0.0,
                 user=load.user, queue=load.queue,
             )  # fmt: skip
@@ -74,7 +74,7 @@ class Diary:
         self.held += placement.gpu_amount / 1000 - self._with_others(placement, +1)
 
     def over(
-        self, id: int, load: Load, at: float, placement: Placement | None, ended: bool,
+        self, id: int, load: TraceJob, at: float, placement: Placement | None, ended: bool,
         resized: bool = False,
     ) -> None:  # fmt: skip
         """An attempt is over, and perhaps the job."""
@@ -114,7 +114,7 @@ class Diary:
             if takes:
                 first = min(self.first[part.node, take.device] for take in takes)
                 gpus = sum(1.0 if take.shares else take.amount / 1000 for take in takes)
-                self.pieces.append(Piece(id - 1, self.names[part.node], first, gpus, begin, end))
+                self.pieces.append(Segment(id - 1, self.names[part.node], first, gpus, begin, end))
 
     def note(self, at: float, waiting: int) -> None:
         """A turn is over."""
@@ -128,16 +128,16 @@ class Diary:
         workload: Workload,
         spent: Sequence[float],
         unfinished: int,
-    ) -> Run:
+    ) -> RunResult:
         """The whole story."""
         spent = sorted(spent)
-        cost = Cost(
+        cost = RunCost(
             events=len(spent),
             seconds=sum(spent),
             median=spent[len(spent) // 2] if spent else 0.0,
             p99=spent[int(len(spent) * 0.99)] if spent else 0.0,
         )
-        return Run(
+        return RunResult(
             policy=policy,
             parameters=parameters,
             workload=workload.title,

@@ -28,10 +28,10 @@ from stoker.core.policy.rules import policy as policy_named
 from stoker.core.request import GPU, Request
 from stoker.core.state import State
 from stoker.simulate.job_request import request_for
-from stoker.simulate.replay.job_profiles import Kinds
-from stoker.simulate.replay.recorder import Diary
-from stoker.simulate.replay.results import Run
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.replay.job_profiles import JobProfiles
+from stoker.simulate.replay.recorder import RunRecorder
+from stoker.simulate.replay.results import RunResult
+from stoker.simulate.workload import TraceJob, Workload
 
 TOLD_AFTER = 30.0
 """Seconds of work after which the steps of a job that knows its own epochs have told its speed."""
@@ -42,7 +42,7 @@ KEEP_SPECS = 1000
 """Names of specs that the core has dropped: so many at least are remembered."""
 
 
-class Assumed(Struct, frozen=True, kw_only=True):
+class ReplayAssumptions(Struct, frozen=True, kw_only=True):
     """What a trace does not say."""
 
     known_after: float = 0.05
@@ -62,14 +62,14 @@ class Assumed(Struct, frozen=True, kw_only=True):
     """Other estimates of the same kind."""
 
 
-class Course:
+class JobRun:
     """One job that runs."""
 
     __slots__ = (
         "attempt", "begin", "done", "end", "load", "placement", "rate", "stop", "told", "version",
     )  # fmt: skip
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: TraceJob) -> None:
         self.load = load
         self.done = 0.0
         """Seconds of its work that are behind it, when the attempt began."""
@@ -103,29 +103,29 @@ class Replay:
         nodes: list[NodeFacts],
         policy: str,
         parameters: dict[str, float] | None = None,
-        assumed: Assumed | None = None,
+        assumed: ReplayAssumptions | None = None,
         pieces: int = 0,
         state: State | None = None,
     ) -> None:
         """With a state, that of a real daemon (or a copy) is played on; see `carry_on`."""
         self.workload, self.nodes, self.name = workload, nodes, policy
-        self.parameters, self.assumed = parameters or {}, assumed or Assumed()
+        self.parameters, self.assumed = parameters or {}, assumed or ReplayAssumptions()
         rules = policy_named(policy)
         self.oracle = rules.knows is Knows.SAID
         """It is told how long a job takes, and may stop anybody at any moment."""
         said = self.assumed.estimates is not None
         self.reports = not (self.oracle or said or self.assumed.limits)
         """Whether jobs report epochs."""
-        self.kinds: Kinds | None = None
+        self.kinds: JobProfiles | None = None
         """What is known beforehand of the jobs, by a planner that counts on such things."""
         self.on: dict[tuple[str, str], list[int]] = {}
         """Who is on each GPU, if that matters."""
         if workload.families and rules.knows is Knows.MEASURED and not self.assumed.limits:
-            self.kinds = Kinds(workload, nodes, self.assumed.checkpoint)
+            self.kinds = JobProfiles(workload, nodes, self.assumed.checkpoint)
             self.nodes = self.kinds.with_memory(nodes)
         self.given = state is not None
         self.state = state or State()
-        self.courses: dict[int, Course] = {}
+        self.courses: dict[int, JobRun] = {}
         self.todo: list[tuple[float, int, str, int, int]] = []
         """What happens next: when, in which order, what, to which job, and its version."""
         self.count = 0
@@ -134,12 +134,12 @@ class Replay:
         """Under which name the core knows what was submitted alike."""
         self.recorded = 0
         self.per_node = max((len(each.types.get(GPU, ())) for each in nodes), default=0)
-        self.diary = Diary(nodes, pieces)
+        self.diary = RunRecorder(nodes, pieces)
         self.spent = array("d")
 
     # -- from beginning to end ----------------------------------------------------------
 
-    def run(self, heard: Callable[[int], None] = lambda done: None) -> Run:
+    def run(self, heard: Callable[[int], None] = lambda done: None) -> RunResult:
         """Play it all."""
         if not self.given:
             chosen = e.PolicyChosen(at=0.0, queue="*", name=self.name, parameters=self.parameters)
@@ -173,10 +173,10 @@ class Replay:
             moment = min(moment, drift[0])
         return moment
 
-    def carry_on(self, id: int, load: Load, left: float) -> None:
+    def carry_on(self, id: int, load: TraceJob, left: float) -> None:
         """A job that the given state knows already needs so many seconds more."""
         job = self.state.jobs[id]
-        course = self.courses[id] = Course(load)
+        course = self.courses[id] = JobRun(load)
         course.done, course.attempt = max(load.seconds - left, 0.0), job.attempt
         if job.placement is not None:
             course.placement, course.begin = job.placement, self.now
@@ -210,7 +210,7 @@ class Replay:
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def _submit(self, id: int, load: Load) -> list[object]:
+    def _submit(self, id: int, load: TraceJob) -> list[object]:
         request = self._request(load)
         training = self._training(load)
         limit, steady = load.limit, load.steady or self.assumed.steady
@@ -227,7 +227,7 @@ class Replay:
                 training=training, steady=steady,
             )  # fmt: skip
             wishes += self._apply(e.SpecRecorded(at=self.now, hash=hash, spec=spec))
-        self.courses[id] = Course(load)
+        self.courses[id] = JobRun(load)
         wishes += self._apply(
             e.JobsSubmitted(
                 at=self.now, first=id, count=1, spec=hash, argv=self._argv(id, load),
@@ -236,7 +236,7 @@ class Replay:
         )  # fmt: skip
         return wishes
 
-    def _argv(self, id: int, load: Load) -> tuple[str, ...]:
+    def _argv(self, id: int, load: TraceJob) -> tuple[str, ...]:
         """Return a command that no other job has."""
         return (f"{load.name}#{id}",)
 
@@ -248,17 +248,17 @@ class Replay:
         self.recorded += 1
         return str(self.recorded)
 
-    def _apart(self, load: Load) -> object:
+    def _apart(self, load: TraceJob) -> object:
         """What makes a job another one than those that are submitted like it."""
         return None
 
-    def _request(self, load: Load) -> Request:
+    def _request(self, load: TraceJob) -> Request:
         memory = None
         if self.kinds is not None and self.kinds.shares(load):
             memory = self.kinds.memory
         return request_for(load, self.per_node, memory)
 
-    def _training(self, load: Load) -> Training | None:
+    def _training(self, load: TraceJob) -> Training | None:
         if self.assumed.estimates is not None:
             return Training(expected=ceil(_estimated(load, self.assumed)))
         if self.oracle:
@@ -268,7 +268,7 @@ class Replay:
         several = load.most is not None and load.most > self.per_node
         return Training(epochs=self._epochs(load), distributed=several)
 
-    def _epochs(self, load: Load) -> int:
+    def _epochs(self, load: TraceJob) -> int:
         assumed = self.assumed
         if load.epochs is not None:
             return load.epochs
@@ -278,13 +278,13 @@ class Replay:
         often = ceil(load.seconds / assumed.checkpoint) if assumed.checkpoint else least
         return max(least, often, 1)
 
-    def _epoch(self, load: Load) -> float:
+    def _epoch(self, load: TraceJob) -> float:
         """Seconds of its work in an epoch."""
         if self.kinds is not None and (epoch := self.kinds.epoch(load)) is not None:
             return epoch
         return load.seconds / self._epochs(load)
 
-    def _known(self, load: Load) -> float:
+    def _known(self, load: TraceJob) -> float:
         """The work after which its epochs have been measured."""
         return load.seconds * self.assumed.known_after
 
@@ -314,7 +314,7 @@ class Replay:
             return wishes
         return []
 
-    def _counted(self, id: int, course: Course, work: float) -> list[object]:
+    def _counted(self, id: int, course: JobRun, work: float) -> list[object]:
         epoch = self._epoch(course.load)
         done = course.told = int(work / epoch + 1e-6)
         at = self.now
@@ -326,7 +326,7 @@ class Replay:
             )
         )
 
-    def _next_epoch(self, id: int, course: Course) -> list[object]:
+    def _next_epoch(self, id: int, course: JobRun) -> list[object]:
         """One that is not always as fast has come to the end of an epoch."""
         load, epoch = course.load, self._epoch(course.load)
         done = round(course.work(self.now) / epoch)
@@ -339,7 +339,7 @@ class Replay:
         self._until_epoch(id, course)
         return wishes
 
-    def _until_epoch(self, id: int, course: Course) -> None:
+    def _until_epoch(self, id: int, course: JobRun) -> None:
         """Look at it again when its speed may change."""
         epoch = self._epoch(course.load)
         following = (int(course.done / epoch + 1e-6) + 1) * epoch
@@ -356,7 +356,7 @@ class Replay:
                     wishes += self._counted(id, course, work)
         return wishes
 
-    def _over(self, id: int, course: Course, stopped: bool = False) -> list[object]:
+    def _over(self, id: int, course: JobRun, stopped: bool = False) -> list[object]:
         course.version += 1
         placement, course.placement = course.placement, None
         progress = self.state.jobs[id].progress
@@ -415,7 +415,7 @@ class Replay:
                 self._later(course.when(known), "known", id, course.version)
         return wishes
 
-    def _rate(self, load: Load, course: Course) -> float:
+    def _rate(self, load: TraceJob, course: JobRun) -> float:
         if load.speed is None or course.placement is None:
             return 1.0
         parts = course.placement.parts
@@ -479,14 +479,14 @@ class Replay:
 
     # -- the end ------------------------------------------------------------------------
 
-    def _told(self) -> Run:
+    def _told(self) -> RunResult:
         return self.diary.told(
             policy=self.name, parameters=self.parameters, workload=self.workload,
             spent=self.spent, unfinished=len(self.courses),
         )  # fmt: skip
 
 
-def _estimated(load: Load, assumed: Assumed) -> float:
+def _estimated(load: TraceJob, assumed: ReplayAssumptions) -> float:
     """Return what the owner of a job says: its duration, off by a log-normal factor."""
     chance = Random(f"{assumed.seed} {load.at} {load.seconds} {load.user}")
     return load.seconds * exp(chance.gauss(0.0, 1.0) * log(assumed.estimates or 1.0))
@@ -501,9 +501,9 @@ def replay(
     nodes: list[NodeFacts],
     policy: str,
     parameters: dict[str, float] | None = None,
-    assumed: Assumed | None = None,
+    assumed: ReplayAssumptions | None = None,
     heard: Callable[[int], None] = lambda done: None,
     pieces: int = 0,
-) -> Run:
+) -> RunResult:
     """What becomes of a workload under a policy."""
     return Replay(workload, nodes, policy, parameters, assumed, pieces).run(heard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 
-class Piece(Struct, gc=False, array_like=True):
+class Segment(Struct, gc=False, array_like=True):
     """One stretch of one job on one machine, for the picture of the cluster."""
 
     job: int
@@ -18,7 +18,7 @@ class Piece(Struct, gc=False, array_like=True):
     end: float
 
 
-class Result(Struct, kw_only=True, gc=False):
+class JobResult(Struct, kw_only=True, gc=False):
     """What became of one job. Times in seconds from the beginning."""
 
     job: int
@@ -51,7 +51,7 @@ class Result(Struct, kw_only=True, gc=False):
         return self.took - self.ran
 
 
-class Cost(Struct, kw_only=True):
+class RunCost(Struct, kw_only=True):
     """What deciding has cost."""
 
     events: int = 0
@@ -62,7 +62,7 @@ class Cost(Struct, kw_only=True):
     p99: float = 0.0
 
 
-class Run(Struct, kw_only=True):
+class RunResult(Struct, kw_only=True):
     """A workload under one policy."""
 
     policy: str
@@ -72,13 +72,13 @@ class Run(Struct, kw_only=True):
     """Of the whole cluster."""
     machines: list[str] = []
     """Names by number."""
-    results: list[Result]
+    results: list[JobResult]
     unfinished: int = 0
     in_use: list[tuple[float, float]] = []
     """GPUs held from this moment on; thinned out to at most some thousand points."""
     queued: list[tuple[float, int]] = []
     """Jobs that wait from this moment on; thinned out likewise."""
-    pieces: list[Piece] = []
+    pieces: list[Segment] = []
     """For the first so many, as long as somebody asked for them."""
-    cost: Cost = field(default_factory=Cost)
+    cost: RunCost = field(default_factory=RunCost)
     notes: list[str] = []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stoker.simulate.replay.results import Piece, Run
+from stoker.simulate.replay.results import RunResult, Segment
 from stoker.simulate.report.statistics import labels
 
 MOST = 20_000
@@ -21,7 +21,7 @@ USERS = 12
 """Users with a colour of their own."""
 
 
-def cluster(runs: Sequence[Run]) -> dict[str, Any] | None:
+def cluster(runs: Sequence[RunResult]) -> dict[str, Any] | None:
     """Return the picture of all runs, None where nobody asked for their pieces."""
     sizes = _sizes(runs)
     if not sizes:
@@ -52,7 +52,7 @@ def cluster(runs: Sequence[Run]) -> dict[str, Any] | None:
     }
 
 
-def _sizes(runs: Sequence[Run]) -> dict[int, int]:
+def _sizes(runs: Sequence[RunResult]) -> dict[int, int]:
     """Return how many GPUs each machine has, as far as any job has shown."""
     found: dict[int, int] = {}
     for run in runs:
@@ -75,14 +75,14 @@ def _shown(sizes: dict[int, int]) -> list[int]:
     return nodes[:1]
 
 
-def _first(pieces: list[Piece], most: int) -> tuple[list[Piece], float | None]:
+def _first(pieces: list[Segment], most: int) -> tuple[list[Segment], float | None]:
     """Return the earliest pieces, and from when on they are no longer all there."""
     pieces.sort(key=lambda piece: (piece.begin, piece.node, piece.gpu))
     cut = pieces[most].begin if len(pieces) > most else None
     return pieces[:most], cut
 
 
-def _jobs(runs: Sequence[Run], jobs: Sequence[int], tick: float) -> dict[str, Any]:
+def _jobs(runs: Sequence[RunResult], jobs: Sequence[int], tick: float) -> dict[str, Any]:
     """Return what is told of each job in the picture, column by column."""
     wanted = set(jobs)
     facts = {each.job: each for run in runs for each in run.results if each.job in wanted}
@@ -104,7 +104,7 @@ def _jobs(runs: Sequence[Run], jobs: Sequence[int], tick: float) -> dict[str, An
 
 
 def _columns(
-    pieces: Sequence[Piece], rows: dict[int, int], places: dict[int, int], tick: float, end: float
+    pieces: Sequence[Segment], rows: dict[int, int], places: dict[int, int], tick: float, end: float
 ) -> dict[str, list[float]]:
     """Return pieces column by column, their beginnings as steps: that is short."""
     begins = [round(piece.begin / tick) for piece in pieces]

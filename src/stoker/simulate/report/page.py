@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
 from stoker.simulate.report.gantt import cluster
-from stoker.simulate.report.statistics import MEASURES, Figures, Group
+from stoker.simulate.report.statistics import MEASURES, Group, RunStatistics
 from stoker.simulate.report.table import finite
 
 SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
@@ -32,11 +32,11 @@ SHARES += [TAIL + (1 - TAIL) * each / 60 for each in range(61)]
 
 def write(
     path: str | Path,
-    runs: Sequence[Run],
+    runs: Sequence[RunResult],
     workload_title: str,
     notes: Sequence[str] = (),
     base: str | None = None,
-    figures: Sequence[Figures] | None = None,
+    figures: Sequence[RunStatistics] | None = None,
 ) -> None:
     """Write the page of some runs of the same workload; `figures` if they are known already."""
     text = html(runs, workload_title, notes, base, figures)
@@ -44,11 +44,11 @@ def write(
 
 
 def html(
-    runs: Sequence[Run],
+    runs: Sequence[RunResult],
     workload_title: str,
     notes: Sequence[str] = (),
     base: str | None = None,
-    figures: Sequence[Figures] | None = None,
+    figures: Sequence[RunStatistics] | None = None,
 ) -> str:
     """Return the page; the runs are compared with the base, which is the first unless named."""
     return _file("page.html").format(
@@ -60,11 +60,11 @@ def html(
 
 
 def facts(
-    runs: Sequence[Run],
+    runs: Sequence[RunResult],
     title: str,
     notes: Sequence[str],
     base: str | None = None,
-    figures: Sequence[Figures] | None = None,
+    figures: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
     """All that the script draws."""
     figures = known.all_figures(runs) if figures is None else figures
@@ -96,7 +96,7 @@ def facts(
     }  # fmt: skip
 
 
-def _run(run: Run, figures: Figures, spans: Sequence[float]) -> dict[str, Any]:
+def _run(run: RunResult, figures: RunStatistics, spans: Sequence[float]) -> dict[str, Any]:
     """What is drawn of one run."""
     jobs = known.times(run.results)
     return {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from stoker.simulate.replay.results import Cost, Result, Run
+from stoker.simulate.replay.results import JobResult, RunCost, RunResult
 
 SHORT = 10.0
 """Seconds: a job that ran for less counts as this long in its slowdown, as is usual. Otherwise
@@ -44,7 +44,7 @@ class Group(Struct, kw_only=True, frozen=True):
     slowdown: Spread
 
 
-class Figures(Struct, kw_only=True, frozen=True):
+class RunStatistics(Struct, kw_only=True, frozen=True):
     """A run in numbers. Times in seconds; None where there is nothing to tell from."""
 
     label: str
@@ -70,7 +70,7 @@ class Figures(Struct, kw_only=True, frozen=True):
     by_user: list[Group]
     """By what they held, the largest first."""
     by_queue: list[Group]
-    cost: Cost
+    cost: RunCost
 
 
 class Measure(Struct, kw_only=True, frozen=True):
@@ -80,14 +80,14 @@ class Measure(Struct, kw_only=True, frozen=True):
     title: str
     kind: Literal["time", "share", "number", "instant"]
     better: Literal["less", "more", ""] = "less"
-    of: Callable[[Figures], float | None]
+    of: Callable[[RunStatistics], float | None]
 
 
-def _of(path: str) -> Callable[[Figures], float | None]:
+def _of(path: str) -> Callable[[RunStatistics], float | None]:
     """Return what finds a figure, None where a part of its path is None."""
     names = path.split(".")
 
-    def get(figures: Figures) -> float | None:
+    def get(figures: RunStatistics) -> float | None:
         found: Any = figures
         for name in names:
             found = None if found is None else getattr(found, name)
@@ -96,7 +96,7 @@ def _of(path: str) -> Callable[[Figures], float | None]:
     return get
 
 
-def _deciding(figures: Figures) -> float | None:
+def _deciding(figures: RunStatistics) -> float | None:
     return figures.cost.seconds / figures.cost.events if figures.cost.events else None
 
 
@@ -119,7 +119,7 @@ MEASURES = (
 )
 
 
-def figures_of(run: Run, label: str | None = None) -> Figures:
+def figures_of(run: RunResult, label: str | None = None) -> RunStatistics:
     """Work out the figures of a run."""
     results = run.results
     begin = min((each.at for each in results), default=0.0)
@@ -130,7 +130,7 @@ def figures_of(run: Run, label: str | None = None) -> Figures:
     jobs = times(results)
     everything = _group("", jobs) if jobs else None
     by_size = _groups((size_of(each.gpus) for each in results), jobs)
-    return Figures(
+    return RunStatistics(
         label=run.policy if label is None else label,
         jobs=len(results),
         unfinished=run.unfinished,
@@ -149,7 +149,7 @@ def figures_of(run: Run, label: str | None = None) -> Figures:
     )
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
+def labels(runs: Sequence[RunResult]) -> list[str]:
     """Name the runs: by policy, and where that is not enough by the parameters that differ."""
     policies = [run.policy for run in runs]
     found: list[str] = []
@@ -168,12 +168,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def all_figures(runs: Sequence[Run]) -> list[Figures]:
+def all_figures(runs: Sequence[RunResult]) -> list[RunStatistics]:
     """Work out the figures of several runs, each with a label of its own."""
     return [figures_of(run, label) for run, label in zip(runs, labels(runs), strict=True)]
 
 
-def base_of(figures: Sequence[Figures], name: str | None) -> Figures:
+def base_of(figures: Sequence[RunStatistics], name: str | None) -> RunStatistics:
     """Return the run that the others are compared with: the named one, else the first."""
     if name is None:
         return figures[0]
@@ -184,7 +184,7 @@ def base_of(figures: Sequence[Figures], name: str | None) -> Figures:
     raise ValueError(f"There is no run {name!r}; runs: {known}.")
 
 
-def ratios(figures: Figures, base: Figures) -> dict[str, float | None]:
+def ratios(figures: RunStatistics, base: RunStatistics) -> dict[str, float | None]:
     """Compare a run with another one, measure by measure; None where that says nothing."""
     return {
         measure.key: _ratio(measure.of(figures), measure.of(base))
@@ -193,7 +193,7 @@ def ratios(figures: Figures, base: Figures) -> dict[str, float | None]:
     }
 
 
-def best(figures: Sequence[Figures], measure: Measure) -> float | None:
+def best(figures: Sequence[RunStatistics], measure: Measure) -> float | None:
     """Return the best value of a measure, None where all are the same or none is better."""
     values = [value for each in figures if (value := measure.of(each)) is not None]
     if not measure.better or len(set(values)) < 2:
@@ -201,7 +201,7 @@ def best(figures: Sequence[Figures], measure: Measure) -> float | None:
     return min(values) if measure.better == "less" else max(values)
 
 
-def warnings(figures: Sequence[Figures]) -> list[str]:
+def warnings(figures: Sequence[RunStatistics]) -> list[str]:
     """Say what keeps these runs from being compared as they stand."""
     found = []
     for each in figures:
@@ -245,7 +245,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def times(results: Iterable[Result]) -> list[Times]:
+def times(results: Iterable[JobResult]) -> list[Times]:
     """Return what is reckoned with of each job, once for all: there may be a million."""
     found = []
     for each in results:
@@ -256,7 +256,7 @@ def times(results: Iterable[Result]) -> list[Times]:
     return found
 
 
-def share_in_use(run: Run, begin: float, end: float) -> float | None:
+def share_in_use(run: RunResult, begin: float, end: float) -> float | None:
     """Return the mean share of the cluster's GPUs held between two moments."""
     if not run.in_use or not run.gpus or end <= begin:
         return None

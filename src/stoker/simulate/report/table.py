@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from stoker.simulate.replay.results import Run
+from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
-from stoker.simulate.report.statistics import MEASURES, SIZES, Figures
+from stoker.simulate.report.statistics import MEASURES, SIZES, RunStatistics
 
 GAP = "  "
 UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
@@ -24,7 +24,7 @@ Row = tuple[str, list[str]]
 
 
 def lines(
-    figures: Sequence[Figures], width: int | None = None, base: str | None = None
+    figures: Sequence[RunStatistics], width: int | None = None, base: str | None = None
 ) -> list[str]:
     """Return the table; `width` leaves out what does not fit, None nothing."""
     if not figures:
@@ -45,7 +45,7 @@ def lines(
     return text + [f"note: {each}" for each in known.warnings(figures)]
 
 
-def size_lines(figures: Sequence[Figures], width: int | None = None) -> list[str]:
+def size_lines(figures: Sequence[RunStatistics], width: int | None = None) -> list[str]:
     """Return a table of the mean wait by the GPUs of a job."""
     waits = [{group.name: group.waiting.mean for group in each.by_size} for each in figures]
     columns: list[tuple[int, Row]] = []
@@ -58,7 +58,9 @@ def size_lines(figures: Sequence[Figures], width: int | None = None) -> list[str
 
 
 def as_json(
-    runs: Sequence[Run], base: str | None = None, figures: Sequence[Figures] | None = None
+    runs: Sequence[RunResult],
+    base: str | None = None,
+    figures: Sequence[RunStatistics] | None = None,
 ) -> dict[str, Any]:
     """Return all figures of all runs, and how each compares with the base."""
     figures = known.all_figures(runs) if figures is None else figures

@@ -13,7 +13,7 @@ from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND, BadValue, parse_memory
 from stoker.simulate.traces.feasibility import Room, smallest
 from stoker.simulate.traces.files import many
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 POOL = "pool"
 """The one device of a machine's cores, and of its memory."""
@@ -124,7 +124,7 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     """
     jobs = workload.jobs
     span = (jobs[-1].at - jobs[0].at) or max(job.seconds for job in jobs)
-    by_model: dict[str | None, list[Load]] = {}
+    by_model: dict[str | None, list[TraceJob]] = {}
     for job in jobs:
         by_model.setdefault(_best(job), []).append(job)
     anywhere = by_model.pop(None, [])
@@ -151,7 +151,7 @@ def sized(workload: Workload, load: float = 0.8, per_node: int = 8) -> list[Node
     )
 
 
-def _best(job: Load) -> str | None:
+def _best(job: TraceJob) -> str | None:
     """Of the models that will do, the one on which it is fastest, or else the one named first."""
     speed = job.speed
     if speed is None or len(job.models) < 2:
@@ -159,11 +159,11 @@ def _best(job: Load) -> str | None:
     return max(job.models, key=lambda model: speed.rate(0.0, ceil(job.gpus), 1, model))
 
 
-def _work(jobs: Iterable[Load]) -> float:
+def _work(jobs: Iterable[TraceJob]) -> float:
     return sum(job.gpus * job.seconds for job in jobs)
 
 
-def _enough(jobs: Sequence[Load], time: float, per_node: int) -> tuple[int, int]:
+def _enough(jobs: Sequence[TraceJob], time: float, per_node: int) -> tuple[int, int]:
     """How many machines, and with how many GPUs each."""
     work = _work(jobs)
     if not work:
@@ -174,7 +174,11 @@ def _enough(jobs: Sequence[Load], time: float, per_node: int) -> tuple[int, int]
 
 
 def _each(
-    jobs: Sequence[Load], amount: Callable[[Load], float], time: float, total: int, per_node: int
+    jobs: Sequence[TraceJob],
+    amount: Callable[[TraceJob], float],
+    time: float,
+    total: int,
+    per_node: int,
 ) -> int:
     """What each of the machines must have of something: the usual, and enough for any job."""
     mean = sum(amount(job) * job.seconds for job in jobs) / time / total

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import opened
 
 
@@ -17,7 +17,7 @@ def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict
         try:
             missing = [column for column in columns if column not in (table.fieldnames or ())]
             if missing:
-                raise BadTrace(
+                raise TraceError(
                     f"{path}, line 1: expected the columns {', '.join(columns)}; add {missing[0]}."
                 )
             ended = table.line_num
@@ -28,7 +28,7 @@ def named_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict
             raise unreadable(path, ended + 1, table.line_num, error) from None
 
 
-def unreadable(path: Path, first: int, last: int, error: csv.Error) -> BadTrace:
+def unreadable(path: Path, first: int, last: int, error: csv.Error) -> TraceError:
     """What csv says of a row that begins in one line and was given up in another, in our words."""
     said, longest = str(error), f"{csv.field_size_limit():,} characters"
     if "end of data" in said:
@@ -44,4 +44,4 @@ def unreadable(path: Path, first: int, last: int, error: csv.Error) -> BadTrace:
         )
     else:
         what = f"{said}; correct or delete the line"
-    return BadTrace(f"{path}, line {first}: {what}.")
+    return TraceError(f"{path}, line {first}: {what}.")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import opened_bytes, rebase
 from stoker.simulate.traces.formats import generic_table as columns
 from stoker.simulate.traces.formats import muri, sacct, swf
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 _LOOKED_AT = 1 << 16
 """So many bytes at the beginning are enough."""
@@ -70,7 +70,7 @@ def read(path: Path, format: str | None = None) -> Workload:
     if format is None:
         format = recognised(path)
     elif format not in FORMATS:
-        raise BadTrace(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
+        raise TraceError(f"Unknown --format {format}; choose one of {', '.join(FORMATS)}.")
     workload = FORMATS[format](path)
     rebase(workload.jobs)
     return workload
@@ -87,7 +87,7 @@ def recognised(path: Path) -> str:
     found = _by_line(first)
     if found is not None:
         return found
-    raise BadTrace(f"{path}, line 1: {_why_not(first)}.")
+    raise TraceError(f"{path}, line 1: {_why_not(first)}.")
 
 
 def _by_line(line: str) -> str | None:
@@ -129,7 +129,7 @@ def _why_not(line: str) -> str:
 
 def split(workload: Workload) -> dict[str, Workload]:
     """One workload for each queue or virtual cluster, each with its first submission at 0."""
-    groups: dict[str, list[Load]] = {}
+    groups: dict[str, list[TraceJob]] = {}
     for job in workload.jobs:
         groups.setdefault(job.queue, []).append(replace(job))
     parts = {}

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class BadTrace(Exception):
+class TraceError(Exception):
     """It cannot be read: one sentence with the file, the line, what was expected, what to do."""

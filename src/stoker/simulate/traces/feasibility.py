@@ -9,7 +9,7 @@ from stoker.core.cluster import Cluster, NodeFacts
 from stoker.core.policy.fit import could_ever
 from stoker.core.request import GPU, Request
 from stoker.simulate.job_request import request_for
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 
 
 class Room:
@@ -33,7 +33,7 @@ class Room:
         self.per_node = max((len(facts.types.get(GPU, ())) for facts in nodes), default=0)
         self._known: dict[Request, bool] = {}
 
-    def has(self, job: Load) -> bool:
+    def has(self, job: TraceJob) -> bool:
         """Whether it could run if nothing else did."""
         if not job.gpus and not job.cpus:
             return False
@@ -49,7 +49,7 @@ class Room:
         return found
 
 
-def smallest(jobs: Sequence[Load]) -> str:
+def smallest(jobs: Sequence[TraceJob]) -> str:
     """What the smallest of these jobs asks for, in words."""
     job = min(jobs, key=lambda each: (each.gpus, each.cpus, each.ram, each.memory or 0))
     parts = []

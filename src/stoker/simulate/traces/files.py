@@ -16,8 +16,8 @@ from tempfile import NamedTemporaryFile
 from typing import IO
 
 from stoker.core.cluster import NodeFacts
-from stoker.simulate.traces.errors import BadTrace
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.traces.errors import TraceError
+from stoker.simulate.workload import TraceJob, Workload
 
 STDIN = Path("-")
 """Not a file of that name, but what another program writes."""
@@ -32,7 +32,7 @@ def opened(path: Path) -> Iterator[IO[str]]:
         with opened_bytes(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             yield file
     except UnicodeDecodeError as error:
-        raise BadTrace(
+        raise TraceError(
             f"{path} is not UTF-8 text; docs/traces.md lists the supported formats."
         ) from error
 
@@ -41,7 +41,7 @@ def opened(path: Path) -> Iterator[IO[str]]:
 def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
     """The same, as bytes."""
     if path.is_dir():
-        raise BadTrace(f"{path} is a directory; name one file in it.")
+        raise TraceError(f"{path} is a directory; name one file in it.")
     try:
         with BytesIO(_piped()) if path == STDIN else path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -52,9 +52,9 @@ def opened_bytes(path: Path) -> Iterator[IO[bytes]]:
             else:
                 yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadTrace(f"{path} is a damaged gzip file ({error}); copy it again.") from error
+        raise TraceError(f"{path} is a damaged gzip file ({error}); copy it again.") from error
     except OSError as error:
-        raise BadTrace(f"{path} cannot be read ({error.strerror}); check its name.") from error
+        raise TraceError(f"{path} cannot be read ({error.strerror}); check its name.") from error
 
 
 @cache
@@ -91,17 +91,17 @@ def title_of(path: Path) -> str:
 
 
 def gathered(
-    path: Path, jobs: list[Load], notes: Sequence[str] = (), nodes: Sequence[NodeFacts] = ()
+    path: Path, jobs: list[TraceJob], notes: Sequence[str] = (), nodes: Sequence[NodeFacts] = ()
 ) -> Workload:
     """The jobs by time of submission, the first of them at 0."""
     if not jobs:
         why = f" ({' '.join(notes)})" if notes else ""
-        raise BadTrace(f"{path} has no job that ran{why}; choose a file with finished jobs.")
+        raise TraceError(f"{path} has no job that ran{why}; choose a file with finished jobs.")
     rebase(jobs)
     return Workload(title=title_of(path), jobs=jobs, nodes=nodes, notes=list(notes))
 
 
-def rebase(jobs: list[Load]) -> None:
+def rebase(jobs: list[TraceJob]) -> None:
     """Sort in place by time of submission, and count time from the first."""
     jobs.sort(key=lambda job: job.at)
     first = jobs[0].at

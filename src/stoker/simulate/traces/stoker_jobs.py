@@ -10,9 +10,9 @@ from statistics import median
 from msgspec import Struct
 
 from stoker.core.cluster import NodeFacts
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import left_out, many, rebase
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 _UNKNOWN = 3600.0
 """What a job is taken to need of which nothing is known, where nothing has ever ended."""
@@ -61,7 +61,7 @@ def workload(
         elastic += bool(each.held)
         jobs.append(load_of(each, each.ran if each.over else likely.seconds(each)))
     if not jobs:
-        raise BadTrace(f"{path or title} has no job that ran; submit some, or name another file.")
+        raise TraceError(f"{path or title} has no job that ran; submit some, or name another file.")
     notes = left_out(counts)
     if open_ended:
         notes.append(
@@ -74,9 +74,9 @@ def workload(
     return Workload(title=title, jobs=jobs, nodes=nodes, notes=notes)
 
 
-def load_of(each: Record, seconds: float) -> Load:
+def load_of(each: Record, seconds: float) -> TraceJob:
     """A job that takes so many seconds in all."""
-    return Load(
+    return TraceJob(
         at=each.submitted,
         seconds=seconds,
         gpus=max(each.gpus, each.held or 0.0),

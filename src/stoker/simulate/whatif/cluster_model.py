@@ -17,12 +17,12 @@ from stoker.simulate.traces.formats import stoker_history as history
 from stoker.simulate.traces.formats.stoker_history import Trained
 from stoker.simulate.traces.stoker_jobs import Likely, Record, load_of
 from stoker.simulate.whatif.api_views import Asked, Facts, Part, View
-from stoker.simulate.workload import Load
+from stoker.simulate.workload import TraceJob
 
 WAITING, PAUSED = "PENDING", "SUSPENDED"
 
 
-class Own(Load, kw_only=True, gc=False):
+class RecordedJob(TraceJob, kw_only=True, gc=False):
     """One of the lab's own jobs."""
 
     id: int
@@ -42,7 +42,7 @@ class Own(Load, kw_only=True, gc=False):
     """The same of its present attempt, by what is known today."""
 
 
-class Lab(Struct, kw_only=True):
+class ClusterModel(Struct, kw_only=True):
     """Machines and rules: those of today, or changed ones."""
 
     nodes: list[NodeFacts]
@@ -50,7 +50,7 @@ class Lab(Struct, kw_only=True):
     policies: dict[str, tuple[str, dict[str, float]]]
 
 
-def lab_of(facts: Facts) -> Lab:
+def lab_of(facts: Facts) -> ClusterModel:
     """The lab as it is today."""
     queues = [
         QueueDefined(
@@ -65,7 +65,7 @@ def lab_of(facts: Facts) -> Lab:
         for each in facts.policies
         if each.own or each.queue == "*"
     }
-    return Lab(nodes=_machines(facts), queues=queues, policies=policies)
+    return ClusterModel(nodes=_machines(facts), queues=queues, policies=policies)
 
 
 def _machines(facts: Facts) -> list[NodeFacts]:
@@ -91,7 +91,7 @@ def _machines(facts: Facts) -> list[NodeFacts]:
     return found
 
 
-def jobs_of(facts: Facts) -> tuple[list[Own], list[Own], list[str]]:
+def jobs_of(facts: Facts) -> tuple[list[RecordedJob], list[RecordedJob], list[str]]:
     """Those of the past and the present by time of submission, those of today, and notes."""
     views = {each.id: each for each in (*facts.history, *facts.queue)}
     records = [(view, history.record_of(view)) for view in views.values()]
@@ -148,15 +148,15 @@ def _can_start(view: View, now: float, still: set[int]) -> bool:
     return depends is None or not stuck(depends, still)
 
 
-def _own(view: View, record: Record, seconds: float, now: float) -> Own:
+def _own(view: View, record: Record, seconds: float, now: float) -> RecordedJob:
     load = load_of(record, seconds)
     # One that cannot be stopped begins anew whenever it has to.
     done = record.ran if view.state != WAITING or not load.steady else 0.0
     request = request_of(view.request, record.held)
     left, training = max(seconds - done, 1.0), view.training
     started = cells.moment(view.started_at) - now if view.started_at else None
-    return Own(
-        **{name: getattr(load, name) for name in Load.__struct_fields__ if name != "at"},
+    return RecordedJob(
+        **{name: getattr(load, name) for name in TraceJob.__struct_fields__ if name != "at"},
         at=load.at - now,
         id=view.id,
         label=view.label or str(view.id),

@@ -16,11 +16,11 @@ from stoker.core.policy.fit import could_ever
 from stoker.core.policy.rules import NAMES, USUAL
 from stoker.core.request import Request
 from stoker.core.state import State
-from stoker.simulate.progress import Meter
-from stoker.simulate.replay.replay import Course, Replay
-from stoker.simulate.replay.results import Run
-from stoker.simulate.whatif.cluster_model import Lab, Own, dependency_of
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.progress import ProgressLine
+from stoker.simulate.replay.replay import JobRun, Replay
+from stoker.simulate.replay.results import RunResult
+from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob, dependency_of
+from stoker.simulate.workload import TraceJob, Workload
 
 PIECES = 20_000
 
@@ -32,7 +32,7 @@ class Forecast(Struct, kw_only=True):
     end: float | None
 
 
-def prepared(lab: Lab) -> State:
+def prepared(lab: ClusterModel) -> State:
     """A lab without jobs."""
     state = State()
     for queue, (name, parameters) in lab.policies.items():
@@ -44,7 +44,7 @@ def prepared(lab: Lab) -> State:
     return state
 
 
-def can_run(lab: Lab, requests: Iterable[Request]) -> set[Request]:
+def can_run(lab: ClusterModel, requests: Iterable[Request]) -> set[Request]:
     """Those for which there are machines at all."""
     nodes = list(prepared(lab).cluster.nodes.values())
     return {
@@ -54,11 +54,13 @@ def can_run(lab: Lab, requests: Iterable[Request]) -> set[Request]:
     }
 
 
-class Again(Replay):
+class HistoryReplay(Replay):
     """Jobs that ask for exactly what they asked for, in the lab's own queues."""
 
-    def __init__(self, title: str, jobs: list[Own], lab: Lab, pieces: int = 0) -> None:
-        loads: list[Load] = list(jobs)
+    def __init__(
+        self, title: str, jobs: list[RecordedJob], lab: ClusterModel, pieces: int = 0
+    ) -> None:
+        loads: list[TraceJob] = list(jobs)
         super().__init__(
             Workload(title=title, jobs=loads), lab.nodes, main_policy(lab), pieces=pieces,
             state=prepared(lab),
@@ -67,28 +69,28 @@ class Again(Replay):
         """By the jobs' own ids."""
         self.depends: str | None = None
 
-    def _submit(self, id: int, load: Load) -> list[object]:
-        assert isinstance(load, Own)
+    def _submit(self, id: int, load: TraceJob) -> list[object]:
+        assert isinstance(load, RecordedJob)
         self.numbers[load.id], self.depends = id, load.depends
         return super()._submit(id, load)
 
-    def _apart(self, load: Load) -> object:
-        assert isinstance(load, Own)
+    def _apart(self, load: TraceJob) -> object:
+        assert isinstance(load, RecordedJob)
         return load.id if load.depends else None
 
-    def _training(self, load: Load) -> Training | None:
-        assert isinstance(load, Own)
+    def _training(self, load: TraceJob) -> Training | None:
+        assert isinstance(load, RecordedJob)
         found, said = super()._training(load), self._said(load)
         if found is None or found.expected is not None or said is None:
             return found
         return replace(found, expected=ceil(said))
 
-    def _said(self, job: Own) -> float | None:
+    def _said(self, job: RecordedJob) -> float | None:
         """How long it takes, as far as the planner may know it when it is submitted."""
         return job.said
 
-    def _request(self, load: Load) -> Request:
-        assert isinstance(load, Own)
+    def _request(self, load: TraceJob) -> Request:
+        assert isinstance(load, RecordedJob)
         return load.request
 
     def _apply(self, fact: e.Event) -> list[object]:
@@ -99,26 +101,28 @@ class Again(Replay):
         return super()._apply(fact)
 
 
-def main_policy(lab: Lab) -> str:
+def main_policy(lab: ClusterModel) -> str:
     """What most queues go by, as the replay needs a name."""
     name = lab.policies.get("default", lab.policies.get("*", ("", {})))[0]
     return name if name in NAMES else USUAL.name
 
 
-def past(jobs: list[Own], lab: Lab, label: str, pieces: bool, meter: Meter) -> Run:
+def past(
+    jobs: list[RecordedJob], lab: ClusterModel, label: str, pieces: bool, meter: ProgressLine
+) -> RunResult:
     """All of them, from an empty lab on."""
     meter.start(f"replay, {label}")
     first = jobs[0].at
     moved = [replace(job, at=job.at - first, placement=None) for job in jobs]
-    run = Again(label, moved, lab, PIECES if pieces else 0).run(meter.heard)
+    run = HistoryReplay(label, moved, lab, PIECES if pieces else 0).run(meter.heard)
     meter.over(len(jobs))
     return replace(run, policy=label, parameters={})
 
 
-class Today(Again):
+class QueueReplay(HistoryReplay):
     """What runs goes on where it is, what waits waits; nobody else comes."""
 
-    def __init__(self, jobs: list[Own], lab: Lab) -> None:
+    def __init__(self, jobs: list[RecordedJob], lab: ClusterModel) -> None:
         super().__init__("today", [], lab)
         self.began: dict[int, float] = {}
         held = {(node.name, type, device.name)
@@ -134,10 +138,10 @@ class Today(Again):
         self.state.drift.not_before(0.0)
         self._later(0.0, "look", 0, 0)
 
-    def _said(self, job: Own) -> float | None:
+    def _said(self, job: RecordedJob) -> float | None:
         return job.known if job.known is not None else job.said
 
-    def _go_on(self, id: int, job: Own, held: set[tuple[str, str, str]]) -> None:
+    def _go_on(self, id: int, job: RecordedJob, held: set[tuple[str, str, str]]) -> None:
         """Bring it to where it is, if its devices are there."""
         self.now = 0.0
         placement, course = job.placement, self.courses[id]
@@ -157,7 +161,7 @@ class Today(Again):
         if not job.steady:
             self._train(id, job, self.courses[id])
 
-    def _train(self, id: int, job: Own, course: Course) -> None:
+    def _train(self, id: int, job: RecordedJob, course: JobRun) -> None:
         self._apply(e.TrainingBegan(at=0.0, job=id, attempt=course.attempt))
         known = job.seconds * self.assumed.known_after
         if course.done >= known:

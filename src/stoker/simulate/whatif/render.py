@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from stoker.core.request import GPU
 from stoker.core.units import format_duration
-from stoker.simulate.replay.results import Run
-from stoker.simulate.report import Figures, all_figures
+from stoker.simulate.replay.results import RunResult
+from stoker.simulate.report import RunStatistics, all_figures
 from stoker.simulate.report import as_json as figures_json
 from stoker.simulate.report.statistics import MEASURES, Group, warnings
 from stoker.simulate.whatif.api_views import Facts
-from stoker.simulate.whatif.cluster_model import Lab, Own
+from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
 from stoker.simulate.whatif.history_replay import Forecast
 
 ASSUMED = (
@@ -36,30 +36,30 @@ FIGURES = {
 }  # fmt: skip
 
 
-class Answer(Struct, kw_only=True):
+class WhatIfResult(Struct, kw_only=True):
     """All that is known about both."""
 
     change: str
     facts: Facts
-    lab: Lab
-    then: Lab
-    runs: list[Run]
+    lab: ClusterModel
+    then: ClusterModel
+    runs: list[RunResult]
     """Of the past: as today, and as it would be; none if nothing has ended."""
-    jobs: list[Own]
+    jobs: list[RecordedJob]
     """Those of the past, in the order of the runs."""
-    today: list[Own]
+    today: list[RecordedJob]
     before: dict[int, Forecast]
     after: dict[int, Forecast]
-    lost: list[Own]
+    lost: list[RecordedJob]
     """Jobs that could run no more."""
     notes: list[str]
     assumed: str
 
 
-class Shift(Struct, kw_only=True):
+class JobShift(Struct, kw_only=True):
     """A job of the past that would have ended at another time."""
 
-    job: Own
+    job: RecordedJob
     before: float
     after: float
     """Seconds from its submission to its end."""
@@ -68,7 +68,7 @@ class Shift(Struct, kw_only=True):
 # -- for people ----------------------------------------------------------------------------
 
 
-def lines(answer: Answer) -> list[str]:
+def lines(answer: WhatIfResult) -> list[str]:
     """The answer as a person reads it."""
     text = [f"what if: {answer.change}"]
     if answer.runs:
@@ -85,7 +85,7 @@ def lines(answer: Answer) -> list[str]:
     return [*text, "", *(f"note: {note}" for note in answer.notes), f"note: {answer.assumed}"]
 
 
-def _past(before: Figures, after: Figures) -> list[str]:
+def _past(before: RunStatistics, after: RunStatistics) -> list[str]:
     """The figures that count, side by side."""
     rows = [["", before.label, "", after.label, ""]]
     for key, title in FIGURES.items():
@@ -107,15 +107,15 @@ def _plain(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _by_user(figures: Figures) -> list[Group]:
+def _by_user(figures: RunStatistics) -> list[Group]:
     return figures.by_user
 
 
-def _by_queue(figures: Figures) -> list[Group]:
+def _by_queue(figures: RunStatistics) -> list[Group]:
     return figures.by_queue
 
 
-def _past_heading(answer: Answer) -> str:
+def _past_heading(answer: WhatIfResult) -> str:
     machines, gpus = len(answer.lab.nodes), _gpus(answer.lab)
     text = f"{last(answer.facts.days)}: {len(answer.jobs):,} jobs on {machines}"
     text += f" node{'s' * (machines != 1)} with {gpus} GPU{'s' * (gpus != 1)}"
@@ -129,7 +129,7 @@ def last(days: float) -> str:
     return "the last day" if days == 1 else f"the last {days:g} days"
 
 
-def _gpus(lab: Lab) -> int:
+def _gpus(lab: ClusterModel) -> int:
     return sum(len(node.types.get(GPU, ())) for node in lab.nodes)
 
 
@@ -151,20 +151,20 @@ def _groups(title: str, before: Sequence[Group], after: Sequence[Group]) -> list
     return ["", *aligned(rows, left=1)]
 
 
-def shifts(answer: Answer) -> list[Shift]:
+def shifts(answer: WhatIfResult) -> list[JobShift]:
     """Jobs of the past that would have ended otherwise, those that gain most first."""
     if not answer.runs:
         return []
     after = {result.job: result for result in answer.runs[1].results}
     found = [
-        Shift(job=answer.jobs[each.job], before=each.took, after=after[each.job].took)
+        JobShift(job=answer.jobs[each.job], before=each.took, after=after[each.job].took)
         for each in answer.runs[0].results
         if each.job in after and abs(after[each.job].took - each.took) >= SAME
     ]
     return sorted(found, key=lambda shift: shift.after - shift.before)
 
 
-def _shifts(answer: Answer) -> list[str]:
+def _shifts(answer: WhatIfResult) -> list[str]:
     found = shifts(answer)
     if not found:
         return ["", "no finished job would have ended at a different time"]
@@ -181,7 +181,7 @@ def _shifts(answer: Answer) -> list[str]:
     return [*text, *aligned(rows, left=3)]
 
 
-def _today(answer: Answer) -> list[str]:
+def _today(answer: WhatIfResult) -> list[str]:
     """Today's jobs by when they would end; of many, those that gain or lose most."""
     if not answer.today:
         return ["", "no pending or running jobs"]
@@ -204,7 +204,7 @@ def _today(answer: Answer) -> list[str]:
     return text
 
 
-def _today_heading(answer: Answer, jobs: Sequence[Own]) -> str:
+def _today_heading(answer: WhatIfResult, jobs: Sequence[RecordedJob]) -> str:
     moves = [_moved(answer, job) for job in jobs]
     earlier, later = sum(move <= -SAME for move in moves), sum(move >= SAME for move in moves)
     text = f"today: {len(jobs):,} job{'s' * (len(jobs) != 1)}"
@@ -217,7 +217,7 @@ def _today_heading(answer: Answer, jobs: Sequence[Own]) -> str:
     return text
 
 
-def _moved(answer: Answer, job: Own) -> float:
+def _moved(answer: WhatIfResult, job: RecordedJob) -> float:
     """Seconds by which it ends later; what never ends stands last."""
     before, after = _end(answer.before[job.id]), _end(answer.after[job.id])
     return 0.0 if before == after else after - before
@@ -262,7 +262,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 # -- for programs --------------------------------------------------------------------------
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
+def as_json(answer: WhatIfResult) -> dict[str, Any]:
     """The answer for programs; times in seconds, moments as ISO 8601."""
     moved = shifts(answer)
     moment = _moments(answer.facts.now)

@@ -15,7 +15,7 @@ from stoker.core.policy.parameters import read_parameters
 from stoker.core.policy.rules import POLICIES, Knows
 from stoker.core.units import BadValue
 from stoker.simulate.arguments import page, parser
-from stoker.simulate.progress import Meter
+from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report import write
 from stoker.simulate.traces.cluster_size import box, machines
 from stoker.simulate.traces.files import many
@@ -23,9 +23,9 @@ from stoker.simulate.whatif import api_views as lab_views
 from stoker.simulate.whatif import cluster_model as labs
 from stoker.simulate.whatif import render as whatif_told
 from stoker.simulate.whatif.api_views import Facts
-from stoker.simulate.whatif.cluster_model import Lab, Own
-from stoker.simulate.whatif.history_replay import Forecast, Today, added, can_run, past
-from stoker.simulate.whatif.render import Answer
+from stoker.simulate.whatif.cluster_model import ClusterModel, RecordedJob
+from stoker.simulate.whatif.history_replay import Forecast, QueueReplay, added, can_run, past
+from stoker.simulate.whatif.render import WhatIfResult
 
 STEP = 1
 """So much higher than all others is `high`."""
@@ -126,7 +126,7 @@ def _priority(text: str) -> tuple[str, str]:
 # -- what would be different -------------------------------------------------------------
 
 
-def answered(facts: Facts, question: Question) -> Answer:
+def answered(facts: Facts, question: Question) -> WhatIfResult:
     """Play it both ways."""
     lab = labs.lab_of(facts)
     every, today, notes = labs.jobs_of(facts)
@@ -149,15 +149,15 @@ def answered(facts: Facts, question: Question) -> Answer:
     kept = [job for job in possible if job.id not in gone]
     runs = []
     if any(job.state in wire.FINISHED for job in kept):
-        drawn, meter = question.html is not None, Meter(2 * len(kept), quiet=question.json)
+        drawn, meter = question.html is not None, ProgressLine(2 * len(kept), quiet=question.json)
         runs = [past(kept, lab, "today", drawn, meter),
                 past(_raised(kept, raised), then, short(question), drawn, meter)]  # fmt: skip
         meter.clear()
     ids = {job.id for job in possible}
     todays = [job for job in today if job.id in ids]
-    before = Today(todays, lab).forecast() if todays else {}
+    before = QueueReplay(todays, lab).forecast() if todays else {}
     after = _after(todays, raised, then, gone)
-    return Answer(
+    return WhatIfResult(
         change=told(question), facts=facts, lab=lab, then=then, runs=runs, jobs=kept,
         today=todays, before=before, after=after, lost=lost, notes=notes,
         assumed=whatif_told.ASSUMED,
@@ -165,20 +165,20 @@ def answered(facts: Facts, question: Question) -> Answer:
 
 
 def _after(
-    todays: list[Own], raised: dict[int, int], then: Lab, gone: set[int]
+    todays: list[RecordedJob], raised: dict[int, int], then: ClusterModel, gone: set[int]
 ) -> dict[int, Forecast]:
     left = _raised([job for job in todays if job.id not in gone], raised)
-    found = Today(left, then).forecast() if left else {}
+    found = QueueReplay(left, then).forecast() if left else {}
     return {job.id: found.get(job.id, Forecast(begin=None, end=None)) for job in todays}
 
 
-def _raised(jobs: list[Own], raised: dict[int, int]) -> list[Own]:
+def _raised(jobs: list[RecordedJob], raised: dict[int, int]) -> list[RecordedJob]:
     return [
         replace(job, priority=raised[job.id]) if job.id in raised else job for job in jobs
     ]  # fmt: skip
 
 
-def changed(lab: Lab, question: Question) -> Lab:
+def changed(lab: ClusterModel, question: Question) -> ClusterModel:
     """The lab as it would be."""
     nodes, policies = list(lab.nodes), lab.policies
     for name in question.remove:
@@ -202,7 +202,7 @@ def changed(lab: Lab, question: Question) -> Lab:
 
 
 def priorities(
-    facts: Facts, every: Sequence[Own], today: Sequence[Own], wanted: dict[str, str]
+    facts: Facts, every: Sequence[RecordedJob], today: Sequence[RecordedJob], wanted: dict[str, str]
 ) -> dict[int, int]:
     """Numbers for what was typed, by the ids of jobs."""
     known, waiting = {job.id for job in every}, {view.id for view in facts.queue}

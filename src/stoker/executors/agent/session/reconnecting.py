@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from stoker.executors.agent.session.framing import ProtocolError
-from stoker.executors.agent.session.session import Answer, Bulk, Link, Poller
+from stoker.executors.agent.session.session import AgentSession, Answer, Bulk, Poller
 from stoker.executors.ssh.address import Address
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -23,7 +23,7 @@ ROOT = ".stoker"
 """Where everything of ours is on a machine, below its user's home."""
 
 
-class Owner(Protocol):
+class SessionListener(Protocol):
     """Who wants to know about the connection."""
 
     def up(self) -> None:
@@ -36,16 +36,16 @@ class Owner(Protocol):
         """The agent says something that nobody asked for."""
 
 
-class Connection:
+class ReconnectingSession:
     """Keeps a link to a machine; nothing here ever waits."""
 
     def __init__(
-        self, address: Address, control: str, install: str, poller: Poller, owner: Owner
+        self, address: Address, control: str, install: str, poller: Poller, owner: SessionListener
     ) -> None:
         self.address, self.control, self.install = address, control, install
         self.poller, self.owner = poller, owner
         self.root = ROOT
-        self.link: Link | None = None
+        self.link: AgentSession | None = None
         self.failures = 0
         self.try_at: float | None = time.monotonic()
         self.give_up_at: float | None = None
@@ -125,7 +125,9 @@ class Connection:
         self.give_up_at = time.monotonic() + HELLO_PATIENCE
         names = {"ROOT": ROOT, "INSTALL": self.install}
         try:
-            self.link = Link(self.address, self.control, names, self.poller, self._news, self._over)
+            self.link = AgentSession(
+                self.address, self.control, names, self.poller, self._news, self._over
+            )
         except OSError as error:
             self._over(f"ssh cannot be started: {error.strerror or error}")
 

@@ -19,8 +19,8 @@ from typing import IO, Self
 from msgspec import Struct
 
 from stoker.core.text import printable
-from stoker.executors.agent.transfer.safe_untar import Patient, Stalled
-from stoker.executors.agent.transfer.tar_reader import Torn
+from stoker.executors.agent.transfer.safe_untar import TimeoutPipe, TransferStalled
+from stoker.executors.agent.transfer.tar_reader import TruncatedArchive
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.ssh.address import Address
 
@@ -52,7 +52,7 @@ class NoRsync(Exception):
     """The other side cannot speak it after all."""
 
 
-class Way(Struct, frozen=True):
+class RemoteShell(Struct, frozen=True):
     """How files get to a machine."""
 
     address: Address
@@ -115,7 +115,7 @@ class Errors:
         return self._kept
 
 
-def ask(way: Way, script: str, *words: str, most: int = MAX_SAID) -> bytes:
+def ask(way: RemoteShell, script: str, *words: str, most: int = MAX_SAID) -> bytes:
     """Run a script there and return what it said, up to `most` bytes."""
     said = bytearray()
     until = time.monotonic() + PATIENCE
@@ -126,15 +126,15 @@ def ask(way: Way, script: str, *words: str, most: int = MAX_SAID) -> bytes:
         assert process.stdout is not None
         errors = Errors(process)
         try:
-            out = Patient(process.stdout, PATIENCE)
+            out = TimeoutPipe(process.stdout, PATIENCE)
             while piece := out.read(1 << 16):
                 said += piece
                 if len(said) > most:
                     raise CarryError(f"{way.address.host} sent more than {most} bytes.")
                 if time.monotonic() > until:
-                    raise Stalled
+                    raise TransferStalled
             process.wait(PATIENCE)
-        except (Stalled, subprocess.TimeoutExpired):
+        except (TransferStalled, subprocess.TimeoutExpired):
             raise LinkLost(_silent(way)) from None
         finally:
             process.kill()
@@ -143,13 +143,13 @@ def ask(way: Way, script: str, *words: str, most: int = MAX_SAID) -> bytes:
     return bytes(said).partition(MARK)[2]
 
 
-class Errand:
+class RemoteCommand:
     """A script there that says how things are, and waits to be told how to end.
 
     One session for both: each costs what the user's login scripts cost.
     """
 
-    def __init__(self, way: Way, script: str, *words: str) -> None:
+    def __init__(self, way: RemoteShell, script: str, *words: str) -> None:
         self._way = way
         self._process = subprocess.Popen(
             way.shell(script, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -157,7 +157,7 @@ class Errand:
         )  # fmt: skip
         self._errors = Errors(self._process)
         assert self._process.stdout is not None
-        self._out = Patient(self._process.stdout, PATIENCE)
+        self._out = TimeoutPipe(self._process.stdout, PATIENCE)
 
     def hear(self, last: bytes) -> list[bytes]:
         """The lines it says, up to this one or its end."""
@@ -174,7 +174,7 @@ class Errand:
                         f"{self._way.address.host} sent more than {MAX_SAID} bytes where a short"
                         " reply was expected."
                     )
-        except Stalled:
+        except TransferStalled:
             raise LinkLost(_silent(self._way)) from None
         return lines
 
@@ -203,7 +203,11 @@ class Errand:
 
 
 def rsync(
-    way: Way, names: Iterable[str], full: str, *words: str, transfer: UploadProgress | None = None
+    way: RemoteShell,
+    names: Iterable[str],
+    full: str,
+    *words: str,
+    transfer: UploadProgress | None = None,
 ) -> None:
     """Run rsync on these names; `full` is whose disk it is when that is full."""
     counted = () if transfer is None else COUNTING
@@ -246,7 +250,7 @@ def _count(process: subprocess.Popen[bytes], transfer: UploadProgress) -> None:
                 transfer.count(int(words[0]))
 
 
-def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None],
+def pipe(way: RemoteShell, command: list[str], full: str, work: Callable[[TimeoutPipe], None],
          input: IO[bytes] | None = None) -> None:  # fmt: skip
     """Let `work` read what a command says, or write what it hears if there is no `input`."""
     broken = False
@@ -259,16 +263,16 @@ def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None
         stream = process.stdout or process.stdin
         assert stream is not None
         try:
-            work(Patient(stream, PATIENCE))
+            work(TimeoutPipe(stream, PATIENCE))
             stream.close()
             process.wait(PATIENCE)
-        except (BrokenPipeError, Torn):
+        except (BrokenPipeError, TruncatedArchive):
             broken = True  # the command's end says why
             with contextlib.suppress(OSError):
                 stream.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)
-        except (Stalled, subprocess.TimeoutExpired):
+        except (TransferStalled, subprocess.TimeoutExpired):
             raise LinkLost(_silent(way)) from None
         finally:
             process.kill()
@@ -278,7 +282,7 @@ def pipe(way: Way, command: list[str], full: str, work: Callable[[Patient], None
         raise CarryError(f"{way.address.host} did not send a complete tar archive.")
 
 
-def host_of(way: Way) -> str:
+def host_of(way: RemoteShell) -> str:
     """The host as rsync takes it in front of a path."""
     host = way.address.host
     return f"[{host}]" if ":" in host else host
@@ -293,7 +297,7 @@ CAUSE = re.compile(r"^rsync: .* failed: .*\(\d+\)$")
 """A complaint about a file: rsync may then end as if the connection had been lost."""
 
 
-def judge(way: Way, code: int, said: bytes, full: str) -> None:
+def judge(way: RemoteShell, code: int, said: bytes, full: str) -> None:
     """Turn a command's failure into a sentence; `full` is whose disk is, if one is."""
     if code == 0:
         return
@@ -314,5 +318,5 @@ def judge(way: Way, code: int, said: bytes, full: str) -> None:
     raise CarryError(f"files could not be transferred to or from {host}: {reason}")
 
 
-def _silent(way: Way) -> str:
+def _silent(way: RemoteShell) -> str:
     return f"{way.address.host} has not answered for {PATIENCE} seconds; try again later."

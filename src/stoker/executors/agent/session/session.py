@@ -80,7 +80,7 @@ def quoted(word: str) -> str:
     return f"'{inner}'"
 
 
-class Link:
+class AgentSession:
     """A living connection, or the attempt at one. A new object for each try."""
 
     def __init__(

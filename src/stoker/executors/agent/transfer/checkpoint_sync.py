@@ -13,8 +13,8 @@ import os
 from stoker.executors.agent.session.remote_shell import NoRsync, ask, host_of, pipe, rsync
 from stoker.executors.agent.transfer import tree_upload as carry
 from stoker.executors.agent.transfer.snapshot import BadPath, survey
-from stoker.executors.agent.transfer.staging import Owner, alone
-from stoker.executors.agent.transfer.tree_upload import CarryError, Way
+from stoker.executors.agent.transfer.staging import AttemptWorkspace, alone
+from stoker.executors.agent.transfer.tree_upload import CarryError, RemoteShell
 
 PLACE = "checkpoints"
 
@@ -40,13 +40,13 @@ def name_of(here: str) -> str:
     return os.path.basename(here)
 
 
-def send(way: Way, here: str) -> None:
+def send(way: RemoteShell, here: str) -> None:
     """Have a machine's checkpoints of a job be what is here; nothing if nothing is."""
     with alone("saved", way.control, here):
         _send(way, here)
 
 
-def _send(way: Way, here: str) -> None:
+def _send(way: RemoteShell, here: str) -> None:
     try:
         if not os.path.isdir(here) or not os.listdir(here):
             return
@@ -62,11 +62,11 @@ def _send(way: Way, here: str) -> None:
         raise CarryError(f"cannot read {error.filename or here}: {error.strerror}.") from None
 
 
-def _there(way: Way, here: str) -> str:
+def _there(way: RemoteShell, here: str) -> str:
     return f"{way.root}/{PLACE}/{name_of(here)}"
 
 
-def _send_by_tar(way: Way, here: str) -> None:
+def _send_by_tar(way: RemoteShell, here: str) -> None:
     try:
         tree = survey(here)
     except BadPath as error:
@@ -76,7 +76,7 @@ def _send_by_tar(way: Way, here: str) -> None:
     ask(way, SWAP, *words)
 
 
-def bring(way: Way, here: str, part: int | None = None) -> None:
+def bring(way: RemoteShell, here: str, part: int | None = None) -> None:
     """Have what is here be a machine's checkpoints of a job.
 
     Of a job on several machines, each may have a part of them: there nothing is removed, and
@@ -86,7 +86,7 @@ def bring(way: Way, here: str, part: int | None = None) -> None:
         _bring(way, here, part)
 
 
-def _bring(way: Way, here: str, part: int | None) -> None:
+def _bring(way: RemoteShell, here: str, part: int | None) -> None:
     there = _there(way, here)
     try:
         os.makedirs(here, 0o700, exist_ok=True)
@@ -100,7 +100,7 @@ def _bring(way: Way, here: str, part: int | None) -> None:
                 return
         names = carry.listed_there(way, there)
         carry.bring(way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
-                    owner=Owner(stage=f"{PLACE}-{name_of(here)}"))  # fmt: skip
+                    owner=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"))  # fmt: skip
         if part is None:
             _remove_others(here, {os.path.normpath(name) for name in names})
     except OSError as error:

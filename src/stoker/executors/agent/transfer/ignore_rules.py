@@ -45,7 +45,7 @@ class Rule:
         return self._match(path if self.whole_path else name) is not None
 
 
-class Excludes:
+class IgnoreRules:
     """The rules that hold in one directory: its own file's, and those of the ones above it."""
 
     __slots__ = ("_levels",)
@@ -55,20 +55,20 @@ class Excludes:
         self._levels = levels
 
     @classmethod
-    def always(cls, patterns: Sequence[str]) -> Excludes:
+    def always(cls, patterns: Sequence[str]) -> IgnoreRules:
         """Rules that no file can overrule."""
         rules = _rules(patterns)
         # A length below zero: this level stays in front of all files.
         return cls(((-1, rules),) if rules else ())
 
-    def enter(self, directory: str, text: str | None) -> Excludes:
+    def enter(self, directory: str, text: str | None) -> IgnoreRules:
         """The rules below `directory` (`""` is the base), whose ignore file has this text."""
         rules = _rules(text.removeprefix("\ufeff").split("\n")) if text else ()
         if not rules:
             return self
         mine = (len(directory) + 1 if directory else 0, rules)
         fixed = 1 if self._levels and self._levels[0][0] < 0 else 0
-        return Excludes((*self._levels[:fixed], mine, *self._levels[fixed:]))
+        return IgnoreRules((*self._levels[:fixed], mine, *self._levels[fixed:]))
 
     def excluded(self, path: str, is_dir: bool) -> bool:
         """Whether a path stays at home; ask only about what is in a directory that does not."""

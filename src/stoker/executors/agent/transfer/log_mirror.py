@@ -47,7 +47,7 @@ def pieces(bulk: bytes) -> list[Piece]:
     return list(found.values())
 
 
-class Mirror(Struct):
+class LogMirror(Struct):
     """Copies of one attempt's output."""
 
     out: str

@@ -20,7 +20,7 @@ LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
 """Characters of a path and of a name in it, and names in a path."""
 
 
-class Stalled(Exception):
+class TransferStalled(Exception):
     """The other side neither gave nor took a byte for too long."""
 
 
@@ -30,7 +30,7 @@ Link = Callable[[str, str], str | None]
 """What a link of this name that leads to that is to lead to here; none: it is left out."""
 
 
-class Patient:
+class TimeoutPipe:
     """A pipe that is read or written with a limit to the waiting."""
 
     def __init__(self, pipe: IO[bytes], seconds: float) -> None:
@@ -44,7 +44,7 @@ class Patient:
             piece, self._ahead = self._ahead[:size], self._ahead[size:]
             return piece
         if not select.select([self._fd], [], [], self._seconds)[0]:
-            raise Stalled
+            raise TransferStalled
         return os.read(self._fd, size)
 
     def skip_past(self, mark: bytes) -> bool:
@@ -81,7 +81,7 @@ class Patient:
         self._behind = bytearray()
         while left:
             if not select.select([], [self._fd], [], self._seconds)[1]:
-                raise Stalled
+                raise TransferStalled
             left = left[os.write(self._fd, left) :]
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from stoker.core.units import BadValue
 from stoker.executors.agent.transfer import ignore_rules as excludes
-from stoker.executors.agent.transfer.ignore_rules import Excludes
+from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
 
 Stamp = tuple[int, int, int]
 """Size, and the times of the last change to content and to anything, in nanoseconds."""
@@ -38,7 +38,7 @@ class TooLarge(BadValue):
     """More than may be taken along."""
 
 
-class Tree(Struct, frozen=True):
+class DirectorySnapshot(Struct, frozen=True):
     """What is taken along, and the name that stands for all of it."""
 
     id: str
@@ -89,7 +89,7 @@ def survey(
     exclude: Sequence[str] = (),
     most: int | None = None,
     cache: Hashes | None = None,
-) -> Tree:
+) -> DirectorySnapshot:
     """Look at everything below `paths`, which are in `base`, and find its name.
 
     What `.stokerignore` files and `exclude` name stays out, but not a path that is given.
@@ -97,7 +97,7 @@ def survey(
     at, base = time.time(), os.path.abspath(base)
     found: dict[str, _Found] = {}
     for path in paths:
-        for each in _below(base, path, Excludes.always(exclude)):
+        for each in _below(base, path, IgnoreRules.always(exclude)):
             found[each.name] = each
     there = [found[name] for name in sorted(found)]
     size = sum(each.stat.st_size for each in there if each.stat and each.kind != b"l")
@@ -106,7 +106,7 @@ def survey(
     return _named(base, there, _digests(base, there, cache or Hashes()), at)
 
 
-def changed(tree: Tree) -> str | None:
+def changed(tree: DirectorySnapshot) -> str | None:
     """The first file that no longer is as it was surveyed, or none."""
     for name, stamp in zip(tree.names, tree.stamps, strict=True):
         if stamp is None:
@@ -123,7 +123,7 @@ def changed(tree: Tree) -> str | None:
 # ------------------------------------------------------------------------------- walking
 
 
-def _below(base: str, path: str, rules: Excludes) -> Iterator[_Found]:
+def _below(base: str, path: str, rules: IgnoreRules) -> Iterator[_Found]:
     """A given path: a file by itself, a directory with what is in it."""
     whole = os.path.normpath(os.path.join(base, path))
     if whole != base and not whole.startswith(base.rstrip("/") + "/"):
@@ -147,7 +147,7 @@ def _below(base: str, path: str, rules: Excludes) -> Iterator[_Found]:
         raise BadPath(f"'{path}' is neither a file nor a directory: {whole}.")
 
 
-def _walk(base: str, name: str, rules: Excludes) -> Iterator[_Found]:
+def _walk(base: str, name: str, rules: IgnoreRules) -> Iterator[_Found]:
     """Everything in a directory that no rule excludes; links are never followed."""
     waiting = [(name, rules)]
     while waiting:
@@ -191,7 +191,7 @@ def _kind(status: os.stat_result) -> bytes | None:
     return b"l" if stat.S_ISLNK(status.st_mode) else None
 
 
-def _entered(rules: Excludes, base: str, name: str) -> Excludes:
+def _entered(rules: IgnoreRules, base: str, name: str) -> IgnoreRules:
     try:
         with open(os.path.join(base, name, excludes.NAME), "rb") as file:
             return rules.enter(name, os.fsdecode(file.read()))
@@ -263,13 +263,15 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _named(base: str, there: list[_Found], digests: dict[str, bytes], at: float) -> Tree:
+def _named(
+    base: str, there: list[_Found], digests: dict[str, bytes], at: float
+) -> DirectorySnapshot:
     there = [each for each in there if each.name in digests]
     total = blake2b(digest_size=20, person=b"stoker tree 1")
     for each in there:
         # A path has no zero byte and a digest one length: no two trees give the same bytes.
         total.update(each.kind + os.fsencode(each.name) + b"\0" + digests[each.name])
-    return Tree(
+    return DirectorySnapshot(
         id=total.hexdigest(),
         base=base,
         names=tuple(each.name for each in there),

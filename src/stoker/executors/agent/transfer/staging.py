@@ -37,7 +37,7 @@ _turn = threading.Condition()
 _busy: set[tuple[str, ...]] = set()
 
 
-class Owner(Struct, frozen=True):
+class AttemptWorkspace(Struct, frozen=True):
     """Whose results they are."""
 
     label: str = "new"
@@ -65,10 +65,10 @@ class Mentioned(Struct):
             self.first = tuple(printable(name, LONGEST_MENTIONED) for name in names)
 
 
-class Landing:
+class StagedResults:
     """A directory here, and the results of one attempt that come into it."""
 
-    def __init__(self, into: str, owner: Owner) -> None:
+    def __init__(self, into: str, owner: AttemptWorkspace) -> None:
         self.into, self.owner = into, owner
         self.stage = os.path.join(into, f".stoker-{owner.stage or secrets.token_hex(6)}")
         self.beside = Mentioned()

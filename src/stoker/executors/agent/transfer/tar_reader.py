@@ -28,7 +28,7 @@ class Refused(Exception):
     """The stream holds what cannot be accepted; the message is one sentence."""
 
 
-class Torn(Refused):
+class TruncatedArchive(Refused):
     """The stream ends in the middle, or is no archive."""
 
 
@@ -95,7 +95,7 @@ class Archive:
         while self._left:
             piece = self._source.read(min(self._left, PIECE))
             if not piece:
-                raise Torn(NOT_AN_ARCHIVE)
+                raise TruncatedArchive(NOT_AN_ARCHIVE)
             self._left -= len(piece)
             yield piece
         self._exactly(self._padding)
@@ -111,7 +111,7 @@ class Archive:
             if type in (_GNU_NAME, _GNU_TARGET, _RECORDS, _GLOBAL_RECORDS):
                 room -= size + BLOCK
                 if room < 0:
-                    raise Torn(NOT_AN_ARCHIVE)
+                    raise TruncatedArchive(NOT_AN_ARCHIVE)
                 data = self._exactly(size + _padding(size))[:size]
                 if type == _RECORDS:
                     extension |= _records(data)
@@ -125,7 +125,7 @@ class Archive:
                 )
             return self._member(header, type, size, extension)
         if room < MAX_EXTENSION:
-            raise Torn(NOT_AN_ARCHIVE)
+            raise TruncatedArchive(NOT_AN_ARCHIVE)
         return None
 
     def _member(self, header: bytes, type: bytes, size: int, extension: dict[str, bytes]) -> Member:
@@ -158,9 +158,9 @@ class Archive:
                 return None
             if any(block):
                 if _number(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 0x20:
-                    raise Torn(NOT_AN_ARCHIVE)
+                    raise TruncatedArchive(NOT_AN_ARCHIVE)
                 return block
-        raise Torn(NOT_AN_ARCHIVE)
+        raise TruncatedArchive(NOT_AN_ARCHIVE)
 
     def _exactly(self, size: int, or_end: bool = False) -> bytes:
         data = b""
@@ -169,7 +169,7 @@ class Archive:
             if not piece:
                 if or_end and not data:
                     return b""
-                raise Torn(NOT_AN_ARCHIVE)
+                raise TruncatedArchive(NOT_AN_ARCHIVE)
             data += piece
         return data
 
@@ -188,13 +188,13 @@ def _number(field: bytes) -> int:
     if field[0] == 0x80:
         value = int.from_bytes(field[1:], "big")
         if value >> 62:
-            raise Torn(NOT_AN_ARCHIVE)
+            raise TruncatedArchive(NOT_AN_ARCHIVE)
         return value
     digits = field.strip(b"\0 ")
     if not digits:
         return 0
     if not _OCTAL.fullmatch(digits):
-        raise Torn(NOT_AN_ARCHIVE)
+        raise TruncatedArchive(NOT_AN_ARCHIVE)
     return int(digits, 8)
 
 
@@ -207,7 +207,7 @@ def _decimal(digits: bytes) -> int:
     """A number of a record, without what is behind the point; 0 for a time before 1970."""
     found = _DECIMAL.fullmatch(digits.removeprefix(b"-"))
     if found is None:
-        raise Torn(NOT_AN_ARCHIVE)
+        raise TruncatedArchive(NOT_AN_ARCHIVE)
     return 0 if digits.startswith(b"-") else int(found[1])
 
 
@@ -219,11 +219,11 @@ def _records(data: bytes) -> dict[str, bytes]:
         blank = data.find(b" ", at, at + 8)
         digits = data[at : max(blank, at)]
         if not digits.isdigit():
-            raise Torn(NOT_AN_ARCHIVE)
+            raise TruncatedArchive(NOT_AN_ARCHIVE)
         end = at + int(digits)
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if end > len(data) or end <= blank + 1 or data[end - 1] != 0x0A or not equals:
-            raise Torn(NOT_AN_ARCHIVE)
+            raise TruncatedArchive(NOT_AN_ARCHIVE)
         found[key.decode(errors="replace")] = value
         at = end
     return found

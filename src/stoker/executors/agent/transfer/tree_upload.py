@@ -19,28 +19,29 @@ from stoker.executors.agent.session.remote_shell import (
     MAX_LISTING,
     CarryError,
     DiskFull,
-    Errand,
     LinkLost,
     NoRsync,
-    Way,
+    RemoteCommand,
+    RemoteShell,
     ask,
     host_of,
     listing,
     pipe,
     rsync,
 )
-from stoker.executors.agent.transfer.ignore_rules import NAME, Excludes
-from stoker.executors.agent.transfer.safe_untar import PIECE, Patient, Wanted, parts_of, receive
-from stoker.executors.agent.transfer.snapshot import Tree, changed
-from stoker.executors.agent.transfer.staging import Landing, Owner, alone
-from stoker.executors.agent.transfer.tar_reader import Refused, Torn
+from stoker.executors.agent.transfer.ignore_rules import NAME, IgnoreRules
+from stoker.executors.agent.transfer.safe_untar import PIECE, TimeoutPipe, Wanted, parts_of, receive
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, changed
+from stoker.executors.agent.transfer.staging import AttemptWorkspace, StagedResults, alone
+from stoker.executors.agent.transfer.tar_reader import Refused, TruncatedArchive
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 
 __all__ = [
-    "CarryError", "DiskFull", "LinkLost", "Way", "bring", "listed_there", "pack", "send", "unpack",
+    "CarryError", "DiskFull", "LinkLost", "RemoteShell", "bring", "listed_there", "pack", "send",
+    "unpack",
 ]  # fmt: skip
 
-ANYBODY = Owner()
+ANYBODY = AttemptWorkspace()
 
 # These run as `sh -c TEXT sh WORDS`, passed on by whatever the login shell is: so there is no
 # quote and no exclamation mark in them.
@@ -85,8 +86,8 @@ class Restless(CarryError):
 
 
 def send(
-    way: Way,
-    tree: Tree,
+    way: RemoteShell,
+    tree: DirectorySnapshot,
     reuse: str | None = None,
     loose: bool = False,
     transfer: UploadProgress | None = None,
@@ -102,7 +103,7 @@ def send(
     mark = blake2b(os.fsencode(way.control), digest_size=4).hexdigest()
     part = f"{tree.id}.{mark}.part"  # two daemons that send the same never meet in one place
     words = (way.root, tree.id, part, reuse or "")
-    with alone(way.control, tree.id), Errand(way, TAKE, *words) as errand:
+    with alone(way.control, tree.id), RemoteCommand(way, TAKE, *words) as errand:
         said = errand.hear(b"ready")
         if b"there" in said:
             return
@@ -125,7 +126,12 @@ def send(
 
 
 def _transfer(
-    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: UploadProgress
+    way: RemoteShell,
+    tree: DirectorySnapshot,
+    part: str,
+    said: list[bytes],
+    reuse: str | None,
+    transfer: UploadProgress,
 ) -> None:
     if way.by_rsync:
         with contextlib.suppress(NoRsync):
@@ -134,7 +140,7 @@ def _transfer(
     _send_by_tar(way, tree, part, transfer)
 
 
-def _insist_on_rest(tree: Tree) -> None:
+def _insist_on_rest(tree: DirectorySnapshot) -> None:
     name = changed(tree)
     if name is not None:
         raise Restless(
@@ -144,7 +150,12 @@ def _insist_on_rest(tree: Tree) -> None:
 
 
 def _send_by_rsync(
-    way: Way, tree: Tree, part: str, said: list[bytes], reuse: str | None, transfer: UploadProgress
+    way: RemoteShell,
+    tree: DirectorySnapshot,
+    part: str,
+    said: list[bytes],
+    reuse: str | None,
+    transfer: UploadProgress,
 ) -> None:
     trees = f"{way.root}/trees"
     more = []
@@ -165,7 +176,9 @@ def _send_by_rsync(
     )  # fmt: skip
 
 
-def _send_by_tar(way: Way, tree: Tree, part: str, transfer: UploadProgress) -> None:
+def _send_by_tar(
+    way: RemoteShell, tree: DirectorySnapshot, part: str, transfer: UploadProgress
+) -> None:
     command = way.shell(UNPACK, f"{way.root}/trees/{part}/{tree.id}")
     try:
         pipe(way, command, way.address.host, lambda out: pack(tree, out, transfer))
@@ -187,7 +200,7 @@ class _Padded:
         return self._file.read(size).ljust(size, b"\0")
 
 
-def pack(tree: Tree, out: Patient, transfer: UploadProgress | None = None) -> None:
+def pack(tree: DirectorySnapshot, out: TimeoutPipe, transfer: UploadProgress | None = None) -> None:
     """Write a tree as tar: GNU's format, which every tar on Linux reads."""
     links = set(tree.links)
     # Closing it writes the end of the archive: not to be done for half of one. And no "w|",
@@ -227,12 +240,12 @@ def pack(tree: Tree, out: Patient, transfer: UploadProgress | None = None) -> No
 
 
 def bring(
-    way: Way,
+    way: RemoteShell,
     remote: str,
     names: bytes | None,
     into: str,
     exclude: Sequence[str] = (),
-    owner: Owner = ANYBODY,
+    owner: AttemptWorkspace = ANYBODY,
 ) -> str | None:
     """Fetch files from a directory there into one here; each appears whole or not at all.
 
@@ -248,7 +261,7 @@ def bring(
             _refuse_links(into, parts_of(name)[:-1])
         if not wanted:
             return None
-        with Landing(into, owner) as landing:
+        with StagedResults(into, owner) as landing:
             _fetch(way, remote, wanted, landing)
             landing.land()
             return landing.remark()
@@ -258,7 +271,7 @@ def bring(
         raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
 
 
-def _fetch(way: Way, remote: str, wanted: list[str], landing: Landing) -> None:
+def _fetch(way: RemoteShell, remote: str, wanted: list[str], landing: StagedResults) -> None:
     if way.by_rsync:
         with contextlib.suppress(NoRsync):
             # What is here is what rsync starts from, but whether a file is the same is not for
@@ -276,11 +289,11 @@ def _fetch(way: Way, remote: str, wanted: list[str], landing: Landing) -> None:
 
 
 def unpack(
-    data: bytes, into: str, exclude: Sequence[str] = (), owner: Owner = ANYBODY
+    data: bytes, into: str, exclude: Sequence[str] = (), owner: AttemptWorkspace = ANYBODY
 ) -> str | None:
     """Put a small tar archive that came by another way into a directory."""
     try:
-        with Landing(into, owner) as landing:
+        with StagedResults(into, owner) as landing:
             receive(io.BytesIO(data), landing.stage, _wanted(exclude), landing.link)
             landing.land()
             return landing.remark()
@@ -295,7 +308,7 @@ def _split(names: bytes) -> list[str]:
     return [os.fsdecode(name) for name in names.split(end) if name]
 
 
-def listed_there(way: Way, remote: str) -> list[str]:
+def listed_there(way: RemoteShell, remote: str) -> list[str]:
     """Everything in a directory there: files, links and directories with nothing in them."""
     listed = ask(way, LIST, remote, most=MAX_LISTING)
     raw_directories, _, raw_files = listed.partition(b"\0\0")
@@ -311,7 +324,7 @@ def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
 
 def _wanted(exclude: Sequence[str]) -> Wanted:
     """Whether neither a path itself nor a directory above it is excluded."""
-    rules = Excludes.always(exclude)
+    rules = IgnoreRules.always(exclude)
     known: dict[str, bool] = {}
 
     def out(parts: list[str], is_dir: bool) -> bool:
@@ -334,10 +347,10 @@ def _refuse_links(into: str, parts: list[str]) -> None:
             )
 
 
-def _bring_by_tar(way: Way, remote: str, names: list[str], landing: Landing) -> None:
-    def take(source: Patient) -> None:
+def _bring_by_tar(way: RemoteShell, remote: str, names: list[str], landing: StagedResults) -> None:
+    def take(source: TimeoutPipe) -> None:
         if not source.skip_past(MARK):
-            raise Torn("no data received")
+            raise TruncatedArchive("no data received")
         if source.more():
             receive(source, landing.stage, link=landing.link)
 

@@ -11,12 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.core.job import Carry
-from stoker.executors.agent.session.reconnecting import Connection
+from stoker.executors.agent.session.reconnecting import ReconnectingSession
 from stoker.executors.agent.transfer import tree_upload as carry
-from stoker.executors.agent.transfer.snapshot import Hashes, Tree, survey
-from stoker.executors.agent.transfer.tree_upload import Way
+from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, survey
+from stoker.executors.agent.transfer.tree_upload import RemoteShell
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
-from stoker.executors.linux.thread_pool import Worker
+from stoker.executors.linux.thread_pool import TransferPool
 
 NEVER = (".git/", "__pycache__/", ".stoker/", ".stoker-*")
 """Neither code nor data; the last are results on their way into a directory."""
@@ -26,21 +26,21 @@ RECENT = 1.0
 """For so many seconds, jobs that start one after the other are said to take the same along; not
 one that was submitted later than the look, since its files may have been changed for it."""
 
-Found = Callable[[Tree | None, str, bool], None]
+Found = Callable[[DirectorySnapshot | None, str, bool], None]
 """Told the tree, or what went wrong in one sentence and whether that may pass."""
 Want = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
-class Surveys:
+class SnapshotCache:
     """Looks at directories, shared by all machines: a batch looks at its directory once."""
 
     def __init__(self) -> None:
         self.hashes = Hashes()
-        self._known: dict[Want, tuple[float, float, Tree]] = {}
+        self._known: dict[Want, tuple[float, float, DirectorySnapshot]] = {}
         """When each was looked at, by the wall clock and by one that nobody sets."""
         self._locks: dict[Want, threading.Lock] = {}
 
-    def look(self, want: Want, since: float) -> Tree:
+    def look(self, want: Want, since: float) -> DirectorySnapshot:
         """The directory as it is, or was a moment ago, but not before `since`. In a thread."""
         with self._locks.setdefault(want, threading.Lock()):
             known = self._known.get(want)
@@ -53,12 +53,14 @@ class Surveys:
             return tree
 
 
-class Travel:
+class TreeUploads:
     """The trees that one machine has, and how it gets others."""
 
-    def __init__(self, connection: Connection, worker: Worker, surveys: Surveys) -> None:
+    def __init__(
+        self, connection: ReconnectingSession, worker: TransferPool, surveys: SnapshotCache
+    ) -> None:
         self.connection, self.worker, self.surveys = connection, worker, surveys
-        self.way: Way | None = None
+        self.way: RemoteShell | None = None
         """Known as soon as the machine has said what it is."""
         self._here: set[str] = set()
         self._last: dict[str, str] = {}
@@ -101,7 +103,7 @@ class Travel:
         era = self._era
         self.worker.do(work, lambda found: then(found) if era == self._era else None)
 
-    def _looked(self, want: Want, since: float, tree: Tree | Exception) -> None:
+    def _looked(self, want: Want, since: float, tree: DirectorySnapshot | Exception) -> None:
         asked = self._looking.pop(want, [])
         waiting = [found for moment, found in asked if moment <= since]
         if later := [each for each in asked if each[0] > since]:
@@ -121,7 +123,7 @@ class Travel:
         if len(sending) == len(waiting):
             self.connection.ask(lambda words: self._has(tree, words), "have", tree.id)
 
-    def _has(self, tree: Tree, words: list[str]) -> None:
+    def _has(self, tree: DirectorySnapshot, words: list[str]) -> None:
         way = self.way
         if words == ["done", "yes"]:
             self._sent(tree, None)
@@ -133,7 +135,7 @@ class Travel:
                 lambda result: self._tried(tree, result),
             )
 
-    def _tried(self, tree: Tree, result: Exception | None) -> None:
+    def _tried(self, tree: DirectorySnapshot, result: Exception | None) -> None:
         """A directory in which others write never comes to rest: then it is taken as it is."""
         way = self.way
         if not isinstance(result, carry.Restless) or way is None:
@@ -158,7 +160,7 @@ class Travel:
             del self._names[want]
         return wants
 
-    def _sent(self, tree: Tree, result: Exception | None) -> None:
+    def _sent(self, tree: DirectorySnapshot, result: Exception | None) -> None:
         self._done_with(tree.id)
         if result is None:
             self._here.add(tree.id)

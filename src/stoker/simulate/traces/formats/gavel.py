@@ -22,10 +22,10 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.simulate.traces import field_parsers as cells
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell
 from stoker.simulate.traces.files import gathered, left_out, opened, opened_bytes
-from stoker.simulate.workload import Load, Speed, Workload
+from stoker.simulate.workload import Speed, TraceJob, Workload
 
 MEASURED = ("simulation_throughputs.json", "simulation_throughputs.json.gz")
 CELLS = (9, 10)
@@ -122,14 +122,14 @@ def read(path: Path) -> Workload:
                     speed = speeds[kind] = Measured(paces, kind)
                 seconds = _lasting(steps, speed)
             except BadCell as error:
-                raise BadTrace(
+                raise TraceError(
                     f"{path}, line {number}: {error}; correct or delete the line."
                 ) from None
             if seconds is None:
                 counts[_NOWHERE] += 1
                 continue
             jobs.append(
-                Load(
+                TraceJob(
                     at=at,
                     seconds=seconds,
                     gpus=float(kind.gpus),
@@ -189,7 +189,7 @@ def _measured(path: Path) -> Paces:
         if beside.exists():
             break
     else:
-        raise BadTrace(
+        raise TraceError(
             f"{path} contains steps, not seconds; put the measured speeds ({MEASURED[0]}) "
             "into the same folder."
         )
@@ -197,7 +197,7 @@ def _measured(path: Path) -> Paces:
         with opened_bytes(beside) as file:
             raw = msgspec.json.decode(file.read(), type=_Raw)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadTrace(f"{beside} contains no speeds ({error}); copy it again.") from error
+        raise TraceError(f"{beside} contains no speeds ({error}); copy it again.") from error
     return {
         model: {
             kind: _pace(speeds)

@@ -15,10 +15,10 @@ from msgspec import Struct
 from stoker.core.units import LONGEST
 from stoker.simulate.traces import field_parsers as cells
 from stoker.simulate.traces.csv_reader import unreadable
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
 from stoker.simulate.traces.files import gathered, left_out, many, opened
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 Cell = Callable[[str], Any]
 
@@ -86,7 +86,7 @@ def read_as(path: Path, wanted: Mapping[str, tuple[str, float]], notes: list[str
         delimiter, names = _header(path, file)
         absent = [name for name, _ in wanted.values() if name not in names]
         if absent:
-            raise BadTrace(
+            raise TraceError(
                 f"{path}, line 1: column {absent[0]} is missing; add it, or omit --format to "
                 "detect the format."
             )
@@ -159,7 +159,7 @@ def _scaled_moment(text: str, unit: float) -> float:
 def _header(path: Path, file: IO[str]) -> tuple[str, list[str]]:
     line = file.readline()
     if not line.strip():
-        raise BadTrace(f"{path}, line 1: the header with the column names is missing; add it.")
+        raise TraceError(f"{path}, line 1: the header with the column names is missing; add it.")
     try:
         return header_names(line)
     except csv.Error as error:
@@ -182,7 +182,7 @@ def _read(
 ) -> Workload:  # fmt: skip
     absent = _absent(found)
     if absent is not None:
-        raise BadTrace(
+        raise TraceError(
             f"{path}, line 1: no column is recognised as {absent}; rename the column that has them."
         )
     if "at" not in found:
@@ -190,13 +190,13 @@ def _read(
         notes.append("No submission times: the start times are used instead.")
     counts: Counter[str] = Counter()
     rows = _Rows(path, file, delimiter)
-    jobs: list[Load] = []
+    jobs: list[TraceJob] = []
     try:
         jobs.extend(_jobs(rows, len(names), found, counts))
     except BadCell as error:
-        raise BadTrace(f"{path}, line {rows.line}: {error}.") from None
+        raise TraceError(f"{path}, line {rows.line}: {error}.") from None
     except IndexError:
-        raise BadTrace(
+        raise TraceError(
             f"{path}, line {rows.line}: expected {len(names)} cells as in the header, "
             "found fewer; correct or delete the line."
         ) from None
@@ -228,7 +228,7 @@ class _Rows:
             raise unreadable(self._path, ended + 2, reader.line_num + 1, error) from None
 
 
-def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[Load]) -> list[str]:
+def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[TraceJob]) -> list[str]:
     """A note on times that no one cluster has seen: dates and plain seconds in one column."""
     first = min((job.at for job in jobs), default=0.0)
     last = max((job.at for job in jobs), default=0.0)
@@ -248,14 +248,14 @@ def _far_apart(path: Path, delimiter: str, column: Column, jobs: list[Load]) -> 
     return [f"{note} the column mixes dates and plain seconds."]
 
 
-def _remarks(jobs: list[Load]) -> list[str]:
+def _remarks(jobs: list[TraceJob]) -> list[str]:
     bare = sum(not job.gpus for job in jobs)
     return [f"{many(bare, 'requests')} cores only."] if bare else []
 
 
 def _jobs(
     rows: Iterable[list[str]], width: int, found: Mapping[str, Column], counts: Counter[str]
-) -> Iterator[Load]:
+) -> Iterator[TraceJob]:
     at, gpus = found["at"], found["gpus"]
     lasting = _lasting(found)
     more = [
@@ -289,7 +289,7 @@ def _jobs(
         if not amount and not values.get("cpus"):
             counts[_NOTHING] += 1
             continue
-        yield Load(at=moment, seconds=seconds, gpus=amount, **values)
+        yield TraceJob(at=moment, seconds=seconds, gpus=amount, **values)
 
 
 def _located(error: BadCell, row: list[str], found: Mapping[str, Column]) -> BadCell:

@@ -15,7 +15,7 @@ from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import CPU, GPU, MEMORY
 from stoker.core.units import THOUSAND
 from stoker.simulate.traces.csv_reader import named_rows
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import (
     BadCell,
     bearable,
@@ -25,7 +25,7 @@ from stoker.simulate.traces.field_parsers import (
     whole,
 )
 from stoker.simulate.traces.files import gathered, left_out, many
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 PODS = (
     "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time",
@@ -39,7 +39,7 @@ MOST_GPUS, MOST = 1024, 10**12
 
 def read(path: Path) -> Workload:
     """The pods of a table, and the machines of the table beside it."""
-    jobs: list[Load] = []
+    jobs: list[TraceJob] = []
     without: Counter[str] = Counter()
     rounded = 0
     for line, row in named_rows(path, PODS):
@@ -63,12 +63,12 @@ def read(path: Path) -> Workload:
     return gathered(path, jobs, notes, nodes)
 
 
-def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[Load, bool]:
+def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[TraceJob, bool]:
     """A pod as a job, and whether what it asks for had to be rounded up."""
     count = _cell(path, line, row, "num_gpu")
     milli = _cell(path, line, row, "gpu_milli") if count else 0
     if milli > THOUSAND:
-        raise BadTrace(
+        raise TraceError(
             f"{path}, line {line}: gpu_milli is {milli}; write at most {THOUSAND}, one whole GPU."
         )
     inexact = count > 1 and milli < THOUSAND
@@ -77,13 +77,13 @@ def _load(path: Path, line: int, row: dict[str, str | None]) -> tuple[Load, bool
     try:
         bearable(max(seconds, 0.0))
     except BadCell as error:
-        raise BadTrace(
+        raise TraceError(
             f"{path}, line {line}: the time from creation_time to deletion_time is not {error}; "
             "correct or delete the line."
         ) from None
     models = (row.get("gpu_spec") or "").split("|")
     return (
-        Load(
+        TraceJob(
             at=begun,
             seconds=seconds,
             gpus=float(count) if count > 1 else count * milli / THOUSAND,
@@ -100,7 +100,7 @@ def _machines(path: Path) -> list[NodeFacts]:
     tables = sorted(each for each in path.parent.glob("*node_list*.csv*") if each != path)
     if len(tables) > 1:
         names = " and ".join(table.name for table in tables)
-        raise BadTrace(f"Several node tables found next to {path} ({names}); keep one.")
+        raise TraceError(f"Several node tables found next to {path} ({names}); keep one.")
     return [
         _machine(table, line, row) for table in tables for line, row in named_rows(table, MACHINES)
     ]
@@ -109,7 +109,7 @@ def _machines(path: Path) -> list[NodeFacts]:
 def _machine(path: Path, line: int, row: dict[str, str | None]) -> NodeFacts:
     count = _cell(path, line, row, "gpu")
     if count > MOST_GPUS:
-        raise BadTrace(f"{path}, line {line}: gpu is {count}; a node has at most {MOST_GPUS}.")
+        raise TraceError(f"{path}, line {line}: gpu is {count}; a node has at most {MOST_GPUS}.")
     model = row["model"] or None
     types: dict[str, tuple[DeviceFacts, ...]] = {
         CPU: (DeviceFacts(POOL, _cell(path, line, row, "cpu_milli")),),
@@ -130,7 +130,7 @@ def _cell(path: Path, line: int, row: dict[str, str | None], column: str) -> int
         if not 0 <= value < MOST:
             raise BadCell("a whole number from 0 up" if value < 0 else f"less than {MOST:,}")
     except BadCell as error:
-        raise BadTrace(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None
+        raise TraceError(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None
     return value
 
 
@@ -139,4 +139,4 @@ def _seconds(path: Path, line: int, row: dict[str, str | None], column: str) -> 
     try:
         return in_our_time(number(text))
     except BadCell as error:
-        raise BadTrace(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None
+        raise TraceError(f"{path}, line {line}: {column} is {text!r}; write {error}.") from None

@@ -27,10 +27,10 @@ from typing import NamedTuple
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.request import GPU
 from stoker.simulate.traces.csv_reader import named_rows
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, in_our_time, number
 from stoker.simulate.traces.files import gathered
-from stoker.simulate.workload import Load, Speed, Workload
+from stoker.simulate.workload import Speed, TraceJob, Workload
 
 MACHINES, GPUS_EACH = 16, 4
 """The cluster of the study."""
@@ -65,9 +65,9 @@ def read(path: Path) -> Workload:
     return gathered(path, jobs, notes, nodes)
 
 
-def _load(application: Application, at: float, gpus: int, batch: int) -> Load:
+def _load(application: Application, at: float, gpus: int, batch: int) -> TraceJob:
     speed = Training(application, batch if gpus == 1 else None)
-    return Load(
+    return TraceJob(
         at=at,
         seconds=speed.seconds,
         gpus=1,
@@ -151,7 +151,7 @@ class Application:
         for path in sorted(folder.glob("validation-*.csv")) if name else ():
             batch = path.stem.partition("-")[2]
             if not (batch.isdecimal() and int(batch)):
-                raise BadTrace(
+                raise TraceError(
                     f"The name of {path} has no batch size; rename it to validation-BATCH.csv."
                 )
             runs[int(batch)] = [
@@ -160,7 +160,7 @@ class Application:
             ]
         epochs = min(map(len, runs.values()), default=0)
         if not epochs:
-            raise BadTrace(
+            raise TraceError(
                 f"{profiles} has no epochs of the application {name!r}; put its "
                 f"validation-BATCH.csv, placements.csv and scalability.csv into {folder}."
             )
@@ -240,9 +240,9 @@ class Steps:
             mean = (sum(t[0] for t in times) / len(times), sum(t[1] for t in times) / len(times))
             measured.setdefault(m, {}).setdefault(g, {})[batch] = mean
         if any(step <= 0 for times in sums.values() for step, _ in times):
-            raise BadTrace(f"{folder} has steps that take no time; delete their lines.")
+            raise TraceError(f"{folder} has steps that take no time; delete their lines.")
         if 1 not in measured.get(1, {}):
-            raise BadTrace(
+            raise TraceError(
                 f"{folder / 'placements.csv'} has no placement 1; add the times on one GPU."
             )
         return cls(measured)
@@ -302,7 +302,7 @@ def _profiles(path: Path) -> Path:
     for folder in (path.parent / "profiles", path.parent.parent / "profiles"):
         if folder.is_dir():
             return folder
-    raise BadTrace(
+    raise TraceError(
         f"No folder 'profiles' with the applications of {path} found; copy it next to the "
         "file or next to its folder."
     )
@@ -326,7 +326,7 @@ def _number(
     try:
         return cell(row[column] or "")
     except BadCell as expected:
-        raise BadTrace(
+        raise TraceError(
             f"{path}, line {line}: expected {expected} as {column}, not {row[column]!r}; "
             "correct or delete the line."
         ) from None

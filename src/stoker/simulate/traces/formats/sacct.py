@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 
 from stoker.core.units import BadValue, parse_duration, parse_memory
 from stoker.simulate.traces import field_parsers as cells
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, Memo, missing
 from stoker.simulate.traces.files import gathered, left_out, many, opened
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 COMMAND = (
     "SLURM_TIME_FORMAT=%s sacct -a -X -P -S 2026-01-01 -E now -o "
@@ -44,7 +44,7 @@ def read(path: Path) -> Workload:
     with opened(path) as file:
         places = _places(path, file.readline())
         reader = _Reader(places)
-        jobs: list[Load] = []
+        jobs: list[TraceJob] = []
         line, row = 1, [""]
         rows = _rows(file, places)
         try:
@@ -53,9 +53,9 @@ def read(path: Path) -> Workload:
                 if job is not None:
                     jobs.append(job)
         except BadCell as error:
-            raise BadTrace(f"{path}, line {line}: {error}; correct or delete the line.") from None
+            raise TraceError(f"{path}, line {line}: {error}; correct or delete the line.") from None
         except IndexError:
-            raise BadTrace(
+            raise TraceError(
                 f"{path}, line {line}: expected {len(places)} cells as in the header, "
                 f"found {len(row)}; correct or delete the line."
             ) from None
@@ -81,7 +81,7 @@ def _places(path: Path, line: str) -> Places:
         absent = "AllocTRES"
     else:
         return places
-    raise BadTrace(f"{path}, line 1: column {absent} is missing; export it with: {COMMAND}")
+    raise TraceError(f"{path}, line 1: column {absent} is missing; export it with: {COMMAND}")
 
 
 def _rows(file: Iterator[str], places: Places) -> Iterator[tuple[int, list[str]]]:
@@ -119,7 +119,7 @@ class _Reader:
         self._seconds = Memo(cells.seconds)
         self._limits: dict[tuple[str, str], int | None] = {}
 
-    def job(self, row: list[str]) -> Load | None:
+    def job(self, row: list[str]) -> TraceJob | None:
         """One job; None if there is nothing to replay, which is counted."""
         places = self.places
 
@@ -142,7 +142,7 @@ class _Reader:
         if counted is None or not (counted.gpus or counted.cpus):
             self.counts[_NOTHING] += 1
             return None
-        return Load(
+        return TraceJob(
             at=_read("Submit", cell("submit"), cells.moment),
             seconds=seconds,
             gpus=counted.gpus,

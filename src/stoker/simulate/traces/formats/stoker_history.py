@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.units import THOUSAND, parse_amount
 from stoker.simulate.traces import field_parsers as cells
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import many, opened_bytes, title_of
 from stoker.simulate.traces.stoker_jobs import Record, workload
 from stoker.simulate.workload import Workload
@@ -87,7 +87,7 @@ def read(path: Path) -> Workload:
         try:
             found = msgspec.json.decode(file.read(), type=Reply | list[View])
         except msgspec.MsgspecError as error:
-            raise BadTrace(
+            raise TraceError(
                 f"{path} is not output of `stoker history --json` ({error}); create it with: "
                 "stoker history --json --limit 1000000 > FILE"
             ) from error
@@ -106,7 +106,7 @@ def _records(path: Path, views: list[View]) -> Iterator[Record]:
             record = record_of(view)
             cells.bearable(record.ran)
         except ValueError as error:
-            raise BadTrace(f"{path}: job {view.id} cannot be read ({error}).") from error
+            raise TraceError(f"{path}: job {view.id} cannot be read ({error}).") from error
         yield record
 
 

@@ -14,13 +14,13 @@ from stoker.core.estimate import attained, family_of
 from stoker.core.job import Job, Spec
 from stoker.core.lifecycle import FINISHED
 from stoker.core.units import THOUSAND
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import on_disk, title_of
 from stoker.simulate.traces.stoker_jobs import Record, workload
 from stoker.simulate.workload import Workload
 from stoker.store import codec
 from stoker.store.migrations import SCHEMA
-from stoker.store.port import Filter, Store
+from stoker.store.port import JobQuery, Store
 
 _WITH_LOG = b"\2\2"
 """What stands at byte 18 of a database that is written through a log."""
@@ -32,7 +32,7 @@ def read(store: Store, now: float | None = None, title: str = "this lab") -> Wor
     state = store.load()
     if now is None:
         now = max((event.at for _, event in store.events(state.seq - 1, 1)), default=0.0)
-    everything = Filter(limit=max(store.count_past(Filter()), 1))
+    everything = JobQuery(limit=max(store.count_past(JobQuery()), 1))
     pairs = [(found.job, found.spec) for found in store.past(everything)]
     pairs += [(job, state.specs[job.spec]) for job in state.jobs if job.state not in FINISHED]
     return workload(title, _records(pairs, now), list(state.rest.nodes.values()))
@@ -48,7 +48,7 @@ def read_file(path: Path, now: float | None = None) -> Workload:
             records = list(_records(_pairs(db), now))
             nodes = _nodes(db)
     except (OSError, sqlite3.Error, MsgspecError) as error:
-        raise BadTrace(
+        raise TraceError(
             f"{path} is not a readable stoker journal ({error}); create a copy of yours with: "
             "stoker db backup FILE"
         ) from error
@@ -71,7 +71,7 @@ def _looking(path: Path) -> Iterator[sqlite3.Connection]:
 def _check(path: Path, db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
-        raise BadTrace(
+        raise TraceError(
             f"{path} was written by a newer stoker (schema {version}, this one supports {SCHEMA}); "
             "upgrade stoker."
         )

@@ -14,10 +14,10 @@ from sys import intern
 
 from stoker.core.cluster import NodeFacts
 from stoker.simulate.traces.cluster_size import boxes
-from stoker.simulate.traces.errors import BadTrace
+from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.field_parsers import BadCell, amount, bearable, in_our_time, limit_of
 from stoker.simulate.traces.files import gathered, left_out, opened
-from stoker.simulate.workload import Load, Workload
+from stoker.simulate.workload import TraceJob, Workload
 
 FIELDS = 18
 _PARTIAL = (2, 3, 4)
@@ -40,7 +40,7 @@ def read(path: Path) -> Workload:
     """Read the jobs that ran, and the machine if the header tells its size."""
     header: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    jobs: list[Load] = []
+    jobs: list[TraceJob] = []
     with opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.startswith(";"):
@@ -51,7 +51,7 @@ def read(path: Path) -> Workload:
             if not cells:
                 continue
             if len(cells) != FIELDS:
-                raise BadTrace(
+                raise TraceError(
                     f"{path}, line {number}: expected {FIELDS} numbers, found "
                     f"{len(cells)}; correct or delete the line."
                 )
@@ -61,11 +61,11 @@ def read(path: Path) -> Workload:
                     raise ValueError
                 job = _job(numbers, counts)
             except BadCell as error:
-                raise BadTrace(
+                raise TraceError(
                     f"{path}, line {number}: {error}; correct or delete the line."
                 ) from None
             except (ValueError, OverflowError):
-                raise BadTrace(
+                raise TraceError(
                     f"{path}, line {number}: expected {FIELDS} numbers, but one is not a number; "
                     "correct or delete the line."
                 ) from None
@@ -76,7 +76,7 @@ def read(path: Path) -> Workload:
     return gathered(path, jobs, notes, nodes)
 
 
-def _job(cells: list[float], counts: Counter[str]) -> Load | None:
+def _job(cells: list[float], counts: Counter[str]) -> TraceJob | None:
     _, submit, _, run, allocated, _, _, requested, limit, _, status, user, _, app, queue, *_ = cells
     if int(status) in _PARTIAL:
         counts[_PIECE] += 1
@@ -88,7 +88,7 @@ def _job(cells: list[float], counts: Counter[str]) -> Load | None:
     if not processors > 0:
         counts[_NOTHING] += 1
         return None
-    return Load(
+    return TraceJob(
         at=_checked("submission", submit, in_our_time),
         seconds=_checked("duration", run, bearable),
         gpus=_checked("processors", float(int(processors)), lambda value: amount(str(value))),

@@ -12,7 +12,7 @@ from stoker.training import Job
 SOURCES = Path(__file__).parents[2] / "src"
 
 
-class Desk:
+class TrainingDir:
     """The reports directory of one attempt, the variables that go with it, and who reads it."""
 
     def __init__(self, root: Path, attempt: int = 1, **variables: object) -> None:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compat import grass_lab
+from compat import grass_env as grass_lab
 from conftest import end_processes_of, stop_daemon
-from e2e.box import until
+from e2e.daemon_fixture import until
 from fakes.nvml import FakeNvml, Gpu, build
 
 Done = subprocess.CompletedProcess[str]
@@ -44,7 +44,7 @@ print("over", flush=True)
 """
 
 
-class Lab(grass_lab.Lab):
+class RunSchedulerEnv(grass_lab.GrassEnv):
     """One home and its GPUs of 8192 MiB."""
 
     def __init__(self, base: Path, gpus: int) -> None:
@@ -129,11 +129,11 @@ class Lab(grass_lab.Lab):
 
 
 @contextmanager
-def lab(gpus: int) -> Iterator[Lab]:
+def lab(gpus: int) -> Iterator[RunSchedulerEnv]:
     """A fresh home with so many GPUs; at the end nothing of it runs or is left."""
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
     try:
-        yield Lab(base, gpus)
+        yield RunSchedulerEnv(base, gpus)
     finally:
         stop_daemon(base)
         end_processes_of(base)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from simulation import invariants as checks
 from simulation import requests as ask
 from simulation.crash_points import VolatileStore
-from simulation.simulated_daemon import Decide, Driver, Wanted
+from simulation.simulated_daemon import Decide, SimulatedDaemon, Wanted
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
-from simulation.state_comparison import Mirror, portrait, replayed
-from simulation.training_model import Trainee
-from simulation.virtual_clock import World
+from simulation.state_comparison import ReplayedState, replayed, state_as_dict
+from simulation.training_model import TrainingModel
+from simulation.virtual_clock import VirtualClock
 from stoker.core.cluster import DeviceFacts, NodeFacts
 from stoker.core.events import JobRetried
 from stoker.core.job import Job, Retry, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import GpuAsk, Request
-from stoker.store.port import Filter, Store
+from stoker.store.port import JobQuery, Store
 
 
 def machine(gpus: int = 4, cpus: int = 16, memory: int = 64_000, name: str = "box") -> NodeFacts:
@@ -40,7 +40,7 @@ def spec_of_trials(request: Request | None = None, retry: Retry | None = None) -
     return ask.spec_of(request, name="train", training=Training(), retry=retry or Retry())
 
 
-class Box:
+class SimFixture:
     """A driver, its models by job, and what its clients were promised."""
 
     def __init__(
@@ -54,10 +54,10 @@ class Box:
     ) -> None:
         self.check_every, self.turns = check_every, 0
         self.forget_checks()
-        self.world = World(seed)
+        self.world = VirtualClock(seed)
         self.models: dict[int, tuple[Model, ...]] = {}
         self.memory = VolatileStore()
-        self.driver = Driver(
+        self.driver = SimulatedDaemon(
             self.world, open_store or self._reopen, machine(gpus), self._behaviour, faults, remotes
         )
         self.once_removed: set[str] = set()
@@ -74,7 +74,7 @@ class Box:
 
     def forget_checks(self) -> None:
         """The journal is not the one that was checked before."""
-        self.mirror = Mirror()
+        self.mirror = ReplayedState()
         self.over: dict[int, JobState] = {}
         self.read_up_to = 0
 
@@ -109,17 +109,17 @@ class Box:
         return first
 
     def train(
-        self, request: Request | None = None, trainee: Trainee | None = None, **more: object
+        self, request: Request | None = None, trainee: TrainingModel | None = None, **more: object
     ) -> int:
         """A training job that behaves like this in every attempt."""
-        trains = trainee or Trainee()
+        trains = trainee or TrainingModel()
         fields = {"training": Training(epochs=trains.epochs), "name": "train", **more}
         models = fields.pop("models", (Model(trains=trains),))
         return self.submit(request, models, **fields)  # type: ignore[arg-type]
 
     def sweep(
         self,
-        trainees: Sequence[Trainee],
+        trainees: Sequence[TrainingModel],
         request: Request | None = None,
         retry: Retry | None = None,
         **fields: object,
@@ -159,7 +159,7 @@ class Box:
     def job(self, id: int) -> Job:
         if id in self.state.jobs:
             return self.state.jobs[id]
-        return self.driver.store.past(Filter(ids=[id]))[0].job
+        return self.driver.store.past(JobQuery(ids=[id]))[0].job
 
     def states(self) -> dict[int, str]:
         return {id: job.state.value for id, job in sorted(self.state.jobs.items())}
@@ -236,12 +236,12 @@ class Box:
         assert len(set(ids)) == len(ids)
         missing = [id for id in ids if id not in self.state.jobs]
         if missing:
-            found = {each.job.id for each in self.driver.store.past(Filter(ids=missing))}
+            found = {each.job.id for each in self.driver.store.past(JobQuery(ids=missing))}
             assert not set(missing) - found
 
     def check_all_over(self) -> None:
         """Nothing waits or runs any more: nobody starved."""
-        assert portrait(replayed(self.driver.store)) == portrait(self.state)
+        assert state_as_dict(replayed(self.driver.store)) == state_as_dict(self.state)
         left = {id: job for id, job in self.state.jobs.items() if not job.finished}
         assert not left, {id: (job.state, job.held, job.begin_at) for id, job in left.items()}
         assert not any(machine.processes for _, machine in self.driver.machines.values())

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from conftest import ON_CI, require
-from e2e.box import Box
+from e2e.daemon_fixture import DaemonFixture
 from ssh.client import generate_key, ssh_program
-from ssh.machine import SSHD, Done, Machine
 from ssh.namespace import KINDS, Namespace, ip
+from ssh.ssh_host import SSHD, Done, SshHost
 
 TOOLS = ("ssh", SSHD, "ssh-keygen", "ip", "unshare", "nsenter", "mount")
 SLOTS = 256
@@ -27,14 +27,14 @@ mount -t overlay -o lowerdir=/etc:/usr/bin probe /mnt
 """
 
 
-class Lab:
+class SshCluster:
     """A switch, the machines at it, and what the OpenSSH client needs to reach them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self._slot, self._claim = claim_slot()
         self._device, self._network = f"sk{self._slot}", f"198.18.{self._slot}"
-        self._machines: dict[object, Machine] = {}
+        self._machines: dict[object, SshHost] = {}
         self._switch = Namespace(base / "switch.log", ":")
         self.key = base / "key"
         try:
@@ -72,7 +72,7 @@ class Lab:
         self.known_hosts.unlink(missing_ok=True)
         self.calls.write_text("")
 
-    def ssh(self, machine: Machine, command: str, *options: str, timeout: float = 30) -> Done:
+    def ssh(self, machine: SshHost, command: str, *options: str, timeout: float = 30) -> Done:
         """Run a command by plain ssh, as anybody would."""
         return subprocess.run(
             ["ssh", "-T", "-oBatchMode=yes", "-oStrictHostKeyChecking=accept-new",
@@ -84,26 +84,26 @@ class Lab:
     # -- machines -----------------------------------------------------------------------
 
     @property
-    def a(self) -> Machine:
+    def a(self) -> SshHost:
         """The first machine."""
         return self.machine("a")
 
     @property
-    def b(self) -> Machine:
+    def b(self) -> SshHost:
         """The second machine."""
         return self.machine("b")
 
     @property
-    def c(self) -> Machine:
+    def c(self) -> SshHost:
         """The third machine."""
         return self.machine("c")
 
     @property
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[SshHost]:
         """Those that have been asked for so far."""
         return list(self._machines.values())
 
-    def machine(self, name: str | None = None, **variant: Any) -> Machine:
+    def machine(self, name: str | None = None, **variant: Any) -> SshHost:
         """A machine of this kind: the same one whenever it is asked for again.
 
         `bare=True`: no bash, rsync, perl or Python; `hide=("tar",)`: not these programs;
@@ -115,7 +115,7 @@ class Lab:
             name = name or f"m{number}"
             address = f"{self._network}.{10 + number}"
             uid = 200_000 + 100 * self._slot + number
-            self._machines[kind] = made = Machine(
+            self._machines[kind] = made = SshHost(
                 self.base / name, name, uid, address, self.key, self._switch, **variant
             )
             self._connect(made)
@@ -139,7 +139,7 @@ class Lab:
         ip("link add switch type bridge", "link set switch up",
            "link set dev uplink master switch up", inside=self._switch)  # fmt: skip
 
-    def _connect(self, machine: Machine) -> None:
+    def _connect(self, machine: SshHost) -> None:
         """A cable from a machine to the switch.
 
         Both sides know the hardware address of the other for good. Were they to ask for it, a
@@ -210,10 +210,10 @@ def why_no_lab() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshCluster]:
     """One for all tests of this process."""
     insist_on_namespaces()
-    lab = Lab(tmp_path_factory.mktemp("lab"))
+    lab = SshCluster(tmp_path_factory.mktemp("lab"))
     try:
         yield lab
     finally:
@@ -221,7 +221,7 @@ def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def lab(whole_lab: Lab) -> Iterator[Lab]:
+def lab(whole_lab: SshCluster) -> Iterator[SshCluster]:
     """The lab, whose machines are as new after the test."""
     try:
         yield whole_lab
@@ -230,7 +230,9 @@ def lab(whole_lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def field(lab: Lab, idle: Box, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Box, Lab]]:
+def field(
+    lab: SshCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[DaemonFixture, SshCluster]]:
     """A home from which ssh reaches the lab; its daemon is not started yet."""
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)

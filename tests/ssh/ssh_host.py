@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from e2e.box import kill as end
-from e2e.box import until
+from e2e.daemon_fixture import kill as end
+from e2e.daemon_fixture import until
 from ssh.client import generate_key
 from ssh.gpus import NVIDIA_SMI, Rows, write_gpus
 from ssh.namespace import Namespace, ip
@@ -81,7 +81,7 @@ class Process(NamedTuple):
     words: list[str]
 
 
-class Machine:
+class SshHost:
     """A machine that ssh reaches. Process ids are those seen from here, unless it says *there*."""
 
     def __init__(

@@ -13,13 +13,13 @@ from stoker.core.job import Job, Progress, Spec, Training
 from stoker.core.lifecycle import JobState
 from stoker.core.request import Request
 from stoker.core.state import State
-from stoker.daemon.control.daemon import Poller
-from stoker.daemon.training.monitor import Trainings
+from stoker.daemon.control.daemon import Reactor
+from stoker.daemon.training.monitor import TrainingMonitor
 
 STARTED = 1000.0
 
 
-class Couriers:
+class RecordingExecutor:
     """Notes what would go to other machines."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Couriers:
         self.told.append(("stop_at", key, part, epoch))
 
 
-class Stage:
+class MonitorFixture:
     """A home, a state with one running job, and somebody who listens to it."""
 
     def __init__(self, home: Path, epochs: int | None = None) -> None:
         self.home, self.state = home, State()
-        self.couriers = Couriers()
+        self.couriers = RecordingExecutor()
         self.state.specs["s"] = Spec(
             kind="line", user="u", directory="/", shell="/bin/sh", environment="", name="t",
             request=Request(), training=Training(epochs=epochs) if epochs is not None else None,
@@ -52,8 +52,10 @@ class Stage:
 
     def listen(self) -> None:
         """What a new daemon does."""
-        self.poller = Poller()
-        self.trainings = Trainings(str(self.home), self.poller, self.couriers, lambda: self.state)
+        self.poller = Reactor()
+        self.trainings = TrainingMonitor(
+            str(self.home), self.poller, self.couriers, lambda: self.state
+        )
         self.trainings.begin()
 
     def write(self, *lines: dict[str, Any] | bytes) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from conftest import end_processes_of, stop_daemon
-from e2e.box import until
+from e2e.daemon_fixture import until
 from stoker import places
 
 Done = subprocess.CompletedProcess[str]
 FOREIGN = ("STOKER_", "XDG_", "SLURM_", "SBATCH_", "CUDA_")
 
 
-class Lab:
+class GrassEnv:
     """One home."""
 
     def __init__(self, base: Path) -> None:
@@ -110,11 +110,11 @@ class Gate:
 
 
 @contextmanager
-def lab() -> Iterator[Lab]:
+def lab() -> Iterator[GrassEnv]:
     """A fresh home; at the end nothing of it runs or is left."""
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
     try:
-        yield Lab(base)
+        yield GrassEnv(base)
     finally:
         stop_daemon(base)
         end_processes_of(base)

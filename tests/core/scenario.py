@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from simulation.invariants import difference
-from simulation.state_comparison import portrait
+from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
 from stoker.core.clock import due
 from stoker.core.cluster import DeviceFacts, NodeFacts, Placement
@@ -40,7 +40,7 @@ def node(gpus: int = 2, name: str = "box", cpus: int = 8, memory: int = 32_000) 
     )
 
 
-class Story:
+class Scenario:
     """One state and the time of its next fact (wall clock and boot clock alike, until a reboot)."""
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
@@ -155,7 +155,7 @@ class Story:
         return {each.name: each.free for each in self.state.cluster.nodes[node].types[type]}
 
 
-class Afar(Story):
+class Afar(Scenario):
     """A story of several machines: after every fact, memory is what rows and journal say."""
 
     def __init__(self, gpus: int = 2, **more: Any) -> None:
@@ -178,8 +178,8 @@ class Afar(Story):
             [job for job in jobs if job.id in self.state.jobs], sweeps,
             [job for job in jobs if job.id not in self.state.jobs and job.array in boards],
         )  # fmt: skip
-        assert difference(portrait(self.state), portrait(read)) == []
-        assert difference(portrait(self.state), portrait(self.replayed)) == []
+        assert difference(state_as_dict(self.state), state_as_dict(read)) == []
+        assert difference(state_as_dict(self.state), state_as_dict(self.replayed)) == []
         return wishes
 
     def _write(self) -> None:

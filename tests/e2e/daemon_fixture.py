@@ -75,7 +75,7 @@ def children_named(name: str, home: Path) -> list[int]:
     return found
 
 
-class Box:
+class DaemonFixture:
     """The command line, the client and the daemon of one home."""
 
     def __init__(self, home: Path, stoker: Run) -> None:
@@ -85,7 +85,7 @@ class Box:
 
     # -- the daemon ---------------------------------------------------------------------
 
-    def start(self, resources: str = "{gpu:4,cpu:8}", **more: Any) -> "Box":
+    def start(self, resources: str = "{gpu:4,cpu:8}", **more: Any) -> "DaemonFixture":
         """Start a daemon with declared devices."""
         done = self.stoker("daemon", "start", "--resources", resources, **more)
         assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ class Box:
         """Kill the daemon outright."""
         kill(self.pid)
 
-    def up(self) -> "Box":
+    def up(self) -> "DaemonFixture":
         """Have a daemon again."""
         done = self.stoker("daemon", "start")
         assert done.returncode == 0, done.stderr

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from compat.grass_lab import run_dir
+from compat.grass_env import run_dir
 from conftest import end_processes_of, stop_daemon
-from e2e.box import PATIENCE, until
-from ssh.lab import Lab, insist_on_namespaces
-from ssh.machine import Machine
+from e2e.daemon_fixture import PATIENCE, until
+from ssh.ssh_cluster import SshCluster, insist_on_namespaces
+from ssh.ssh_host import SshHost
 from stoker.client.client import Client
 
 Done = subprocess.CompletedProcess[str]
@@ -29,10 +29,10 @@ SMALL = ("--memory-required", 1, "--num-cpus", 0)
 """So little that a crowded computer has room for it."""
 
 
-class Hall:
+class BatchEnv:
     """One home, a directory of its own for each test, and machines with two GPUs each."""
 
-    def __init__(self, base: Path, lab: Lab) -> None:
+    def __init__(self, base: Path, lab: SshCluster) -> None:
         self.base, self.lab, self.user = base, lab, base / "user"
         self.home = self.user
         for name in ("home", "user", "runtime"):
@@ -53,16 +53,16 @@ class Hall:
     # -- machines -----------------------------------------------------------------------
 
     @property
-    def one(self) -> Machine:
+    def one(self) -> SshHost:
         """A machine with two GPUs."""
         return self.lab.machine("one", gpus=2)
 
     @property
-    def other(self) -> Machine:
+    def other(self) -> SshHost:
         """Another one."""
         return self.lab.machine("other", gpus=2)
 
-    def file(self, machine: Machine, name: str | None = None, **values: object) -> str:
+    def file(self, machine: SshHost, name: str | None = None, **values: object) -> str:
         """The file of a machine in the user's directory; its name."""
         name = name or f"{machine.name}.yaml"
         four = {"username": machine.user, "ip": machine.address, "port": machine.port,
@@ -136,7 +136,7 @@ class Hall:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, hall: Hall, *words: object) -> None:
+    def __init__(self, hall: BatchEnv, *words: object) -> None:
         self.said = ""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -175,14 +175,14 @@ class Terminal:
 
 
 @contextmanager
-def hall() -> Iterator[Hall]:
+def hall() -> Iterator[BatchEnv]:
     """A home that is gone afterwards, with everything that ran in it."""
     insist_on_namespaces()
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
     (base / "lab").mkdir()
-    lab = Lab(base / "lab")
+    lab = SshCluster(base / "lab")
     try:
-        found = Hall(base, lab)
+        found = BatchEnv(base, lab)
         assert found.run("stoker", "daemon", "start", "--gpus", "none").returncode == 0
         yield found
     finally:
@@ -194,7 +194,7 @@ def hall() -> Iterator[Hall]:
 
 
 @pytest.fixture(scope="module")
-def whole_hall() -> Iterator[Hall]:
+def whole_hall() -> Iterator[BatchEnv]:
     """One for all tests of a file."""
     with hall() as found:
         yield found

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import end_processes_of, stop_daemon
-from e2e.box import until
+from e2e.daemon_fixture import until
 from stoker import places
 from stoker.client.client import Client
 
@@ -26,7 +26,7 @@ UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 UNTIL_GO = "until [ -e go ]; do sleep 0.05; done"
 
 
-class Lab:
+class AutoEnv:
     """One home."""
 
     def __init__(self, base: Path, **env: str) -> None:
@@ -49,7 +49,7 @@ class Lab:
 
     # -- the server ---------------------------------------------------------------------
 
-    def serve(self, *words: object, cwd: Path | None = None) -> "Lab":
+    def serve(self, *words: object, cwd: Path | None = None) -> "AutoEnv":
         """Start a server; return when it says that it serves."""
         before = self.out.read_text().count("serving GPU") if self.out.exists() else 0
         with self.out.open("ab") as out:
@@ -171,10 +171,10 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(**env: str) -> Iterator[Lab]:
+def lab(**env: str) -> Iterator[AutoEnv]:
     """A home that is gone afterwards, with everything that ran in it."""
     base = Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp"))
-    here = Lab(base, **env)
+    here = AutoEnv(base, **env)
     try:
         yield here
     finally:
