@@ -96,7 +96,7 @@ def test_a_job_whose_process_shows_nothing_is_entered_all_the_same() -> None:
 def test_a_job_that_the_journal_does_not_know_may_end_while_it_is_entered() -> None:
     story = Scenario()
     adoption: Any = SimpleNamespace(over=set, claim=lambda key: Claim(status=0))
-    desk: Any = SimpleNamespace(node="box", user="ada", recall=lambda _: None)
+    desk: Any = SimpleNamespace(node="box", user="ada", load_job=lambda _: None)
 
     def cycle(events: list[e.Event]) -> None:
         for event in events:

@@ -1,4 +1,4 @@
-"""What every request handler has at hand."""
+"""RequestContext: what every request handler is given."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class RequestContext(Struct):
     remembered: dict[int, tuple[Job, Spec]] = {}
     """Finished jobs read back from the store, for the length of one request."""
 
-    def recall(self, id: int) -> Job | None:
-        """A job that has left memory."""
-        found = self.found(id)
-        return found[0] if found else None
+    def load_job(self, id: int) -> Job | None:
+        """Return a finished job from the store."""
+        stored = self.load_finished(id)
+        return stored[0] if stored else None
 
-    def found(self, id: int) -> tuple[Job, Spec] | None:
-        """A job and its spec from the store."""
+    def load_finished(self, id: int) -> tuple[Job, Spec] | None:
+        """Return a finished job and its spec from the store."""
         if id not in self.remembered:
             if len(self.remembered) > 1000:
                 self.remembered.clear()
@@ -67,44 +67,45 @@ class RequestContext(Struct):
         return self.remembered[id]
 
     def by_name(self, name: str) -> list[int]:
-        """The newest finished job of this name."""
+        """Return the id of the newest finished job of this name."""
         rows = self.store.past(JobQuery(name=name, limit=1))
         return [rows[-1].job.id] if rows else []
 
-    def ids(self, words: list[str], state: State) -> list[int]:
-        """The ids that selectors mean; refuses what means nothing."""
+    def resolve(self, selectors: list[str], state: State) -> list[int]:
+        """Return the ids that selectors name; reject a selector that names no job."""
         self.remembered.clear()
         try:
-            return select(words, state, self.recall, self.by_name, self.store.members)
+            return select(selectors, state, self.load_job, self.by_name, self.store.members)
         except NotFound as error:
             raise CommandRejected(str(error), "not_found") from None
         except BadValue as error:
             raise CommandRejected(str(error), "usage") from None
 
-    def one(self, word: str, state: State) -> int:
-        """The first of the jobs that a selector means; a sweep may have none yet."""
-        ids = self.ids([word], state)
+    def resolve_one(self, selector: str, state: State) -> int:
+        """Return the first job that a selector names; reject a sweep without trials."""
+        ids = self.resolve([selector], state)
         if not ids:
             note = next(
-                (s.note for s in state.sweeps.values() if s.id == sweep_meant(word, state)), None
+                (s.note for s in state.sweeps.values() if s.id == sweep_meant(selector, state)),
+                None,
             )
             raise CommandRejected(
-                f"Sweep {word} has no trials yet{f': {note}' if note else ''}.", "not_found"
+                f"Sweep {selector} has no trials yet{f': {note}' if note else ''}.", "not_found"
             )
         return ids[0]
 
-    def either(self, id: int, state: State) -> tuple[Job, Spec]:
-        """A job from memory or from the store."""
+    def job_and_spec(self, id: int, state: State) -> tuple[Job, Spec]:
+        """Return a job and its spec, from memory or from the store."""
         job = state.jobs.get(id)
         if job is not None:
             return job, state.spec(job)
-        found = self.found(id)
-        if found is None:
+        stored = self.load_finished(id)
+        if stored is None:
             raise CommandRejected(f"There is no job {id}.", "not_found")
-        return found
+        return stored
 
-    def boards(self, sweeps: Iterable[int | None], state: State, at: float) -> list[Event]:
-        """The facts that bring the trials of these sweeps back to memory."""
+    def restore_trials(self, sweeps: Iterable[int | None], state: State, at: float) -> list[Event]:
+        """Return the events that load the trials of these sweeps into memory."""
         events: list[Event] = []
         for id in sweeps:
             if id is not None and id in state.sweeps and id not in state.boards:
@@ -113,19 +114,19 @@ class RequestContext(Struct):
         return events
 
     def trials(self, sweep: Sweep, state: State) -> list[Trial]:
-        """All trials of a sweep, also when they have left memory."""
+        """Return all trials of a sweep, from memory or from the store."""
         board = state.boards.get(sweep.id)
         if board is not None:
             return list(board.trials.values())
         rows = self.store.past(JobQuery(array=sweep.id, limit=max(sweep.issued, 1)))
         return [trial_of(row.job) for row in rows]
 
-    def recalled(self, ids: list[int], state: State, at: float) -> list[Event]:
-        """The facts that bring finished jobs back to memory."""
+    def restore_jobs(self, ids: list[int], state: State, at: float) -> list[Event]:
+        """Return the events that load finished jobs into memory."""
         events: list[Event] = []
         for id in ids:
             if id not in state.jobs and id not in state.sweeps:
-                job, spec = self.either(id, state)
+                job, spec = self.job_and_spec(id, state)
                 events.append(JobRecalled(at=at, job=job, spec=spec))
         return events
 

@@ -33,7 +33,7 @@ def unknown_attempts(
     for id, attempt in claimed:
         if id in state.jobs or id in state.sweeps or not _runs(adoption.claim((id, attempt))):
             continue
-        before = desk.recall(id)
+        before = desk.load_job(id)
         if before is None or _is_later((id, attempt), before):
             found.append((id, attempt))
     return dict(sorted(found))
@@ -70,8 +70,8 @@ def recover(
         claim = adoption.claim((id, attempt))
         placement = _available(state(), id, _placement(claim, desk.node), desk.node)
         events: list[e.Event] = []
-        if id not in state().jobs and desk.recall(id) is not None:
-            events += desk.recalled([id], state(), now.at)
+        if id not in state().jobs and desk.load_job(id) is not None:
+            events += desk.restore_jobs([id], state(), now.at)
         elif id not in state().jobs:
             events += _submission(state(), id, claim, placement, desk.user, now.at)
             new.append(id)

@@ -48,7 +48,7 @@ def _each(
                 "No job was named. Use an id, a range, a name, last or all.", "usage"
             )
         meant = _sweeps(words, state) if whole is not None else []
-        decision = _act(desk, desk.ids(words, state), step, state, now, recall, meant)
+        decision = _act(desk, desk.resolve(words, state), step, state, now, recall, meant)
         if whole is not None:
             decision.events += [whole(sweep, now.at) for sweep in meant]
         return decision
@@ -75,7 +75,7 @@ def _act(
     boards: dict[int | None, None] = {}
     """Sweeps whose trials come back to memory."""
     for id in ids:
-        job, spec = desk.either(id, state)
+        job, spec = desk.job_and_spec(id, state)
         found = step(state, job, now)
         if isinstance(found, str):
             skipped.append({"id": id, "label": job.label, "why": found})
@@ -88,7 +88,7 @@ def _act(
         boards |= {job.array: None} if job.params is not None and found else {}
         facts += found
         done.append(id)
-    facts = [*desk.boards(list(boards), state, now.at), *facts]
+    facts = [*desk.restore_trials(list(boards), state, now.at), *facts]
 
     going = [id for id in sweeps if state.sweeps[id].open]
 
@@ -224,7 +224,7 @@ def retry(desk: RequestContext, body: r.Retry) -> CommandHandler:
 
     def decide(state: State, now: Instant) -> CommandResult:
         if body.select:
-            ids = desk.ids(body.select, state)
+            ids = desk.resolve(body.select, state)
             whole[:] = _sweeps(body.select, state)
         elif body.failed:
             ids = _failed(desk, state, body)
@@ -258,7 +258,7 @@ def seen(desk: RequestContext, body: r.Seen) -> CommandHandler:
     """Dismiss failures; without a selector, all of them."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        ids = desk.ids(body.select, state) if body.select else list(state.unseen)
+        ids = desk.resolve(body.select, state) if body.select else list(state.unseen)
         fresh = tuple(id for id in ids if id in state.unseen)
         shown = [
             {"id": id, "label": state.jobs[id].label, "state": state.jobs[id].state.value}
@@ -298,7 +298,7 @@ def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
         check_epochs(job, fields, spec.training)
         hash, facts = _recorded(state, changed, now)
         if changed.dependency is not None:
-            facts += desk.recalled(sorted(changed.dependency.jobs()), state, now.at)
+            facts += desk.restore_jobs(sorted(changed.dependency.jobs()), state, now.at)
         begins = {"begin", "delay"} & set(body.options)
         facts.append(
             e.JobEdited(
@@ -379,12 +379,12 @@ def move(desk: RequestContext, body: r.Move) -> CommandHandler:
     """Change the queue position: to the front, the back, or next to another job."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        ids = desk.ids(body.select, state) if body.select else []
+        ids = desk.resolve(body.select, state) if body.select else []
         if not ids:
             raise CommandRejected("No job was named. Use an id, a range or a name.", "usage")
         waiting = [state.jobs[id] for id in ids if _waits(state, id)]
         skipped = [
-            {"id": id, "label": desk.either(id, state)[0].label, "why": "it is not pending"}
+            {"id": id, "label": desk.job_and_spec(id, state)[0].label, "why": "it is not pending"}
             for id in ids
             if not _waits(state, id)
         ]
@@ -413,7 +413,7 @@ def _moves(
         key=lambda job: (-job.priority, job.order),
     )
     if body.where in ("before", "after"):
-        others = desk.ids([body.other], state) if body.other else []
+        others = desk.resolve([body.other], state) if body.other else []
         if len(others) != 1 or not _waits(state, others[0]) or others[0] in moved:
             raise CommandRejected(f"'{body.other}' is not another pending job.", "usage")
         at = next(n for n, job in enumerate(pending) if job.id == others[0])

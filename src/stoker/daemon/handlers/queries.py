@@ -67,9 +67,9 @@ def choose(
         if arrays and not narrowed:
             rows = _current_rows(state, most, fold)
         else:
-            chosen = desk.ids(words, state) if words else _current(state, most, fold)
+            chosen = desk.resolve(words, state) if words else _current(state, most, fold)
             if narrowed:
-                chosen = [id for id in chosen if _matches(*desk.either(id, state), wanted)]
+                chosen = [id for id in chosen if _matches(*desk.job_and_spec(id, state), wanted)]
             jobs = [state.jobs[id] for id in chosen] if arrays else []
             rows = array_rows.rows(jobs) if arrays else [[id] for id in chosen]
         total = sum(map(len, rows))
@@ -103,7 +103,7 @@ def views(desk: RequestContext, ids: list[int], tail: int) -> CommandHandler:
     def decide(state: State, now: Instant) -> CommandResult:
         shown = []
         for id in ids:
-            job, spec = desk.either(id, state)
+            job, spec = desk.job_and_spec(id, state)
             view = job_view(job, spec, state, now, desk.logs, tail, desk.live)
             if uploads := _uploads(desk, job):
                 view |= {"uploads": uploads, "reason_text": _upload_text(uploads)}
@@ -203,8 +203,8 @@ def explain(desk: RequestContext, word: str) -> CommandHandler:
     """Why a job is pending or in its current state."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        id = desk.one(word, state)
-        job, _ = desk.either(id, state)
+        id = desk.resolve_one(word, state)
+        job, _ = desk.job_and_spec(id, state)
         found = {"id": job.id, "label": job.label, "state": job.state.value, "name": job.name}
         if id not in state.jobs:
             text = how_it_ended(job)
@@ -272,7 +272,7 @@ def log_of(desk: RequestContext, word: str, attempt: int | None, part: int) -> C
     """Return the files of the first job that a selector means, of its last attempt unless said."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        job, spec = desk.either(desk.one(word, state), state)
+        job, spec = desk.job_and_spec(desk.resolve_one(word, state), state)
         number = _last_begun(job) if attempt is None else attempt
         node = _node_of(job, part) or desk.node
         out, err = log_paths(replace(job, attempt=number), spec, node, desk.logs, part)
@@ -313,8 +313,8 @@ def metrics_of(desk: RequestContext, word: str) -> CommandHandler:
     """Return id, label and attempt of the one job that a selector means."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        job, _ = desk.either(desk.one(word, state), state)
-        count = len(desk.ids([word], state))
+        job, _ = desk.job_and_spec(desk.resolve_one(word, state), state)
+        count = len(desk.resolve([word], state))
         if count > 1:
             text = f"'{word}' selects {count} jobs; name one of them, such as {job.label}."
             raise CommandRejected(text, "usage")
@@ -328,8 +328,8 @@ def history(desk: RequestContext, words: list[str], wanted: JobQuery) -> Command
 
     def decide(state: State, now: Instant) -> CommandResult:
         if words:
-            ids = desk.ids(words, state)
-            rows = [desk.either(id, state) for id in ids[: wanted.limit]]
+            ids = desk.resolve(words, state)
+            rows = [desk.job_and_spec(id, state) for id in ids[: wanted.limit]]
             return reply_only(
                 {"jobs": [job_view(j, s, state, now, desk.logs) for j, s in rows], "more": 0}
             )

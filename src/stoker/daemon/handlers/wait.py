@@ -46,7 +46,7 @@ class JobWaiter:
             raise CommandRejected(
                 "No job was named. Use an id, a range, a name, last or all.", "usage"
             )
-        self.ids = self.desk.ids(self.words, state)
+        self.ids = self.desk.resolve(self.words, state)
         self.left = {id for id in self.ids if id in state.jobs and not state.jobs[id].finished}
         meant = (sweep_meant(word, state) for word in self.words)
         whole = [id for id in meant if id is not None]
@@ -147,12 +147,12 @@ def _result(
 ) -> dict[str, Any]:
     now = system_clock()
     shown = wait.ids
-    found = [desk.either(id, state) for id in shown] if len(shown) <= SHOWN else []
+    found = [desk.job_and_spec(id, state) for id in shown] if len(shown) <= SHOWN else []
     worst = None
     if not found:
         # Too many to show: what matters is the highest code and who had it.
         for id in shown:
-            job, spec = desk.either(id, state)
+            job, spec = desk.job_and_spec(id, state)
             if worst is None or (job.result or 0) > (worst[0].result or 0):
                 worst = (job, spec)
         found = [worst] if worst else []

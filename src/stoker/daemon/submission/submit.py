@@ -63,7 +63,7 @@ def submit(desk: RequestContext, body: r.Submit, durable: bool = True) -> Comman
             again = desk.store.find_key(body.key)
             if again is not None:
                 first, count = again
-                array = desk.either(first, state)[0].array is not None
+                array = desk.job_and_spec(first, state)[0].array is not None
                 return CommandResult(reply=lambda _: _receipt(first, count, array, [], None))
         try:
             decision = _accept(desk, body, state, now)
@@ -212,7 +212,7 @@ def _needed(desk: RequestContext, spec: Spec, state: State, now: Instant) -> lis
     """Jobs that this one waits for and that have left memory come back to it."""
     if spec.dependency is None:
         return []
-    return desk.recalled(sorted(spec.dependency.jobs()), state, now.at)
+    return desk.restore_jobs(sorted(spec.dependency.jobs()), state, now.at)
 
 
 def context(desk: RequestContext, state: State, now: Instant) -> Context:
@@ -227,7 +227,7 @@ def context(desk: RequestContext, state: State, now: Instant) -> Context:
 
     def resolve(word: str) -> list[int]:
         sweep = sweep_meant(word, state)  # all of it, also the trials that it does not have yet
-        return [sweep] if sweep is not None else desk.ids([word], state)
+        return [sweep] if sweep is not None else desk.resolve([word], state)
 
     return Context(now.at, resolve, singleton)
 

@@ -144,7 +144,7 @@ def _state(sweep: Sweep) -> str:
 def _best(desk: RequestContext, state: State, sweep: Sweep) -> dict[str, Any] | None:
     if sweep.best_job is None:
         return None
-    job = state.jobs.get(sweep.best_job) or desk.either(sweep.best_job, state)[0]
+    job = state.jobs.get(sweep.best_job) or desk.job_and_spec(sweep.best_job, state)[0]
     return {
         "value": sweep.best, "id": job.id, "label": job.label, "params": decode(job.params or "{}"),
     }  # fmt: skip

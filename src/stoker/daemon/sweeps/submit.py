@@ -229,10 +229,10 @@ class _Intake:
     def _retried(self, again: list[Trial], spec: str) -> list[Event]:
         """These run once more, with what is asked for now: that may be why they failed."""
         at, begin = self.now.at, self.ready.wanted.begin_at
-        events = self.desk.recalled([trial.job for trial in again], self.state, at)
+        events = self.desk.restore_jobs([trial.job for trial in again], self.state, at)
         for trial in again:
             events.append(JobRetried(at=at, job=trial.job))
-            job, _ = self.desk.either(trial.job, self.state)
+            job, _ = self.desk.job_and_spec(trial.job, self.state)
             if job.spec != spec:
                 edited = JobEdited(
                     at=at, job=job.id, spec=spec, name=job.name, priority=self._priority(),

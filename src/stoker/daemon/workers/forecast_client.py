@@ -256,7 +256,7 @@ def told(
         if outlooks.failed == 1:
             outlooks.look(state, now)
         if words:
-            ids = desk.ids(words, state)
+            ids = desk.resolve(words, state)
         else:
             ids = [id for id in outlooks.jobs if id in state.jobs and not state.jobs[id].finished]
         shown = [_view(outlooks, desk, id, state, now) for id in ids]
@@ -282,7 +282,7 @@ def told(
 def _view(
     outlooks: ForecastClient, desk: RequestContext, id: int, state: State, now: Instant
 ) -> dict[str, Any]:
-    job, _ = desk.either(id, state)
+    job, _ = desk.job_and_spec(id, state)
     found = outlooks.of(id, state, now)
     view = {
         "id": job.id, "label": job.label, "name": job.name, "user": job.user,
