@@ -7,12 +7,11 @@ import pytest
 
 from client.fake_daemon import view
 from stoker.cli.cluster import gpus
-from stoker.cli.look import eta, history
+from stoker.cli.look import eta, history, queue_screen
 from stoker.cli.options import Args
 from stoker.cli.output import job_table as joblist
 from stoker.cli.output import sizes, table, times
 from stoker.cli.output.table import Column
-from stoker.cli.session import watch_screen
 
 REQUEST = {"gpus": "1", "cpus": None, "memory": None}
 COMMAND = "python train.py --config configs/imagenet/resnet50.yaml --lr 0.01 --epochs 90"
@@ -234,7 +233,7 @@ JOBID  NAME               USER  ST     TIME      LEFT  EPOCHS  GPUS  NODE/REASON
 
 
 def watched(height: int, width: int = 80, **changes: Any) -> list[str]:
-    return watch_screen.watch_screen(
+    return queue_screen.watch_screen(
         {**REPLY, **changes}, CARDS, clock="14:32:07", width=width, height=height
     )
 
@@ -264,9 +263,9 @@ def test_failures_leave_room_for_jobs_and_are_counted() -> None:
 
 def test_the_gpus_of_several_nodes_are_counted_by_node() -> None:
     there = {**A100, "node": "gpu1", "state": "free", "jobs": []}
-    assert watch_screen.gpu_line([A100, there, there]) == "GPUs: 2 of 3 free: box 0/1, gpu1 2/2"
+    assert queue_screen.gpu_line([A100, there, there]) == "GPUs: 2 of 3 free: box 0/1, gpu1 2/2"
     assert (
-        watch_screen.gpu_line([{**there, "id": "3"}, A100])
+        queue_screen.gpu_line([{**there, "id": "3"}, A100])
         == "GPUs: 1 of 2 free: gpu1 1/1, box 0/1"
     )
-    assert watch_screen.gpu_line([{**A100, "state": "free", "jobs": []}]) == "GPUs: 1 of 1 free (0)"
+    assert queue_screen.gpu_line([{**A100, "state": "free", "jobs": []}]) == "GPUs: 1 of 1 free (0)"

@@ -9,9 +9,10 @@ from stoker.cli import output
 from stoker.cli.look.queue import states
 from stoker.cli.options import VERBOSE, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.job_table import LIST_OPTIONS, chosen, columns_of, epochs, gpus, text
+from stoker.cli.output.job_table import epochs, gpus, text
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import viewer, was_used
+from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
     args = parse(OPTIONS, argv, verb="history")
     reply = _ask(args)
     views: list[dict[str, Any]] = reply["jobs"]
-    lines = chosen(args, views)
+    lines = format_lines(args, views)
     if args.flag("json"):
         output.emit(reply)
     elif lines is not None:
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> int:
     elif not views:
         output.say("stoker: no such jobs")
     else:
-        columns, rows = columns_of(args, views) or _table(views, args.flag("verbose"))
+        columns, rows = select_columns(args, views) or _table(views, args.flag("verbose"))
         table.write(columns, rows, header=not args.flag("no_header"))
         if reply.get("more"):
             output.say(f"stoker: {int(reply['more']):,} older jobs not shown; see --limit")

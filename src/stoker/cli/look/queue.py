@@ -10,8 +10,9 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
-from stoker.cli.output.job_table import LIST_OPTIONS, chosen, columns_of, queue_table, summary
+from stoker.cli.output.job_table import queue_table, summary
 from stoker.cli.session import viewer, was_used
+from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -158,12 +159,12 @@ def states(typed: str | None) -> str | None:
 def drawn(reply: dict[str, Any], args: Args) -> list[str]:
     """Return the list as lines."""
     views: list[dict[str, Any]] = reply["jobs"]
-    lines = chosen(args, views)
+    lines = format_lines(args, views)
     if lines is not None:
         return lines
     header = not args.flag("no_header")
     coloured, width = colour.wanted(), table.terminal_width()
-    custom = columns_of(args, views)
+    custom = select_columns(args, views)
     failures: list[dict[str, Any]] = []
     if custom is None and not args.words and args.text("state") is None:
         failures = [view for view in views if is_failure(view)]
@@ -206,7 +207,7 @@ def _watched(
         return drawn(reply, args)
     from time import strftime
 
-    from stoker.cli.session.watch_screen import watch_screen
+    from stoker.cli.look.queue_screen import watch_screen
 
     return watch_screen(
         reply,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, Option, parse
 from stoker.cli.output import colour, sizes, times
-from stoker.cli.output.job_table import LIST_OPTIONS, amount, chosen, text
+from stoker.cli.output.job_table import amount, text
 from stoker.cli.session import connect_existing
+from stoker.cli.session.listing import LIST_OPTIONS, format_lines
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
         from stoker.cli.run.sweep_show import shown
 
         return shown(client, words[0], args)
-    lines = chosen(args, views)
+    lines = format_lines(args, views)
     if args.flag("json"):
         output.emit(views[0] if len(views) == 1 else views)
         return 0

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import time
 
-from stoker.cli.options import Args, Option
 from stoker.cli.output import clean, colour, counted, times
 from stoker.cli.output.table import Cell, Column
 from stoker.client import fast_json as jsonlight
-from stoker.client.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-LIST_OPTIONS = (
-    Option("--json-lines", None, "print one JSON object per line"),
-    Option("--format", "TEXT", "one line per job: '{id} {state}'"),
-    Option("-o/--columns", "LIST", "columns to print: label,name,state", key="columns"),
-    Option("--no-header", None, "print no header line"),
-)
 
 QUEUE = (
     Column("JOBID", right=True),
@@ -199,39 +190,6 @@ def _on(node: object, devices: dict[str, list[str]]) -> str:
     return f"{node}:{','.join(gpus)}" if gpus else str(node)
 
 
-def chosen(args: Args, views: Sequence[dict[str, Any]]) -> list[str] | None:
-    """Return lines for --json-lines or --format; None when neither was asked for."""
-    if args.flag("json_lines"):
-        return [jsonlight.dumps(view) for view in views]
-    form = args.text("format")
-    if form is None:
-        return None
-    form = form.replace("\\t", "\t").replace("\\n", "\n")
-    try:
-        return [
-            form.format_map({key: text(value) for key, value in view.items()}) for view in views
-        ]
-    except KeyError as error:
-        raise no_field(str(error.args[0]), views) from None
-    except (ValueError, IndexError, AttributeError) as error:
-        raise UsageError(f"--format cannot be read: {error}.") from None
-
-
-def columns_of(
-    args: Args, views: Sequence[dict[str, Any]]
-) -> tuple[list[Column], list[list[str]]] | None:
-    """Return the columns asked for with -o; None when it was not given."""
-    asked = args.text("columns")
-    if asked is None:
-        return None
-    names = [name.strip().lower() for name in asked.split(",") if name.strip()]
-    for name in names:
-        if views and name not in views[0]:
-            raise no_field(name, views)
-    rows = [[text(view.get(name)) for name in names] for view in views]
-    return [Column(name.upper(), cut=True) for name in names], rows
-
-
 def text(value: object) -> str:
     """Return a field as a person reads it."""
     if value is None:
@@ -239,12 +197,6 @@ def text(value: object) -> str:
     if isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value):
         return ",".join(clean(item) for item in value)
     return jsonlight.dumps(value) if isinstance(value, (dict, list, bool)) else clean(value)
-
-
-def no_field(name: str, views: Sequence[dict[str, Any]]) -> UsageError:
-    """Return the error for a field that jobs do not have."""
-    known = ", ".join(sorted(views[0])) if views else ""
-    return UsageError(f"Jobs have no field {name!r}. There are: {known}.")
 
 
 def summary(counts: dict[str, int]) -> str:
