@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    doors,
+    compat,
     idle,
     latency,
     machines,
@@ -25,7 +25,7 @@ from benchmarks.settings import Settings
 
 MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "throughput": throughput.measure,
-    "doors": doors.measure,
+    "compat": compat.measure,
     "machines": machines.measure,
     "latency": latency.measure,
     "startup": startup.measure,

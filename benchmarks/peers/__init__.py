@@ -90,7 +90,7 @@ def all_peers() -> list[Peer]:
     from benchmarks.peers.hyperqueue import HyperQueue, HyperQueueToLastLog
     from benchmarks.peers.simple_gpu_scheduler import SimpleGpuScheduler
     from benchmarks.peers.slurm import Slurm
-    from benchmarks.peers.stoker_door import StokerDoor
+    from benchmarks.peers.stoker_compat import StokerCompat
     from benchmarks.peers.stoker_feed import StokerFeed
     from benchmarks.peers.stoker_queue import StokerQueue, StokerQueueWarm
     from benchmarks.peers.task_spooler import TaskSpooler
@@ -99,7 +99,7 @@ def all_peers() -> list[Peer]:
     return [
         Floor(),
         StokerFeed(),
-        StokerDoor(),
+        StokerCompat(),
         StokerQueue(),
         StokerQueueWarm(),
         BareXargs(),

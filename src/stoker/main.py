@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     # After `submit` and the like, --json may be the job's own; only the parser can tell.
-    is_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "door"}
+    is_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "compat"}
     return run_command(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
 
 
@@ -41,7 +41,7 @@ def _dispatch(args: list[str]) -> int:
 def _run(verb: str, args: list[str]) -> int:
     from stoker.cli.verbs import module_of
 
-    if args and args[0] in {"--help", "-h"} and verb not in {"feed", "door"}:
+    if args and args[0] in {"--help", "-h"} and verb not in {"feed", "compat"}:
         return _help(verb)
     # __import__ with a list of names returns the module itself, without importlib's weight.
     module = __import__(module_of(verb), fromlist=["main"])

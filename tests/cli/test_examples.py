@@ -18,7 +18,7 @@ from stoker.main import _verb
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
-OWN_PARSER = {"feed", "sweep", "door", "simulate", "what-if", "policy", "nodes", "daemon", "db"}
+OWN_PARSER = {"feed", "sweep", "compat", "simulate", "what-if", "policy", "nodes", "daemon", "db"}
 """Verbs that read words in their own way; of these only the verb itself is checked."""
 
 

@@ -55,7 +55,7 @@ class GrassEnv:
         return self.run(sys.executable, "-m", "stoker", *words, **more)
 
     def grass(self, *words: object, **more: Any) -> Done:
-        return self.stoker("door", "grass", *words, **more)
+        return self.stoker("compat", "grass", *words, **more)
 
     def done(self, *words: object, **more: Any) -> str:
         """The command must succeed; what it printed."""

@@ -67,7 +67,7 @@ class RunSchedulerEnv(grass_lab.GrassEnv):
         assert started.returncode == 0, started.stderr
 
     def door(self, name: str, *words: object, **more: Any) -> Done:
-        return self.stoker("door", name, *words, **more)
+        return self.stoker("compat", name, *words, **more)
 
     def submit(self, *words: object, env: dict[str, str] | None = None) -> str:
         """Queue a job; return its id, of which there is one line."""

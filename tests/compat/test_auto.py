@@ -631,7 +631,7 @@ def test_the_lines_of_the_guide_work_as_written(idle: AutoEnv) -> None:
 
 
 def test_the_module_is_a_command_as_well(wide: AutoEnv) -> None:
-    done = wide.run(sys.executable, "-m", "stoker", "door", "auto", "status")
+    done = wide.run(sys.executable, "-m", "stoker", "compat", "auto", "status")
     assert done.stdout.startswith("Runner Status:\n")
     process = subprocess.run(
         [sys.executable, "-m", "stoker.compat.auto"], env=wide.env, capture_output=True,

@@ -42,7 +42,7 @@ def lines(text: str, begin: str) -> list[str]:
 def run(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     """The command where it is not to come to a daemon."""
     return subprocess.run(
-        [sys.executable, "-m", "stoker", "door", "execute_batch", *words],
+        [sys.executable, "-m", "stoker", "compat", "execute_batch", *words],
         capture_output=True, text=True, cwd=cwd, check=False, timeout=30,
     )  # fmt: skip
 

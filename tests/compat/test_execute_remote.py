@@ -38,7 +38,7 @@ def test_mls_40_what_makes_no_sense_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
     done = subprocess.run(
-        [sys.executable, "-m", "stoker", "door", "execute_remote", *words],
+        [sys.executable, "-m", "stoker", "compat", "execute_remote", *words],
         capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")

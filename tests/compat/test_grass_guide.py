@@ -31,7 +31,7 @@ def guide() -> Iterator[GrassEnv]:
         bin = found.base / "bin"
         bin.mkdir()
         found.env["PATH"] = f"{bin}:{found.env['PATH']}"
-        done = found.stoker("door", "install", "grass", "--dir", bin, "--force")
+        done = found.stoker("compat", "install", "grass", "--dir", bin, "--force")
         assert done.returncode == 0, done.stderr
         (found.user / "train.py").write_text(TRAIN)
         # The guide's machine: its queues have GPUs, whatever this machine has.

@@ -13,7 +13,7 @@ import pytest
 from stoker.compat.registry import run_compat_command
 from stoker.compat.simple_hypersearch import WRITE_BYTES
 
-COMMAND = [sys.executable, "-m", "stoker", "door", "simple_hypersearch"]
+COMMAND = [sys.executable, "-m", "stoker", "compat", "simple_hypersearch"]
 GUIDE = ["python3 train_dnn.py --lr {lr} --batch_size {bs}",
          "-p", "lr", "0.001", "0.0005", "0.0001", "-p", "bs", "32", "64", "128"]  # fmt: skip
 GUIDES_NINE = {

@@ -92,7 +92,7 @@ def sent(home: Path) -> Iterator[FakeDaemon]:
 
 def options(sent: FakeDaemon, *words: object) -> dict[str, Any]:
     """The options of a submission."""
-    assert main(["door", "run-scheduler", *map(str, words)]) == 0
+    assert main(["compat", "run-scheduler", *map(str, words)]) == 0
     found: dict[str, Any] = [body for body in sent.bodies("/v1/jobs") if body][-1]
     return {**found["options"], **found["what"], "directory": found["directory"]}
 
@@ -112,7 +112,7 @@ def container(sent: FakeDaemon, *words: object) -> Container:
 def test_kub_01_the_name_comes_last_and_the_rest_is_optional(
     sent: FakeDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["door", "run-scheduler", "-h"]) == 0
+    assert main(["compat", "run-scheduler", "-h"]) == 0
     told = capsys.readouterr().out
     assert all(flag in told for flag in FLAGS)
     assert options(sent, "--image_name", "i", "--script_path", "/x.py", "exp")["name"] == "exp"
@@ -359,9 +359,9 @@ def test_kub_15_a_very_long_name_does_not_make_the_table_wide(
 
 
 def test_kub_15_nothing_was_ever_submitted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["door", "scheduler-state"]) == 0
+    assert main(["compat", "scheduler-state"]) == 0
     assert "there are no jobs" in capsys.readouterr().err
-    assert main(["door", "scheduler-get-logs", "1"]) == 3
+    assert main(["compat", "scheduler-get-logs", "1"]) == 3
     assert not list(home.iterdir())
 
 
@@ -477,10 +477,10 @@ def test_kub_21_where_there_is_no_gpu_it_runs_without_one(stoker: Any, home: Pat
     stoker("daemon", "start", "--resources", "{cpu:2}", check=True)
     script = home.parent / "user" / "x.py"
     script.write_text("import os; print('GPUs:', os.environ['NUM_GPUS'])")
-    done = stoker("door", "run-scheduler", "--script_path", "x.py", "--max_epochs", 1, "j")
+    done = stoker("compat", "run-scheduler", "--script_path", "x.py", "--max_epochs", 1, "j")
     assert done.stderr == "run-scheduler: no GPU is available; it runs without a GPU\n"
     stoker("wait", "last", check=True)
-    assert stoker("door", "scheduler-get-logs", done.stdout.strip()).stdout == "GPUs: 0\n"
+    assert stoker("compat", "scheduler-get-logs", done.stdout.strip()).stdout == "GPUs: 0\n"
     done = stoker("submit", "--epochs", 1, "true")
     assert done.stderr == "stoker: no GPU is available; it runs without a GPU\n"
     for asks in (("--single-gpu",), ("--gpus", 1, "--epochs", 1)):

@@ -28,12 +28,13 @@ LOOKS = [
     ("move", "3", "--first"), ("edit", "3", "--comment", NASTY), ("drain", "1", "--reason", NASTY),
     ("undrain", "1"), ("pause", "2"), ("resume", "2"), ("__complete", "show", ""),
     ("completion", "bash"), ("what-if", "--policy", "fifo"),
-    ("door", "scheduler-state"), ("door", "scheduler-get-logs", NASTY), ("door", "grass", "show"),
-    ("door", "grass", "enqueue", NASTY, "x"), ("door", "auto", "status", NASTY),
-    ("door", "execute_remote", NASTY, "true"), ("door", "execute_batch", NASTY, NASTY),
-    ("door", "scheduler-cancel-job", NASTY), ("door", "run-scheduler", NASTY),
-    ("door", "simple_gpu_scheduler", f"--{NASTY}"), ("door", "simple_gpu_submit", f"--{NASTY}"),
-    ("door", "simple_hypersearch", f"--{NASTY}"),
+    ("compat", "scheduler-state"), ("compat", "grass", "show"),
+    ("compat", "scheduler-get-logs", NASTY),
+    ("compat", "grass", "enqueue", NASTY, "x"), ("compat", "auto", "status", NASTY),
+    ("compat", "execute_remote", NASTY, "true"), ("compat", "execute_batch", NASTY, NASTY),
+    ("compat", "scheduler-cancel-job", NASTY), ("compat", "run-scheduler", NASTY),
+    ("compat", "simple_gpu_scheduler", f"--{NASTY}"), ("compat", "simple_gpu_submit", f"--{NASTY}"),
+    ("compat", "simple_hypersearch", f"--{NASTY}"),
 ]  # fmt: skip
 ERRORS = [
     (NASTY,), ("queue", "--state", NASTY), ("queue", "-o", NASTY),
@@ -47,7 +48,7 @@ ERRORS = [
     ("logs", f"x{NASTY}"), ("metrics", f"x{NASTY}"), ("wait", f"x{NASTY}"),
     ("history", "--since", NASTY), ("nodes", "add", NASTY, NASTY), ("drain", NASTY),
     ("undrain", NASTY), ("policy", NASTY), ("daemon", NASTY), ("db", NASTY), ("help", NASTY),
-    ("simulate", NASTY), ("what-if", "--policy", NASTY), ("door", NASTY), ("completion", NASTY),
+    ("simulate", NASTY), ("what-if", "--policy", NASTY), ("compat", NASTY), ("completion", NASTY),
     ("hold", f"x{NASTY}"), ("release", f"x{NASTY}"), ("pause", f"x{NASTY}"),
     ("resume", f"x{NASTY}"), ("retry", f"x{NASTY}"), ("edit", f"x{NASTY}", "--priority", "1"),
     ("move", f"x{NASTY}", "--first"), ("gpus", f"--{NASTY}"), ("eta", f"x{NASTY}"),
@@ -104,7 +105,7 @@ def test_the_output_of_a_job_stays_as_it_is(full: DaemonFixture) -> None:
     assert NASTY.replace("\r", "\n") in full.stoker("logs", "1").stdout  # text mode reads \r so
 
 
-def test_every_verb_and_door_is_tried() -> None:
+def test_every_verb_and_compat_command_is_tried() -> None:
     tried = {words[0] for words in LOOKS + ERRORS if words}
     assert set(VERBS) <= tried
-    assert {words[1] for words in LOOKS if words[:1] == ("door",)} == set(COMMANDS)
+    assert {words[1] for words in LOOKS if words[:1] == ("compat",)} == set(COMMANDS)

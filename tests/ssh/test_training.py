@@ -353,7 +353,7 @@ def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_
     (code / "made").write_text("sent\n")
     (box.user / "datasets").mkdir()
     words = (
-        "door", "run-scheduler", "--image_name", "py", "--script_path", "/custom/x.py",
+        "compat", "run-scheduler", "--image_name", "py", "--script_path", "/custom/x.py",
         "--custom_dir", code, "--estimated_memory", "1000",
     )  # fmt: skip
     for past in (["g"], []):  # the next job does not even try g
@@ -372,7 +372,7 @@ def test_kub_02_and_06_an_image_is_run_where_it_is_and_a_missing_data_directory_
     assert f"source={h.home_there}/datasets,target=/data\n" in (h.home / "told").read_text()
 
 
-DOOR = ("door", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
+DOOR = ("compat", "run-scheduler", "--script_path", "/custom/train.py", "--custom_dir")
 PLACES = """
 import json, os, sys
 from kubernetesdlprofile import kubeprofiler

@@ -56,7 +56,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("undrain", "use a drained GPU or node again"),
             ("daemon", "start, stop, restart or inspect the daemon"),
             ("db", "back up the database"),
-            ("door", "commands of other tools, run by stoker: grass, auto, simple_gpu_..."),
+            ("compat", "commands of other tools, run by stoker: grass, auto, simple_gpu_..."),
             ("completion", "print the completion script for bash, zsh or fish"),
         ),
     ),
@@ -104,7 +104,7 @@ MODULES = {
     verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"
     for package, verbs in PACKAGES.items()
     for verb in verbs
-} | {"feed": "stoker.feed.main", "door": "stoker.compat.command"}
+} | {"feed": "stoker.feed.main", "compat": "stoker.compat.command"}
 
 
 def module_of(verb: str) -> str:

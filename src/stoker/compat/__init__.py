@@ -1,1 +1,1 @@
-"""The commands of the tools that stoker grew from, as thin adapters over the engine."""
+"""Compatibility commands: the commands of the five original tools, run by stoker."""

@@ -1,9 +1,10 @@
 """Run the commands of other tools with stoker's engine, or install them on PATH.
 
-`stoker door` lists the commands. `stoker door NAME ...` runs the command NAME with the arguments
-that follow. `stoker door install NAME ...` writes a small script of that name beside the `stoker`
-command (or to ~/.local/bin). It hides no other command of that name unless --force is given, and
-never overwrites a file that it did not write. `stoker door uninstall` removes only such scripts.
+`stoker compat` lists the commands. `stoker compat NAME ...` runs the command NAME with the
+arguments that follow. `stoker compat install NAME ...` writes a small script of that name beside
+the `stoker` command (or to ~/.local/bin). It hides no other command of that name unless --force is
+given, and never overwrites a file that it did not write. `stoker compat uninstall` removes only
+such scripts.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
     from stoker.cli.options import Args
 
 USAGE = (
-    "door",
-    "door NAME [ARG ...]",
-    "door install NAME ... | --all [--dir DIR] [--force]",
-    "door uninstall NAME ... | --all [--dir DIR]",
+    "compat",
+    "compat NAME [ARG ...]",
+    "compat install NAME ... | --all [--dir DIR] [--force]",
+    "compat uninstall NAME ... | --all [--dir DIR]",
 )
 OPTIONS = (
     Option("--all", None, "all commands"),
     Option("--dir", "DIR", "directory to install to or to uninstall from"),
     Option("--force", None, "install even if another program of that name is on PATH"),
 )
-ACTS = {
+ACTIONS = {
     "install": "write commands of these names",
     "uninstall": "remove the commands that install wrote",
 }
 
 
 def main(argv: list[str]) -> int:
-    """List the doors, enter one, install or uninstall."""
+    """List the compat commands, run one, install or uninstall."""
     first = argv[0] if argv else ""
     if first in COMMANDS:
         return run_compat_command(first, argv[1:])
@@ -44,25 +45,25 @@ def main(argv: list[str]) -> int:
         print(of_verb(USAGE, __doc__ or "", OPTIONS))
         return 0
     word = next((word for word in argv if not word.startswith("-")), "")
-    if word in COMMANDS and not any(act in argv for act in ACTS):
-        raise UsageError(f"Options go after the name of the command: stoker door {word} {first}")
-    args = parse(OPTIONS, argv, verb="door")
+    if word in COMMANDS and not any(action in argv for action in ACTIONS):
+        raise UsageError(f"Options go after the name of the command: stoker compat {word} {first}")
+    args = parse(OPTIONS, argv, verb="compat")
     if not args.words:
         _check_options(args, "list")
         return _list(args.flag("json"))
-    act, *names = args.words
-    if act not in ACTS:
-        raise _no_such(act, [*COMMANDS, *ACTS])
-    _check_options(args, act)
-    return _install(args, names) if act == "install" else _uninstall(args, names)
+    action, *names = args.words
+    if action not in ACTIONS:
+        raise _unknown_name(action, [*COMMANDS, *ACTIONS])
+    _check_options(args, action)
+    return _install(args, names) if action == "install" else _uninstall(args, names)
 
 
 def complete(words: list[str]) -> list[str] | None:
-    """Return what could follow `stoker door`; None where files could."""
+    """Return completions of `stoker compat` and these words; None means files."""
     names = [f"{name}\t{text}" for name, text in COMMANDS.items()]
     if len(words) == 1:
-        return [*names, *(f"{act}\t{text}" for act, text in ACTS.items())]
-    if words[0] not in ACTS or words[-2] == "--dir":
+        return [*names, *(f"{action}\t{text}" for action, text in ACTIONS.items())]
+    if words[0] not in ACTIONS or words[-2] == "--dir":
         return None
     if words[-1].startswith("-"):
         return [f"{option.names[0]}\t{option.text}" for option in OPTIONS]
@@ -72,19 +73,19 @@ def complete(words: list[str]) -> list[str] | None:
 def _list(as_json: bool) -> int:
     from stoker.cli import output
     from stoker.cli.output.table import Column, write
-    from stoker.compat.path_commands import ANOTHER, OURS, found_on_path, read_record
+    from stoker.compat.path_commands import OTHER, STOKER, find_on_path, read_record
 
     record = read_record()
-    found = {name: found_on_path(name, record) for name in COMMANDS}
+    on_path = {name: find_on_path(name, record) for name in COMMANDS}
     if as_json:
         output.emit({
-            "doors": [
-                {"name": name, "text": COMMANDS[name], "path": path, "whose": whose}
-                for name, (path, whose) in found.items()
+            "commands": [
+                {"name": name, "text": COMMANDS[name], "path": path, "owner": owner}
+                for name, (path, owner) in on_path.items()
             ]
         })  # fmt: skip
         return 0
-    told = {OURS: "yes", ANOTHER: "another program", None: "no"}
+    owner_text = {STOKER: "yes", OTHER: "another program", None: "no"}
     write(
         [
             Column("COMMAND"),
@@ -92,11 +93,14 @@ def _list(as_json: bool) -> int:
             Column("WHERE", cut=True),
             Column("DESCRIPTION", cut=True),
         ],
-        [[name, told[whose], path or "-", COMMANDS[name]] for name, (path, whose) in found.items()],
+        [
+            [name, owner_text[owner], path or "-", COMMANDS[name]]
+            for name, (path, owner) in on_path.items()
+        ],
     )
     if output.is_terminal(1):
         output.say(
-            "\nstoker door NAME ... runs a command; stoker door install NAME puts it on PATH."
+            "\nstoker compat NAME ... runs a command; stoker compat install NAME puts it on PATH."
         )
     return 0
 
@@ -105,11 +109,11 @@ def _install(args: Args, names: list[str]) -> int:
     from stoker.cli import output
     from stoker.compat.wrapper_scripts import install
 
-    done = install(_chosen(args, names), args.text("dir"), force=args.flag("force"))
+    result = install(_selected_names(args, names), args.text("dir"), force=args.flag("force"))
     if args.flag("json"):
-        output.emit(done.as_dict())
+        output.emit(result.as_dict())
         return 0
-    for line in done.sentences():
+    for line in result.messages():
         output.say(f"stoker: {line}")
     return 0
 
@@ -118,7 +122,9 @@ def _uninstall(args: Args, names: list[str]) -> int:
     from stoker.cli import output
     from stoker.compat.wrapper_scripts import uninstall
 
-    removed, left = uninstall(_chosen(args, names), args.text("dir"), everything=args.flag("all"))
+    removed, left = uninstall(
+        _selected_names(args, names), args.text("dir"), ignore_missing=args.flag("all")
+    )
     if args.flag("json"):
         output.emit({"removed": removed, "left": left})
         return 1 if left else 0
@@ -131,29 +137,29 @@ def _uninstall(args: Args, names: list[str]) -> int:
     return 1 if left else 0
 
 
-def _chosen(args: Args, names: list[str]) -> list[str]:
-    """Return the doors meant, each once."""
+def _selected_names(args: Args, names: list[str]) -> list[str]:
+    """Return the selected command names without duplicates."""
     if args.flag("all") == bool(names):
-        raise UsageError("Name the commands, or use --all. To list them: stoker door")
+        raise UsageError("Name the commands, or use --all. To list them: stoker compat")
     for name in names:
         if name not in COMMANDS:
-            raise _no_such(name, COMMANDS)
+            raise _unknown_name(name, COMMANDS)
     return list(dict.fromkeys(names or COMMANDS))
 
 
-def _check_options(args: Args, act: str) -> None:
-    allowed = {"list": (), "install": ("all", "dir", "force"), "uninstall": ("all", "dir")}[act]
+def _check_options(args: Args, action: str) -> None:
+    allowed = {"list": (), "install": ("all", "dir", "force"), "uninstall": ("all", "dir")}[action]
     for option in OPTIONS:
         if option.key in args.values and option.key not in allowed:
-            where = "stoker door install" + (" or uninstall" if option.key != "force" else "")
-            raise UsageError(f"--{option.key} is an option of {where}.")
+            commands = "stoker compat install" + (" or uninstall" if option.key != "force" else "")
+            raise UsageError(f"--{option.key} is an option of {commands}.")
     if args.text("dir") == "":
         raise UsageError("--dir is empty. Name a directory, or omit --dir.")
 
 
-def _no_such(word: str, choices: dict[str, str] | list[str]) -> UsageError:
+def _unknown_name(word: str, choices: dict[str, str] | list[str]) -> UsageError:
     from stoker.cli.options.suggest import nearest
 
     guess = nearest(word, choices)
-    hint = f"Did you mean {guess}?" if guess else "To list them: stoker door"
+    hint = f"Did you mean {guess}?" if guess else "To list them: stoker compat"
     return UsageError(f"There is no compatibility command {word!r}. {hint}")

@@ -1,7 +1,7 @@
-"""Which commands are on PATH, whose they are, and the record of what stoker wrote itself.
+"""Find commands on PATH and their owner; record of the wrapper scripts that stoker wrote.
 
-A file is ours only if it is byte for byte what the record says we wrote there, or the command
-that came with the package. Everything else is somebody's.
+A file belongs to stoker only if it is byte for byte what the record says was written there, or a
+command that the package installed. Every other file belongs to another program.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ import sys
 
 from stoker import places
 from stoker.cli.output import clean
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OURS = "ours"
-ANOTHER = "another"
-PIP_WROTE = b"from stoker.compat.registry import"
-"""What stands in a command that came with the package."""
-LOOK_BYTES = 65536
-"""How much of a file is looked at; nothing of ours is nearly as long."""
+STOKER = "stoker"
+OTHER = "other"
+PIP_SCRIPT_MARK = b"from stoker.compat.registry import"
+"""Text contained in every command that the package installed."""
+MAX_READ_BYTES = 65536
+"""How much of a file is compared; the files of stoker are much shorter."""
 
 
-def found_on_path(name: str, record: dict[str, str]) -> tuple[str | None, str | None]:
-    """Return the command of this name that a shell would run, and whose it is."""
+def find_on_path(name: str, record: dict[str, str]) -> tuple[str | None, str | None]:
+    """Return the path of the command that a shell would run, and its owner."""
     path = next(commands_on_path(name), None)
     if path is None:
         return None, None
-    return path, OURS if is_from_pip(path) or is_recorded(path, record) else ANOTHER
+    return path, STOKER if is_from_pip(path) or is_recorded(path, record) else OTHER
 
 
 def is_recorded(path: str, record: dict[str, str]) -> bool:
-    """Whether a file is exactly what we wrote there."""
-    data = None if os.path.islink(path) else contents(path)
+    """Return True if a file is exactly what stoker wrote there."""
+    data = None if os.path.islink(path) else read_start(path)
     return data is not None and record.get(path) == digest(data)
 
 
 def is_from_pip(path: str) -> bool:
-    """Whether a file is, or leads to, a command that came with the package."""
-    return PIP_WROTE in (contents(path) or b"")
+    """Return True if a file is, or links to, a command that the package installed."""
+    return PIP_SCRIPT_MARK in (read_start(path) or b"")
 
 
-def contents(path: str) -> bytes | None:
-    """Return the beginning of a file, None if it is none or cannot be read."""
+def read_start(path: str) -> bytes | None:
+    """Return the first MAX_READ_BYTES of a file, or None if it cannot be read."""
     try:
         if not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
-            return file.read(LOOK_BYTES)
+            return file.read(MAX_READ_BYTES)
     except OSError:
         return None
 
 
-# ------------------------------------------------------------------------------ places
+# ------------------------------------------------------------------------------ directories
 
 
 def default_directory() -> str:
-    """Return where the running `stoker` is, if that can be written to, else ~/.local/bin."""
+    """Return the directory of the running `stoker` if it is writable, else ~/.local/bin."""
     typed = os.path.abspath(sys.argv[0])
     beside_python = os.path.join(os.path.dirname(sys.executable), "stoker")
     for command in (typed, beside_python):
@@ -73,19 +73,19 @@ def default_directory() -> str:
 
 
 def real_directory(typed: str) -> str:
-    """Return the one name of a directory: the record knows files by it."""
+    """Return the canonical path of a directory, as used in the record."""
     return os.path.realpath(os.path.expanduser(typed))
 
 
 def path_directories() -> list[str]:
-    """Return the directories of PATH in order, each once."""
+    """Return the directories of PATH in order, without duplicates."""
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
     # An empty entry means the current directory.
     return list(dict.fromkeys(real_directory(entry or ".") for entry in entries))
 
 
 def commands_on_path(name: str) -> Iterator[str]:
-    """Yield every command of this name on PATH, the one that a shell would run first."""
+    """Yield every command of this name on PATH, in PATH order."""
     for directory in path_directories():
         path = os.path.join(directory, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -96,13 +96,13 @@ def commands_on_path(name: str) -> Iterator[str]:
 
 
 def record_path() -> str:
-    """Return the record's file, beside the states of single machines: so is ~/.local/bin."""
-    return os.path.join(os.path.dirname(places.state_dir()), "doors.json")
+    """Return the record file: one per home directory, like ~/.local/bin, not one per host."""
+    return os.path.join(os.path.dirname(places.state_dir()), "compat.json")
 
 
 @contextlib.contextmanager
 def record_lock() -> Iterator[None]:
-    """Keep others from changing the record between our reading and our writing of it."""
+    """Hold an exclusive lock on the record while it is read and rewritten."""
     import fcntl
 
     path = f"{record_path()}.lock"
@@ -116,29 +116,29 @@ def record_lock() -> Iterator[None]:
 
 
 def read_record() -> dict[str, str]:
-    """Return what was written: each file's path and a hash of its bytes."""
+    """Return the path of every written script and the hash of its bytes."""
     path = record_path()
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            found = jsonlight.loads(file.read())
+            record = fast_json.loads(file.read())
     except FileNotFoundError:
         return {}
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        record = None
+    if not isinstance(record, dict):
         raise StokerError(
             f"{clean(path)} is damaged. Move it away, and remove commands that were installed "
             "earlier by hand."
         )
-    return found
+    return record
 
 
 def write_record(record: dict[str, str]) -> None:
-    """Replace the record by a new one."""
+    """Replace the record atomically."""
     path = record_path()
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}.new"
-    data = jsonlight.dumps(record).encode("utf-8", "surrogateescape")
+    data = fast_json.dumps(record).encode("utf-8", "surrogateescape")
     try:
         write_new(temporary, data, 0o600)
         os.replace(temporary, path)
@@ -148,7 +148,7 @@ def write_record(record: dict[str, str]) -> None:
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """Write a file that does not exist yet."""
+    """Create a file; raise FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""The doors: which module holds each, and how one is entered."""
+"""The compat commands by name, the module of each, and their entry points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = {
     "scheduler-cancel-job": "cancel a job of run-scheduler",
     "scheduler-get-logs": "print the output of a job of run-scheduler",
 }
-"""Every door and what it is for. Each is a module beside this one with `main(argv) -> int`."""
+"""Purpose of every compat command; each is a module here with `main(argv) -> int`."""
 
 MODULES = {
     "run-scheduler": "run_scheduler",
@@ -27,67 +27,67 @@ MODULES = {
     "scheduler-cancel-job": "run_scheduler.cancel_job",
     "scheduler-get-logs": "run_scheduler.get_logs",
 }
-"""Where to find those that are called otherwise than their module."""
+"""Modules of commands that are not named like their module."""
 
 ON_PATH = (
     "simple_gpu_scheduler", "simple_gpu_submit", "simple_hypersearch", "execute_batch",
     "execute_remote", *MODULES,
 )  # fmt: skip
-"""What installing the package puts on PATH: no other tool has these names."""
+"""Commands that the package installs on PATH: no other tool has these names."""
 
 
 def run_compat_command(name: str, argv: list[str]) -> int:
-    """Run a door as the command of that name."""
+    """Run a compat command with these arguments and return its exit code."""
 
     def run() -> int:
         # __import__ with a list of names returns the module itself, without importlib's weight.
-        where = MODULES.get(name, name)
-        module = __import__(f"stoker.compat.{where}", fromlist=["main"])
+        module_name = MODULES.get(name, name)
+        module = __import__(f"stoker.compat.{module_name}", fromlist=["main"])
         return int(module.main(argv))
 
     return run_command(run, name)
 
 
 def simple_gpu_scheduler() -> int:
-    """The command of this name."""
+    """Entry point of the command `simple_gpu_scheduler`."""
     return run_compat_command("simple_gpu_scheduler", sys.argv[1:])
 
 
 def simple_gpu_submit() -> int:
-    """The command of this name."""
+    """Entry point of the command `simple_gpu_submit`."""
     return run_compat_command("simple_gpu_submit", sys.argv[1:])
 
 
 def simple_hypersearch() -> int:
-    """The command of this name."""
+    """Entry point of the command `simple_hypersearch`."""
     return run_compat_command("simple_hypersearch", sys.argv[1:])
 
 
 def execute_batch() -> int:
-    """The command of this name."""
+    """Entry point of the command `execute_batch`."""
     return run_compat_command("execute_batch", sys.argv[1:])
 
 
 def execute_remote() -> int:
-    """The command of this name."""
+    """Entry point of the command `execute_remote`."""
     return run_compat_command("execute_remote", sys.argv[1:])
 
 
 def run_scheduler() -> int:
-    """The command of this name."""
+    """Entry point of the command `run-scheduler`."""
     return run_compat_command("run-scheduler", sys.argv[1:])
 
 
 def scheduler_state() -> int:
-    """The command of this name."""
+    """Entry point of the command `scheduler-state`."""
     return run_compat_command("scheduler-state", sys.argv[1:])
 
 
 def scheduler_cancel_job() -> int:
-    """The command of this name."""
+    """Entry point of the command `scheduler-cancel-job`."""
     return run_compat_command("scheduler-cancel-job", sys.argv[1:])
 
 
 def scheduler_get_logs() -> int:
-    """The command of this name."""
+    """Entry point of the command `scheduler-get-logs`."""
     return run_compat_command("scheduler-get-logs", sys.argv[1:])

@@ -43,7 +43,7 @@ def candidates(words: list[str]) -> list[str]:
     if verb not in VERBS or verb == "feed":
         return [FILES]
     module = __import__(module_of(verb), fromlist=["OPTIONS"])
-    if verb == "door":
+    if verb == "compat":
         return module.complete(words[1:]) or [FILES]
     of_sweeps = verb == "sweep" and len(words) > 2 and module.SUBCOMMANDS.get(words[1])
     if of_sweeps:

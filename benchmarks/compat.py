@@ -1,23 +1,23 @@
-"""Doors beside the tools whose commands they are, in one run."""
+"""Compat commands compared with the original tools, in one run."""
 
 from typing import Any
 
 from benchmarks.lab import Broken
 from benchmarks.peers import Peer
 from benchmarks.peers.simple_gpu_scheduler import SimpleGpuScheduler
-from benchmarks.peers.stoker_door import StokerDoor
+from benchmarks.peers.stoker_compat import StokerCompat
 from benchmarks.report import median, table, verdict
 from benchmarks.settings import Settings
 from benchmarks.throughput import once, rehearse, say
 
 COMMANDS = ("true", "sleep 0.01")
 PROMISE = 1.2
-"""What the door may cost, as a multiple of the original."""
+"""Allowed cost of the compat command, as a multiple of the original."""
 
 
 def measure(settings: Settings) -> dict[str, Any]:
     """Median seconds of both, in turn, for each command."""
-    peers: list[Peer] = [SimpleGpuScheduler(), StokerDoor()]
+    peers: list[Peer] = [SimpleGpuScheduler(), StokerCompat()]
     absent: dict[str, str] = {}
     for peer in peers:
         say(f"preparing {peer.name}")
@@ -49,18 +49,18 @@ def report(
     """The table."""
     rows = []
     for command, taken in samples.items() if not absent else ():
-        original, door = (taken[peer.name] for peer in peers)
-        ratio = median(door) / median(original)
+        original, compat = (taken[peer.name] for peer in peers)
+        ratio = median(compat) / median(original)
         rows.append(
             [
                 f"{settings.jobs} × {command}",
                 f"{median(original):.2f}",
-                f"{median(door):.2f}",
+                f"{median(compat):.2f}",
                 f"{ratio:.2f}",
                 f"≤ {PROMISE} {verdict(ratio, PROMISE)}",
             ]
         )
-    print(f"\nDoors: simple_gpu_scheduler on 4 GPUs, {settings.rounds} rounds\n")
+    print(f"\nCompat commands: simple_gpu_scheduler on 4 GPUs, {settings.rounds} rounds\n")
     print(table(["", "original, median s", "stoker, median s", "×", "promise"], rows))
     for name, why in absent.items():
         print(f"missing: {name}: {why}")

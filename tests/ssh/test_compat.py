@@ -1,4 +1,4 @@
-"""With a machine added, jobs of every door go there when this one has no room."""
+"""With an SSH node added, jobs of every compat command run there when the local node is full."""
 
 from collections.abc import Iterator
 from pathlib import Path

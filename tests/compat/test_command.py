@@ -1,4 +1,4 @@
-"""`stoker door`: the list, the way in, and the scripts that it writes and removes."""
+"""`stoker compat`: the list, the way in, and the scripts that it writes and removes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cli import output
-from stoker.compat import wrapper_scripts as doorscripts
+from stoker.compat import wrapper_scripts
 from stoker.compat.path_commands import record_path
 from stoker.compat.registry import COMMANDS, ON_PATH
 from stoker.main import main
@@ -47,7 +47,7 @@ def foreign(directory: Path, name: str = "grass") -> Path:
 
 
 def install(directory: Path, *words: str) -> int:
-    return main(["door", "install", *words, "--dir", str(directory)])
+    return main(["compat", "install", *words, "--dir", str(directory)])
 
 
 # ---------------------------------------------------------------------------- the list
@@ -60,35 +60,41 @@ def test_the_list_says_whose_each_is(
     monkeypatch.setenv("PATH", os.pathsep.join([str(gis.parent), str(bin), str(BESIDE)]))
     assert install(bin, "auto") == 0
     capsys.readouterr()
-    assert main(["door"]) == 0
+    assert main(["compat"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     heading, *lines = out.splitlines()
     assert heading.split() == ["COMMAND", "ON", "PATH", "WHERE", "DESCRIPTION"]
     assert [line.split()[0] for line in lines] == list(COMMANDS)
     assert any("another program" in line and str(gis) in line for line in lines)
-    assert main(["door", "--json"]) == 0
-    found = {door["name"]: door for door in json.loads(capsys.readouterr().out)["doors"]}
+    assert main(["compat", "--json"]) == 0
+    found = {
+        command["name"]: command for command in json.loads(capsys.readouterr().out)["commands"]
+    }
     assert found["grass"] == {
-        "name": "grass", "text": COMMANDS["grass"], "path": str(gis), "whose": "another",
+        "name": "grass", "text": COMMANDS["grass"], "path": str(gis), "owner": "other",
     }  # fmt: skip
-    assert (found["auto"]["path"], found["auto"]["whose"]) == (str(bin / "auto"), "ours")
-    assert all(found[name]["whose"] == "ours" for name in ON_PATH)
+    assert (found["auto"]["path"], found["auto"]["owner"]) == (str(bin / "auto"), "stoker")
+    assert all(found[name]["owner"] == "stoker" for name in ON_PATH)
     assert found["simple_hypersearch"]["path"] == str(BESIDE.resolve() / "simple_hypersearch")
 
 
 def test_what_is_not_there(bin: Path, capsys: Captured) -> None:
-    assert main(["door", "--json"]) == 0
-    doors = json.loads(capsys.readouterr().out)["doors"]
-    assert [(door["path"], door["whose"]) for door in doors] == [(None, None)] * len(COMMANDS)
+    assert main(["compat", "--json"]) == 0
+    commands = json.loads(capsys.readouterr().out)["commands"]
+    assert [(command["path"], command["owner"]) for command in commands] == [(None, None)] * len(
+        COMMANDS
+    )
 
 
 def test_a_command_that_leads_to_the_packages_own_is_ours(bin: Path, capsys: Captured) -> None:
     """As with pipx: links in ~/.local/bin to an environment's commands."""
     (bin / "simple_hypersearch").symlink_to(BESIDE / "simple_hypersearch")
-    assert main(["door", "--json"]) == 0
-    found = {door["name"]: door for door in json.loads(capsys.readouterr().out)["doors"]}
-    assert found["simple_hypersearch"]["whose"] == "ours"
+    assert main(["compat", "--json"]) == 0
+    found = {
+        command["name"]: command for command in json.loads(capsys.readouterr().out)["commands"]
+    }
+    assert found["simple_hypersearch"]["owner"] == "stoker"
     assert install(bin, "simple_hypersearch") == 0
     assert "already exists" in capsys.readouterr().err
     assert (bin / "simple_hypersearch").is_symlink()
@@ -97,12 +103,14 @@ def test_a_command_that_leads_to_the_packages_own_is_ours(bin: Path, capsys: Cap
 # --------------------------------------------------------------------------- the way in
 
 
-def test_all_words_behind_the_name_are_the_doors_own(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["door", "simple_hypersearch", "{a}", "-p", "a", "1"]) == 0
+def test_all_arguments_after_the_name_are_passed_to_the_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compat", "simple_hypersearch", "{a}", "-p", "a", "1"]) == 0
     assert capfd.readouterr().out == "1\n"
-    assert main(["door", "simple_hypersearch", "--help"]) == 0
+    assert main(["compat", "simple_hypersearch", "--help"]) == 0
     assert capfd.readouterr().out.startswith("  simple_hypersearch PATTERN")
-    assert main(["door", "simple_hypersearch", "--json"]) == 2
+    assert main(["compat", "simple_hypersearch", "--json"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("simple_hypersearch: There is no option --json.")
@@ -112,23 +120,26 @@ def test_all_words_behind_the_name_are_the_doors_own(capfd: pytest.CaptureFixtur
     ("words", "said"),
     [
         (["gras"], "Did you mean grass?"),
-        (["xyzzy"], "To list them: stoker door"),
+        (["xyzzy"], "To list them: stoker compat"),
         (["install", "gras"], "Did you mean grass?"),
         (["instal", "grass"], "Did you mean install?"),
         (["install"], "Name the commands"),
         (["uninstall"], "Name the commands"),
         (["install", "grass", "--all"], "Name the commands"),
-        (["--force"], "--force is an option of stoker door install."),
-        (["--all"], "--all is an option of stoker door install or uninstall."),
-        (["uninstall", "--all", "--force"], "--force is an option of stoker door install."),
+        (["--force"], "--force is an option of stoker compat install."),
+        (["--all"], "--all is an option of stoker compat install or uninstall."),
+        (["uninstall", "--all", "--force"], "--force is an option of stoker compat install."),
         (["install", "--al"], "Did you mean --all?"),
         (["install", "grass", "--dir", ""], "--dir is empty."),
         (["uninstall", "grass", "--dir="], "--dir is empty."),
-        (["--quick", "auto", "status"], "after the name of the command: stoker door auto --quick"),
+        (
+            ["--quick", "auto", "status"],
+            "after the name of the command: stoker compat auto --quick",
+        ),
     ],
 )
 def test_what_makes_no_sense(home: Path, capsys: Captured, words: list[str], said: str) -> None:
-    assert main(["door", *words]) == 2
+    assert main(["compat", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -137,14 +148,14 @@ def test_what_makes_no_sense(home: Path, capsys: Captured, words: list[str], sai
 
 
 def test_errors_are_json_when_asked_for(home: Path, capsys: Captured) -> None:
-    assert main(["door", "--json", "install", "gras"]) == 2
+    assert main(["compat", "--json", "install", "gras"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["exit"] == 2
 
 
 # ------------------------------------------------------------------------------ install
 
 
-def test_a_script_enters_the_door_through_the_stoker_that_wrote_it(
+def test_a_script_runs_the_command_with_the_stoker_that_wrote_it(
     bin: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     assert install(bin, "simple_hypersearch") == 0
@@ -173,7 +184,7 @@ def test_an_interpreter_with_an_awkward_path(
         patch.setattr(sys, "executable", str(python))
         assert install(bin, "grass") == 0
     said = subprocess.check_output([bin / "grass", "a b", "--json"], text=True)
-    assert said.splitlines() == ["-P", "-m", "stoker", "door", "grass", "a b", "--json"]
+    assert said.splitlines() == ["-P", "-m", "stoker", "compat", "grass", "a b", "--json"]
 
 
 def test_all_of_them_but_not_what_the_package_brought(
@@ -205,7 +216,7 @@ def test_a_newer_stoker_replaces_its_own_script(
         patch.setattr(sys, "executable", "/another/python")
         assert install(bin, "grass") == 0
     assert "/another/python" in (bin / "grass").read_text()
-    assert main(["door", "uninstall", "grass"]) == 0
+    assert main(["compat", "uninstall", "grass"]) == 0
     assert not any(bin.iterdir())
 
 
@@ -213,7 +224,7 @@ def test_a_lost_record_is_made_again_by_installing(bin: Path) -> None:
     assert install(bin, "grass") == 0
     Path(record_path()).unlink()
     assert install(bin, "grass") == 0
-    assert main(["door", "uninstall", "grass"]) == 0
+    assert main(["compat", "uninstall", "grass"]) == 0
     assert not any(bin.iterdir())
 
 
@@ -275,14 +286,14 @@ def test_a_script_that_was_changed_is_not_overwritten(bin: Path, capsys: Capture
 def test_when_writing_fails_nothing_is_left(
     bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    write = doorscripts.write_new
+    write = wrapper_scripts.write_new
 
     def fail_at_the_second(path: str, data: bytes, mode: int) -> None:
         if "auto" in path:
             raise OSError(28, "No space left on device", path)
         write(path, data, mode)
 
-    monkeypatch.setattr(doorscripts, "write_new", fail_at_the_second)
+    monkeypatch.setattr(wrapper_scripts, "write_new", fail_at_the_second)
     assert install(bin, "grass", "auto") == 1
     assert "No space left on device. Nothing was installed." in capsys.readouterr().err
     assert not any(bin.iterdir())
@@ -291,10 +302,10 @@ def test_when_writing_fails_nothing_is_left(
 def test_when_a_rename_fails_all_is_as_before(
     bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    older = doorscripts.SCRIPT
-    monkeypatch.setattr(doorscripts, "SCRIPT", older + "# older\n")
+    older = wrapper_scripts.SCRIPT
+    monkeypatch.setattr(wrapper_scripts, "SCRIPT", older + "# older\n")
     assert install(bin, "grass") == 0
-    monkeypatch.setattr(doorscripts, "SCRIPT", older)
+    monkeypatch.setattr(wrapper_scripts, "SCRIPT", older)
     before = (bin / "grass").read_bytes(), Path(record_path()).read_bytes()
     replace = os.replace
 
@@ -314,7 +325,7 @@ def test_when_a_rename_fails_all_is_as_before(
 
 def test_several_at_once_lose_no_record(bin: Path) -> None:
     places = [bin / str(number) for number in range(8)]
-    command = [sys.executable, "-m", "stoker", "door", "install", "grass", "--force", "--dir"]
+    command = [sys.executable, "-m", "stoker", "compat", "install", "grass", "--force", "--dir"]
     started = [
         subprocess.Popen([*command, str(place)], stderr=subprocess.DEVNULL) for place in places
     ]
@@ -337,8 +348,8 @@ def test_it_goes_where_the_stoker_that_was_typed_is(
     bin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bin / "stoker").touch()
-    monkeypatch.setattr(sys, "argv", [str(bin / "stoker"), "door", "install", "grass"])
-    assert main(["door", "install", "grass"]) == 0
+    monkeypatch.setattr(sys, "argv", [str(bin / "stoker"), "compat", "install", "grass"])
+    assert main(["compat", "install", "grass"]) == 0
     assert (bin / "grass").exists()
 
 
@@ -347,7 +358,7 @@ def test_else_to_the_users_own_directory(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(bin / "python"))
-        assert main(["door", "install", "grass"]) == 0
+        assert main(["compat", "install", "grass"]) == 0
     local = (Path.home() / ".local" / "bin").resolve()
     assert os.access(local / "grass", os.X_OK)
     err = capsys.readouterr().err
@@ -366,13 +377,13 @@ def test_what_was_written_is_removed_and_nothing_else(bin: Path, capsys: Capture
     foreign(bin, "other")
     assert install(bin, "grass", "auto") == 0
     capsys.readouterr()
-    assert main(["door", "uninstall", "grass"]) == 0
+    assert main(["compat", "uninstall", "grass"]) == 0
     assert capsys.readouterr().err == f"stoker: removed {bin}/grass\n"
     assert sorted(path.name for path in bin.iterdir()) == ["auto", "other"]
-    assert main(["door", "uninstall", "--all", "--json"]) == 0
+    assert main(["compat", "uninstall", "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"removed": [str(bin / "auto")], "left": []}
     assert [path.name for path in bin.iterdir()] == ["other"]
-    assert main(["door", "uninstall", "--all"]) == 0
+    assert main(["compat", "uninstall", "--all"]) == 0
     assert "nothing to remove" in capsys.readouterr().err
 
 
@@ -388,12 +399,12 @@ def test_what_is_no_longer_ours_is_left_alone(bin: Path, capsys: Captured, how: 
     else:
         target.rename(bin / "elsewhere")
         target.symlink_to("elsewhere")
-    assert main(["door", "uninstall", "--all"]) == 1
+    assert main(["compat", "uninstall", "--all"]) == 1
     assert f"kept {target}" in capsys.readouterr().err
     assert target.exists()
     assert not (bin / "auto").exists()
     target.unlink()
-    assert main(["door", "uninstall", "grass"]) == 0
+    assert main(["compat", "uninstall", "grass"]) == 0
     assert json.loads(Path(record_path()).read_text()) == {}
 
 
@@ -401,7 +412,7 @@ def test_only_in_one_directory(bin: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path.resolve() / "new" / "directory"
     assert install(bin, "grass") == 0
     assert install(elsewhere, "grass") == 0
-    assert main(["door", "uninstall", "grass", "--dir", str(elsewhere)]) == 0
+    assert main(["compat", "uninstall", "grass", "--dir", str(elsewhere)]) == 0
     assert (bin / "grass").exists()
     assert not (elsewhere / "grass").exists()
 
@@ -409,15 +420,15 @@ def test_only_in_one_directory(bin: Path, tmp_path: Path) -> None:
 def test_what_was_never_installed(
     bin: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    assert main(["door", "uninstall", "grass"]) == 1
+    assert main(["compat", "uninstall", "grass"]) == 1
     assert "grass was not installed by stoker." in capsys.readouterr().err
     foreign(bin)
-    assert main(["door", "uninstall", "grass"]) == 1
+    assert main(["compat", "uninstall", "grass"]) == 1
     assert f"{bin}/grass is another program." in capsys.readouterr().err
-    assert main(["door", "uninstall", "grass", "--dir", str(bin)]) == 1
+    assert main(["compat", "uninstall", "grass", "--dir", str(bin)]) == 1
     assert f"not installed in {bin} by stoker" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(BESIDE))
-    assert main(["door", "uninstall", "simple_hypersearch"]) == 1
+    assert main(["compat", "uninstall", "simple_hypersearch"]) == 1
     assert "`pip uninstall stoker` removes it" in capsys.readouterr().err
     assert (BESIDE / "simple_hypersearch").exists()
 
@@ -428,7 +439,7 @@ def test_a_damaged_record_is_a_sentence(bin: Path, capsys: Captured) -> None:
     for text in ("{", "[]", "\udcff"):
         path.write_bytes(os.fsencode(text))
         for words in (["uninstall", "--all"], ["install", "grass", "--dir", str(bin)], []):
-            assert main(["door", *words]) == 1
+            assert main(["compat", *words]) == 1
             assert f"{path} is damaged" in capsys.readouterr().err
     assert not any(bin.iterdir())
 
@@ -437,7 +448,7 @@ def test_a_damaged_record_is_a_sentence(bin: Path, capsys: Captured) -> None:
 
 
 def offered(capsys: Captured, *words: str) -> list[str]:
-    assert main(["__complete", "door", *words]) == 0
+    assert main(["__complete", "compat", *words]) == 0
     return [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
 
 

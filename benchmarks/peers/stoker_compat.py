@@ -6,7 +6,7 @@ from benchmarks.peers import Work
 from benchmarks.peers.stoker_feed import StokerFeed
 
 
-class StokerDoor(StokerFeed):
+class StokerCompat(StokerFeed):
     """Reads the commands, runs them, shows what they print, ends."""
 
     name = "stoker simple_gpu_scheduler (/bin/sh)"
