@@ -62,20 +62,20 @@ class CommandResult(Struct):
 class Instant(Struct, frozen=True):
     """Now, by the wall clock (for people) and the boot clock (for durations)."""
 
-    at: float
+    wall: float
     boot: float
 
 
 class Command(Protocol):
     """A request waiting for its answer."""
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         """Say what the request comes to, or raise Refusal."""
 
-    def answer(self, reply: Any) -> None:
+    def reply(self, value: Any) -> None:
         """The request is granted and on record."""
 
-    def refuse(self, refusal: CommandRejected) -> None:
+    def reject(self, rejection: CommandRejected) -> None:
         """The request is not granted; nothing changed."""
 
 
@@ -141,7 +141,7 @@ class Engine:
 
     def seconds_until_due(self, now: Instant) -> float | None:
         """Return how long until the passing of time, or a pause, has something to bring about."""
-        wait = seconds_until_due(self.state, now.at, now.boot)
+        wait = seconds_until_due(self.state, now.wall, now.boot)
         retry = self.faults.seconds_until_retry((*STAGES, EVENTS)) if self.faults else None
         if retry is None:
             return wait
@@ -186,7 +186,7 @@ class Engine:
         except Exception as error:
             self.owed += events
             for ask in asks:
-                ask.refuse(CommandRejected(f"The state cannot be read: {error}", "unavailable"))
+                ask.reject(CommandRejected(f"The state cannot be read: {error}", "unavailable"))
             raise
 
     def _finish(self, turn: _CycleBatch) -> None:
@@ -195,7 +195,7 @@ class Engine:
             self._contain("executing instructions", self.carry_out, turn.wishes)
         for ask, refusal, decision in turn.answers:
             if refusal is not None:
-                self._contain("answering a request", ask.refuse, refusal)
+                self._contain("answering a request", ask.reject, refusal)
             elif decision is not None:
                 self._contain("answering a request", self._answer, ask, decision)
         if turn.events:
@@ -207,9 +207,9 @@ class Engine:
         try:
             reply = decision.reply(self.state) if decision.reply else None
         except Exception as error:
-            ask.refuse(_internal(error, "The request was carried out, but its reply failed."))
+            ask.reject(_internal(error, "The request was carried out, but its reply failed."))
             raise
-        ask.answer(reply)
+        ask.reply(reply)
 
     def _contain(self, what: str, call: Callable[..., None], *args: Any) -> None:
         if self.faults is None:
@@ -240,7 +240,7 @@ class Engine:
                 self.owed += [event for events, _, _ in parts for event in events]
                 for _, rest, _ in parts:
                     for ask in rest:
-                        ask.refuse(
+                        ask.reject(
                             CommandRejected(f"not decided because of {error!r}", "unavailable")
                         )
                 raise
@@ -257,7 +257,7 @@ class Engine:
             self.set_aside = [*self.set_aside, event][-MAX_SET_ASIDE:]
         for ask in part[1]:
             faults.record(f"request {getattr(ask, 'name', '')}".strip(), error, self._excerpt)
-            ask.refuse(_internal(error))
+            ask.reject(_internal(error))
         for stage in part[2]:
             faults.pause(stage, error, self._excerpt)
 
@@ -299,7 +299,7 @@ class Engine:
     def _give_up(self, asks: Sequence[Command], refusal: CommandRejected) -> None:
         """Nothing of this turn happened: say so, and go back to what is on record."""
         for ask in asks:
-            ask.refuse(refusal)
+            ask.reject(refusal)
         self.reload()
 
     def _decide(
@@ -308,11 +308,11 @@ class Engine:
         state, now = self.state, self.clock()
         for event in events:
             turn.apply(event)
-        for event in before_requests(state, now.at, now.boot) if TIMERS in stages else ():
+        for event in before_requests(state, now.wall, now.boot) if TIMERS in stages else ():
             turn.apply(event)
         for ask in asks:
             try:
-                decision = ask.decide(state, now)
+                decision = ask.handle(state, now)
             except CommandRejected as refusal:
                 turn.answers.append((ask, refusal, None))
                 continue
@@ -326,9 +326,9 @@ class Engine:
             turn.take(decision)
             turn.answers.append((ask, None, decision))
         if PLANNING in stages:
-            for event in planned(state, now.at, now.boot, self.planning):
+            for event in planned(state, now.wall, now.boot, self.planning):
                 turn.apply(event)
-        for event in unloaded(state, now.at, self.needs) if UNLOADING in stages else ():
+        for event in unloaded(state, now.wall, self.needs) if UNLOADING in stages else ():
             turn.apply(event)
 
     def _out_of_room(self, full: StoreFull, facts: list[Event], asks: Sequence[Command]) -> None:
@@ -342,9 +342,9 @@ class Engine:
     def _answer_unwritten(self, ask: Command, full: StoreFull) -> None:
         """A request that changes nothing needs no room."""
         try:
-            decision = ask.decide(self.state, self.clock())
+            decision = ask.handle(self.state, self.clock())
         except CommandRejected as refusal:
-            ask.refuse(refusal)
+            ask.reject(refusal)
             return
         except Exception as error:
             if self.faults is None:
@@ -352,7 +352,7 @@ class Engine:
             self._blame(([], [ask], []), error)
             return
         if decision.events:
-            ask.refuse(CommandRejected(str(full), "no_room"))
+            ask.reject(CommandRejected(str(full), "no_room"))
         else:
             self._contain("answering a request", self._answer, ask, decision)
 

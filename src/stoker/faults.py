@@ -27,7 +27,7 @@ class Now(Protocol):
     """The wall clock and the boot clock."""
 
     @property
-    def at(self) -> float:
+    def wall(self) -> float:
         """Seconds since 1970."""
 
     @property
@@ -71,11 +71,11 @@ class FaultTracker:
         fault = self._faults.get(what)
         if fault is None:
             self._make_room()
-            fault = self._faults[what] = Fault(what, "", 0, now.at, 0.0, now.boot)
+            fault = self._faults[what] = Fault(what, "", 0, now.wall, 0.0, now.boot)
         if not fault.active:
             fault.pause = 0.0
         fault.active = True
-        fault.error, fault.count, fault.last_at = repr(error)[:MAX_ERROR], fault.count + 1, now.at
+        fault.error, fault.count, fault.last_at = repr(error)[:MAX_ERROR], fault.count + 1, now.wall
         fault.pause = min(max(2 * fault.pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
         fault.retry_boot = now.boot + fault.pause
         if fault.count & (fault.count - 1) == 0:
@@ -149,7 +149,7 @@ class FaultTracker:
 def _sentence(fault: Fault, now: Now) -> str:
     text = f"{fault.what} failed {_times(fault.count)}: {fault.error}"
     if not fault.active:
-        return f"{text} (the last time {max(now.at - fault.last_at, 0):.0f} s ago)"
+        return f"{text} (the last time {max(now.wall - fault.last_at, 0):.0f} s ago)"
     wait = max(fault.retry_boot - now.boot, 0.0)
     again = f"; next try in {wait:.0f} s" if fault.paused else ""
     return f"{text}{again}; see stoker daemon log"

@@ -26,14 +26,14 @@ class Asking:
         self.answers: list[Any] = []
         self.refusals: list[CommandRejected] = []
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         return self._decide(state, now, self.store)
 
-    def answer(self, reply: Any) -> None:
-        self.answers.append(reply)
+    def reply(self, value: Any) -> None:
+        self.answers.append(value)
 
-    def refuse(self, refusal: CommandRejected) -> None:
-        self.refusals.append(refusal)
+    def reject(self, rejection: CommandRejected) -> None:
+        self.refusals.append(rejection)
 
 
 class Moody(MemoryStore):
@@ -122,7 +122,7 @@ def test_a_submission_is_forced_to_disk_with_or_without_a_key(room: EngineFixtur
         spec = ask.spec_of()
         first = state.rest.next_id
         facts: list[e.Event] = [
-            e.JobsSubmitted(at=now.at, first=first, count=1, spec=ask.hash_of(spec), lines=("a",))
+            e.JobsSubmitted(at=now.wall, first=first, count=1, spec=ask.hash_of(spec), lines=("a",))
         ]
         return CommandResult(events=facts)
 

@@ -408,12 +408,12 @@ def test_a_machine_in_the_middle_of_its_work() -> None:
     state, now = box.driver.engine.state, box.world.moment()
     live = [job for job in state.jobs.values() if not job.finished]
     assert state.jobs[stubborn].state is JobState.COMPLETING
-    answer = foresee(msgspec.json.encode(question(state, now.at, now.boot, {})))
+    answer = foresee(msgspec.json.encode(question(state, now.wall, now.boot, {})))
     found = by_id(answer)
     assert set(found) == {job.id for job in live}
     end = found[stubborn].end
     assert end is not None
-    assert end.likely == pytest.approx(now.at + 5, abs=1)
+    assert end.likely == pytest.approx(now.wall + 5, abs=1)
     (samples,) = [each.start for each in answer.jobs if each.job == waits]
     assert samples is not None
     assert min(at or 0.0 for at in samples.at) >= end.low

@@ -230,7 +230,7 @@ class Host:
         self.executor.settle()
         now = self.world.moment()
         waits = [
-            self.executor.tick(now.boot), seconds_until_due(self.engine.state, now.at, now.boot)
+            self.executor.tick(now.boot), seconds_until_due(self.engine.state, now.wall, now.boot)
         ]  # fmt: skip
         self.idle = min([wait for wait in waits if wait is not None], default=2.0)
 
@@ -240,7 +240,7 @@ class Host:
             found = self.executor.holds.holder(device.facts.uuid or "")
             if found != device.stranger:
                 fact = ForeignUseChanged(
-                    at=self.world.moment().at, node="box", device=device.name, stranger=found
+                    at=self.world.moment().wall, node="box", device=device.name, stranger=found
                 )
                 self.executor.facts.append(fact)
 

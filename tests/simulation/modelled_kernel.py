@@ -617,7 +617,7 @@ class _Limits:
 def _clock(kernel: Kernel) -> SimpleNamespace:
     world = kernel.world
     return SimpleNamespace(
-        time=lambda: world.moment().at,
+        time=lambda: world.moment().wall,
         monotonic=lambda: world.moment().boot,
         clock_gettime=lambda _: world.moment().boot,
         sleep=kernel.sleep,

@@ -55,13 +55,13 @@ def submit(
         first, hash = state.rest.next_id, hash_of(spec)
         facts: list[e.Event] = []
         if hash not in state.specs:
-            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+            facts.append(e.SpecRecorded(at=now.wall, hash=hash, spec=spec))
         facts.append(
             e.JobsSubmitted(
-                at=now.at, first=first, count=count, spec=hash, key=key,
+                at=now.wall, first=first, count=count, spec=hash, key=key,
                 lines=("true",) * count, indexes=tuple(range(count)) if array else None,
                 priority=priority, held=held,
-                begin_at=now.at + begin_in if begin_in is not None else None,
+                begin_at=now.wall + begin_in if begin_in is not None else None,
             )
         )  # fmt: skip
         reply = (first, count)
@@ -81,12 +81,12 @@ def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
         common: dict[str, Any] = {
             "user": "ada", "identity": key, "definition": "", "method": "grid", "metric": "loss",
         }  # fmt: skip
-        asked = Sweep(id=id, name=spec.name, created_at=now.at, **{**common, **fields})
+        asked = Sweep(id=id, name=spec.name, created_at=now.wall, **{**common, **fields})
         facts: list[e.Event] = []
         if hash not in state.specs:
-            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+            facts.append(e.SpecRecorded(at=now.wall, hash=hash, spec=spec))
         facts += [
-            e.SweepDefined(at=now.at, sweep=asked),
+            e.SweepDefined(at=now.wall, sweep=asked),
             _trials(now, id, id + 1, hash, 0, trials),
         ]
         return CommandResult(events=facts, key=(key, id, trials), reply=lambda _: (id, trials))
@@ -96,7 +96,7 @@ def sweep(spec: Spec, key: str, trials: int, **fields: Any) -> Decide:
 
 def _trials(now: Instant, sweep: int, first: int, spec: str, number: int, count: int) -> e.Event:
     return e.JobsSubmitted(
-        at=now.at, first=first, count=count, spec=spec, sweep=sweep,
+        at=now.wall, first=first, count=count, spec=spec, sweep=sweep,
         trials=tuple((f'{{"x":{number + n}}}', "train") for n in range(count)),
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def more_trials(id: int, spec: Spec, count: int) -> Decide:
             raise CommandRejected(f"sweep {id} wants no more")
         facts: list[e.Event] = []
         if hash not in state.specs:
-            facts.append(e.SpecRecorded(at=now.at, hash=hash, spec=spec))
+            facts.append(e.SpecRecorded(at=now.wall, hash=hash, spec=spec))
         facts.append(_trials(now, id, state.rest.next_id, hash, found.issued, count))
         return CommandResult(events=facts, durable=False)
 
@@ -120,7 +120,7 @@ def more_trials(id: int, spec: Spec, count: int) -> Decide:
 def change_sweep(id: int, **fields: Any) -> Decide:
     """It goes on otherwise than before."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.SweepChanged(at=now.at, sweep=id, **fields)]
+        events=[e.SweepChanged(at=now.wall, sweep=id, **fields)]
     )
 
 
@@ -131,11 +131,11 @@ def cancel_sweep(id: int) -> Decide:
         board = state.boards.get(id)
         jobs = [state.jobs.get(trial) for trial in board.trials] if board is not None else []
         facts: list[e.Event] = [
-            e.JobCancelled(at=now.at, job=job.id)
+            e.JobCancelled(at=now.wall, job=job.id)
             for job in jobs
             if job is not None and not job.finished
         ]
-        return CommandResult(events=[*facts, e.SweepChanged(at=now.at, sweep=id, ended=True)])
+        return CommandResult(events=[*facts, e.SweepChanged(at=now.wall, sweep=id, ended=True)])
 
     return decide
 
@@ -146,7 +146,9 @@ def _board(job: Job, state: State, now: Instant, store: Store) -> list[e.Event]:
     if job.params is None or id is None or id in state.boards:
         return []
     rows = store.past(JobQuery(array=id, limit=max(state.sweeps[id].issued, 1)))
-    return [e.TrialsRecalled(at=now.at, sweep=id, trials=tuple(trial_of(row.job) for row in rows))]
+    return [
+        e.TrialsRecalled(at=now.wall, sweep=id, trials=tuple(trial_of(row.job) for row in rows))
+    ]
 
 
 def _for(id: int, states: set[JobState] | None, step: Step) -> Decide:
@@ -166,25 +168,25 @@ _WAITING = {JobState.PENDING}
 def cancel(id: int, at_once: bool = False) -> Decide:
     """End a job for good."""
     return _for(
-        id, _LIVE, lambda _, job, now: [e.JobCancelled(at=now.at, job=job.id, at_once=at_once)]
+        id, _LIVE, lambda _, job, now: [e.JobCancelled(at=now.wall, job=job.id, at_once=at_once)]
     )
 
 
 def hold(id: int) -> Decide:
     """Keep a waiting job from starting."""
-    return _for(id, _WAITING, lambda _, job, now: [e.JobHeld(at=now.at, job=job.id)])
+    return _for(id, _WAITING, lambda _, job, now: [e.JobHeld(at=now.wall, job=job.id)])
 
 
 def release(id: int) -> Decide:
     """Let a held job go."""
-    return _for(id, _WAITING, lambda _, job, now: [e.JobReleased(at=now.at, job=job.id)])
+    return _for(id, _WAITING, lambda _, job, now: [e.JobReleased(at=now.wall, job=job.id)])
 
 
 def pause(id: int) -> Decide:
     """Stop a running job in place."""
     return _for(
         id, {JobState.RUNNING},
-        lambda _, job, now: [e.JobPaused(at=now.at, job=job.id, boot=now.boot)],
+        lambda _, job, now: [e.JobPaused(at=now.wall, job=job.id, boot=now.boot)],
     )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ def resume(id: int) -> Decide:
     """Let a paused job go on."""
     return _for(
         id, {JobState.SUSPENDED},
-        lambda _, job, now: [e.JobResumed(at=now.at, job=job.id, boot=now.boot)],
+        lambda _, job, now: [e.JobResumed(at=now.wall, job=job.id, boot=now.boot)],
     )  # fmt: skip
 
 
@@ -207,11 +209,11 @@ def retry(id: int, same_devices: bool = False) -> Decide:
             if not rows:
                 raise CommandRejected(f"there is no job {id}")
             job = rows[0].job
-            facts.append(e.JobRecalled(at=now.at, job=job, spec=rows[0].spec))
+            facts.append(e.JobRecalled(at=now.wall, job=job, spec=rows[0].spec))
         if not job.finished:
             raise CommandRejected(f"job {id} is not over")
         facts = [*_board(job, state, now, store), *facts]
-        facts.append(e.JobRetried(at=now.at, job=id, same_devices=same_devices))
+        facts.append(e.JobRetried(at=now.wall, job=id, same_devices=same_devices))
         return CommandResult(events=facts)
 
     return decide
@@ -221,7 +223,7 @@ def move(id: int, rank: int, priority: int) -> Decide:
     """Give a waiting job another place in line."""
     return _for(
         id, _WAITING,
-        lambda _, job, now: [e.JobMoved(at=now.at, job=job.id, priority=priority, rank=rank)],
+        lambda _, job, now: [e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=rank)],
     )  # fmt: skip
 
 
@@ -233,10 +235,10 @@ def edit(id: int, priority: int | None = None, **fields: Any) -> Decide:
         spec = replace(state.spec(job), **changed)
         facts: list[e.Event] = []
         if hash_of(spec) not in state.specs:
-            facts.append(e.SpecRecorded(at=now.at, hash=hash_of(spec), spec=spec))
+            facts.append(e.SpecRecorded(at=now.wall, hash=hash_of(spec), spec=spec))
         facts.append(
             e.JobEdited(
-                at=now.at, job=job.id, spec=hash_of(spec), name=spec.name,
+                at=now.wall, job=job.id, spec=hash_of(spec), name=spec.name,
                 priority=job.priority if priority is None else priority, begin_at=job.begin_at,
             )
         )  # fmt: skip
@@ -248,7 +250,7 @@ def edit(id: int, priority: int | None = None, **fields: Any) -> Decide:
 def add_node(name: str, user: str = "ada") -> Decide:
     """A machine over SSH belongs to us, or has another address."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.NodeAdded(at=now.at, name=name, address=f"ssh://{user}@{name}")]
+        events=[e.NodeAdded(at=now.wall, name=name, address=f"ssh://{user}@{name}")]
     )
 
 
@@ -262,7 +264,7 @@ def remove_node(name: str, force: bool = False) -> Decide:
         if any(job.started_at is None for job in running):
             raise CommandRejected(f"an order to start a job may be on its way to {name}")
         lost = [_lost_with(job, name, now) for job in running]
-        return CommandResult(events=[*lost, e.NodeRemoved(at=now.at, name=name)])
+        return CommandResult(events=[*lost, e.NodeRemoved(at=now.wall, name=name)])
 
     return decide
 
@@ -272,45 +274,47 @@ def _lost_with(job: Job, node: str, now: Instant) -> e.AttemptLost:
     rank = [part.node for part in job.placement.parts].index(node)
     part = rank if job.placement.more else None
     return e.AttemptLost(
-        at=now.at, job=job.id, attempt=job.attempt, why=f"{node} was removed", part=part
+        at=now.wall, job=job.id, attempt=job.attempt, why=f"{node} was removed", part=part
     )
 
 
 def measure_node(name: str, cpus: int, memory: int) -> Decide:
     """Others use so much of a machine."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.NodeMeasured(at=now.at, node=name, cpus=cpus, memory=memory)]
+        events=[e.NodeMeasured(at=now.wall, node=name, cpus=cpus, memory=memory)]
     )
 
 
 def drain(*devices: tuple[str, str, str]) -> Decide:
     """Close devices to new jobs."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.DevicesDrained(at=now.at, devices=devices, reason="maintenance")]
+        events=[e.DevicesDrained(at=now.wall, devices=devices, reason="maintenance")]
     )
 
 
 def undrain(*devices: tuple[str, str, str]) -> Decide:
     """Open devices again."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.DevicesUndrained(at=now.at, devices=devices)]
+        events=[e.DevicesUndrained(at=now.wall, devices=devices)]
     )
 
 
 def define_queue(name: str, **limits: Any) -> Decide:
     """Make or change a named queue."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.QueueDefined(at=now.at, name=name, **limits)]
+        events=[e.QueueDefined(at=now.wall, name=name, **limits)]
     )
 
 
 def choose_policy(name: str, queue: str = "*", **parameters: float) -> Decide:
     """Have queues go by something else."""
     return lambda _state, now, _store: CommandResult(
-        events=[e.PolicyChosen(at=now.at, queue=queue, name=name, parameters=parameters)]
+        events=[e.PolicyChosen(at=now.wall, queue=queue, name=name, parameters=parameters)]
     )
 
 
 def delete_queue(name: str) -> Decide:
     """Forget a named queue."""
-    return lambda _state, now, _store: CommandResult(events=[e.QueueDeleted(at=now.at, name=name)])
+    return lambda _state, now, _store: CommandResult(
+        events=[e.QueueDeleted(at=now.wall, name=name)]
+    )

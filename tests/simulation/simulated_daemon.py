@@ -58,15 +58,15 @@ class _Asked:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         assert self.wanted.store is not None
         return self.wanted.decide(state, now, self.wanted.store)
 
-    def answer(self, reply: Any) -> None:
-        self.wanted.answered, self.wanted.reply = True, reply
+    def reply(self, value: Any) -> None:
+        self.wanted.answered, self.wanted.reply = True, value
 
-    def refuse(self, refusal: CommandRejected) -> None:
-        self.wanted.answered, self.wanted.refusal = True, refusal
+    def reject(self, rejection: CommandRejected) -> None:
+        self.wanted.answered, self.wanted.refusal = True, rejection
 
 
 class SimulatedDaemon:
@@ -118,9 +118,9 @@ class SimulatedDaemon:
         self.engine.cycle(
             [
                 DaemonStarted(
-                    at=now.at, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
+                    at=now.wall, term=term, boot=boot, pid=1, version="simulated", clock=now.boot
                 ),
-                NodeJoined(at=now.at, facts=self.facts),
+                NodeJoined(at=now.wall, facts=self.facts),
                 *self.executor.take_facts(),
             ]
         )
@@ -278,7 +278,7 @@ class SimulatedDaemon:
             0.0 if self.executor.facts else None,
             self.world.until_next(),
             self.executor.tick(now.boot),
-            seconds_until_due(self.engine.state, now.at, now.boot),
+            seconds_until_due(self.engine.state, now.wall, now.boot),
         ]
         known = [wait for wait in waits if wait is not None]
         # Never zero for ever: a clock of floats may need a nudge to reach a moment.

@@ -123,7 +123,7 @@ class ModelledExecutor:
 
     def call_off(self, wish: StartProcess, why: str) -> None:
         """Somebody else was first at its devices."""
-        at, node = self.world.moment().at, wish.placement.node
+        at, node = self.world.moment().wall, wish.placement.node
         self.facts.append(StartCalledOff(at=at, job=wish.job, attempt=wish.attempt, why=why))
         for device in wish.placement.names("gpu"):
             busy = ForeignUseChanged(at=at, node=node, device=device, stranger=why)
@@ -132,7 +132,7 @@ class ModelledExecutor:
 
     def _stranger_leaves(self, node: str, device: str) -> Callable[[], None]:
         def leave() -> None:
-            at = self.world.moment().at
+            at = self.world.moment().wall
             self.facts.append(ForeignUseChanged(at=at, node=node, device=device, stranger=None))
 
         return leave
@@ -237,7 +237,7 @@ class ModelledExecutor:
         self.read[key] = len(lines)
 
     def _said(self, key: Key, line: Line) -> Event:
-        at, (job, attempt) = self.world.moment_of(line.time).at, key
+        at, (job, attempt) = self.world.moment_of(line.time).wall, key
         if line.what == "hello":
             return TrainingBegan(at=at, job=job, attempt=attempt)
         if line.what == "memory":
@@ -261,7 +261,7 @@ class ModelledExecutor:
 
     def _measured(self, key: Key, line: Line, rung: int | None = None) -> Event:
         return TrialMeasured(
-            at=self.world.moment_of(line.time).at, job=key[0], attempt=key[1], value=line.figure,
+            at=self.world.moment_of(line.time).wall, job=key[0], attempt=key[1], value=line.figure,
             step=float(line.value), rung=rung, final=rung is None,
         )  # fmt: skip
 
@@ -356,7 +356,7 @@ class ModelledExecutor:
         self._say(AttemptLost, key, why=why, part=self.parts[key])
 
     def _say(self, kind: type[Any], key: Key, **more: Any) -> None:
-        at = self.world.moment().at
+        at = self.world.moment().wall
         self.facts.append(kind(at=at, job=key[0], attempt=key[1], **more))
         self._gone(key)
 

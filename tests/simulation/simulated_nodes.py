@@ -86,7 +86,7 @@ class Fleet:
                     machine.take_claim(key)
             self.facts.append(
                 StartCalledOff(
-                    at=self.world.moment().at, job=wish.job, attempt=wish.attempt,
+                    at=self.world.moment().wall, job=wish.job, attempt=wish.attempt,
                     why="not all of its machines were ready", delay=ANOTHER_TRY,
                 )
             )  # fmt: skip
@@ -171,8 +171,8 @@ class Fleet:
         executor.adopt(known)
         ended = state.rest.strays.get(node, ())
         self.facts += [
-            NodeJoined(at=now.at, facts=facts),
-            NodeReached(at=now.at, node=node, ended=ended),
+            NodeJoined(at=now.wall, facts=facts),
+            NodeReached(at=now.wall, node=node, ended=ended),
         ]
 
     def cut(self, node: str) -> None:
@@ -188,4 +188,4 @@ class Fleet:
 
     def _silent(self, node: str, why: str) -> None:
         now = self.world.moment()
-        self.facts.append(NodeUnreachable(at=now.at, node=node, why=why, boot=now.boot))
+        self.facts.append(NodeUnreachable(at=now.wall, node=node, why=why, boot=now.boot))

@@ -107,7 +107,7 @@ class AnyCourse(RuleBasedStateMachine):
             request, models, count=count, array=array is not None, priority=priority, held=held,
             begin_in=begin_in, limit=limit, retry=retry, queue=queue,
             array_limit=array, warning=EarlySignal(15, 5) if limit else None,
-            deadline_at=self.box.world.moment().at + deadline if deadline else None,
+            deadline_at=self.box.world.moment().wall + deadline if deadline else None,
         )  # fmt: skip
         return multiple(first)
 
@@ -280,7 +280,7 @@ class AnyCourse(RuleBasedStateMachine):
     def hopeless(self, id: int) -> bool:
         """Whether a job waits for what will never be, at first or at second hand."""
         job = self.box.state.jobs[id]
-        how, others, _ = dependency_standing(self.box.state, job, self.box.world.moment().at)
+        how, others, _ = dependency_standing(self.box.state, job, self.box.world.moment().wall)
         pending = [each for each in others if not self.box.state.jobs[each].finished]
         return how is Standing.NEVER or (bool(pending) and all(map(self.hopeless, pending)))
 

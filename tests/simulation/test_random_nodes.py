@@ -107,7 +107,7 @@ class AnyFleet(RuleBasedStateMachine):
         return self.box.submit(
             request, models, count=count, limit=limit, retry=retry, if_unreachable=patience,
             warning=EarlySignal(15, 5) if limit else None,
-            deadline_at=self.box.world.moment().at + deadline if deadline else None,
+            deadline_at=self.box.world.moment().wall + deadline if deadline else None,
         )  # fmt: skip
 
     @rule(job=jobs, at_once=st.booleans())

@@ -31,7 +31,7 @@ class VirtualClock:
 
     def moment_of(self, time: float) -> Instant:
         """Another moment, as the machine's clocks would have told it if they had always run so."""
-        return Instant(at=time + self._wall_ahead, boot=time - self._booted_at)
+        return Instant(wall=time + self._wall_ahead, boot=time - self._booted_at)
 
     @property
     def boot_id(self) -> str:

@@ -218,7 +218,7 @@ def _take_over(
 
     What cannot be heeded of the configuration is returned, in words.
     """
-    state, at = loop.engine.state, system_clock().at
+    state, at = loop.engine.state, system_clock().wall
     machines, unheeded = nodes.from_settings(state, config.nodes, facts.name, at)
     boot = host.boot_id()
     same_boot = state.rest.boot in ("", boot)

@@ -71,9 +71,9 @@ def recover(
         placement = _available(state(), id, _placement(claim, desk.node), desk.node)
         events: list[e.Event] = []
         if id not in state().jobs and desk.load_job(id) is not None:
-            events += desk.restore_jobs([id], state(), now.at)
+            events += desk.restore_jobs([id], state(), now.wall)
         elif id not in state().jobs:
-            events += _submission(state(), id, claim, placement, desk.user, now.at)
+            events += _submission(state(), id, claim, placement, desk.user, now.wall)
             new.append(id)
         cycle([*events, _recovered((id, attempt), placement)])
     return [state().jobs[id] for id in sorted(found)], [_alert(new)] if new else []
@@ -82,7 +82,7 @@ def recover(
 def _recovered(key: tuple[int, int], placement: Placement) -> e.Event:
     now = system_clock()
     return e.AttemptRecovered(
-        at=now.at, job=key[0], attempt=key[1], placement=placement, boot=now.boot
+        at=now.wall, job=key[0], attempt=key[1], placement=placement, boot=now.boot
     )
 
 

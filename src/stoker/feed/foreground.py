@@ -94,7 +94,7 @@ class SubmitBatch:
         self.feeder, self.first = feeder, first
         self.lot: Batch | None = None
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         """Choose, unless that was done before (a full disk makes the engine ask twice)."""
         feeder = self.feeder
         if self.lot is None:
@@ -103,12 +103,12 @@ class SubmitBatch:
             self.lot = feeder.work.next(feeder.waiting(state))
         return feeder.submission(self.lot, state, now) if self.lot else CommandResult()
 
-    def answer(self, receipt: Any) -> None:
+    def reply(self, receipt: Any) -> None:
         """It has become jobs."""
         if self.lot is not None:
             self.feeder.submitted(self.lot, receipt)
 
-    def refuse(self, refusal: CommandRejected) -> None:
+    def reject(self, refusal: CommandRejected) -> None:
         """It has not."""
         if self.lot is not None:
             self.feeder.refused(self.lot, refusal)

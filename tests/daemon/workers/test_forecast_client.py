@@ -205,7 +205,7 @@ def test_a_pending_job_never_starts_now(outlooks: outlook.ForecastClient) -> Non
         now = Instant(story.now + later, story.now + later)
         (view,) = reply(looks.views(outlooks.desk, [second], 0), story, now)
         start = view["expected_start"]
-        assert start is None or start >= (views.iso(now.at + 0.99) or "")
+        assert start is None or start >= (views.iso(now.wall + 0.99) or "")
     assert view["foreseen"]["never"] is not None
 
 
@@ -284,7 +284,7 @@ def test_an_edited_job_has_no_estimate_until_the_next_forecast(
 
 
 def test_a_sweep_ends_with_its_last_trial(outlooks: outlook.ForecastClient) -> None:
-    at = system_clock().at
+    at = system_clock().wall
     samples = {
         1: Samples(at=[at + 10] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),
         2: Samples(at=[at + 30] * 9, until=at + 99, kind=Kind.RUNS, basis="runs"),

@@ -155,17 +155,17 @@ class QueuedCommand:
         """The handler that decides it."""
         return _named(self._decide)
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         """Say what it comes to."""
         return self._decide(state, now)
 
-    def answer(self, reply: Any) -> None:
+    def reply(self, value: Any) -> None:
         """Granted."""
-        self._done(reply, None)
+        self._done(value, None)
 
-    def refuse(self, refusal: CommandRejected) -> None:
+    def reject(self, rejection: CommandRejected) -> None:
         """Not granted."""
-        self._done(None, refusal)
+        self._done(None, rejection)
 
 
 class JobSource:
@@ -234,7 +234,7 @@ class Daemon:
     def ask(self, ask: Command) -> None:
         """Hand a request to the loop."""
         if self.left:
-            ask.refuse(daemon_stopping())
+            ask.reject(daemon_stopping())
             return
         self.inbox.put(ask)
         os.eventfd_write(self._bell, 1)
@@ -489,7 +489,7 @@ class Daemon:
             state.spec(job),
             part if rank else replace(part, more=()),
             state.cluster.nodes[part.node],
-            system_clock().at,
+            system_clock().wall,
             self.desk.logs,
             self.executor.token(wish.job, wish.attempt),
             self.scripts,
@@ -608,9 +608,9 @@ class Daemon:
         """Nobody's question will be answered here any more: say so to all who wait."""
         self.left = True
         for wait in self.waits.waiting:
-            wait.refuse(daemon_stopping())
+            wait.reject(daemon_stopping())
         while not self.inbox.empty():
-            self.inbox.get().refuse(daemon_stopping())
+            self.inbox.get().reject(daemon_stopping())
 
     def close(self) -> None:
         """Leave everything in order for the next daemon."""

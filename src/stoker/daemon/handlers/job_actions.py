@@ -50,7 +50,7 @@ def _each(
         meant = _sweeps(words, state) if whole is not None else []
         decision = _act(desk, desk.resolve(words, state), step, state, now, recall, meant)
         if whole is not None:
-            decision.events += [whole(sweep, now.at) for sweep in meant]
+            decision.events += [whole(sweep, now.wall) for sweep in meant]
         return decision
 
     return decide
@@ -84,11 +84,11 @@ def _act(
             if not recall:
                 skipped.append({"id": id, "label": job.label, "why": "it has ended"})
                 continue
-            facts.append(e.JobRecalled(at=now.at, job=job, spec=spec))
+            facts.append(e.JobRecalled(at=now.wall, job=job, spec=spec))
         boards |= {job.array: None} if job.params is not None and found else {}
         facts += found
         done.append(id)
-    facts = [*desk.restore_trials(list(boards), state, now.at), *facts]
+    facts = [*desk.restore_trials(list(boards), state, now.wall), *facts]
 
     going = [id for id in sweeps if state.sweeps[id].open]
 
@@ -127,7 +127,7 @@ def cancel(desk: RequestContext, body: r.Cancel) -> CommandHandler:
             return why_not
         if job.finished:
             return f"it has already ended ({job.cause or job.state.value.lower()})"
-        return [e.JobCancelled(at=now.at, job=job.id)]
+        return [e.JobCancelled(at=now.wall, job=job.id)]
 
     def whole(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, ended=True)
@@ -149,10 +149,10 @@ def kill(desk: RequestContext, body: r.Kill) -> CommandHandler:
         if number is None:
             if job.finished:
                 return "it has already ended"
-            return [e.JobCancelled(at=now.at, job=job.id, at_once=True)]
+            return [e.JobCancelled(at=now.wall, job=job.id, at_once=True)]
         if job.state not in HOLDING:
             return "it is not running"
-        return [e.JobSignalled(at=now.at, job=job.id, signal=number)]
+        return [e.JobSignalled(at=now.wall, job=job.id, signal=number)]
 
     return _each(desk, body.select, step)
 
@@ -163,7 +163,7 @@ def pause(desk: RequestContext, body: r.Pause) -> CommandHandler:
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.RUNNING:
             return f"it is not running ({job.state.value.lower()}); to keep it from starting: hold"
-        return [e.JobPaused(at=now.at, job=job.id, boot=now.boot)]
+        return [e.JobPaused(at=now.wall, job=job.id, boot=now.boot)]
 
     return _each(desk, body.select, step)
 
@@ -174,7 +174,7 @@ def resume(desk: RequestContext, body: r.Resume) -> CommandHandler:
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.SUSPENDED:
             return f"it is not paused ({job.state.value.lower()})"
-        return [e.JobResumed(at=now.at, job=job.id, boot=now.boot)]
+        return [e.JobResumed(at=now.wall, job=job.id, boot=now.boot)]
 
     return _each(desk, body.select, step)
 
@@ -185,7 +185,7 @@ def hold(desk: RequestContext, body: r.Hold) -> CommandHandler:
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if job.state is not JobState.PENDING:
             return f"it is not pending ({job.state.value.lower()})"
-        return [] if job.held else [e.JobHeld(at=now.at, job=job.id)]
+        return [] if job.held else [e.JobHeld(at=now.wall, job=job.id)]
 
     def whole(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, held=True)
@@ -199,7 +199,7 @@ def release(desk: RequestContext, body: r.Release) -> CommandHandler:
     def step(state: State, job: Job, now: Instant) -> list[e.Event] | str:
         if not job.held or job.state is not JobState.PENDING:
             return "it is not held"
-        return [e.JobReleased(at=now.at, job=job.id)]
+        return [e.JobReleased(at=now.wall, job=job.id)]
 
     def whole(sweep: int, at: float) -> e.Event:
         return e.SweepChanged(at=at, sweep=sweep, held=False, note="")
@@ -217,7 +217,7 @@ def retry(desk: RequestContext, body: r.Retry) -> CommandHandler:
             return "it succeeded"
         if job.array in whole and job.state is JobState.COMPLETED:
             return "it succeeded; to requeue it, name it"
-        return [e.JobRetried(at=now.at, job=job.id, same_devices=body.same_gpus)]
+        return [e.JobRetried(at=now.wall, job=job.id, same_devices=body.same_gpus)]
 
     whole: list[int] = []
     """Of these sweeps, only what has not succeeded is meant."""
@@ -264,7 +264,7 @@ def seen(desk: RequestContext, body: r.Seen) -> CommandHandler:
             {"id": id, "label": state.jobs[id].label, "state": state.jobs[id].state.value}
             for id in fresh
         ]
-        facts: list[e.Event] = [e.JobsSeen(at=now.at, jobs=fresh)] if fresh else []
+        facts: list[e.Event] = [e.JobsSeen(at=now.wall, jobs=fresh)] if fresh else []
         return CommandResult(events=facts, reply=lambda _: {"done": shown, "skipped": []})
 
     return decide
@@ -298,11 +298,11 @@ def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
         check_epochs(job, fields, spec.training)
         hash, facts = _recorded(state, changed, now)
         if changed.dependency is not None:
-            facts += desk.restore_jobs(sorted(changed.dependency.jobs()), state, now.at)
+            facts += desk.restore_jobs(sorted(changed.dependency.jobs()), state, now.wall)
         begins = {"begin", "delay"} & set(body.options)
         facts.append(
             e.JobEdited(
-                at=now.at, job=job.id, spec=hash, name=name,
+                at=now.wall, job=job.id, spec=hash, name=name,
                 priority=wanted.priority if wanted.priority is not None else job.priority,
                 begin_at=wanted.begin_at if begins else job.begin_at,
             )
@@ -322,7 +322,7 @@ def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
             overdue.append(job.label)
         hash, facts = _recorded(state, replace(spec, limit=limit), now)
         priority = job.priority if wanted.priority is None else wanted.priority
-        edited = e.JobEdited(at=now.at, job=job.id, spec=hash, name=job.name, priority=priority)
+        edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
         return [*facts, edited]
 
     def whole(sweep: int, at: float) -> e.Event:
@@ -352,7 +352,7 @@ def _recorded(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event
     """The hash of a spec, and the event that records it unless it is known."""
     hash = digest(encode(spec))
     known = hash in state.specs
-    return hash, [] if known else [e.SpecRecorded(at=now.at, hash=hash, spec=spec)]
+    return hash, [] if known else [e.SpecRecorded(at=now.wall, hash=hash, spec=spec)]
 
 
 def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:
@@ -435,7 +435,7 @@ def _moves(
             "There is no position left between those two jobs; use --first.", "failed"
         )
     return [
-        e.JobMoved(at=now.at, job=job.id, priority=priority, rank=low + gap * n)
+        e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=low + gap * n)
         for n, job in enumerate(jobs, 1)
     ]
 
@@ -464,9 +464,9 @@ def drain(desk: RequestContext, body: r.Drain | r.Undrain) -> CommandHandler:
         ]
         fact: e.Event
         if isinstance(body, r.Drain):
-            fact = e.DevicesDrained(at=now.at, devices=devices, reason=body.reason)
+            fact = e.DevicesDrained(at=now.wall, devices=devices, reason=body.reason)
         else:
-            fact = e.DevicesUndrained(at=now.at, devices=devices)
+            fact = e.DevicesUndrained(at=now.wall, devices=devices)
         shown = [f"{node}/{type}:{name}" for node, type, name in devices]
         whole = [node.name for node in state.cluster.nodes.values() if _all_of(node, named)]
         reply = {

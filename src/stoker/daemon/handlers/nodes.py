@@ -39,7 +39,7 @@ def add(desk: RequestContext, body: r.AddNode) -> CommandHandler:
         if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
             raise CommandRejected(f"There is no key at {body.key}.", "not_found")
         fact = e.NodeAdded(
-            at=now.at, name=body.name, address=body.address, key=body.key, shared=body.shared
+            at=now.wall, name=body.name, address=body.address, key=body.key, shared=body.shared
         )
         before = state.rest.remotes.get(body.name)
         known = before is not None and _same(before, fact)
@@ -163,11 +163,11 @@ def remove(desk: RequestContext, body: r.RemoveNode) -> CommandHandler:
             rank = [part.node for part in job.placement.parts].index(body.name)
             part = rank if job.placement.more else None
             lost = e.AttemptLost(
-                at=now.at, job=job.id, attempt=job.attempt, why=why, part=part,
+                at=now.wall, job=job.id, attempt=job.attempt, why=why, part=part,
                 with_files=not state.rest.remotes[body.name].shared,
             )  # fmt: skip
             events.append(lost)
-        events.append(e.NodeRemoved(at=now.at, name=body.name))
+        events.append(e.NodeRemoved(at=now.wall, name=body.name))
         given_up = [job.id for job in running]
         reply = {"name": body.name, "lost": given_up, "configured": configured}
         return CommandResult(events=events, reply=lambda _: reply)

@@ -126,7 +126,7 @@ def choose(desk: RequestContext, body: r.Policy) -> CommandHandler:
         before, same = _chosen(state, queue), state.rest.policies.get(queue) == wanted
         facts: list[Event] = []
         if not same:
-            facts = [PolicyChosen(at=now.at, queue=queue, name=chosen, parameters=parameters)]
+            facts = [PolicyChosen(at=now.wall, queue=queue, name=chosen, parameters=parameters)]
 
         def reply(after: State) -> dict[str, Any]:
             others = [name for name in after.rest.policies if name != ALL] if queue == ALL else []

@@ -82,7 +82,7 @@ def choose(
                   if fold and state.sweeps[id].open]  # fmt: skip
         return reply_only(
             {"ids": [row[0] for row in rows], "members": members, "more": more,
-             "counts": counts(state), "now": iso(now.at), "sweeps": sweeps, **general()}
+             "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
         )  # fmt: skip
 
     return decide
@@ -220,7 +220,7 @@ def explain(desk: RequestContext, word: str) -> CommandHandler:
             told = desk.foreseen(other.id, state, now)
             return told.end if told is not None else None
 
-        answer = why(state, job, now.at, now.boot, ends)
+        answer = why(state, job, now.wall, now.boot, ends)
         return reply_only(
             {
                 **found,

@@ -27,7 +27,7 @@ def define_queue(desk: RequestContext, body: r.Queue) -> CommandHandler:
                 raise CommandRejected(f"There is no device '{word}'; see stoker gpus.", "not_found")
         try:
             fact = e.QueueDefined(
-                at=now.at, name=body.name, max_running=body.max_running,
+                at=now.wall, name=body.name, max_running=body.max_running,
                 max_gpus=_amount(body.max_gpus, "max_gpus"), priority=body.priority,
                 strict=body.strict, devices=tuple(body.devices or ()),
                 resources=_resources(state, body), max_waiting=body.max_waiting,
@@ -92,7 +92,7 @@ def clear(desk: RequestContext, body: r.Clear) -> CommandHandler:
     """Wipe what a front door shows of the past; the store keeps it."""
 
     def decide(state: State, now: Instant) -> CommandResult:
-        fact = e.RecordsCleared(at=now.at, door=body.door)
+        fact = e.RecordsCleared(at=now.wall, door=body.door)
         return CommandResult(events=[fact], reply=lambda _: {"door": body.door})
 
     return decide
@@ -114,7 +114,7 @@ def delete_queue(desk: RequestContext, name: str) -> CommandHandler:
                 f" cancel {'them' if waiting > 1 else 'it'} first.",
                 "failed",
             )
-        fact = e.QueueDeleted(at=now.at, name=name)
+        fact = e.QueueDeleted(at=now.wall, name=name)
         return CommandResult(events=[fact], reply=lambda _: {"name": name})
 
     return decide

@@ -40,7 +40,7 @@ class JobWaiter:
         """Whether a sweep is meant whose trials are compared."""
         self.gone = False
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         """Find out who is meant."""
         if not self.words:
             raise CommandRejected(
@@ -77,14 +77,14 @@ class JobWaiter:
             if sweep.wanting and sweep.note
         ]
 
-    def answer(self, reply: Any) -> None:
+    def reply(self, value: Any) -> None:
         """From here on the list of waits looks after it."""
         self.waits.waiting.append(self)
         self.waits.fresh.append(self)
 
-    def refuse(self, refusal: CommandRejected) -> None:
+    def reject(self, rejection: CommandRejected) -> None:
         """Nobody is meant."""
-        self.done(None, refusal)
+        self.done(None, rejection)
 
 
 class JobWaiters:
@@ -137,8 +137,8 @@ class JobWaiters:
         for id in wait.left if look else ():
             job = state.jobs[id]
             waits = job.state is JobState.PENDING and state.spec(job).dependency is not None
-            if waits and dependency_standing(state, job, system_clock().at)[0] is Standing.NEVER:
-                found.append((id, f"{reason(state, job, system_clock().at)[1]}"))
+            if waits and dependency_standing(state, job, system_clock().wall)[0] is Standing.NEVER:
+                found.append((id, f"{reason(state, job, system_clock().wall)[1]}"))
         return found
 
 

@@ -78,7 +78,7 @@ def submit(desk: RequestContext, body: r.Submit, durable: bool = True) -> Comman
 def again(like: JobsSubmitted, line: str, state: State, now: Instant) -> CommandResult:
     """Another line that asks for just what an earlier one did, on a machine that is as it was."""
     first = state.rest.next_id
-    event = replace(like, at=now.at, first=first, lines=(line,))
+    event = replace(like, at=now.wall, first=first, lines=(line,))
     return CommandResult(
         events=[event], durable=False, reply=lambda _: _receipt(first, 1, False, [], None)
     )
@@ -146,7 +146,7 @@ def prepare(desk: RequestContext, body: r.Submit, state: State, now: Instant) ->
     priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
     events: list[Event] = [*taken_on_trust, *_needed(desk, spec, state, now)]
     if hash not in state.specs:
-        events.append(SpecRecorded(at=now.at, hash=hash, spec=spec))
+        events.append(SpecRecorded(at=now.wall, hash=hash, spec=spec))
     return PreparedSubmission(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
 
 
@@ -172,7 +172,7 @@ def _accept(desk: RequestContext, body: r.Submit, state: State, now: Instant) ->
     events = [
         *ready.events,
         JobsSubmitted(
-            at=now.at, first=first, count=count, spec=ready.hash, key=body.key, lines=lines,
+            at=now.wall, first=first, count=count, spec=ready.hash, key=body.key, lines=lines,
             argv=tuple(body.what.argv) if body.what.argv is not None else None,
             indexes=indexes, priority=ready.priority, held=wanted.held, begin_at=wanted.begin_at,
         ),
@@ -205,14 +205,14 @@ def _taken_on_trust(
     if not missing:
         return []
     types = {**facts.types, GPU: (*facts.types.get(GPU, ()), *missing)}
-    return [NodeJoined(at=now.at, facts=NodeFacts(facts.name, types))]
+    return [NodeJoined(at=now.wall, facts=NodeFacts(facts.name, types))]
 
 
 def _needed(desk: RequestContext, spec: Spec, state: State, now: Instant) -> list[Event]:
     """Jobs that this one waits for and that have left memory come back to it."""
     if spec.dependency is None:
         return []
-    return desk.restore_jobs(sorted(spec.dependency.jobs()), state, now.at)
+    return desk.restore_jobs(sorted(spec.dependency.jobs()), state, now.wall)
 
 
 def context(desk: RequestContext, state: State, now: Instant) -> Context:
@@ -229,7 +229,7 @@ def context(desk: RequestContext, state: State, now: Instant) -> Context:
         sweep = sweep_meant(word, state)  # all of it, also the trials that it does not have yet
         return [sweep] if sweep is not None else desk.resolve([word], state)
 
-    return Context(now.at, resolve, singleton)
+    return Context(now.wall, resolve, singleton)
 
 
 def _receipt(
@@ -253,7 +253,7 @@ def _dry(
     if spec.dependency is None and not len(state.line):
         where = place(state.cluster, state.effective(Job(0, "", "", "", 0.0), spec))
     if where is not None:
-        start = iso(now.at)
+        start = iso(now.wall)
     elif 0 < len(state.line) <= MOST:
         told = (desk.foreseen(id, state, now) for id in state.line.where)
         known = [each.start.likely if each and each.start else None for each in told]

@@ -106,18 +106,18 @@ class AddTrials:
         self.sweeps, self.sweep, self.points = sweeps, sweep, points
         self.trouble, self.done = trouble, done
 
-    def decide(self, state: State, now: Instant) -> CommandResult:
+    def handle(self, state: State, now: Instant) -> CommandResult:
         """More trials, or the end of it, or why it cannot go on."""
         sweep = state.sweeps.get(self.sweep)
         if sweep is None or not sweep.wanting or sweep.id not in state.boards:
             return CommandResult()
         if self.trouble is not None:
-            change = e.SweepChanged(at=now.at, sweep=sweep.id, note=self.trouble)
+            change = e.SweepChanged(at=now.wall, sweep=sweep.id, note=self.trouble)
             return CommandResult(events=[change])
         try:
             asked = self.sweeps.kept(sweep)
         except CommandRejected as refusal:
-            change = e.SweepChanged(at=now.at, sweep=sweep.id, note=refusal.message)
+            change = e.SweepChanged(at=now.wall, sweep=sweep.id, note=refusal.message)
             return CommandResult(events=[change])
         points = self._next(state, sweep, asked.definition)
         if not points:
@@ -126,11 +126,11 @@ class AddTrials:
             return CommandResult() if known else self._no_more(sweep, now)
         events: list[e.Event] = []
         if asked.hash not in state.specs:
-            events.append(e.SpecRecorded(at=now.at, hash=asked.hash, spec=asked.spec))
+            events.append(e.SpecRecorded(at=now.wall, hash=asked.hash, spec=asked.spec))
         trials = tuple(as_trial(asked.definition, params) for params in points)
         events.append(
             e.JobsSubmitted(
-                at=now.at, first=state.rest.next_id, count=len(trials), spec=asked.hash,
+                at=now.wall, first=state.rest.next_id, count=len(trials), spec=asked.hash,
                 priority=sweep.priority, sweep=sweep.id, trials=trials,
             )
         )  # fmt: skip
@@ -149,13 +149,13 @@ class AddTrials:
 
     def _no_more(self, sweep: Sweep, now: Instant) -> CommandResult:
         """Nobody has an idea what else to try."""
-        return CommandResult(events=[e.SweepChanged(at=now.at, sweep=sweep.id, ended=True)])
+        return CommandResult(events=[e.SweepChanged(at=now.wall, sweep=sweep.id, ended=True)])
 
-    def answer(self, reply: Any) -> None:
+    def reply(self, value: Any) -> None:
         """It is on record."""
         self.sweeps.asking.discard(self.sweep)
 
-    def refuse(self, refusal: CommandRejected) -> None:
+    def reject(self, rejection: CommandRejected) -> None:
         """It is not: another one will be thought of when something happens."""
         self.sweeps.asking.discard(self.sweep)
 

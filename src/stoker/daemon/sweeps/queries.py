@@ -76,7 +76,7 @@ def change(desk: RequestContext, word: str, body: r.ChangeSweep) -> CommandHandl
             raise CommandRejected("Nothing to change: give max_running or priority.", "usage")
         events: list[e.Event] = [
             e.SweepChanged(
-                at=now.at, sweep=sweep.id, max_running=body.max_running, priority=body.priority
+                at=now.wall, sweep=sweep.id, max_running=body.max_running, priority=body.priority
             )
         ]
         board = state.boards.get(sweep.id)
@@ -85,7 +85,7 @@ def change(desk: RequestContext, word: str, body: r.ChangeSweep) -> CommandHandl
             if job is not None and not job.finished and body.priority is not None:
                 events.append(
                     e.JobEdited(
-                        at=now.at, job=id, spec=job.spec, name=job.name, priority=body.priority,
+                        at=now.wall, job=id, spec=job.spec, name=job.name, priority=body.priority,
                         begin_at=job.begin_at,
                     )
                 )  # fmt: skip
@@ -120,7 +120,7 @@ def sweep_view(desk: RequestContext, state: State, sweep: Sweep, now: Instant) -
         "note": sweep.note,
         "created_at": iso(sweep.created_at),
         "ended_at": iso(sweep.ended_at),
-        "eta_seconds": round(end - now.at, 3) if end is not None else None,
+        "eta_seconds": round(end - now.wall, 3) if end is not None else None,
         "eta": iso(end),
         "foreseen": estimate_view(told) if told is not None else None,
     }
@@ -154,7 +154,7 @@ def trial_view(job: Job, spec: Spec, now: Instant) -> dict[str, Any]:
     """One trial: what it tries, and what came of it."""
     score, names = job.score, machines(job)
     started = job.started_at
-    end = job.ended_at if job.finished else now.at
+    end = job.ended_at if job.finished else now.wall
     return {
         "id": job.id,
         "label": job.label,

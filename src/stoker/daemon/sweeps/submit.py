@@ -157,10 +157,10 @@ class _Intake:
             return CommandResult(reply=lambda _: {**plan, "sweep": None, "commands": shown})
         events = [event for event in ready.events if type(event) is not SpecRecorded]
         if kept.hash not in state.specs and (missing or again):
-            events.append(SpecRecorded(at=now.at, hash=kept.hash, spec=spec))
+            events.append(SpecRecorded(at=now.wall, hash=kept.hash, spec=spec))
         if known is not None and known.id not in state.boards:
-            events.append(TrialsRecalled(at=now.at, sweep=known.id, trials=tuple(self.trials)))
-        events.append(SweepDefined(at=now.at, sweep=sweep))
+            events.append(TrialsRecalled(at=now.wall, sweep=known.id, trials=tuple(self.trials)))
+        events.append(SweepDefined(at=now.wall, sweep=sweep))
         first = state.rest.next_id + (known is None)
         if missing:
             events.append(self._submitted(sweep.id, first, kept.hash, missing))
@@ -191,7 +191,7 @@ class _Intake:
             id=self.known.id if self.known is not None else self.state.rest.next_id,
             name=definition["name"], user=self.desk.user, identity=self.identity,
             definition=digest(encode(kept)), method=definition["method"],
-            created_at=self.now.at, metric=metric["name"] if metric else None,
+            created_at=self.now.wall, metric=metric["name"] if metric else None,
             maximize=metric is not None and metric["goal"] == "maximize",
             best_of=metric is not None and metric["summary"] == "best",
             target=metric["target"] if metric else None, rule=rule_of(definition["stop"]),
@@ -213,7 +213,7 @@ class _Intake:
     ) -> Event:
         wanted = self.ready.wanted
         return JobsSubmitted(
-            at=self.now.at, first=first, count=len(trials), spec=spec, key=self.body.key,
+            at=self.now.wall, first=first, count=len(trials), spec=spec, key=self.body.key,
             priority=self._priority(), held=wanted.held, begin_at=wanted.begin_at,
             sweep=sweep, trials=tuple(trials),
         )  # fmt: skip
@@ -224,11 +224,11 @@ class _Intake:
             return []
         jobs = [self.state.jobs[t.job] for t in self.trials if t.job in self.state.jobs]
         held = [job.id for job in jobs if job.held and job.state is JobState.PENDING]
-        return [JobReleased(at=self.now.at, job=id) for id in held]
+        return [JobReleased(at=self.now.wall, job=id) for id in held]
 
     def _retried(self, again: list[Trial], spec: str) -> list[Event]:
         """These run once more, with what is asked for now: that may be why they failed."""
-        at, begin = self.now.at, self.ready.wanted.begin_at
+        at, begin = self.now.wall, self.ready.wanted.begin_at
         events = self.desk.restore_jobs([trial.job for trial in again], self.state, at)
         for trial in again:
             events.append(JobRetried(at=at, job=trial.job))

@@ -42,7 +42,7 @@ def job_view(
     live: Callable[[int], Live] = lambda _: {},
 ) -> dict[str, Any]:  # fmt: skip
     """One job, whole; `live` says what is seen of a running one right now."""
-    code, phrase = reason(state, job, now.at) if state and job.id in state.jobs else (None, None)
+    code, phrase = reason(state, job, now.wall) if state and job.id in state.jobs else (None, None)
     view: dict[str, Any] = {
         "id": job.id,
         "label": job.label,
@@ -57,7 +57,7 @@ def job_view(
         **_times(job, spec, now),
         **_outcome(job),
         "training": training_view(
-            job, spec, state, now.at, logs, live(job.id) if _trains(job, spec) else {}
+            job, spec, state, now.wall, logs, live(job.id) if _trains(job, spec) else {}
         ),
     }
     out, err = logs_of(job, spec, view["node"] or "", logs)

@@ -128,7 +128,7 @@ class ForecastClient:
             return False  # one that died is started anew at once; if that dies too, it is its fault
         if self.took > QUICK and time.monotonic() < self.ended + REST * self.took:
             return True
-        return not self.changed and 0 <= now.at - self.latest.at < FRESH
+        return not self.changed and 0 <= now.wall - self.latest.at < FRESH
 
     def after(self, events: Sequence[e.Event]) -> None:
         """Something has happened."""
@@ -161,7 +161,7 @@ class ForecastClient:
         except OSError as error:
             self._died(f"it cannot be started: {os.strerror(error.errno or 0)}")
             return
-        asked = question(state, now.at, now.boot, self._runs(state))
+        asked = question(state, now.wall, now.boot, self._runs(state))
         self.process.send(msgspec.json.encode(asked) + b"\n")
 
     def _runs(self, state: State) -> dict[str, list[tuple[str, float]]]:
@@ -219,7 +219,7 @@ class ForecastClient:
             return None
         if id in self.edited:
             return Told(latest.at, never=OUT_OF_DATE)
-        return told_of(found, job, latest.at, now.at)
+        return told_of(found, job, latest.at, now.wall)
 
     def of_sweep(self, sweep: Sweep, state: State, now: Instant) -> Told | None:
         """Return when the last trial of a sweep ends; trials without a forecast count pro rata."""
@@ -230,12 +230,12 @@ class ForecastClient:
         ends = [found.end for id in trials if (found := self.jobs.get(id)) and found.end]
         left = len(trials) + max(sweep.total - sweep.issued, 0)
         whole = last_of(ends, left / len(ends), latest.at) if ends else None
-        return Told(latest.at, end=interval(whole, now.at)) if whole is not None else None
+        return Told(latest.at, end=interval(whole, now.wall)) if whole is not None else None
 
     def _usable(self, now: Instant) -> Outlook | None:
         """Return the latest forecast unless it is too old."""
         latest = self.latest
-        return latest if latest is not None and 0 <= now.at - latest.at < KEPT else None
+        return latest if latest is not None and 0 <= now.wall - latest.at < KEPT else None
 
 
 def _is_over(state: State, id: int) -> bool:
@@ -268,7 +268,7 @@ def told(
                 "jobs": shown[:limit],
                 "more": more if words else max(more, state.live - len(shown)),
                 "at": iso(latest.at),
-                "age": round(max(now.at - latest.at, 0.0), 3),
+                "age": round(max(now.wall - latest.at, 0.0), 3),
                 "futures": latest.plays,
                 "horizon": iso(latest.horizon),
                 "newer": outlooks.process is not None,
@@ -286,7 +286,7 @@ def _view(
     found = outlooks.of(id, state, now)
     view = {
         "id": job.id, "label": job.label, "name": job.name, "user": job.user,
-        "state": job.state.value, **estimate_view(found or Told(now.at)),
+        "state": job.state.value, **estimate_view(found or Told(now.wall)),
     }  # fmt: skip
     return {**view, "never": "it has ended"} if job.finished else view
 
