@@ -212,7 +212,7 @@ class ModelledExecutor:
     def _fact(self, report: Report) -> Event:
         (job, attempt), part = report.key, report.part
         when = self.world.moment_of(report.time)
-        at, boot = when.at, when.boot
+        at, boot = when.wall, when.boot
         if report.what == "started":
             return ProcessStarted(
                 at=at, job=job, attempt=attempt, pid=report.pid, boot=boot, part=part
