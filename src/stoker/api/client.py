@@ -17,6 +17,7 @@ from stoker.api.jobs import Changed, Drained, Event, Gpu, Job, Node, Why
 from stoker.api.options import JobOptions, as_options
 from stoker.api.submit_context import submission
 from stoker.api.sweeps import Sweeps
+from stoker.client import reconnect
 
 
 class HasJob(Protocol):
@@ -92,7 +93,7 @@ class Client(Sweeps):
     def _found(self, reply: Mapping[str, Any]) -> list[Job]:
         """The jobs of a receipt: they are queued, so a daemon that restarts now is waited for."""
         select = [f"{reply['first']}-{reply['last']}"]
-        return self.link.patiently(lambda: self._jobs(select))
+        return reconnect.retry(lambda: self._jobs(select))
 
     # -- look -----------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class Client(Sweeps):
         """Yield a job's lines as it writes them, until it has ended."""
         given.one_of(stream, given.STREAMS, "stream")
         rest = b""
-        for piece in self.link.follow(selector(which), attempt=0, stream=stream):
+        for piece in reconnect.follow_attempts(self.link, selector(which), 0, stream=stream):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 yield line.decode("utf-8", "replace")
@@ -154,7 +155,7 @@ class Client(Sweeps):
     def wait(self, *which: Which, any: bool = False, timeout: float | None = None) -> list[Job]:
         """Wait until jobs have ended, or one of them with `any`; TimeoutError when time is up."""
         select = selectors(which)
-        reply = self.link.wait_long(select, any_of=any, timeout=given.seconds(timeout))
+        reply = reconnect.wait(self.link, select, any_of=any, timeout=given.seconds(timeout))
         for stuck in reply.get("stuck") or ():
             raise never_starts(stuck, reply["jobs"])
         if not reply["finished"]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stoker.api.daemon_client import DaemonClient
 from stoker.api.jobs import Event
+from stoker.client import reconnect
 from stoker.client.events import EventStream
 
 QUIET = 60.0
@@ -45,14 +46,14 @@ def events(link: DaemonClient, after: int | None) -> Iterator[Event]:
 
 
 def _endless(link: DaemonClient, after: int) -> Iterator[Event]:
-    stream = link.patiently(lambda: Stream(link, after))
+    stream = reconnect.retry(lambda: Stream(link, after))
     try:
         while True:
             for kind, content in stream.take():
                 yield read(kind, content)
             if not stream.next_ones():
                 stream.close()
-                link.patiently(stream.reopen)
+                reconnect.retry(stream.reopen)
     finally:
         stream.close()
 

@@ -73,7 +73,7 @@ class Watcher:
                 if stream is None:
                     # A daemon that was stopped stays so until somebody wants it; one that was
                     # killed is started again, since its jobs go on and their ends are due.
-                    self.link.autostart = self.link.crashed
+                    self.link.autostart = self.link.has_crashed
                     stream = Stream(self.link)
                     self._take_fresh()
                     self._look(list(self.open))

@@ -27,10 +27,11 @@ class EventStream:
         if self.last is not None:
             target += f"?after={self.last}"
         reply = self.client.open("GET", target, None, None, retry=True)
-        self._sock, self._raw = reply.detach()
+        self._sock, data = reply.detach()
+        self._decoder = transport.ChunkedDecoder()
         self._text = b""
         self._events: list[tuple[str, dict[str, Any]]] = []
-        self._digest()
+        self._parse(data)
 
     def fileno(self) -> int:
         """What to wait on."""
@@ -43,31 +44,17 @@ class EventStream:
     def receive(self) -> bool:
         """Take in what has arrived; False when the daemon hung up."""
         try:
-            piece = self._sock.recv(transport.CHUNK)
+            piece = self._sock.recv(transport.RECEIVE_BYTES)
         except OSError:
             piece = b""
-        self._raw += piece
-        self._digest()
+        self._parse(piece)
         return bool(piece)
 
-    def _digest(self) -> None:
-        """Take whole events out of what has arrived."""
-        self._unchunk()
-        *blocks, self._text = self._text.split(b"\n\n")
+    def _parse(self, data: bytes) -> None:
+        """Add the events that `data` completes."""
+        *blocks, self._text = (self._text + self._decoder.feed(data)).split(b"\n\n")
         for block in blocks:
             self._read(block)
-
-    def _unchunk(self) -> None:
-        """Take whole chunks out of the raw bytes."""
-        while True:
-            head, end, rest = self._raw.partition(b"\r\n")
-            if not end:
-                return
-            size = int(head.split(b";")[0] or b"0", 16)
-            if len(rest) < size + 2:
-                return
-            self._text += rest[:size]
-            self._raw = rest[size + 2 :]
 
     def _read(self, block: bytes) -> None:
         fields = dict(

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from stoker.client.tcp_endpoint import Endpoint
 
-CHUNK = 65536
-MAX_HEAD = 65536
+RECEIVE_BYTES = 65536
+MAX_HEAD_BYTES = 65536
+NOT_HTTP = "The daemon's reply is not HTTP."
 
 
 def open_socket(path: str, timeout: float | None) -> Socket:
@@ -61,12 +62,12 @@ class Reply:
     def __init__(self, sock: Socket) -> None:
         self._sock = sock
         self._buffer = b""
-        head = self._until(b"\r\n\r\n")
+        head = self._read_head()
         lines = head.decode("latin-1").split("\r\n")
         try:
             self.status = int(lines[0].split(" ", 2)[1])
         except (IndexError, ValueError):
-            raise ConnectionBroken("The daemon's reply is not HTTP.") from None
+            raise ConnectionBroken(NOT_HTTP) from None
         self.headers: dict[str, str] = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
@@ -77,69 +78,93 @@ class Reply:
         return b"".join(self.stream())
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the body as it arrives; ConnectionBroken when it ends before its end."""
+        """Yield the body as it arrives; ConnectionBroken if the connection ends before it."""
         try:
             if "chunked" in self.headers.get("transfer-encoding", "").lower():
-                yield from self._chunks()
+                decoder = ChunkedDecoder()
+                while not decoder.is_complete:
+                    if body := decoder.feed(self._next_piece()):
+                        yield body
             elif "content-length" in self.headers:
-                yield from self._exactly(int(self.headers["content-length"]))
+                left = int(self.headers["content-length"])
+                while left > 0:
+                    piece = self._next_piece()
+                    yield piece[:left]
+                    left -= len(piece)
             else:
-                yield from self._rest()
+                while True:
+                    try:
+                        piece = self._next_piece()
+                    except ConnectionBroken:
+                        return
+                    yield piece
         finally:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
     def detach(self) -> tuple[Socket, bytes]:
-        """Hand the connection over, with what of the body has arrived."""
+        """Return the connection, and the part of the body that has arrived."""
         return self._sock, self._buffer
 
-    def _chunks(self) -> Iterator[bytes]:
-        while True:
-            size = int(self._until(b"\r\n").split(b";")[0], 16)
-            if size == 0:
-                return
-            yield from self._exactly(size)
-            self._until(b"\r\n")
+    def _next_piece(self) -> bytes:
+        """Return bytes of the body: those behind the head first, then what arrives."""
+        piece, self._buffer = self._buffer, b""
+        return piece or self._receive()
 
-    def _exactly(self, size: int) -> Iterator[bytes]:
-        while size > 0:
-            piece = self._buffer[:size] or self._receive()[:size]
-            self._buffer = self._buffer[len(piece) :]
-            size -= len(piece)
-            yield piece
-
-    def _rest(self) -> Iterator[bytes]:
-        while True:
-            piece, self._buffer = self._buffer, b""
-            if piece:
-                yield piece
-            try:
-                self._receive()
-            except ConnectionBroken:
-                return
-
-    def _until(self, mark: bytes) -> bytes:
-        while mark not in self._buffer:
-            if len(self._buffer) > MAX_HEAD:
-                raise ConnectionBroken("The daemon's reply is not HTTP.")
-            self._receive()
-        found, _, self._buffer = self._buffer.partition(mark)
-        return found
+    def _read_head(self) -> bytes:
+        while b"\r\n\r\n" not in self._buffer:
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise ConnectionBroken(NOT_HTTP)
+            self._buffer += self._receive()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        return head
 
     def _receive(self) -> bytes:
         try:
-            piece = self._sock.recv(CHUNK)
+            piece = self._sock.recv(RECEIVE_BYTES)
         except TimeoutError:
             raise NoReply("The daemon does not answer. See: stoker daemon status.") from None
         except OSError as error:
             raise ConnectionBroken(f"The connection to the daemon broke ({error}).") from None
         if not piece:
             raise ConnectionBroken("The daemon ended while it was replying. Try again.")
-        self._buffer += piece
-        return self._buffer
+        return piece
+
+
+class ChunkedDecoder:
+    """Decodes `Transfer-Encoding: chunked` as the bytes arrive."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._raw = b""
+        self._left = 0
+        """Bytes of the current chunk still to come, with the line end behind it."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the part of the body that `data` brings."""
+        self._raw += data
+        body = b""
+        while not self.is_complete:
+            if self._left:
+                piece = self._raw[: self._left]
+                self._raw = self._raw[len(piece) :]
+                body += piece[: max(self._left - 2, 0)]
+                self._left -= len(piece)
+                if self._left:
+                    break
+            size, end, rest = self._raw.partition(b"\r\n")
+            if not end:
+                break
+            try:
+                self._left = int(size.split(b";")[0], 16) + 2
+            except ValueError:
+                raise ConnectionBroken(NOT_HTTP) from None
+            self._raw = rest
+            self.is_complete = self._left == 2
+        return body
 
 
 def send(

@@ -171,12 +171,12 @@ def _follow(client: Client, label: str) -> int:
     from threading import Thread
 
     from stoker.cli import output
-    from stoker.cli.session import reconnect as patience
+    from stoker.client import reconnect
 
     def copy(stream: str) -> None:
         target = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
         try:
-            patience.copy_attempts(client, label, target, 0, stream=stream)
+            reconnect.copy(reconnect.follow_attempts(client, label, 0, stream=stream), target)
         except (StokerError, OSError):
             if stream == "out":
                 raise  # of the two, one complaint is enough
@@ -189,7 +189,7 @@ def _follow(client: Client, label: str) -> int:
     errors.start()
     try:
         copy("out")
-        view = patience.wait(client, [label])["jobs"][0]
+        view = reconnect.wait(client, [label])["jobs"][0]
     except KeyboardInterrupt:
         _end(client, label)
         return 1
@@ -206,12 +206,12 @@ def _follow(client: Client, label: str) -> int:
 
 def _end(client: Client, label: str) -> None:
     """Ask it to end; at the next ^C, do not wait for it to; then leave it to the daemon."""
-    from stoker.cli.session import reconnect as patience
+    from stoker.client import reconnect
 
     for act in (client.cancel, client.kill):
         try:
             act([label])
-            patience.wait(client, [label])
+            reconnect.wait(client, [label])
         except KeyboardInterrupt:
             continue
         return

@@ -12,6 +12,7 @@ import os
 from stoker.cli import output
 from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
+from stoker.cli.output.progress import elapsed
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import viewer
 from stoker.client.client import connect
@@ -19,7 +20,6 @@ from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from stoker.client.machine_files import Known
@@ -41,8 +41,6 @@ OPTIONS = (
 STATES = {"up": "green", "drained": "magenta", "unreachable": "red", "connecting": "yellow"}
 KINDS = {"gpu": "GPU FREE", "cpu": "CPU FREE", "mem": "MEM FREE"}
 """The resources that people look for first, in this order."""
-PATIENCE = 1.0
-"""Seconds before a person is told what is being waited for."""
 
 
 def main(argv: list[str]) -> int:
@@ -84,7 +82,8 @@ def _add(words: list[str], args: Args) -> int:
                 f"stoker: config.toml also defines {name}; that applies again at the next start"
             )
     names = [name for name, _, _ in machines]
-    found = _patiently(f"reaching {', '.join(names)} ...", lambda: client.look_at_nodes(names))
+    with elapsed(f"reaching {', '.join(names)}"):
+        found = client.look_at_nodes(names)
     views = [view for view in found["nodes"] if view["name"] in names]
     if args.flag("json"):
         output.emit({"nodes": views})
@@ -130,23 +129,6 @@ def _named(words: list[str], key: str | None) -> list[Known]:
         absolute = os.path.abspath(path) if path and not path.startswith("~") else path
         checked.append((name, address, absolute))
     return checked
-
-
-def _patiently(text: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do something that may take a while; on a terminal say what, if it does."""
-    if not output.is_terminal(2) or output.wants_json:
-        return ask()
-    from threading import Timer
-
-    timer = Timer(PATIENCE, lambda: output.progress(text))
-    timer.daemon = True
-    timer.start()
-    try:
-        return ask()
-    finally:
-        timer.cancel()
-        timer.join()
-        output.progress("")
 
 
 def inventory(view: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
 from stoker.cli.session import connect_existing
-from stoker.cli.session import reconnect as patience
 from stoker.cli.session.follow import concluded, mark_seen
+from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
 
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.cli.session.reconnect import Target
+    from stoker.client.reconnect import Target
 
 USAGE = ("logs [-f] [OPTIONS] JOB ...",)
 OPTIONS = (
@@ -107,9 +107,10 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
     def copy(label: str, target: Target) -> None:
         asked = _asked(args)
         if "attempt" in asked:
-            patience.copy_log(client, label, target, **asked)
+            pieces = reconnect.follow_log(client, label, **asked)
         else:
-            patience.copy_attempts(client, label, target, first[label], **asked)
+            pieces = reconnect.follow_attempts(client, label, first[label], **asked)
+        reconnect.copy(pieces, target)
 
     if len(found) == 1:
         copy(next(iter(first)), sys.stdout.buffer)
@@ -118,7 +119,7 @@ def _follow(client: Client, found: list[dict[str, Any]], args: Args) -> int:
 
         waiting = sorted(found, key=lambda view: view["state"] == "PENDING")
         follow_many([str(view["label"]) for view in waiting], copy)
-    return concluded(client, patience.wait(client, list(first))["jobs"])
+    return concluded(client, reconnect.wait(client, list(first))["jobs"])
 
 
 def _as_value(client: Client, view: dict[str, Any], args: Args) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.cli.output.times import parse_duration
 from stoker.cli.session import connect_existing, selected
-from stoker.cli.session import reconnect as patience
 from stoker.cli.session.follow import concluded, is_stuck, stuck_code
+from stoker.client import reconnect
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -61,16 +61,18 @@ def wait(client: Client, args: Args) -> dict[str, Any]:
     timeout = args.text("timeout")
     deadline = time.monotonic() + parse_duration(timeout) if timeout is not None else None
     progress = output.is_terminal(2) and not args.flag("quiet") and not args.flag("json")
-    met = False
+    was_connected = False
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         step = left if not progress else SLICE if left is None else min(SLICE, left)
-        reply = patience.wait(client, select, any_of=args.flag("any"), timeout=step, met=met)
-        met = True
+        reply = reconnect.wait(
+            client, select, any_of=args.flag("any"), timeout=step, was_connected=was_connected
+        )
+        was_connected = True
         views = reply["jobs"]
         going = sum(view.get("result") is None for view in views)
         if progress:
-            output.progress("")
+            output.show_progress("")
         over = left is not None and left == step
         stuck = reply.get("notes") or len(reply.get("stuck") or ()) >= max(going, 1)
         if reply["finished"] or over or stuck:
@@ -79,7 +81,7 @@ def wait(client: Client, args: Args) -> dict[str, Any]:
         progress = progress and 1 <= len(views) <= MOST
         if progress:
             done = len(views) - going
-            output.progress(f"{done} of {output.counted(len(views), 'job')} done")
+            output.show_progress(f"{done} of {output.counted(len(views), 'job')} done")
 
 
 def fixed(client: Client, words: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from stoker.client import fast_json as jsonlight
 from stoker.terminal import clean, write_raw
 
-__all__ = ["clean", "counted", "emit", "is_terminal", "progress", "say"]
+__all__ = ["clean", "counted", "emit", "is_terminal", "say", "show_progress"]
 
 wants_json = False
 """Set by the option parser when it meets --json, so that errors are JSON as well."""
@@ -25,8 +25,8 @@ def say(text: str) -> None:
         pass  # nobody listens (a closed stderr is None); that must not fail the work
 
 
-def progress(text: str) -> None:
-    """Replace the line of progress on stderr; only for terminals."""
+def show_progress(text: str) -> None:
+    """Replace the progress line on stderr; for terminals only."""
     write_raw(sys.stderr, f"\r\x1b[K{clean(text)}")
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from stoker.cli.session.reconnect import Target
     from stoker.client.client import Client
+    from stoker.client.reconnect import Target
 
 EVERY_SECONDS = 1.0
 """Between two lines, and before the first: short waits show nothing."""
@@ -59,13 +59,13 @@ class Progress:
                 if text is None:
                     return
                 if text or drawn:
-                    output.progress(text)
+                    output.show_progress(text)
                     drawn = True
         except StokerError:
             pass  # the command itself says what is wrong
         finally:
             if drawn:
-                output.progress("")
+                output.show_progress("")
             self._ended.release()
 
 

@@ -12,7 +12,7 @@ from stoker.cli import output
 from stoker.cli.options.job import JOB, SUBMIT
 from stoker.cli.options.submission import build
 from stoker.cli.run.submit import warn, when
-from stoker.cli.session import reconnect as patience
+from stoker.client import reconnect
 from stoker.client.client import Client, connect
 from stoker.client.errors import UsageError
 
@@ -60,7 +60,7 @@ def _waits(client: Client, label: str) -> str:
 
 def _as_json(client: Client, label: str) -> int:
     """Wait in silence, then print what became of it."""
-    views = patience.wait(client, [label])["jobs"]
+    views = reconnect.wait(client, [label])["jobs"]
     output.emit(views[0] if len(views) == 1 else views)
     return max((int(view.get("result") or 0) for view in views), default=0)
 

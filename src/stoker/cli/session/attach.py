@@ -12,8 +12,8 @@ from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket  # noqa: N812
 
 from stoker.cli import output
-from stoker.cli.session import reconnect as patience
 from stoker.cli.session.follow import detached
+from stoker.client import reconnect
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 
@@ -33,7 +33,7 @@ def pty_session(client: Client, label: str) -> int:
         else:
             _shuttle(sock)
         sock.close()
-    views = patience.wait(client, [label])["jobs"]
+    views = reconnect.wait(client, [label])["jobs"]
     return max((int(view.get("result") or 0) for view in views), default=0)
 
 

@@ -8,7 +8,7 @@ import time
 from stoker import wire
 from stoker.cli import output
 from stoker.cli.output.progress import AfterProgress, upload
-from stoker.cli.session import reconnect as patience
+from stoker.client import reconnect
 from stoker.client.client import Client
 
 TYPE_CHECKING = False
@@ -26,8 +26,8 @@ def follow_to_end(client: Client, label: str, count: int, *, error: bool = False
     try:
         with _errors_too(client, label, error), upload(client, label) as progress:
             target = AfterProgress(sys.stdout.buffer, progress)
-            patience.copy_attempts(client, label, target, 0)
-        views = patience.wait(client, [label])["jobs"]
+            reconnect.copy(reconnect.follow_attempts(client, label, 0), target)
+        views = reconnect.wait(client, [label])["jobs"]
     except KeyboardInterrupt:
         return detached(client, label)
     return concluded(client, views)
@@ -37,7 +37,7 @@ def wait_to_end(client: Client, label: str) -> int:
     """Wait for all jobs under a label; return the highest code. ^C detaches."""
     try:
         with upload(client, label):
-            reply = patience.wait(client, [label])
+            reply = reconnect.wait(client, [label])
     except KeyboardInterrupt:
         return detached(client, label)
     return max(concluded(client, reply["jobs"]), stuck_code(reply))
@@ -114,9 +114,11 @@ class _errors_too:  # noqa: N801 - reads as a function
             from threading import Thread
 
             self._thread = Thread(
-                target=patience.copy_attempts,
-                args=(client, label, sys.stderr.buffer, 0),
-                kwargs={"stream": "err"},
+                target=reconnect.copy,
+                args=(
+                    reconnect.follow_attempts(client, label, 0, stream="err"),
+                    sys.stderr.buffer,
+                ),
                 daemon=True,
             )
 

@@ -199,14 +199,14 @@ def clean(args: Args) -> int:
 def wait(args: Args) -> int:
     """Wait for tasks to end; return the highest of their codes."""
     from stoker.cli.output.times import parse_duration
-    from stoker.cli.session.reconnect import wait as until_ended
+    from stoker.client.reconnect import wait as wait_for_jobs
 
     text = args.text("timeout")
     seconds = parse_duration(text) if text is not None else None
     ids = task_ids(args)
     with reach(args) as server:
         _all_ours(server.client, ids)
-        reply = until_ended(server.client, [str(id) for id in ids], timeout=seconds)
+        reply = wait_for_jobs(server.client, [str(id) for id in ids], timeout=seconds)
     views = [view for view in reply["jobs"] if view["result"] is not None]
     if args.flag("json"):
         output.emit([tasks.task(view) for view in reply["jobs"]])
@@ -220,7 +220,7 @@ def wait(args: Args) -> int:
 
 def logs(args: Args) -> int:
     """Print what tasks have written."""
-    from stoker.cli.session.reconnect import copy_log
+    from stoker.client import reconnect
 
     ids = task_ids(args)
     with reach(args) as server:
@@ -230,7 +230,7 @@ def logs(args: Args) -> int:
             return 0
         for id in ids:
             if args.flag("follow"):
-                copy_log(server.client, str(id), sys.stdout.buffer)
+                reconnect.copy(reconnect.follow_log(server.client, str(id)), sys.stdout.buffer)
                 continue
             for piece in server.client.log(str(id)):
                 sys.stdout.buffer.write(piece)
