@@ -20,7 +20,7 @@ from stoker.core.instructions import (
 from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
-from stoker.daemon.submission.submit import check_possible
+from stoker.daemon.submission.checks import check_satisfiable
 from stoker.engine import CommandRejected
 
 
@@ -108,16 +108,16 @@ def test_the_parts_go_where_a_single_job_would_go_first():
 
 def test_what_cannot_be_on_so_many_machines_is_refused():
     story = three()
-    check_possible(story.state, together(3, 2))
+    check_satisfiable(story.state, together(3, 2))
     with pytest.raises(
         CommandRejected, match=r"on each of 4 nodes requested; there are only 3 nodes\."
     ):
-        check_possible(story.state, together(4))
+        check_satisfiable(story.state, together(4))
     story.tell(e.NodeJoined(at=story.now, facts=node(1, name="bee")))
     with pytest.raises(CommandRejected, match="only 2 of 3 nodes can run it; bee has 1 GPU, not 2"):
-        check_possible(story.state, together(3, 2))
+        check_satisfiable(story.state, together(3, 2))
     with pytest.raises(CommandRejected, match="only 1 of 3 nodes can run it; add nodes"):
-        check_possible(story.state, replace(together(2), nodes=("ant",)))
+        check_satisfiable(story.state, replace(together(2), nodes=("ant",)))
 
 
 def test_a_queue_counts_the_gpus_of_all_parts():

@@ -11,7 +11,7 @@ from stoker.core.job import Retry
 from stoker.core.policy.place import place
 from stoker.core.request import Request
 from stoker.core.rest import Away
-from stoker.daemon.submission.submit import check_possible
+from stoker.daemon.submission.checks import check_satisfiable
 from stoker.engine import CommandRejected
 
 HOUR = 3600
@@ -240,9 +240,9 @@ def test_another_go_on_the_same_gpus_does_not_move_when_more_machines_come():
 def test_what_no_machine_has_is_refused_and_a_silent_one_still_has_it():
     story, _ = on_ant()
     story.silent("ant")
-    check_possible(story.state, gpus(1))
+    check_satisfiable(story.state, gpus(1))
     with pytest.raises(CommandRejected, match="ant has 1 GPU, not 2"):
-        check_possible(story.state, gpus(2))
+        check_satisfiable(story.state, gpus(2))
 
 
 # --------------------------------------------------------------------- restarted elsewhere

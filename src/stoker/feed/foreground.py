@@ -20,7 +20,7 @@ from stoker.daemon.control.daemon import Daemon, JobSource, QueuedCommand
 from stoker.daemon.handlers.job_actions import cancel, kill
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.state_lock import Locked, StateLock
-from stoker.daemon.submission import submit as intake
+from stoker.daemon.submission.submit import handle_submit, resubmit_line
 from stoker.daemon.views.job import job_view
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
 from stoker.executors.local.supervisor import become_subreaper
@@ -174,7 +174,7 @@ class ForegroundSource(JobSource):
         node = state.cluster.nodes[loop.desk.node]
         like, where = self.before.get(id(lot.options), (None, None))
         if line is not None and like is not None and where is node and like.spec in state.specs:
-            return intake.again(like, line, state, now)
+            return resubmit_line(like, line, state, now)
         body = Submit(
             what=What(**lot.what),
             directory=self.place.directory,
@@ -183,7 +183,7 @@ class ForegroundSource(JobSource):
             environment=self.place.environment,
             umask=self.place.umask,
         )
-        decision = intake.submit(loop.desk, body, durable=False)(state, now)
+        decision = handle_submit(loop.desk, body, durable=False)(state, now)
         if line is not None:
             event = decision.events[-1]
             assert type(event) is JobsSubmitted

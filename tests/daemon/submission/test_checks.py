@@ -13,7 +13,7 @@ from stoker.core.events import NodeJoined
 from stoker.core.job import Container, Spec
 from stoker.core.request import GpuAsk, Request
 from stoker.core.units import BadValue
-from stoker.daemon.submission.checks import check_program, whole_where_size_is_unknown
+from stoker.daemon.submission.checks import check_program, whole_gpus_if_sizes_unknown
 
 
 def check(path: Path, *argv: str, image: str = "", remotes: bool = False) -> list[str]:
@@ -64,7 +64,7 @@ def test_memory_on_gpus_of_unknown_size_means_whole_gpus(memory: int | None) -> 
         NodeJoined(at=0, facts=NodeFacts("box", {"gpu": (DeviceFacts("0", memory=memory),)}))
     )
     asked = Request(gpus=GpuAsk(500, memory=8192, beside=True))
-    request, notes = whole_where_size_is_unknown(asked, story.state)
+    request, notes = whole_gpus_if_sizes_unknown(asked, story.state)
     if memory is None:
         assert request.gpus == GpuAsk(1000)
         assert "--gpu-memory-size" in notes[0]

@@ -15,8 +15,8 @@ from stoker.core.units import BadValue
 from stoker.daemon.submission.training import (
     check_directories,
     check_epochs,
-    prefer_own,
-    within_queue,
+    keep_user_settings,
+    limit_to_queue,
     without_gpus,
 )
 
@@ -55,18 +55,18 @@ def test_a_queue_bounds_an_elastic_job(allowed: int, most: int | None) -> None:
     story = Scenario(gpus=8)
     story.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
     asked = spec(Request(GpuAsk(2000, most=8000)), queue="q")
-    assert within_queue(story.state, asked).request == Request(GpuAsk(2000, most=most))
+    assert limit_to_queue(story.state, asked).request == Request(GpuAsk(2000, most=most))
     free = spec(Request(GpuAsk(2000, most=8000)))
-    assert within_queue(story.state, free) is free
+    assert limit_to_queue(story.state, free) is free
 
 
 def test_what_the_owner_set_wins_for_distributed_jobs_only() -> None:
     environment = b"A=1\0OMP_NUM_THREADS=3\0PL_TORCH_DISTRIBUTED_BACKEND=gloo"
     wanted = read({"distributed": True, "env": ["A=1"]}, CONTEXT)
-    prefer_own(wanted, environment)
+    keep_user_settings(wanted, environment)
     assert wanted.fields["asked"] == ("A", "PL_TORCH_DISTRIBUTED_BACKEND", "OMP_NUM_THREADS")
     plain = read({"epochs": "3"}, CONTEXT)
-    prefer_own(plain, environment)
+    keep_user_settings(plain, environment)
     assert plain.fields["asked"] is None
 
 

@@ -20,7 +20,9 @@ from stoker.core.state import State
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.http.codec import moment
-from stoker.daemon.submission.submit import check_possible, check_sent, context, digest
+from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
+from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.submission.submit import option_context
 from stoker.daemon.submission.training import check_directories, check_epochs
 from stoker.daemon.views.job import elapsed
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -286,14 +288,14 @@ def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
         spec = state.spec(job)
         if job.holding:
             return running(state, job, spec, now)
-        wanted = read(body.options, context(desk, state, now), before=spec)
+        wanted = read(body.options, option_context(desk, state, now), before=spec)
         fields = {k: v for k, v in wanted.fields.items() if v is not None or k in _CLEARABLE}
         name = fields.pop("name", None) or job.name
         if _leads_to(state, wanted.fields.get("dependency"), job.id):
             raise BadValue("A job cannot depend on itself or on a job that depends on it.")
         changed = replace(spec, request=wanted.request, **fields)
-        check_possible(state, state.effective(job, changed))
-        check_sent(changed.directory, fields.get("carry"))
+        check_satisfiable(state, state.effective(job, changed))
+        check_upload_paths(changed.directory, fields.get("carry"))
         check_directories(fields)
         check_epochs(job, fields, spec.training)
         hash, facts = _recorded(state, changed, now)
@@ -316,7 +318,7 @@ def edit(desk: RequestContext, body: r.Edit) -> CommandHandler:
                 f"it is running and --{late[0].replace('_', '-')} counts only when a job starts; "
                 "of a running job, --time and --priority can be changed"
             )
-        wanted = read(body.options, context(desk, state, now), before=spec)
+        wanted = read(body.options, option_context(desk, state, now), before=spec)
         limit = wanted.fields.get("limit", spec.limit)
         if "limit" in wanted.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
             overdue.append(job.label)
@@ -350,7 +352,7 @@ _ADJUSTABLE = {"time", "priority", "nice"}
 
 def _recorded(state: State, spec: Spec, now: Instant) -> tuple[str, list[e.Event]]:
     """The hash of a spec, and the event that records it unless it is known."""
-    hash = digest(encode(spec))
+    hash = content_hash(encode(spec))
     known = hash in state.specs
     return hash, [] if known else [e.SpecRecorded(at=now.wall, hash=hash, spec=spec)]
 

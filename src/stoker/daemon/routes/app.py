@@ -43,7 +43,7 @@ from stoker.daemon.metrics.store import MOST_POINTS, POINTS, MetricsStore
 from stoker.daemon.nodes import local_node as machine
 from stoker.daemon.routes.event_stream import Batches, EventSubscriber
 from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since, whole
-from stoker.daemon.submission import submit as intake
+from stoker.daemon.submission.submit import handle_submit
 from stoker.daemon.sweeps import queries as sweep_view
 from stoker.daemon.sweeps import submit as sweep_intake
 from stoker.daemon.views.job import iso
@@ -121,7 +121,7 @@ class Api:
         body = _at_home(await read_body(request, requests.Submit))
         if body.dry_run:
             await self._forecast(queue=True)
-        return reply(await self.ask(intake.submit(self.desk, body)))
+        return reply(await self.ask(handle_submit(self.desk, body)))
 
     async def jobs(self, request: Request) -> Response:
         """The queue, or selected jobs: built in pages, so that the loop goes on in between."""

@@ -1,1 +1,1 @@
-"""Submissions: from a request to a Spec and events."""
+"""POST /jobs: from a request body to a Spec and events."""

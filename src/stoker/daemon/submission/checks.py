@@ -1,4 +1,4 @@
-"""Refuses submissions that could only fail: a program that does not exist, no container engine."""
+"""Admission checks: reject a submission that could only fail, and say why."""
 
 from __future__ import annotations
 
@@ -7,26 +7,54 @@ import shutil
 
 from msgspec.structs import replace
 
-from stoker.core.job import Spec
-from stoker.core.request import GPU, Request
+from stoker.core.changes.remotes import NOT_YET
+from stoker.core.job import Carry, Spec
+from stoker.core.lifecycle import JobState
+from stoker.core.policy.fit import could_ever
+from stoker.core.request import GPU, Request, describe
 from stoker.core.state import State
-from stoker.core.units import THOUSAND, BadValue
+from stoker.core.units import THOUSAND, BadValue, format_amount
+from stoker.daemon.submission.environment import search_path
+from stoker.engine import CommandRejected
 from stoker.executors.launch import container
+from stoker.schema import requests as r
 
-SIZE_UNKNOWN = (
+MAX_ARGUMENT_BYTES = (128 << 10) - 1
+"""The kernel's limit for one argument of a command; a shell line is one argument."""
+GPU_SIZES_UNKNOWN = (
     "no GPU has a known memory size, so the job gets its GPUs to itself;"
     " declare sizes with: stoker daemon restart --gpus 0,1 --gpu-memory-size 24G"
 )
 
 
+def check_command(what: r.What) -> None:
+    """Reject a submission without exactly one command, and commands that cannot be executed."""
+    kinds = [what.line, what.argv, what.script, what.lines]
+    if sum(kind is not None for kind in kinds) != 1:
+        raise CommandRejected(
+            "A submission must contain exactly one of line, argv, script and lines.", "usage"
+        )
+    texts = [what.line, what.script, *(what.argv or ()), *(what.lines or ()), *what.args]
+    if any(text is not None and "\0" in text for text in texts):
+        raise CommandRejected("A command contains a NUL byte.", "usage")
+    arguments = [text for text in texts if text and text != what.script]
+    if any(len(os.fsencode(text)) > MAX_ARGUMENT_BYTES for text in arguments):
+        raise CommandRejected(
+            "A command has a word of more than 128 KiB; put it into a script.", "usage"
+        )
+    empty = what.line is not None and not what.line.strip()
+    if empty or any(not line.strip() for line in what.lines or ()):
+        raise CommandRejected("A command is empty.", "usage")
+
+
 def check_program(
     argv: tuple[str, ...], spec: Spec, environment: bytes, state: State, engine: str
 ) -> list[str]:
-    """Return warnings; raise BadValue for what no node could start.
+    """Return warnings; raise BadValue for a command that no node could start.
 
-    Programs and engines of other nodes are unknown here, so with other nodes it is a warning.
+    Programs and container engines of remote nodes are unknown, so remote nodes make it a warning.
     """
-    path = _path(environment)
+    path = search_path(environment)
     if spec.container is not None:
         problem = container.absent({"PATH": path}, engine, spec.asked)
     elif argv and "{" not in argv[0] and not _is_program(argv[0], path, spec.directory):
@@ -43,28 +71,109 @@ def check_program(
     raise BadValue(problem if problem.endswith(".") else f"{problem}.")
 
 
-def whole_where_size_is_unknown(request: Request, state: State) -> tuple[Request, list[str]]:
+def _is_program(name: str, path: str, directory: str) -> bool:
+    if "/" in name:
+        return os.path.isfile(os.path.join(directory, name))
+    folders = (os.path.join(directory, folder) for folder in path.split(os.pathsep))
+    return shutil.which(name, path=os.pathsep.join(folders)) is not None
+
+
+def whole_gpus_if_sizes_unknown(request: Request, state: State) -> tuple[Request, list[str]]:
     """Return a request for whole GPUs if memory is requested and no GPU's size is known."""
-    ask = request.gpus
-    if ask is None or ask.memory is None:
+    gpus = request.gpus
+    if gpus is None or gpus.memory is None:
         return request, []
-    found = [gpu.facts for node in state.cluster.nodes.values() for gpu in node.types.get(GPU, ())]
-    if not found or any(facts.memory is not None for facts in found):
+    known = [gpu.facts for node in state.cluster.nodes.values() for gpu in node.types.get(GPU, ())]
+    if not known or any(facts.memory is not None for facts in known):
         return request, []
-    whole = -(-ask.amount // THOUSAND) * THOUSAND
-    request = replace(request, gpus=replace(ask, memory=None, beside=False, amount=whole))
-    return request, [SIZE_UNKNOWN]
+    amount = -(-gpus.amount // THOUSAND) * THOUSAND
+    request = replace(request, gpus=replace(gpus, memory=None, beside=False, amount=amount))
+    return request, [GPU_SIZES_UNKNOWN]
 
 
-def _path(environment: bytes) -> str:
-    for pair in environment.split(b"\0"):
-        if pair.startswith(b"PATH="):
-            return os.fsdecode(pair[5:])
-    return os.defpath
+def check_upload_paths(directory: str, carry: Carry | None) -> None:
+    """Reject paths of `--send` that do not exist; the upload would fail only at the start."""
+    for path in carry.send if carry is not None else ():
+        if not os.path.lexists(os.path.join(directory, path)):
+            raise BadValue(f"There is no '{path}' in {directory} for --send.")
 
 
-def _is_program(word: str, path: str, directory: str) -> bool:
-    if "/" in word:
-        return os.path.isfile(os.path.join(directory, word))
-    found = (os.path.join(directory, each) for each in path.split(os.pathsep))
-    return shutil.which(word, path=os.pathsep.join(found)) is not None
+def check_queue_limits(state: State, spec: Spec) -> None:
+    """Reject a job that is larger than its queue allows, or that its queue has no place for."""
+    queue = state.rest.queues.get(spec.queue)
+    if queue is None:
+        return
+    max_gpus = queue.max_job_gpus
+    if max_gpus is not None and spec.request.gpu_amount > max_gpus:
+        raise CommandRejected(
+            f"Queue '{queue.name}' allows a job at most {format_amount(max_gpus)} GPUs, not"
+            f" {format_amount(spec.request.gpu_amount)}.",
+            "impossible",
+        )
+    if queue.max_waiting is not None:
+        pending = sum(
+            job.state is JobState.PENDING and state.spec(job).queue == queue.name
+            for job in state.jobs.values()
+        )
+        if pending >= queue.max_waiting:
+            raise CommandRejected(
+                f"Queue '{queue.name}' has {pending} pending jobs, and its limit is"
+                f" {queue.max_waiting}. Try again later.",
+                "full",
+            )
+
+
+def check_satisfiable(state: State, request: Request) -> None:
+    """Reject a request that no set of nodes could ever satisfy; say what each node lacks."""
+    unreached = [name for name in state.rest.remotes if name not in state.cluster.nodes]
+    unknown = [
+        name for name in request.nodes if name not in state.cluster.nodes and name not in unreached
+    ]
+    if unknown:
+        raise CommandRejected(f"There is no node '{unknown[0]}'; see stoker nodes.", "not_found")
+    problems, able = [], 0
+    for node in state.cluster.nodes.values():
+        problem = could_ever(node, request)
+        if problem is not None:
+            if not request.nodes or node.name in request.nodes:
+                problems.append(f"{node.name} {problem}")
+            continue
+        able += 1
+        if able == request.machines:
+            return
+    if able:
+        problems = [_too_few_nodes(able, len(state.cluster.nodes)), *problems]
+    candidates = [name for name in unreached if not request.nodes or name in request.nodes]
+    problems += [
+        f"{name} has not been reached yet ({_unreached_reason(state, name)})" for name in candidates
+    ]
+    so_far = " by the nodes known so far" if candidates else ""
+    explanation = "; ".join(problems) or "there is no node"
+    text = f"Cannot be satisfied{so_far}: {describe(request)} requested; {explanation}."
+    has_gpus = any(node.types.get(GPU) for node in state.cluster.nodes.values())
+    if request.gpu_amount and not candidates and not has_gpus:
+        text += " To declare devices: stoker daemon restart --gpus 0,1"
+    raise CommandRejected(text, "impossible")
+
+
+def _too_few_nodes(able: int, total: int) -> str:
+    text = f"only {able} of {total} nodes can run it"
+    if able == total:
+        text = "there is only one node" if total == 1 else f"there are only {total} nodes"
+    return text if able > 1 else f"{text}; add nodes with stoker nodes add"
+
+
+def _unreached_reason(state: State, name: str) -> str:
+    away = state.rest.away.get(name)
+    return away.why.rstrip(".") if away is not None and away.why != NOT_YET else "just added"
+
+
+def unreachable_warnings(state: State, request: Request) -> list[str]:
+    """Return a warning if too few of the suitable nodes are reachable."""
+    able = [node for node in state.cluster.nodes.values() if could_ever(node, request) is None]
+    unreachable = [node.name for node in able if node.name in state.rest.away]
+    if len(able) - len(unreachable) >= request.machines:
+        return []
+    names = unreachable[:3]
+    reasons = "; ".join(f"{name}: {state.rest.away[name].why}" for name in names)
+    return [f"it stays pending for {' and '.join(names)}, which cannot be reached ({reasons})"]

@@ -1,4 +1,4 @@
-"""What a submission of a training job needs besides: its directories, its GPUs if any are here."""
+"""What a training submission needs besides: directories, epochs, running without a GPU."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from stoker.core.request import Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND, BadValue
 
-OWN_WINS = (BACKEND, "OMP_NUM_THREADS")
-"""What we would set for a distributed job, unless its owner has."""
+USER_SETTINGS = (BACKEND, "OMP_NUM_THREADS")
+"""Variables that stoker sets for a distributed job unless the user has set them."""
 NO_GPU = "no GPU is available; it runs without a GPU"
 
 
-def prefer_own(wanted: Wanted, environment: bytes) -> None:
-    """What its owner has set for distributed training wins over what we would set."""
+def keep_user_settings(wanted: Wanted, environment: bytes) -> None:
+    """Mark variables of distributed training that the user has set, so that they stay as set."""
     training = wanted.fields.get("training")
     if training is not None and training.distributed:
         given = {pair.partition(b"=")[0] for pair in environment.split(b"\0")}
-        own = [name for name in OWN_WINS if name.encode() in given]
-        asked = dict.fromkeys([*(wanted.fields.get("asked") or ()), *own])
-        wanted.fields["asked"] = tuple(asked) or None
+        kept = [name for name in USER_SETTINGS if name.encode() in given]
+        names = dict.fromkeys([*(wanted.fields.get("asked") or ()), *kept])
+        wanted.fields["asked"] = tuple(names) or None
 
 
 def without_gpus(state: State, spec: Spec) -> Request | None:
-    """What a job asks for that would take a GPU but finds none; None where it may find one."""
-    nobody = Job(0, "", "", "", 0.0)
-    ask = spec.request.gpus
-    if ask is None or _is_possible(state, state.effective(nobody, spec)):
+    """Return the request without GPUs if no node has the GPUs; None if a node may have them."""
+    new_job = Job(0, "", "", "", 0.0)
+    if spec.request.gpus is None or _is_possible(state, state.effective(new_job, spec)):
         return None
     if any(name not in state.cluster.nodes for name in state.rest.remotes):
-        return None  # what has not been reached yet may have one
+        return None  # a node that was not reached yet may have one
     without = replace(spec.request, gpus=None, cpus=spec.request.cpus or THOUSAND)
-    possible = _is_possible(state, state.effective(nobody, replace(spec, request=without)))
+    possible = _is_possible(state, state.effective(new_job, replace(spec, request=without)))
     return without if possible else None
 
 
@@ -49,7 +48,7 @@ def _is_possible(state: State, request: Request) -> bool:
 
 
 def check_directories(fields: dict[str, Any]) -> None:
-    """Refuse directories for checkpoints and containers that are not there, or not ours to use."""
+    """Reject checkpoint and mount directories that do not exist or cannot be written to."""
     training, container = fields.get("training"), fields.get("container")
     snapshots = training.snapshots if training is not None else None
     if snapshots is not None:
@@ -63,7 +62,7 @@ def check_directories(fields: dict[str, Any]) -> None:
 
 
 def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = None) -> None:
-    """Refuse to have fewer epochs than are done, or to leave their checkpoints behind."""
+    """Reject fewer epochs than have ended, and a change of the checkpoint directory after that."""
     snapshots = before.snapshots if before is not None else None
     training = fields.get("training")
     done = job.progress.epochs if job.progress is not None else 0
@@ -75,11 +74,11 @@ def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = Non
         )
 
 
-def within_queue(state: State, spec: Spec) -> Spec:
-    """An elastic job takes no more than its queue gives to one job."""
-    queue, ask = state.rest.queues.get(spec.queue), spec.request.gpus
-    if queue is None or queue.max_job_gpus is None or ask is None or ask.most is None:
+def limit_to_queue(state: State, spec: Spec) -> Spec:
+    """Limit the maximum size of an elastic job to what its queue allows one job."""
+    queue, gpus = state.rest.queues.get(spec.queue), spec.request.gpus
+    if queue is None or queue.max_job_gpus is None or gpus is None or gpus.most is None:
         return spec
-    most = min(ask.most, queue.max_job_gpus // THOUSAND * THOUSAND)
-    ask = replace(ask, most=most if most > ask.amount else None)
-    return replace(spec, request=replace(spec.request, gpus=ask))
+    max_gpus = min(gpus.most, queue.max_job_gpus // THOUSAND * THOUSAND)
+    gpus = replace(gpus, most=max_gpus if max_gpus > gpus.amount else None)
+    return replace(spec, request=replace(spec.request, gpus=gpus))

@@ -34,7 +34,8 @@ from stoker.core.sweep import (
 )
 from stoker.core.units import BadValue
 from stoker.daemon.context import CommandHandler, RequestContext
-from stoker.daemon.submission.submit import PreparedSubmission, digest, prepare
+from stoker.daemon.submission.spec import content_hash
+from stoker.daemon.submission.submit import PreparedSubmission, prepare
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.sweep import samplers
@@ -149,7 +150,7 @@ class _Intake:
         if known is not None and definition_of(known, self._goal()).reached:
             missing, again = [], []
             ready.wanted.warnings.append("its target has already been reached")
-        kept = StoredSweep(self.definition, spec, digest(encode(spec)))
+        kept = StoredSweep(self.definition, spec, content_hash(encode(spec)))
         sweep = self._sweep(kept, len(have) + len(missing))
         if self.body.dry_run:
             shown = [_text(command) for _, command in missing[:10]]
@@ -190,7 +191,7 @@ class _Intake:
         return Sweep(
             id=self.known.id if self.known is not None else self.state.rest.next_id,
             name=definition["name"], user=self.desk.user, identity=self.identity,
-            definition=digest(encode(kept)), method=definition["method"],
+            definition=content_hash(encode(kept)), method=definition["method"],
             created_at=self.now.wall, metric=metric["name"] if metric else None,
             maximize=metric is not None and metric["goal"] == "maximize",
             best_of=metric is not None and metric["summary"] == "best",
@@ -284,7 +285,7 @@ def _identity(spec: Spec, definition: dict[str, Any]) -> str:
         spec.user, spec.directory, definition["name"], definition.get("command"),
         definition.get("line"), names, metric.get("name"), metric.get("goal"), definition["stop"],
     ]  # fmt: skip
-    return digest(encode(told))
+    return content_hash(encode(told))
 
 
 def _known(state: State, identity: str) -> Sweep | None:

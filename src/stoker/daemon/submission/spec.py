@@ -1,0 +1,49 @@
+"""From a request body to a Spec and its content hash."""
+
+from __future__ import annotations
+
+import os
+from _blake2 import blake2b
+
+from msgspec.structs import replace
+
+from stoker.core.job import Spec
+from stoker.core.options import Wanted
+from stoker.core.units import BadValue
+from stoker.daemon.submission.checks import check_upload_paths
+from stoker.daemon.submission.training import check_directories
+from stoker.schema import requests as r
+
+
+def content_hash(data: bytes) -> str:
+    """Return the hash under which specs, scripts and environments are stored."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def build_spec(
+    user: str, body: r.Submit, wanted: Wanted, environment: str, blobs: dict[str, bytes]
+) -> Spec:
+    """Return the Spec of a submission; its script is added to `blobs`."""
+    what = body.what
+    kind = "argv" if what.argv is not None else "line"
+    script = None
+    name = ""
+    if what.script is not None:
+        text = what.script.encode()
+        kind = "script" if text.startswith(b"#!") else "shell-script"
+        script = content_hash(text)
+        blobs[script] = text
+        name = os.path.basename(what.script_name or "") or "script"
+    fields = dict(wanted.fields)
+    directory = os.path.join(body.directory, fields.pop("directory", None) or ".")
+    if not os.path.isdir(directory):
+        raise BadValue(f"The directory {directory} does not exist.")
+    check_upload_paths(os.path.normpath(directory), fields.get("carry"))
+    check_directories(fields)
+    spec = Spec(
+        kind=kind, user=user, directory=os.path.normpath(directory), shell=body.shell,
+        environment=environment, request=wanted.request, name=name, umask=body.umask,
+        script=script, script_name=what.script_name, args=tuple(what.args),
+    )  # fmt: skip
+    fields["name"] = fields.get("name") or name
+    return replace(spec, **{key: value for key, value in fields.items() if value is not None})
