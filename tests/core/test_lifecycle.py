@@ -24,6 +24,12 @@ def running(**fields: object) -> tuple[Scenario, int]:
     return story, job
 
 
+def queued(**fields: object) -> tuple[Scenario, int]:
+    story, job = configuring(**fields)
+    story.about(e.AttemptQueued, job, external_id="4711")
+    return story, job
+
+
 def suspended(**fields: object) -> tuple[Scenario, int]:
     story, job = running(**fields)
     story.fact(e.JobPaused, job, boot=story.now)
@@ -74,7 +80,10 @@ def edges() -> dict[tuple[JobState, JobState], tuple[Scenario, int]]:
     note(S.PENDING, S.CONFIGURING, pending(), lambda s, j: s.plan())
     note(S.PENDING, S.CANCELLED, pending(), lambda s, j: s.fact(e.JobCancelled, j))
     note(S.PENDING, S.DEADLINE, pending(deadline_at=1005.0, held=True), lambda s, j: s.wait(9))
-    for old, make in ((S.CONFIGURING, configuring), (S.RUNNING, running), (S.SUSPENDED, suspended)):
+    for old, make in (
+        (S.CONFIGURING, configuring), (S.QUEUED, queued), (S.RUNNING, running),
+        (S.SUSPENDED, suspended),
+    ):  # fmt: skip
         note(old, S.COMPLETING, make(), lambda s, j: s.fact(e.JobCancelled, j))
         note(old, S.COMPLETED, make(), lambda s, j: s.exited(j, 0))
         note(old, S.FAILED, make(), lambda s, j: s.exited(j, 1))
@@ -82,6 +91,11 @@ def edges() -> dict[tuple[JobState, JobState], tuple[Scenario, int]]:
         note(old, S.NODE_FAIL, make(), lost)
         note(old, S.PENDING, make(retry=ALWAYS), lambda s, j: s.exited(j, 1))
     note(S.CONFIGURING, S.RUNNING, configuring(), lambda s, j: s.started(j))
+    note(
+        S.CONFIGURING, S.QUEUED, configuring(),
+        lambda s, j: s.about(e.AttemptQueued, j, external_id="4711"),
+    )  # fmt: skip
+    note(S.QUEUED, S.RUNNING, queued(), lambda s, j: s.started(j))
     note(S.RUNNING, S.SUSPENDED, running(), lambda s, j: s.fact(e.JobPaused, j, boot=s.now))
     note(S.SUSPENDED, S.RUNNING, suspended(), lambda s, j: s.fact(e.JobResumed, j, boot=s.now))
     note(S.COMPLETING, S.CANCELLED, completing(), lambda s, j: s.exited(j, None, signal=15))

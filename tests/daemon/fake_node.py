@@ -133,7 +133,7 @@ class World:
             *first_events(shared=True),
             *submission(spec_of(Request(nodes=(NAME,)), directory=str(place / "work")), jobs),
         ])  # fmt: skip
-        self.loop.trainings.start()
+        self.loop.trainings.begin()
         self.turn()
 
     # -- the near side ------------------------------------------------------------------

@@ -232,15 +232,15 @@ def test_reports_are_read_now_and_then_once_their_directory_is_deleted(tmp_path:
     class Looks:
         looked = 0
 
-        def on_overflow(self) -> None:
+        def look_around(self) -> None:
             self.looked += 1
 
     poller, listener = Reactor(), Looks()
-    watcher = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
-    watcher.start()
-    assert watcher.seconds_until_poll() is None
+    ears = ReportWatcher(str(tmp_path / "training"), poller, cast("Any", listener))
+    ears.begin()
+    assert ears.wait() is None
     (tmp_path / "training").rmdir()
     poller.wait(1.0)
-    watcher.poll_if_due()
+    ears.look_if_due()
     assert listener.looked == 1
-    assert watcher.seconds_until_poll() is not None
+    assert ears.wait() is not None

@@ -33,6 +33,7 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "stoppable": sorted(state.stoppable),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.queue_running, state.queue_gpus, state.array_running),
+        "in flight": {name: sorted(jobs) for name, jobs in state.in_flight.items()},
         "deadlines": sorted({id for _, id in state.deadlines if _counts(state, id)}),
         "nodes": [
             (node.name, node.closed) for node in state.cluster.nodes.values() if not node.removed

@@ -25,7 +25,7 @@ FAR_OVER = 2.0
 UNMEASURED = 600.0
 """Seconds that a job has to come to its next checkpoint when nobody knows its epochs."""
 RUNNING = JobState.RUNNING
-_NOT_COUNTING = (JobState.SUSPENDED, JobState.COMPLETING)
+_NOT_COUNTING = (JobState.QUEUED, JobState.SUSPENDED, JobState.COMPLETING)
 
 
 def due(state: State, at: float, boot: float) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
@@ -18,6 +19,21 @@ FEW_WAYS = 64
 REMOVED = "it was removed"
 SLIVER = 1
 """What a job takes of a GPU that it shares by memory: just enough that nobody gets it whole."""
+
+
+POOL = "*"
+"""How the names of pools begin: of a pool, a job holds an amount and no device."""
+DEFAULT_MAX_IN_FLIGHT = 16
+"""Attempts that a delegated node is given ahead of their start, unless it says otherwise."""
+
+
+class PlacementMode(Enum):
+    """What decides on which host and devices of a node an attempt runs."""
+
+    MANAGED = "managed"
+    """The planner: its placements name devices, and a start is at once."""
+    DELEGATED = "delegated"
+    """The scheduler of another cluster, in whose queue an attempt may wait for its start."""
 
 
 class DeviceFacts(Struct, frozen=True, omit_defaults=True):
@@ -37,12 +53,20 @@ class DeviceFacts(Struct, frozen=True, omit_defaults=True):
         """Model and memory: equal for GPUs between which a request can see no difference."""
         return f"{self.model or ''} {self.memory or 0}"
 
+    @property
+    def is_pool(self) -> bool:
+        """Whether this is an amount of equal devices, none of which is known by name."""
+        return self.name.startswith(POOL)
+
 
 class NodeFacts(Struct, frozen=True, omit_defaults=True):
     """What a machine has, by resource type."""
 
     name: str
     types: dict[str, tuple[DeviceFacts, ...]]
+    placement: PlacementMode = PlacementMode.MANAGED
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    """On a delegated node, attempts that may be placed there at once without running yet."""
 
 
 class Take(Struct, frozen=True, array_like=True):
@@ -57,6 +81,11 @@ class Take(Struct, frozen=True, array_like=True):
     def shares(self) -> bool:
         """Whether this is a GPU that is shared by memory."""
         return self.amount == SLIVER and self.memory > 0 and self.type == GPU
+
+    @property
+    def of_pool(self) -> bool:
+        """Whether this is an amount of a pool, not a device."""
+        return self.device.startswith(POOL)
 
 
 class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -77,7 +106,16 @@ class Placement(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     def names(self, type: str) -> list[str]:
         """The device names of one type, in the order the job sees them."""
-        return [take.device for take in self.takes if take.type == type]
+        return [take.device for take in self.takes if take.type == type and not take.of_pool]
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs an attempt sees on this machine, whole or shared."""
+        return sum(
+            take.amount // THOUSAND if take.of_pool else 1
+            for take in self.takes
+            if take.type == GPU
+        )
 
     @property
     def gpu_amount(self) -> int:
@@ -95,7 +133,7 @@ _KINDS: dict[tuple[object, ...], int] = {}
 
 def _kind(type: str, facts: DeviceFacts) -> int:
     """A number that is equal for all devices of one make."""
-    make = (type, facts.capacity, facts.memory, facts.model)
+    make = (type, facts.capacity, facts.memory, facts.model, facts.is_pool)
     return _KINDS.setdefault(make, len(_KINDS))
 
 
@@ -164,13 +202,16 @@ class Device:
 
 
 Standing = tuple[bool, tuple[tuple[int, ...], ...]]
+_DELEGATED = (-1,)
+"""In the standing of a delegated node, in place of one more device."""
 
 
 class Node:
     """One machine: its devices by type."""
 
     __slots__ = (
-        "by_name", "choices", "closed", "name", "number", "removed", "rooms", "since", "types",
+        "by_name", "choices", "closed", "delegated", "name", "number", "removed", "rooms", "since",
+        "types",
     )  # fmt: skip
 
     def __init__(self, name: str, number: int = 0) -> None:
@@ -181,6 +222,8 @@ class Node:
         """Why nothing new is put here, although what runs here goes on."""
         self.removed = False
         """Whether it is here only until the attempts end that hold devices of it."""
+        self.delegated = False
+        """Whether another scheduler decides which of its devices an attempt gets, and when."""
         self.types: dict[str, list[Device]] = {}
         self.by_name: dict[tuple[str, str], Device] = {}
         self.choices: dict[object, list[Device]] = {}
@@ -199,7 +242,7 @@ class Node:
     def copy(self) -> Node:
         """The same node in a ledger of its own."""
         twin = Node(self.name, self.number)
-        twin.closed, twin.removed = self.closed, self.removed
+        twin.closed, twin.removed, twin.delegated = self.closed, self.removed, self.delegated
         for type, devices in self.types.items():
             twin.types[type] = copies = [device.copy() for device in devices]
             for device in copies:
@@ -210,6 +253,8 @@ class Node:
     def standing(self) -> Standing:
         """What is left of it, whatever its devices are called."""
         found = sorted([device.standing for device in self.devices()])
+        if self.delegated:
+            found.append(_DELEGATED)
         return (self.closed is None, tuple(found))
 
     @property
@@ -428,6 +473,7 @@ class Cluster:
             before = None
         node = Node(facts.name, before.number if before is not None else self._joined)
         self._joined += before is None
+        node.delegated = facts.placement is PlacementMode.DELEGATED
         for type, devices in facts.types.items():
             for each in devices:
                 device = Device(type, each)

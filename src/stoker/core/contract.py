@@ -43,7 +43,6 @@ def variables(
     training = spec.training
     if training is None:
         return found
-    gpus = placement.names(GPU)
     nodes = len(placement.parts)
     found |= {
         TRAINS: unique,
@@ -52,7 +51,7 @@ def variables(
         "HEARTBEAT_FREQ": str(training.heartbeat),
         "RESERVED_MEM": str(_reserved(job, placement) or memory),
         "NODELIST": ",".join(part.node for part in placement.parts),
-        "NUM_GPUS": str(len(gpus)),
+        "NUM_GPUS": str(placement.gpu_count),
         "NUM_NODES": str(nodes),
     }
     for name, value in (

@@ -182,9 +182,10 @@ def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:
     count, model = 0, NO_GPU
     for part in placement.parts:
         node = cluster.nodes.get(part.node)
-        for name in part.names(GPU):
-            count += 1
-            device = node.by_name.get((GPU, name)) if node is not None else None
+        count += part.gpu_count
+        for take in part.takes:
+            key = (take.type, take.device)
+            device = node.by_name.get(key) if node is not None and take.type == GPU else None
             if device is not None and device.facts.model:
                 model = device.facts.model
     return count, model

@@ -34,15 +34,19 @@ class NodeJoined(Event, frozen=True, kw_only=True):
 
 
 class NodeAdded(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A machine over SSH belongs to us from now on, whether or not it answers."""
+    """A node that is not this machine belongs to us from now on, whether or not it answers."""
 
     name: str
-    address: str
+    address: str = ""
     key: str | None = None
     shared: bool = False
     """It has our files under the same names, so that nothing need travel."""
     configured: bool = False
     """The configuration names it, and taking it out there removes it."""
+    executor: str = "ssh"
+    """The kind of executor that runs attempts there."""
+    options: dict[str, str] = {}
+    """What that executor needs to know; of `ssh`, the fields above say it."""
 
 
 class NodeRemoved(Event, frozen=True, kw_only=True):
@@ -174,15 +178,30 @@ class AttemptPlanned(Event, frozen=True, kw_only=True):
     boot: float
 
 
+class AttemptQueued(Event, frozen=True, kw_only=True):
+    """Another cluster's scheduler has accepted an attempt, and starts it when it sees fit."""
+
+    job: int
+    attempt: int
+    external_id: str
+    """What it is called there: a hint for people, since such numbers are given out again."""
+
+
 class ProcessStarted(Event, frozen=True, kw_only=True):
     """An attempt's process exists."""
 
     job: int
     attempt: int
-    pid: int
+    pid: int | None = None
+    """None where processes are not ours to see."""
     boot: float
     part: int | None = None
     """Which part of an attempt on several machines; None: the whole of it. So below."""
+    external_id: str | None = None
+    hosts: tuple[str, ...] = ()
+    """Where a delegated node runs it."""
+    devices: tuple[str, ...] = ()
+    """The GPUs that it got there."""
 
 
 class ProcessExited(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -509,7 +528,7 @@ class JobRecalled(Event, frozen=True, kw_only=True):
 AnyEvent = (
     DaemonStarted | NodeJoined | NodeAdded | NodeRemoved | NodeReached | NodeUnreachable
     | NodeClosed | NodeMeasured | AttemptAbandoned | SpecRecorded | JobsSubmitted | IdsReserved
-    | AttemptPlanned | ProcessStarted | ProcessExited | AttemptLost | StartFailed
+    | AttemptPlanned | AttemptQueued | ProcessStarted | ProcessExited | AttemptLost | StartFailed
     | StartCalledOff | AttemptsFound | AttemptRecovered
     | JobCancelled | JobHeld | JobReleased | JobPaused
     | JobResumed | JobSignalled | JobRetried | JobEdited | JobMoved | TimeLimitReached

@@ -67,7 +67,7 @@ class Why(Struct, frozen=True):
 def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     """The short reason, Slurm's word and a phrase; cheap enough for every row of a list."""
     if job.state is not JobState.PENDING:
-        return _silence(state, job, now)
+        return _not_running(state, job, now)
     how, others, wake = dependency_standing(state, job, now)
     listed = ", ".join(str(other) for other in others[:5])
     if how is Dependent.NEVER:
@@ -131,9 +131,12 @@ def _out_of_reach(state: State, request: Request, now: float) -> str | None:
     return f"waits for {listed}, unreachable for {format_duration(max(now - since, 0))}"
 
 
-def _silence(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
-    """What is to be said of a job that runs where nobody answers."""
+def _not_running(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
+    """What keeps a placed job from running: its node's own queue, or a node that is silent."""
     silent = silent_since(state, job)
+    if not silent and job.state is JobState.QUEUED and job.placement is not None:
+        name = f" as {job.external_id}" if job.external_id else ""
+        return "Queued", f"waits in the queue of {job.placement.node}{name}"
     if not silent:
         return None, None
     told = [
@@ -227,12 +230,16 @@ def _not_waiting(job: Job, silence: str | None, silent: list[str]) -> str:
         return f"it is paused; to continue it: stoker resume {job.label}"
     if silence is None:
         return "it is not waiting for anything"
+    if not silent:
+        return silence
     machines = " and ".join(silent)
     they_answer = f"{machines} {'answers' if len(silent) == 1 else 'answer'}"
     give_up = f"stoker nodes remove {' '.join(silent)} --force"
     if job.state is JobState.COMPLETING:
         return f"{silence}; it ends when {they_answer}. To abandon it now: {give_up}"
-    if job.state is not JobState.CONFIGURING:
+    if job.state is JobState.QUEUED:
+        standing = "it waits in the queue there, or runs by now"
+    elif job.state is not JobState.CONFIGURING:
         standing = "it is assumed to be running there and keeps its resources"
     elif job.placement is not None and job.placement.more:
         standing = f"it is starting; its parts wait for each other until {they_answer}"

@@ -61,6 +61,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[Instruction]]] = {
     e.TrialsForgotten: sweeps.on_trials_forgotten,
     e.TrialsRecalled: sweeps.on_trials_recalled,
     e.AttemptPlanned: attempts.on_attempt_planned,
+    e.AttemptQueued: attempts.on_attempt_queued,
     e.ProcessStarted: attempts.on_process_started,
     e.ProcessExited: attempts.on_process_exited,
     e.AttemptLost: attempts.on_attempt_lost,

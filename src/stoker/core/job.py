@@ -335,6 +335,12 @@ class Job(Struct, omit_defaults=True, gc=False):
     params: str | None = None
     """What makes this trial of a sweep another one than the rest: canonical JSON."""
     score: Score | None = None
+    external_id: str | None = None
+    """What another cluster's scheduler calls the current attempt, or the last one."""
+    hosts: tuple[str, ...] = ()
+    """Where that scheduler runs it."""
+    devices: tuple[str, ...] = ()
+    """The GPUs that it got there."""
 
     @property
     def order(self) -> int:

@@ -16,6 +16,11 @@ MARK = "\0"
 """No command and no environment holds a zero byte."""
 MET_AT_THE_GATE = {"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"}
 """What parts on several machines are told when all of them are ready."""
+NAMES_OF_DEVICES = (
+    "STOKER_GPUS", "STOKER_GPU_UUIDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "ROCR_VISIBLE_DEVICES",
+)  # fmt: skip
+"""Left to the scheduler of a delegated node, which chooses the devices."""
 BROUGHT = "queue-"
 """Before a type that is otherwise a pool (cpu, mem): a queue's own devices of that name."""
 
@@ -68,7 +73,7 @@ def launch(
 
     `nodes` are those of all parts of an attempt on several nodes, by rank.
     """
-    devices = [node.by_name[GPU, name] for name in placement.names(GPU)]
+    devices = [node.by_name[GPU, name] for name in placement.names(GPU)]  # none of a pool
     ask = spec.request.gpus
     if ask is not None and ask.share is not None:
         ids = list(ask.only)  # all that were named, so by the names that they were given
@@ -99,8 +104,11 @@ def launch(
         **contract.variables(job, spec, placement, unique, memory),
         **_visible(gpus, vendors),
     }
+    if node.delegated:
+        for name in NAMES_OF_DEVICES:
+            extra.pop(name, None)
     for take in placement.takes:
-        if take.type not in (GPU, "cpu", "mem"):
+        if take.type not in (GPU, "cpu", "mem") and not take.of_pool:
             name = "".join(letter if letter.isalnum() else "_" for letter in take.type.upper())
             extra[f"STOKER_{name}"] = ",".join(placement.names(take.type))
     if spec.limit is not None:
@@ -119,7 +127,7 @@ def launch(
         nodes = nodes or (node.name,)
         extra.update(slurm_variables(job, spec, placement, nodes, rank, at, host))
     out, err = log_paths(job, spec, node.name, logs, rank)
-    words = {} if spec.verbatim else _words(placement, gpus)
+    words = {} if spec.verbatim or node.delegated else _words(placement, gpus)
     script = f"{scripts}/{spec.script}" if spec.script else None
     after_others = bool(job.past or spec.dependency)  # it goes on with what those have written
     return Launch(
@@ -146,7 +154,7 @@ def _words(placement: Placement, gpus: str) -> dict[str, str]:
     """Each resource in braces, and the devices that are written in its place."""
     words = {"{gpu}": gpus}
     for take in placement.takes:
-        if take.type not in (GPU, "cpu", "mem"):
+        if take.type not in (GPU, "cpu", "mem") and not take.of_pool:
             names = ",".join(placement.names(take.type))
             words[f"{{{take.type.removeprefix(BROUGHT)}}}"] = names
     return words

@@ -12,6 +12,8 @@ class JobState(Enum):
     """Waiting: for devices, for its turn, for another job, for a time or for its owner."""
     CONFIGURING = "CONFIGURING"
     """Devices are taken and the decision is on record; its process is being started."""
+    QUEUED = "QUEUED"
+    """Handed over to another cluster's scheduler, in whose queue it waits for its start."""
     RUNNING = "RUNNING"
     """Its process exists."""
     SUSPENDED = "SUSPENDED"
@@ -42,7 +44,7 @@ S = JobState
 FINISHED = frozenset(
     {S.COMPLETED, S.FAILED, S.CANCELLED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLINE}
 )
-HOLDING = frozenset({S.CONFIGURING, S.RUNNING, S.SUSPENDED, S.COMPLETING})
+HOLDING = frozenset({S.CONFIGURING, S.QUEUED, S.RUNNING, S.SUSPENDED, S.COMPLETING})
 """States in which a job holds devices."""
 UNHAPPY = frozenset({S.FAILED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLINE})
 """Ends that somebody should look at; they stay in the listing until seen."""
@@ -50,6 +52,7 @@ UNHAPPY = frozenset({S.FAILED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLI
 SHORT = {
     S.PENDING: "PD",
     S.CONFIGURING: "CF",
+    S.QUEUED: "Q",
     S.RUNNING: "R",
     S.SUSPENDED: "S",
     S.COMPLETING: "CG",
@@ -73,12 +76,24 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     S.CONFIGURING: frozenset(
         {
             S.RUNNING,  # its process exists
+            S.QUEUED,  # another cluster's scheduler has accepted it
             S.COMPLETING,  # cancelled, or out of time, before the process was seen
             S.COMPLETED,  # so short that its end was seen before its start
             S.FAILED,  # it could not be started, or failed at once
             S.OUT_OF_MEMORY,  # as above, for memory
             S.NODE_FAIL,  # the machine restarted between the decision and the start
             S.PENDING,  # the start was called off (device taken by others), or a retry rule
+        }
+    ),
+    S.QUEUED: frozenset(
+        {
+            S.RUNNING,  # its process exists
+            S.COMPLETING,  # cancelled, or past its deadline, before it started
+            S.COMPLETED,  # so short that its end was seen before its start
+            S.FAILED,  # refused there for good, or failed at once
+            S.OUT_OF_MEMORY,  # as above, for memory
+            S.NODE_FAIL,  # lost there, or given up while its cluster did not answer
+            S.PENDING,  # refused there for now, or a retry rule
         }
     ),
     S.RUNNING: frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.units import THOUSAND, BadValue, format_amount, parse_amount, parse_memory
 
@@ -58,6 +59,13 @@ class Request(Struct, frozen=True, omit_defaults=True):
     """How many machines at once; all amounts are those of each."""
     among: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """For some types, the devices that alone will do (what the job's queue has)."""
+    in_gang: bool = False
+    """Whether this is one part of a request for several machines; set by `part` only."""
+
+    @property
+    def part(self) -> Request:
+        """The request of each machine, if several are asked for."""
+        return replace(self, machines=1, in_gang=True) if self.machines > 1 else self
 
     def will_do(self, type: str) -> tuple[str, ...] | None:
         """The devices of a type that alone will do, or None when any will."""

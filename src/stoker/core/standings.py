@@ -64,8 +64,13 @@ def readmit_for_nodes(state: State, at: float) -> None:
 
 
 def look_whether_stoppable(state: State, job: Job, at: float) -> None:
-    """Keep an eye on whoever can make room: asked politely, by a signal, or ended."""
-    if job.started_at is not None and can_stop(job, state.specs[job.spec]):
+    """Keep an eye on whoever can make room: asked politely, by a signal, or ended.
+
+    Never on a delegated node: what is freed there is not ours to give to another job.
+    """
+    if job.started_at is None or state.is_delegated(job):
+        return
+    if can_stop(job, state.specs[job.spec]):
         state.stoppable[job.id] = job
         stand_anew(state, job, at)
 

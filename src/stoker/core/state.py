@@ -107,6 +107,8 @@ class State:
         self.queue_running: dict[str, int] = {}
         self.queue_gpus: dict[str, int] = {}
         self.array_running: dict[int, int] = {}
+        self.in_flight: dict[str, set[int]] = {}
+        """By delegated node: jobs that were placed there and do not run yet."""
         self.sweeps: dict[int, Sweep] = {}
         self.boards: dict[int, Board] = {}
         """Their trials, of those that go on or ended lately."""
@@ -174,7 +176,7 @@ class State:
         spec = self.specs[job.spec]
         if job.late or spec.deadline_at is None:
             return None
-        waits = job.state is JobState.PENDING
+        waits = job.state in (JobState.PENDING, JobState.QUEUED)
         return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
 
     def effective(self, job: Job, spec: Spec) -> Request:
@@ -263,14 +265,15 @@ class State:
                 yield end, placement
 
     def latest_end(self, job: Job, boot: float = -inf) -> float:
-        """The latest end of a running attempt; infinite while it is suspended.
+        """The latest end of a running attempt; infinite while it is suspended or queued.
 
         `boot`: it is known to run at that time, so that an estimated end is later than that.
         """
         if job.progress is not None and job.progress.stop is not None:
             return job.progress.stop.boot
         spec = self.specs[job.spec]
-        limit = None if job.state is JobState.SUSPENDED else spec.limit
+        stands_still = job.state in (JobState.SUSPENDED, JobState.QUEUED)
+        limit = None if stands_still else spec.limit
         if limit is None and job.progress is not None and job.state is JobState.RUNNING:
             return self._likely_end(job, spec, boot)
         return latest_end(job.started_boot, limit, job.slack)
@@ -287,6 +290,16 @@ class State:
         while end <= now:  # it is late: return a time in the future
             end, later = end + later, later * 2
         return end
+
+    def executor_of(self, node: str) -> str:
+        """The kind of executor that runs attempts on a node; this machine's is `local`."""
+        added = self.rest.remotes.get(node)
+        return added.executor if added is not None else "local"
+
+    def is_delegated(self, job: Job) -> bool:
+        """Whether another scheduler decides where on its node a job runs."""
+        node = self.cluster.nodes.get(job.placement.node) if job.placement is not None else None
+        return node is not None and node.delegated
 
     # -- changing (called by the fold only) ---------------------------------------------
 
@@ -324,6 +337,8 @@ class State:
 
     def _enter_running(self, job: Job, placement: Placement) -> None:
         self.running[job.id] = job
+        if self.is_delegated(job):
+            return  # neither its size nor its memory is ours to change
         ask = self.specs[job.spec].request.gpus
         if ask is not None and ask.most is not None:
             self.elastic[job.id] = job
@@ -335,7 +350,47 @@ class State:
         assert job.placement is not None
         self._enter_running(job, job.placement)
         self.count(job, job.placement, +1)
+        self.count_in_flight(job)
         self.look_whether_leaving(job)
+
+    def count_in_flight(self, job: Job) -> None:
+        """Note whether a job waits for its start on a delegated node, which may be full now."""
+        if job.placement is None or not self.is_delegated(job):
+            return
+        if job.started_at is None:
+            self.in_flight.setdefault(job.placement.node, set()).add(job.id)
+            self._look_whether_full(job.placement.node)
+        else:
+            self._count_out(job, job.placement.node)
+
+    def _count_out(self, job: Job, name: str) -> None:
+        """A job does not wait for its start on a node any more."""
+        waiting = self.in_flight.get(name, set())
+        waiting.discard(job.id)
+        if not waiting:
+            self.in_flight.pop(name, None)
+        self._look_whether_full(name)
+
+    def _look_whether_full(self, name: str) -> None:
+        node, closed = self.cluster.nodes.get(name), self._why_closed(name)
+        if node is not None and not node.removed and closed != node.closed:
+            node.closed = closed
+            self.cluster.changed(name)
+            self.line.stirred = True
+
+    def _why_closed(self, name: str) -> str | None:
+        """Why nothing new is placed on a node; None: it is open."""
+        if (away := self.rest.away.get(name)) is not None:
+            return away.why
+        if name in self.rest.strays:
+            return "jobs abandoned there have not ended yet"
+        if name in self.rest.closed:
+            return self.rest.closed[name]
+        facts, waiting = self.rest.nodes.get(name), len(self.in_flight.get(name, ()))
+        if facts is not None and waiting >= facts.max_in_flight:
+            what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
+            return f"{what} in its queue"
+        return None
 
     def give_back(self, job: Job) -> None:
         """An attempt is over: its devices are free again."""
@@ -353,6 +408,8 @@ class State:
         self.ending.drop(job.id)
         self.watches.drop(job.id)
         self.drift.drop(job.id)
+        if placement.node in self.in_flight:
+            self._count_out(job, placement.node)
 
     def look_whether_leaving(self, job: Job) -> None:
         """Keep an eye on those whose devices are free before long."""
@@ -405,7 +462,7 @@ class State:
         if self._is_first(facts):
             more = brought(self.rest.queues.values(), facts, self.rest.nodes)
         types = {**facts.types, **more}
-        self.cluster.join(NodeFacts(facts.name, types) if more else facts, held)
+        self.cluster.join(replace(facts, types=types) if more else facts, held)
 
     def _is_first(self, facts: NodeFacts) -> bool:
         return next(iter(self.rest.nodes), facts.name) == facts.name
@@ -417,10 +474,7 @@ class State:
             self.cluster.changed(name)
             if node.removed:
                 continue
-            away = self.rest.away.get(name)
-            node.closed = away.why if away is not None else self.rest.closed.get(name)
-            if away is None and name in self.rest.strays:
-                node.closed = "jobs abandoned there have not ended yet"
+            node.closed = self._why_closed(name)
             for type, amount in zip((CPU, MEMORY), self.rest.others.get(name, (0, 0)), strict=True):
                 for device in node.types.get(type, ()):
                     device.others = amount

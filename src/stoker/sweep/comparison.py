@@ -6,7 +6,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAY_COUNT = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "PENDING", "COMPLETED"})
+MAY_COUNT = frozenset(
+    {"RUNNING", "COMPLETING", "SUSPENDED", "QUEUED", "CONFIGURING", "PENDING", "COMPLETED"}
+)
 
 
 def counts(trial: Mapping[str, object]) -> bool:

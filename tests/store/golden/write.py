@@ -14,7 +14,13 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
-from stoker.core.cluster import Placement, Take  # noqa: E402
+from stoker.core.cluster import (  # noqa: E402
+    DeviceFacts,
+    NodeFacts,
+    Placement,
+    PlacementMode,
+    Take,
+)
 from stoker.core.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.estimate import Pace  # noqa: E402
 from stoker.core.job import (  # noqa: E402
@@ -100,6 +106,7 @@ def life() -> Scenario:
     job, of = story.job(plain), story.state.spec(story.job(plain))
     story.tell(e.JobsForgotten(at=story.now, jobs=(array,)))
     story.fact(e.JobCancelled, behind)
+    delegated(story)
     story.tell(e.JobsForgotten(at=story.now, jobs=(plain,)))
     story.tell(e.JobRecalled(at=story.now, job=msgspec.structs.replace(job), spec=of))
     story.tell(e.NodeJoined(at=story.now, facts=node(2)))
@@ -259,6 +266,29 @@ def sweeps(story: Scenario) -> None:
     story.tell(e.TrialsForgotten(at=story.now, sweep=id))
     known = (Trial(id + 1, 0, trials[0][0], JobState.COMPLETED, Score(4.0, 9.0, (3.0,))),)
     story.tell(e.TrialsRecalled(at=story.now, sweep=id, trials=known))
+
+
+def delegated(story: Scenario) -> None:
+    """A cluster whose own scheduler starts attempts, and one that it refuses."""
+    story.tell(
+        e.NodeAdded(at=story.now, name="lab", executor="slurm", options={"partition": "gpu"})
+    )
+    cards = DeviceFacts("*a100", capacity=64_000, model="a100", memory=40_000)
+    facts = NodeFacts("lab", {"gpu": (cards,)}, placement=PlacementMode.DELEGATED, max_in_flight=4)
+    story.tell(e.NodeJoined(at=story.now, facts=facts))
+    story.tell(e.NodeReached(at=story.now, node="lab"))
+    there = msgspec.structs.replace(gpus(2), nodes=("lab",))
+    ended, runs, waits, refused = (story.submit(there, priority=99) for _ in range(4))
+    story.plan()
+    for job in (ended, runs, waits, refused):
+        story.about(e.AttemptQueued, job, external_id=f"47{job}")
+    for job in (ended, runs):
+        story.about(
+            e.ProcessStarted, job, boot=story.now, external_id=f"47{job}", hosts=("n17",),
+            devices=("0", "3"),
+        )  # fmt: skip
+    story.exited(ended, 0)
+    story.about(e.StartCalledOff, refused, why="the partition is down", delay=30.0)
 
 
 def main(name: str) -> None:

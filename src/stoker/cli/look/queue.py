@@ -40,7 +40,7 @@ EVERYTHING = 100_000
 _UNHAPPY = frozenset(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE"))
 SHORT_STATES = {"pd": "PENDING", "r": "RUNNING", "cd": "COMPLETED", "f": "FAILED",
                 "ca": "CANCELLED", "to": "TIMEOUT", "oom": "OUT_OF_MEMORY", "nf": "NODE_FAIL",
-                "s": "SUSPENDED", "cf": "CONFIGURING", "cg": "COMPLETING",
+                "s": "SUSPENDED", "cf": "CONFIGURING", "q": "QUEUED", "cg": "COMPLETING",
                 "dl": "DEADLINE"}  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def text(value: object) -> str:
 def summary(counts: dict[str, int]) -> str:
     """Return `3 running, 12 pending, 1 failed`."""
     words = {"CONFIGURING": "starting", "SUSPENDED": "paused"}
-    order = ("RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "PENDING")
+    order = ("RUNNING", "CONFIGURING", "QUEUED", "COMPLETING", "SUSPENDED", "PENDING")
     names = [*order, *(name for name in counts if name not in order)]
     parts = [
         f"{counts[name]:,} {words.get(name, name.lower().replace('_', ' '))}"

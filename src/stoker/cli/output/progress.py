@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 1.0
 """Between two lines, and before the first: short waits show nothing."""
-STARTING = ("PENDING", "CONFIGURING")
+STARTING = ("PENDING", "CONFIGURING", "QUEUED")
 
 
 class Progress:

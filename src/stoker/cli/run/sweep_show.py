@@ -31,8 +31,8 @@ ON_SCREEN = 50
 WIDTH = 20
 """Characters of the longest bar."""
 EIGHTHS = " ▏▎▍▌▋▊▉"
-LATER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "PENDING": 3,
-         "COMPLETED": 4}  # fmt: skip
+LATER = {"RUNNING": 1, "COMPLETING": 1, "SUSPENDED": 1, "CONFIGURING": 2, "QUEUED": 2,
+         "PENDING": 3, "COMPLETED": 4}  # fmt: skip
 """Trials without a figure, in this order behind those with one."""
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-HOLDING = "CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
+HOLDING = "CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
 UNFINISHED = f"PENDING,{HOLDING}"
 
 ID = Column("ID", right=True)

@@ -72,7 +72,7 @@ def whole(client: Client, queue: dict[str, Any], limit: int) -> dict[str, Any]:
         resources.setdefault(kind, {})[name] = number(device["capacity"])
         available.setdefault(kind, {})[name] = number(device["free"])
     name = queue["name"]
-    running = client.jobs(queue=name, state="CONFIGURING,RUNNING,SUSPENDED,COMPLETING")
+    running = client.jobs(queue=name, state="CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING")
     waiting = client.jobs(queue=name, state="PENDING", limit=limit)
     past = client.history(queue=name, limit=limit)
     return {

@@ -29,7 +29,7 @@ Lists jobs submitted with run-scheduler: all pending and running jobs, and the l
 MEMORY is the memory reserved on each GPU / the largest measured use; LEFT is the estimated
 remaining time."""
 SWITCHES = ("--all_users", "--extended", "--json", "--help", "-h")
-UNFINISHED = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
+UNFINISHED = "PENDING,CONFIGURING,QUEUED,RUNNING,SUSPENDED,COMPLETING"
 USUAL = 10
 MOST = 100_000
 

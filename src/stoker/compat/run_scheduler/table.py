@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STATES = {
-    "PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running",
+    "PENDING": "pending", "CONFIGURING": "starting", "QUEUED": "queued", "RUNNING": "running",
     "SUSPENDED": "paused", "COMPLETING": "ending", "COMPLETED": "done", "FAILED": "failed",
     "CANCELLED": "cancelled", "TIMEOUT": "timeout", "OUT_OF_MEMORY": "out of memory",
     "NODE_FAIL": "node failed", "DEADLINE": "deadline",

@@ -54,8 +54,10 @@ def _begin(state: State, job: Job, placement: Placement, boot: float) -> None:
     state.line.remove(job)
     state.hold_devices(job, placement)
     move(state, job, JobState.CONFIGURING)
-    job.pid = None
+    job.pid = job.external_id = None
+    job.hosts = job.devices = ()
     job.started_at, job.started_boot = None, boot
+    state.count_in_flight(job)
     job.code = job.signal = job.cause = job.note = job.ended_at = None
     job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
@@ -78,6 +80,18 @@ def on_attempt_recovered(state: State, event: e.AttemptRecovered) -> Wishes:
     return []
 
 
+def on_attempt_queued(state: State, event: e.AttemptQueued) -> Wishes:
+    """It waits in another queue; its time does not count yet."""
+    job = current(state, event.job, event.attempt)
+    if job is None or job.started_at is not None:
+        return []
+    job.external_id = event.external_id
+    if job.state is JobState.CONFIGURING:
+        move(state, job, JobState.QUEUED)
+    state.touched.add(job.id)
+    return []
+
+
 def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     """The process exists; of an attempt on several machines, the first one does."""
     job = current(state, event.job, event.attempt)
@@ -89,8 +103,11 @@ def on_process_started(state: State, event: e.ProcessStarted) -> Wishes:
     if event.part is None:
         job.pid = event.pid
     job.started_at, job.started_boot = event.at, event.boot
+    job.external_id = event.external_id or job.external_id
+    job.hosts, job.devices = event.hosts, event.devices
+    state.count_in_flight(job)
     took_up(state, job)
-    if job.state is JobState.CONFIGURING:
+    if job.state in (JobState.CONFIGURING, JobState.QUEUED):
         move(state, job, JobState.RUNNING)
     look_whether_stoppable(state, job, event.at)
     if job.id in state.stoppable:

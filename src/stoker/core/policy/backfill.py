@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from msgspec.structs import replace
-
 from stoker.core.cluster import Cluster, Placement, Shadow
 from stoker.core.policy.fit import fit, gpus_needed
 from stoker.core.policy.place import gpus_left, has_room, machines_for, place
@@ -232,7 +230,7 @@ class _Freed:
         self.cluster, self.request = cluster, request
         self.ledger = cluster.shadow()
         """Of machines that may do."""
-        self._each = replace(request, machines=1) if request.machines > 1 else request
+        self._each = request.part
         self._fit = machines_for(cluster, request)
         self._found: set[str] = set()
         """Machines that will do, and did not before."""

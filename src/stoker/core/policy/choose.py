@@ -7,7 +7,6 @@ from itertools import chain, islice
 from math import inf, log2
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker.core.cluster import Cluster, Placement, Shadow, Take
 from stoker.core.job import Job
@@ -38,7 +37,7 @@ class Want:
 
     def __init__(self, state: State, request: Request, found: JobClass, level: float) -> None:
         self.state, self.request, self.urgency = state, request, found.priority
-        self.each = replace(request, machines=1) if request.machines > 1 else request
+        self.each = request.part
         """What it asks one machine for."""
         self.anew = found.anew or state.line.all_anew or request.machines > 1
         """Whether all machines are to be looked at, or only those that have changed. A machine

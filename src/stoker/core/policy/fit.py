@@ -30,7 +30,7 @@ def fit(node: Node, request: Request, gap: int = 0) -> tuple[Take, ...] | None:
 
     Its part of a GPU, if it can be had there, from one of which `gap` is left.
     """
-    if node.closed is not None:
+    if node.closed is not None or (node.delegated and _undelegable(request) is not None):
         return None
     if request.nodes and node.name not in request.nodes:
         return None
@@ -81,7 +81,7 @@ def room(node: Node, shape: Request) -> tuple[int, ...] | None:
 def _room(node: Node, shape: Request) -> tuple[int, ...] | None:
     if (shape.nodes and node.name not in shape.nodes) or node.name in shape.not_nodes:
         return None
-    if node.closed is not None:
+    if node.closed is not None or (node.delegated and _undelegable(shape) is not None):
         return None
     gpus = () if shape.gpus is None else (_most_gpus(_able(node, shape.gpus), shape.gpus),)
     return (*gpus, *(most(offered(node, shape, type)) for type, _ in wants(shape)))
@@ -223,12 +223,12 @@ def _choose(
 ) -> list[Take] | None:
     """Take an amount from devices: split over unit devices, never over larger ones."""
     open_ = [device for device in devices if device.drained is None and not device.gone]
-    if any(device.facts.capacity != THOUSAND for device in open_):
+    if any(each.facts.capacity != THOUSAND or each.facts.is_pool for each in open_):
         fitting = [device for device in open_ if device.left >= amount]
         if not fitting:
             return None
         best = min(fitting, key=lambda device: device.left)
-        return [Take(type, best.name, amount, memory)]
+        return [Take(type, best.name, amount, 0 if best.facts.is_pool else memory)]
     whole, part = divmod(amount, THOUSAND)
     chosen = [device for device in open_ if device.left == THOUSAND][:whole]
     if len(chosen) < whole:
@@ -279,6 +279,8 @@ def could_ever(node: Node, request: Request) -> str | None:
         return "is not one of the requested nodes"
     if node.name in request.not_nodes:
         return "is excluded"
+    if node.delegated and (lack := _undelegable(request)) is not None:
+        return lack
     if request.gpus is not None and request.gpus.amount:
         lack = _gpu_lack(node, request.gpus)
         if lack:
@@ -297,6 +299,18 @@ def could_ever(node: Node, request: Request) -> str | None:
     return None
 
 
+def _undelegable(request: Request) -> str | None:
+    """Return what another cluster's scheduler cannot be asked for, or None."""
+    ask = request.gpus
+    if request.machines > 1 or request.in_gang:
+        return "takes only jobs that run on one node"
+    if request.exclusive:
+        return "gives no job a node of its own"
+    if ask is not None and (ask.amount % THOUSAND or ask.beside or ask.share is not None):
+        return "gives whole GPUs only"
+    return None
+
+
 def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     devices = [device for device in node.types.get(GPU, ()) if not device.gone]
     if not devices:
@@ -304,7 +318,7 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     here = on_node(ask, node.name)
     fitting = [device for device in devices if suits(device, here)]
     needed = len(ask.only) if ask.share is not None else -(-ask.amount // THOUSAND)
-    if all(device.facts.capacity == THOUSAND for device in fitting):
+    if all(each.facts.capacity == THOUSAND and not each.facts.is_pool for each in fitting):
         if len(fitting) >= needed:
             return None
     elif any(device.facts.capacity >= ask.amount for device in fitting):
@@ -321,6 +335,6 @@ def _gpu_lack(node: Node, ask: GpuAsk) -> str | None:
     if ask.only or ask.avoid or ask.within:
         traits.append("among those named")
     kind = " " + " and ".join(traits) if traits else ""
-    return (
-        f"has {len(fitting)} GPU{'s' * (len(fitting) != 1)}{kind}, not {format_amount(ask.amount)}"
-    )
+    pools = [each.facts.capacity // THOUSAND for each in fitting if each.facts.is_pool]
+    count = max(pools, default=len(fitting))
+    return f"has {count} GPU{'s' * (count != 1)}{kind}, not {format_amount(ask.amount)}"

@@ -2,7 +2,8 @@
 
 A plain request names no machine and no device, and wants amounts: then it is enough to know how
 much is left of everything, and the index of that (`yard`) finds the best machine without a look at
-all of them. Machines with GPUs of several makes are odd: those are looked at one by one.
+all of them. Machines with GPUs of several makes, and delegated ones, are odd: those are looked at
+one by one.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def yard(cluster: Cluster) -> Yard:
 
 def room_of(node: Node) -> Room | None:
     """What is left on a machine; None when it is closed, or odd."""
-    if node.closed is not None:
+    if node.closed is not None or node.delegated:
         return None
     lefts, make = [], None
     for card in node.types.get(GPU, ()):

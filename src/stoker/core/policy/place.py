@@ -26,6 +26,8 @@ from stoker.core.units import THOUSAND
 
 MOST_OVERLAID = 256
 """If a ledger says of more machines than these that they stand otherwise, all are looked at."""
+LAST_RESORT = 1 << 40
+"""More GPUs than any node has free: what ranks a node behind all others."""
 MOST_QUESTIONS, MOST_STANDINGS = 4096, 65536
 """So many questions, and so many kinds of machines for each, are remembered with their answer."""
 
@@ -81,7 +83,7 @@ def _by_amounts(cluster: Cluster, request: Request) -> Placement | None:
     In a ledger of what could be, simply the fullest ones that will do.
     """
     ask, count = ask_of(cluster, request), request.machines
-    each = request if count == 1 else replace(request, machines=1)
+    each = request.part
     if cluster.true is cluster:
         names = yard(cluster).best(ask, cluster.typical, count)
         nodes = [cluster.nodes[name] for name in names]
@@ -125,7 +127,7 @@ def gpus_left(cluster: Cluster, name: str) -> int:
 
 def machines_for(cluster: Cluster, request: Request) -> int:
     """On how many machines a part of this request fits now; no more than it asks for."""
-    each = replace(request, machines=1)
+    each = request.part
     if _by_the_index(cluster, request):
         count = request.machines
         others = elsewhere(cluster, ask_of(cluster, request), ordered=False)
@@ -171,11 +173,11 @@ Rank = tuple[int, float]
 
 def _rank(node: Node, request: Request) -> Rank:
     """Smaller is better. GPU jobs fill machines up, so that large ones find whole machines;
-    others go where the least is going on.
+    others go where the least is going on. Nodes on which a start waits in another queue come last.
     """
-    gpus = 0
+    gpus = LAST_RESORT if node.delegated else 0
     if request.gpus is not None and request.gpus.amount:
-        gpus = sum(
+        gpus += sum(
             device.free
             for device in node.types.get(GPU, ())
             if device.stranger is None and device.drained is None and not device.gone
@@ -191,7 +193,7 @@ def _crowded(device: Device) -> float:
 
 def _together(cluster: Cluster, request: Request) -> Placement | None:
     """One part on each of several machines, or nothing."""
-    each = replace(request, machines=1)
+    each = request.part
     chosen: list[Node] = []
     for _, _, alike in sorted(_fitting(cluster, each), key=lambda found: found[:2]):
         chosen += islice(alike, request.machines - len(chosen))

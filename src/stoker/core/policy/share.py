@@ -49,6 +49,8 @@ def corrected(job: Job, spec: Spec) -> Placement | None:
         return None
     if progress.peak is None or progress.alone or spec.request.exclusive:
         return None
+    if any(take.of_pool for take in placement.takes):
+        return None
     needed, held = with_margin(progress.peak), memory_of(placement)
     settled = progress.epochs > progress.since
     whole = any(take.type == GPU and take.amount == THOUSAND for take in placement.takes)

@@ -198,11 +198,10 @@ class Daemon:
         self.faults = desk.faults = faults or FaultTracker(system_clock)
         self.engine = Engine(store, system_clock, self.carry_out, self.publish, self.faults)
         fleet.compose, fleet.state = self.compose, lambda: self.engine.state
-        self.trainings = TrainingMonitor(
-            self.home, poller, fleet, fleet.state, TrialScorer(fleet.state)
-        )
-        fleet.heard = self.trainings.on_report_data
-        self.engine.needs = desk.reading = self.trainings.metrics.jobs_being_read
+        self.trainings = TrainingMonitor(self.home, poller, fleet, fleet.state)
+        fleet.heard = self.trainings.heard
+        self.trainings.scores = TrialScorer(fleet.state)
+        self.engine.needs = desk.reading = self.trainings.trails.reading
         self._sweeps: SweepController | None = None
         self._outlooks: ForecastClient | None = None
         self.inbox: SimpleQueue[Command] = SimpleQueue()
@@ -320,7 +319,7 @@ class Daemon:
             "waiting requests", None, self.waits.check, self.engine.state, self.desk, self._last
         )
         self.feeder.after(self._last)
-        left = self.trainings.cleanup.has_removable and not self.engine.has_unrecorded
+        left = self.trainings.left.over and not self.engine.has_unrecorded
         if (self.engine.unforced or left) and not self.sync.is_requested:
             self.sync.request()
 
@@ -356,7 +355,7 @@ class Daemon:
         facts = contain(
             "container logs", facts, mark_container_failures, facts, state, self.desk.logs
         )
-        facts = contain("training reports", facts, self.trainings.enrich_events, facts)
+        facts = contain("training reports", facts, self.trainings.heed, facts)
         if self.watch.pending is not None:
             # First what was seen of the GPUs: it tells whose fault it was that memory ran out.
             facts = contain("GPU readings", nothing, self.watch.facts, state) + facts
@@ -405,7 +404,7 @@ class Daemon:
     def _idle_left(self, state: State) -> float | None:
         if self.exit_when_idle is None:
             return None
-        if state.live or self.readers or self.waits.waiting or self.trainings.is_reading_ended:
+        if state.live or self.readers or self.waits.waiting or self.trainings.busy:
             self.idle_since = None
             return None
         now = time.monotonic()
@@ -443,9 +442,9 @@ class Daemon:
                 self.executor.signal(wish)
                 self.fleet.signal(wish)
             case i.AskToStop():
-                self.trainings.stops.send(wish.job, wish.attempt)
+                self.trainings.ask_to_stop(wish.job, wish.attempt)
             case i.LetGoOn():
-                self.trainings.stops.withdraw(wish.job, wish.attempt)
+                self.trainings.let_go_on(wish.job, wish.attempt)
             case i.SuspendAttempt():
                 self.executor.suspend(wish.job, wish.attempt)
                 self.fleet.suspend(wish.job, wish.attempt)
@@ -541,7 +540,7 @@ class Daemon:
         contain = self.faults.contain
         contain("logging events", None, log_events, events)
         contain("publishing to the fleet", None, self.fleet.after, self.engine.state, events)
-        contain("publishing to training reports", None, self.trainings.on_events, events)
+        contain("publishing to training reports", None, self.trainings.after, events)
         if self._outlooks is not None:
             contain("publishing to eta", None, self._outlooks.after, events)
         for reader in self.readers[:]:
@@ -561,9 +560,7 @@ class Daemon:
             # Some ends are not even committed: what proves them stays.
             return AfterSync(starts=starts)
         claims, self.executor.settled = self.executor.settled, []
-        return AfterSync(
-            claims, self.fleet.take_settled(), self.trainings.cleanup.take_removable(), starts
-        )
+        return AfterSync(claims, self.fleet.take_settled(), self.trainings.left.take(), starts)
 
     def _after_sync(self) -> None:
         """What has waited for the disk goes out to other machines."""
@@ -604,7 +601,7 @@ class Daemon:
         self.draining = True
 
     def _finish_when_drained(self) -> None:
-        if self.draining and not self.engine.state.running and not self.trainings.is_reading_ended:
+        if self.draining and not self.engine.state.running and not self.trainings.busy:
             self.done = True
 
     def leave(self) -> None:

@@ -1,1 +1,1 @@
-"""Report files of training attempts: format, directories, control files, change notification."""
+"""Training reports: format, files, watching."""

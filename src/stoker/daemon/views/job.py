@@ -60,6 +60,8 @@ def job_view(
             job, spec, state, now.wall, logs, live(job.id) if _trains(job, spec) else {}
         ),
     }
+    if job.external_id is not None:
+        view |= {"external_id": job.external_id, "hosts": list(job.hosts)}
     out, err = logs_of(job, spec, view["node"] or "", logs)
     view |= {"log": out, "error_log": err, "log_bytes": _size(out)}
     if spec.pty and job.state is JobState.RUNNING:

@@ -47,6 +47,8 @@ def logs_of(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[
 
 def devices_of(job: Job) -> dict[str, list[str]]:
     """What it has, or had, of the first machine."""
+    if job.devices:
+        return {GPU: list(job.devices)}
     if job.placement is None:
         return {GPU: list(job.last_devices)} if job.last_devices else {}
     return devices_in(job.placement)
@@ -56,7 +58,8 @@ def devices_in(part: Placement) -> dict[str, list[str]]:
     """The devices of one part, by type."""
     found: dict[str, list[str]] = {}
     for take in part.takes:
-        found.setdefault(take.type, []).append(take.device)
+        if not take.of_pool:
+            found.setdefault(take.type, []).append(take.device)
     return found
 
 

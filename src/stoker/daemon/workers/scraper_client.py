@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from stoker.core.job import Job
 from stoker.core.launch import fill, log_paths
 from stoker.core.state import State
-from stoker.daemon.reports.paths import AttemptId, attempt_name, parse_attempt_name
+from stoker.daemon.reports.attempt_report import Key
+from stoker.daemon.training.cleanup import attempt_of
 from stoker.executors.agent.session.session import Poller
 
 if TYPE_CHECKING:
@@ -44,25 +45,25 @@ class ScraperClient:
 
     def __init__(self, home: str, poller: Poller, state: Callable[[], State]) -> None:
         self.home, self.poller, self.state = home, poller, state
-        self.orders: dict[AttemptId, dict[str, Any]] = {}
+        self.orders: dict[Key, dict[str, Any]] = {}
         """What is watched."""
-        self.finishing: set[AttemptId] = set()
+        self.finishing: set[Key] = set()
         self.process: LineSubprocess | None = None
         self.leaving: list[LineSubprocess] = []
         self.failures = 0
         self.start_at: float | None = None
         self.heard_at = 0.0
         """When it last said something, or was first asked to."""
-        self._finished: list[AttemptId] = []
+        self._finished: list[Key] = []
 
     # -- what is wanted -----------------------------------------------------------------
 
-    def watch(self, job: Job, attempt: int, started_at: float | None = None) -> None:
+    def watch(self, job: Job, attempt: int, began: float | None = None) -> None:
         """Look for the figures of this attempt from now on."""
         key = (job.id, attempt)
         if key in self.orders:
             return
-        self.orders[key] = order = self._order(job, attempt, started_at)
+        self.orders[key] = order = self._order(job, attempt, began)
         with contextlib.suppress(OSError):  # if we die before anything is found, it is seen by this
             os.makedirs(os.path.dirname(order["report"]), 0o700, exist_ok=True)
         if self.process is not None:
@@ -80,9 +81,9 @@ class ScraperClient:
             self.heard_at = time.monotonic()
         self.finishing.add(key)
         if self.process is not None:
-            self._send({"finish": attempt_name(key)})
+            self._send({"finish": _name(key)})
 
-    def take_finished(self) -> list[AttemptId]:
+    def take_finished(self) -> list[Key]:
         """Those of which all was found, since the last time."""
         finished, self._finished = self._finished, []
         return finished
@@ -100,7 +101,7 @@ class ScraperClient:
         else:
             files = [fill(spec.source.text, ran, spec, node)]
         return {
-            "watch": attempt_name((job.id, attempt)), "kind": spec.source.kind, "files": files,
+            "watch": _name((job.id, attempt)), "kind": spec.source.kind, "files": files,
             "text": spec.source.text, "name": spec.source.name or "value",
             "report": f"{self.home}/training/{job.id}.{attempt}/report",
             "since": (job.submitted_at if began is None else began) - EARLIER,
@@ -116,20 +117,20 @@ class ScraperClient:
             self._died(f"it answered {line[:80]!r}")
             return
         if "trouble" in answer:
-            key = parse_attempt_name(answer["trouble"])
+            key = attempt_of(answer["trouble"])
             if key is not None:
                 self._give_up(key, answer["why"])
         elif "finished" in answer:
-            key = parse_attempt_name(answer["finished"])
+            key = attempt_of(answer["finished"])
             if key is not None and key in self.finishing:
                 self._done(key)
 
-    def _done(self, key: AttemptId) -> None:
+    def _done(self, key: Key) -> None:
         self.orders.pop(key, None)
         self.finishing.discard(key)
         self._finished.append(key)
 
-    def _give_up(self, key: AttemptId, why: str) -> None:
+    def _give_up(self, key: Key, why: str) -> None:
         """Its figures are not looked for any more."""
         job = self.state().jobs.get(key[0])
         label = job.label if job else key[0]
@@ -173,7 +174,7 @@ class ScraperClient:
         for order in self.orders.values():
             self._send(order)
         for key in self.finishing:
-            self._send({"finish": attempt_name(key)})
+            self._send({"finish": _name(key)})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self.process is not None:
@@ -183,7 +184,7 @@ class ScraperClient:
         """It says nothing: whom it was busy with is not looked at again."""
         assert self.process is not None
         with contextlib.suppress(OSError), open(f"/proc/{self.process.process.pid}/comm") as file:
-            key = parse_attempt_name(file.read().strip())
+            key = attempt_of(file.read().strip())
             if key in self.orders:
                 self._give_up(key, f"it has not ended for {PATIENCE:.0f} s")
         self._died("it has hung")
@@ -212,3 +213,7 @@ class ScraperClient:
         for process in self.leaving:
             with contextlib.suppress(Exception):  # one that cannot even die is left alone
                 process.process.wait(1.0)
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}.{key[1]}"

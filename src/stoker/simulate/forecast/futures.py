@@ -98,7 +98,7 @@ class FutureReplay(Replay):
     def take(self, job: Job, left: float) -> None:
         """A job needs so many seconds more."""
         load = self._outline(job, left)
-        if job.state is JobState.CONFIGURING:
+        if job.state in (JobState.CONFIGURING, JobState.QUEUED):
             self._begin(job)
         if job.state is JobState.COMPLETING and job.ending != "stop":
             left = ENDING
