@@ -30,7 +30,7 @@ API = frozenset({
     "Job", "JobFailed", "Node", "NotFound", "NotPicklable", "PermissionDenied", "StokerError",
     "Sweep", "Trial", "UnknownOption", "Unreachable", "UsageError",
 })  # fmt: skip
-"""What a script may rely on. It is imported when it is asked for: commands start without it."""
+"""The public names. They are imported on first use: commands start without them."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Where `stoker` starts: finds the verb, imports only its file, and turns errors into sentences."""
+"""Entry point of `stoker`: find the verb, import only its module, run it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # After `submit` and the like, --json may be the job's own; only the parser can tell.
-    is_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "compat"}
-    return run_command(lambda: _dispatch(args), "stoker", is_ours and "--json" in args)
+    # After these verbs, --json may belong to the job's command; only the parser can tell.
+    may_be_ours = bool(args) and args[0] not in {"submit", "run", "sweep", "add", "compat"}
+    return run_command(lambda: _dispatch(args), "stoker", may_be_ours and "--json" in args)
 
 
 def _dispatch(args: list[str]) -> int:
@@ -35,7 +35,7 @@ def _dispatch(args: list[str]) -> int:
         return _help(args[1])
     if not first or first.startswith("-"):
         return _run("queue", args)
-    return _run(_verb(first), args[1:])
+    return _run(_resolve_verb(first), args[1:])
 
 
 def _run(verb: str, args: list[str]) -> int:
@@ -43,7 +43,7 @@ def _run(verb: str, args: list[str]) -> int:
 
     if args and args[0] in {"--help", "-h"} and verb not in {"feed", "compat"}:
         return _help(verb)
-    # __import__ with a list of names returns the module itself, without importlib's weight.
+    # __import__ with a list of names returns the module itself, without importing importlib.
     module = __import__(module_of(verb), fromlist=["main"])
     return int(module.main(args))
 
@@ -51,19 +51,20 @@ def _run(verb: str, args: list[str]) -> int:
 def _help(word: str) -> int:
     from stoker.cli.help import show
 
-    return show(_verb(word))
+    return show(_resolve_verb(word))
 
 
-def _verb(word: str) -> str:
-    from stoker.cli.verbs import ALIASES, ELSEWHERE, HIDDEN, VERBS
+def _resolve_verb(word: str) -> str:
+    """Return the verb that a name means; raise with a suggestion if there is none."""
+    from stoker.cli.verbs import ALIASES, HIDDEN, OTHER_TOOLS, VERBS
     from stoker.client.errors import UsageError
 
     if word in VERBS or word in HIDDEN:
         return word
     if word in ALIASES:
         return ALIASES[word]
-    if word in ELSEWHERE:
-        raise UsageError(f"There is no command {word!r} in stoker. Use: stoker {ELSEWHERE[word]}")
+    if word in OTHER_TOOLS:
+        raise UsageError(f"There is no command {word!r} in stoker. Use: stoker {OTHER_TOOLS[word]}")
     from stoker.cli.options.suggest import nearest
 
     guess = nearest(word, [*VERBS, *ALIASES])

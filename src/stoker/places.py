@@ -1,6 +1,6 @@
-"""Where things live: configuration, state, logs, sockets, run directories.
+"""Paths of configuration, state, logs, sockets and run directories.
 
-Every command passes through here, so only `os` and friends are imported.
+Every command imports it, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import stat
 
 from stoker import wire
 
-SOCKET_LIMIT = 100
-"""A Unix socket's path may hold 107 bytes; a little is left for suffixes."""
+MAX_SOCKET_PATH_BYTES = 100
+"""A Unix socket's path may have 107 bytes; the difference is for suffixes."""
 
 
 class UnsafeDirectory(Exception):
-    """A directory of ours belongs to, or could be changed by, somebody else."""
+    """A directory of ours belongs to, or can be changed by, another user."""
 
     code = "permission"
     exit_code = wire.EXIT_PERMISSION
@@ -38,7 +38,7 @@ def home() -> str | None:
             f"You have no access to STOKER_HOME={path}. Set it to a directory of your own."
         ) from None
     except OSError:
-        return path  # it does not exist yet, or says later why it cannot be used
+        return path  # it does not exist yet, or its use fails later with a better message
     if owner != os.getuid():
         raise UnsafeDirectory(
             f"STOKER_HOME={path} belongs to {_user_name(owner)}, not to you. "
@@ -48,7 +48,7 @@ def home() -> str | None:
 
 
 def config_paths() -> list[str]:
-    """Return the configuration files to read, the one that wins last."""
+    """Return the configuration files to read; later files take precedence."""
     root = home()
     if root:
         return [os.path.join(root, "config.toml")]
@@ -59,7 +59,7 @@ def config_paths() -> list[str]:
 
 
 def state_dir() -> str:
-    """Return this machine's state directory (the home may be shared by several machines)."""
+    """Return this host's state directory (the home may be shared by several hosts)."""
     root = home()
     base = os.path.join(root, "state") if root else _xdg_state()
     return os.path.join(base, machine_id())
@@ -71,27 +71,27 @@ def logs_dir() -> str:
 
 
 def daemon_log() -> str:
-    """Return the file that a daemon in the background writes its messages to."""
+    """Return the log file of a daemon in the background."""
     return os.path.join(state_dir(), "daemon.log")
 
 
 def journal_path() -> str:
-    """Return the file of the embedded database."""
+    """Return the path of the embedded database."""
     return os.path.join(state_dir(), "journal.db")
 
 
 def emergency_path(journal: str) -> str:
-    """Return where a copy of a deleted journal is kept if it cannot be kept beside it."""
+    """Return the path for a copy of a deleted journal if its own directory is not usable."""
     return os.path.join(_short_dir(), f"{digest(journal)}.emergency")
 
 
 def install_path() -> str:
-    """Return the file that the first daemon of a state makes, wherever its jobs are kept."""
+    """Return the file that the first daemon creates, whichever database it uses."""
     return os.path.join(state_dir(), "install")
 
 
 def runtime_dir() -> str:
-    """Return the private directory that holds the socket."""
+    """Return the private directory of the socket."""
     root = home()
     if root:
         return os.path.join(root, "run")
@@ -103,15 +103,15 @@ def runtime_dir() -> str:
 
 
 def socket_path() -> str:
-    """Return the daemon's socket, under a short hashed name when its path would not fit."""
+    """Return the path of the daemon's socket; a short hashed name if it would be too long."""
     path = os.path.join(runtime_dir(), "daemon.sock")
-    if len(os.fsencode(path)) <= SOCKET_LIMIT:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         return path
     return os.path.join(_short_dir(), f"{digest(path)}.sock")
 
 
 def run_dir() -> str:
-    """Return where attempts keep claims and exit records: tmpfs only if it outlives a logout."""
+    """Return the directory of claims and exit logs: on tmpfs only if it outlives a logout."""
     state = state_dir()
     uid = os.getuid()
     if uid == 0 and os.path.isdir("/dev/shm"):  # noqa: S108 - made 0700 by secure_dir
@@ -123,27 +123,27 @@ def run_dir() -> str:
 
 
 def secure_dir(path: str) -> str:
-    """Make `path` a directory only we can change, or raise UnsafeDirectory; return it."""
+    """Create `path` as a directory that only we can change, or raise UnsafeDirectory; return it."""
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode):
-        if not stat.S_ISLNK(found.st_mode) or not os.path.isdir(path):
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISLNK(status.st_mode) or not os.path.isdir(path):
             raise UnsafeDirectory(f"{path} is not a directory. Move it away and try again.")
-        if found.st_uid != os.getuid():
+        if status.st_uid != os.getuid():
             raise UnsafeDirectory(
-                f"{path} is a link made by user {found.st_uid}. Remove it, or set STOKER_HOME."
+                f"{path} is a link made by user {status.st_uid}. Remove it, or set STOKER_HOME."
             )
-        found = os.stat(path)
-    if found.st_uid != os.getuid():
+        status = os.stat(path)
+    if status.st_uid != os.getuid():
         raise UnsafeDirectory(
-            f"{path} belongs to user {found.st_uid}, not to you. "
+            f"{path} belongs to user {status.st_uid}, not to you. "
             "Remove it, or set STOKER_HOME to a directory of your own."
         )
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise UnsafeDirectory(
             f"{path} can be changed by other users. Run: chmod 700 {path}",
         )
@@ -151,18 +151,18 @@ def secure_dir(path: str) -> str:
 
 
 def machine_id() -> str:
-    """Return twelve hex digits that name this machine."""
+    """Return twelve hex digits that identify this host."""
     try:
         with open("/etc/machine-id", encoding="ascii") as file:
             text = file.read().strip()
     except (OSError, ValueError):
         text = ""
-    # systemd asks that the id itself is never shown; a hash of it may be.
+    # systemd: the machine id must not be shown, a hash of it may.
     return digest("stoker:" + (text or os.uname().nodename))
 
 
 def digest(text: str) -> str:
-    """Return twelve hex digits of a hash, without the cost of importing hashlib."""
+    """Return twelve hex digits of a hash, without importing hashlib."""
     try:
         from _blake2 import blake2b
     except ImportError:
@@ -170,15 +170,15 @@ def digest(text: str) -> str:
     return blake2b(os.fsencode(text), digest_size=6).hexdigest()
 
 
-def trouble(error: OSError) -> str:
-    """Say what is wrong with a file, and what to do if the disk is full."""
+def describe_os_error(error: OSError) -> str:
+    """Return the file, the error and, if the disk is full, what to do."""
     name = f"{error.filename}: " if error.filename else ""
     advice = ". Free some space." if is_disk_full(error) else ""
     return f"{name}{error.strerror or error}{advice}"
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return True if an error says that the disk or the user's quota is full."""
+    """Return True if the error means that the disk or the user's quota is full."""
     import errno
 
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,4 +1,4 @@
-"""What client and daemon agree on: the API version, headers, exit codes, error codes, option keys.
+"""Constants shared by client and daemon: API version, headers, exit codes, error codes.
 
 Imported by every command before anything else, so it imports nothing.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 API_MAJOR = 1
 API_MINOR = 0
 API_VERSION = f"{API_MAJOR}.{API_MINOR}"
-"""Major: incompatible. Minor: something was added; one minor version apart still works."""
+"""Major: incompatible. Minor: additions; one minor version of difference works."""
 
-STORE_SAID = "STOKER_DB_SAID"
-"""The variable that brings what was typed with `daemon start --db` to the daemon."""
+STORE_OPTION_VARIABLE = "STOKER_DB_SAID"
+"""The variable that passes the value of `daemon start --db` to the daemon."""
 
 RLIMIT_LOCKS = 10
-"""A resource limit without effect. Its value tells the processes of one attempt from all others."""
+"""A resource limit without effect. Its value marks the processes of one attempt."""
 
 PREFIX = "/v1"
 HEADER_VERSION = "Stoker-Version"
 HEADER_API = "Stoker-Api"
 MAX_BODY_BYTES = 256 * 1024 * 1024
-"""The largest request body: 100,000 long command lines fit several times over."""
+"""Largest request body; 100,000 long command lines fit several times."""
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -47,16 +47,16 @@ ERRORS: dict[str, tuple[int, int]] = {
     "no_room": (503, EXIT_DISK_FULL),
     "gone": (503, EXIT_UNREACHABLE),
 }
-"""Error code -> (HTTP status, exit code of a command that meets it)."""
+"""Error code -> (HTTP status, exit code of the command)."""
 
 FINISHED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "DEADLINE")
 )
-"""States in which a job's story is over."""
+"""Final job states."""
 
 
 def is_ipv4(host: str) -> bool:
-    """Whether a text is an IPv4 address, with all its four numbers."""
+    """Return True for an IPv4 address with all four numbers."""
     from _socket import AF_INET, inet_pton
 
     try:
@@ -66,5 +66,5 @@ def is_ipv4(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one machine's own, out of reach of all others."""
+    """Return True for a loopback address, which other hosts cannot reach."""
     return host in {"localhost", "::1"} or (host.startswith("127.") and is_ipv4(host))

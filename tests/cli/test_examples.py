@@ -10,7 +10,7 @@ import pytest
 from stoker.cli.options import Option, parse
 from stoker.cli.options.directives import read as read_directives
 from stoker.cli.options.job import JOB, SUBMIT, job_options
-from stoker.cli.verbs import ALIASES, ELSEWHERE, VERBS, module_of
+from stoker.cli.verbs import ALIASES, OTHER_TOOLS, VERBS, module_of
 from stoker.client.errors import UsageError
 from stoker.core import options, units
 from stoker.main import _verb
@@ -91,7 +91,7 @@ def test_scripts_of_the_documentation_are_read(page: Path) -> None:
             read_directives(block)
 
 
-@pytest.mark.parametrize("word", ELSEWHERE)
+@pytest.mark.parametrize("word", OTHER_TOOLS)
 def test_verbs_of_other_tools_are_answered_with_ours(word: str) -> None:
     with pytest.raises(UsageError) as error:
         _verb(word)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.cli import output
 from stoker.cli.errors import run_command
 from stoker.cli.output import colour
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import UsageError
 from stoker.terminal import FilteredStream, filtered, write_raw
 
@@ -34,7 +34,7 @@ def test_nothing_but_colours_passes_the_filter(text: str) -> None:
 
 @given(st.recursive(st.text() | st.none(), lambda each: st.dictionaries(st.text(), each)))
 def test_json_escapes_all_that_is_not_printable_and_says_the_same(value: object) -> None:
-    for text in (jsonlight.dumps(value), jsonlight.pretty(value)):
+    for text in (fast_json.dumps(value), fast_json.pretty(value)):
         assert json.loads(text) == value
         assert is_harmless(text)
 

@@ -1,4 +1,4 @@
-"""A daemon that answers what a test tells it to, over a real Unix socket."""
+"""A daemon with prepared replies, over a real Unix socket."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ BASE: View = {
 
 
 def view(number: int, **changes: Any) -> View:
-    """A job's view, as the API has it."""
+    """Return a JobView as the API encodes it."""
     return {**BASE, "id": number, "label": str(number), "log": f"/l/{number}.out", **changes}
 
 
@@ -48,7 +48,7 @@ class FakeDaemon:
         self._thread.start()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it was closed by the test
+        with contextlib.suppress(OSError):  # the test closed it
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(5)
@@ -63,9 +63,9 @@ class FakeDaemon:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._attend, args=[connection], daemon=True).start()
+            threading.Thread(target=self._serve_connection, args=[connection], daemon=True).start()
 
-    def _attend(self, connection: socket.socket) -> None:
+    def _serve_connection(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection, connection.makefile("rwb") as stream:
             self._answer(stream)
 
@@ -83,7 +83,7 @@ class FakeDaemon:
         if callable(answer):
             answer = answer(body)
         if answer is None:
-            return  # hang up without a word
+            return  # close the connection without a reply
         if isinstance(answer, bytes):
             stream.write(answer)
             return
@@ -96,13 +96,13 @@ class FakeDaemon:
 
 
 def chunked(*pieces: bytes, end: bool = True) -> bytes:
-    """A streamed reply, cut short when `end` is False."""
+    """Return a chunked reply, without its end if `end` is False."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     return head + body + (b"0\r\n\r\n" if end else b"")
 
 
 def in_home(home: Path) -> FakeDaemon:
-    """A fake daemon where the command looks for one."""
+    """Return a fake daemon on the socket that commands connect to."""
     assert os.environ["STOKER_HOME"] == str(home)
     return FakeDaemon(home / "run" / "daemon.sock")

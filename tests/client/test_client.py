@@ -6,8 +6,7 @@ import pytest
 
 import stoker.api
 from client.fake_daemon import FakeDaemon, chunked, view
-from stoker.client import Client, DaemonUnreachable, StokerError
-from stoker.client import autostart as start
+from stoker.client import Client, DaemonUnreachable, StokerError, autostart
 from stoker.client.errors import ConnectionBroken, OutcomeUnknown
 from stoker.client.transport import query, quote
 
@@ -50,20 +49,18 @@ def test_a_submission_is_repeated_once_under_the_same_key(fake: FakeDaemon) -> N
 
 def test_a_change_without_a_key_is_not_repeated_and_may_have_been_done(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/retry"] = lambda _: None
-    with pytest.raises(OutcomeUnknown, match="It may have been done: look with `stoker queue`"):
+    with pytest.raises(OutcomeUnknown, match="It may have been done"):
         Client().retry(["1"])
     assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sweeps"])
-def test_of_a_submission_that_is_never_answered_it_is_said_that_it_may_be_queued(
-    fake: FakeDaemon, path: str
-) -> None:
+def test_a_submission_without_a_reply_may_be_queued(fake: FakeDaemon, path: str) -> None:
     fake.answers[f"POST {path}"] = lambda _: None
     submit = Client().submit if path == "/v1/jobs" else Client().sweep
     with pytest.raises(OutcomeUnknown) as caught:
         submit({"what": {"line": "x"}})
-    assert "It may be queued: look with `stoker queue`" in caught.value.message
+    assert "It may be queued" in caught.value.message
     assert "Try again" not in caught.value.message
     assert caught.value.exit_code == 4
     assert len({body["key"] for body in fake.bodies(path)}) == 1
@@ -80,17 +77,14 @@ def test_a_daemon_that_cannot_be_started_again_leaves_a_submission_uncertain(
         fake.path.unlink()
 
     fake.answers["POST /v1/jobs"] = die
-    monkeypatch.setattr(start, "start_daemon", fail)
-    monkeypatch.setattr(start, "OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr(autostart, "start_daemon", fail)
+    monkeypatch.setattr(autostart, "OTHER_START_SECONDS", 0.0)
     with pytest.raises(OutcomeUnknown) as caught:
         Client(autostart=True).submit({"what": {"line": "x"}})
-    assert caught.value.message == (
-        "The daemon ended before it was ready. "
-        "It may be queued: look with `stoker queue` before you submit it again."
-    )
+    assert "It may be queued" in caught.value.message
 
 
-def test_a_daemon_that_does_not_answer_is_not_asked_for_the_same_thing_again(
+def test_a_change_without_a_key_that_times_out_is_not_repeated(
     fake: FakeDaemon,
 ) -> None:
     late = threading.Event()
@@ -101,24 +95,25 @@ def test_a_daemon_that_does_not_answer_is_not_asked_for_the_same_thing_again(
     assert len(fake.requests) == 1
 
 
-def test_a_refusal_after_a_broken_connection_is_certain(fake: FakeDaemon) -> None:
+def test_a_rejection_after_a_broken_connection_is_certain(fake: FakeDaemon) -> None:
     error = {"code": "full", "message": "The queue is full.", "exit": 1}
     replies = iter([None, (409, {"error": error})])
     fake.answers["POST /v1/jobs"] = lambda _: next(replies)
     with pytest.raises(StokerError) as caught:
         Client().submit({"what": {"line": "x"}})
-    assert caught.value.message == "The queue is full."
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert caught.value.code == error["code"]
 
 
-def test_a_daemon_that_ends_before_it_takes_a_submission_is_certain_too(fake: FakeDaemon) -> None:
+def test_a_rejection_by_a_stopping_daemon_is_certain(fake: FakeDaemon) -> None:
     gone = {"code": "gone", "message": "The daemon has just ended. Try again.", "exit": 4}
     fake.answers["POST /v1/jobs"] = (503, {"error": gone})
     with pytest.raises(ConnectionBroken) as caught:
         Client().submit({"what": {"line": "x"}})
-    assert caught.value.message == "The daemon has just ended. Try again."
+    assert not isinstance(caught.value, OutcomeUnknown)
 
 
-def test_a_question_that_is_never_answered_can_be_asked_again(fake: FakeDaemon) -> None:
+def test_a_read_without_a_reply_may_be_repeated(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/jobs"] = lambda _: None
     with pytest.raises(ConnectionBroken, match="Try again"):
         Client().jobs()
@@ -141,7 +136,7 @@ def test_a_body_that_ends_with_the_connection_is_read_whole(fake: FakeDaemon) ->
     assert Client().daemon() == {"pid": 7}
 
 
-def test_what_is_not_http_is_an_error_with_a_sentence(fake: FakeDaemon) -> None:
+def test_a_reply_that_is_not_http_is_an_error(fake: FakeDaemon) -> None:
     fake.answers["GET /v1/daemon"] = b"SSH-2.0-OpenSSH\r\n\r\n"
     with pytest.raises(StokerError, match="not HTTP"):
         Client().daemon()
@@ -155,7 +150,9 @@ def test_a_daemon_of_the_same_major_version_works(fake: FakeDaemon, api: str) ->
 
 
 @pytest.mark.parametrize(("api", "advice"), [("0.9", "daemon restart"), ("2.0", "Upgrade")])
-def test_a_daemon_too_far_away_says_what_to_do(fake: FakeDaemon, api: str, advice: str) -> None:
+def test_a_daemon_of_another_major_version_is_rejected_with_advice(
+    fake: FakeDaemon, api: str, advice: str
+) -> None:
     fake.api = api
     fake.answers["GET /v1/daemon"] = (200, {"pid": 7})
     with pytest.raises(StokerError, match=advice):
@@ -171,9 +168,9 @@ def test_quoting() -> None:
 # -- the Python API -----------------------------------------------------------------------
 
 
-def test_the_python_api_says_that_it_may_be_queued(fake: FakeDaemon) -> None:
+def test_the_python_api_reports_an_unknown_outcome(fake: FakeDaemon) -> None:
     fake.answers["POST /v1/jobs"] = lambda _: None
-    with pytest.raises(stoker.api.Unreachable, match="It may be queued: look with `stoker queue`"):
+    with pytest.raises(stoker.api.Unreachable, match="It may be queued"):
         stoker.api.Client(fake.path).submit("x")
 
 
@@ -184,9 +181,9 @@ def test_the_python_api_keeps_a_receipt_while_the_daemon_restarts(fake: FakeDaem
     assert stoker.api.Client(fake.path).submit("x").id == 7
 
 
-def test_the_python_api_knows_a_refusal_from_silence(fake: FakeDaemon) -> None:
+def test_the_python_api_tells_a_rejection_from_an_unknown_outcome(fake: FakeDaemon) -> None:
     error = {"code": "full", "message": "The queue is full.", "exit": 1}
     replies = iter([None, (409, {"error": error})])
     fake.answers["POST /v1/jobs"] = lambda _: next(replies)
-    with pytest.raises(stoker.api.Full, match="The queue is full"):
+    with pytest.raises(stoker.api.Full):
         stoker.api.Client(fake.path).submit("x")

@@ -16,7 +16,7 @@ def test_stoker_home_moves_everything_together(home: Path) -> None:
     assert places.socket_path() == str(home / "run" / "daemon.sock")
 
 
-def test_without_it_the_xdg_directories_are_used(
+def test_without_stoker_home_the_xdg_directories_are_used(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STOKER_HOME")
@@ -28,18 +28,18 @@ def test_without_it_the_xdg_directories_are_used(
     assert places.socket_path() == f"/tmp/stoker-{os.getuid()}/daemon.sock"
 
 
-def test_a_socket_path_that_is_too_long_gets_a_short_one_of_its_own(
+def test_a_socket_path_that_is_too_long_is_replaced_by_a_unique_short_one(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = set()
+    paths = set()
     for letter in "ab":
         monkeypatch.setenv("STOKER_HOME", str(home / (letter * 100)))
-        found.add(places.socket_path())
-    assert len(found) == 2
-    assert all(len(path) < 60 for path in found)
+        paths.add(places.socket_path())
+    assert len(paths) == 2
+    assert all(len(path) < 60 for path in paths)
 
 
-def test_the_machine_has_a_stable_name() -> None:
+def test_the_machine_id_is_stable() -> None:
     assert places.machine_id() == places.machine_id()
     assert len(places.machine_id()) >= 8
     int(places.machine_id(), 16)
@@ -51,14 +51,14 @@ def test_a_secure_directory_is_made_private(home: Path) -> None:
     assert places.secure_dir(path) == path
 
 
-def test_a_directory_that_others_can_change_is_refused(home: Path) -> None:
+def test_a_directory_that_others_can_change_is_rejected(home: Path) -> None:
     (home / "open").mkdir()
     (home / "open").chmod(0o777)
     with pytest.raises(places.UnsafeDirectory, match="chmod 700"):
         places.secure_dir(str(home / "open"))
 
 
-def test_a_directory_of_another_user_is_refused(
+def test_a_directory_of_another_user_is_rejected(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = places.secure_dir(str(home / "mine"))
@@ -67,13 +67,13 @@ def test_a_directory_of_another_user_is_refused(
         places.secure_dir(path)
 
 
-def test_a_file_in_its_place_is_refused(home: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_rejected(home: Path) -> None:
     (home / "file").touch()
     with pytest.raises(places.UnsafeDirectory, match="not a directory"):
         places.secure_dir(str(home / "file"))
 
 
-def test_a_home_of_another_user_is_refused_also_for_root(
+def test_a_home_of_another_user_is_rejected_also_for_root(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = pwd.getpwuid(os.getuid()).pw_name
@@ -82,7 +82,7 @@ def test_a_home_of_another_user_is_refused_also_for_root(
         places.home()
 
 
-def test_a_home_that_does_not_exist_yet_is_yours(
+def test_a_home_that_does_not_exist_yet_is_accepted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOKER_HOME", str(home / "new"))
@@ -90,14 +90,14 @@ def test_a_home_that_does_not_exist_yet_is_yours(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_home_without_access_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_without_access_is_rejected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "closed").mkdir(mode=0o700)
     monkeypatch.setenv("STOKER_HOME", str(home / "closed" / "inner"))
 
-    def refusal() -> str:
+    def read_home() -> str:
         try:
             return str(places.home())
         except places.UnsafeDirectory as error:
             return str(error)
 
-    assert as_user(4242, refusal).startswith("You have no access to STOKER_HOME=")
+    assert as_user(4242, read_home).startswith("You have no access to STOKER_HOME=")

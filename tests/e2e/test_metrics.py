@@ -31,7 +31,7 @@ def values_of(box: DaemonFixture, sweep: object, count: int) -> dict[str, Any]:
     """What each trial was worth, as soon as all are scored."""
 
     def there() -> dict[str, Any] | None:
-        trials = box.client.one_sweep(str(sweep))["trials"]
+        trials = box.client.get_sweep(str(sweep))["trials"]
         scored = [trial for trial in trials if trial["value"] is not None]
         return (
             {str(t["params"]["lr"]): t["value"] for t in scored} if len(scored) == count else None
@@ -83,7 +83,7 @@ def test_figures_are_found_in_the_output(box: DaemonFixture) -> None:
     args = ["--metric", "loss", "--metric-regex", pattern, "--param", "lr=1.0,2.0"]
     id = sweep(box, *args, sys.executable, script, "{lr}")
     assert values_of(box, id, 2) == {"1.0": 0.2, "2.0": 0.4}
-    label = box.client.one_sweep(str(id))["trials"][0]["label"]
+    label = box.client.get_sweep(str(id))["trials"][0]["label"]
     found = as_json(box.stoker("metrics", "--json", label))["series"]["loss"]
     assert [step for step, _, _ in found] == [0, 1, 2, 3, 4]
 

@@ -32,7 +32,7 @@ def sweep(box: DaemonFixture, *words: object, **more: Any) -> tuple[str, str]:
 
 
 def whole(box: DaemonFixture, id: str) -> Any:
-    return box.client.one_sweep(id)
+    return box.client.get_sweep(id)
 
 
 def counts(box: DaemonFixture, id: str) -> dict[str, int]:

@@ -16,7 +16,7 @@ def test_a_sweep_over_a_sacred_experiment(bench: Bench) -> None:
     box.client.wait([sweep["label"]])
 
     def trials() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = box.client.one_sweep(sweep["label"])["trials"]
+        found: list[dict[str, Any]] = box.client.get_sweep(sweep["label"])["trials"]
         assert {trial["state"] for trial in found} == {"COMPLETED"}, box.output(found[0]["label"])
         return found if all(trial["value"] is not None for trial in found) else []
 

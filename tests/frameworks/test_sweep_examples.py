@@ -40,7 +40,7 @@ def example(bench: Bench) -> Example:
 
 
 def whole(box: DaemonFixture, sweep: str) -> Any:
-    return box.client.one_sweep(sweep)
+    return box.client.get_sweep(sweep)
 
 
 def test_scikit_learn_by_a_file_of_wandb(bench: Bench, example: Example) -> None:

@@ -23,8 +23,8 @@ class Stream(EventStream):
         self.client, self.last = link, after
         self.reopen()
 
-    def _read(self, block: bytes) -> None:
-        super()._read(block)
+    def _add_event(self, block: bytes) -> None:
+        super()._add_event(block)
         if self._events:
             self._events[-1][1].setdefault("seq", self.last)
 

@@ -140,7 +140,7 @@ class Sweeps:
         raw.update({key: value for key, value in said.items() if value is not None})
         body = {"definition": _checked(raw, where), "new": new, "key": new_key()}
         reply = self.link.sweep({**submission(options), **body})
-        view = self.link.one_sweep(str(reply["label"]))["sweep"]
+        view = self.link.get_sweep(str(reply["label"]))["sweep"]
         return Sweep.of({**view, "added": reply["added"], "retried": reply["retried"]})
 
     def sweeps(self, *, all: bool = False) -> list[Sweep]:
@@ -149,7 +149,7 @@ class Sweeps:
 
     def sweep_show(self, which: object) -> Details:
         """Return a sweep with all its trials."""
-        found = self.link.one_sweep(selector(which))
+        found = self.link.get_sweep(selector(which))
         return Details(
             sweep=Sweep.of(found["sweep"]),
             definition=found["definition"],

@@ -1,4 +1,4 @@
-"""Runs a command's function and turns what goes wrong into one sentence and an exit code."""
+"""Run a command; turn exceptions into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def run_command(run: Callable[[], int], program: str, asked_for_json: bool = False) -> int:
-    """Run one command and return its exit code; only our own bugs get a traceback.
+def run_command(run: Callable[[], int], program: str, is_json: bool = False) -> int:
+    """Run one command and return its exit code; only bugs cause a traceback.
 
-    All that it prints goes through a filter, so that no name or message steers the terminal.
+    Its output is filtered, so that no name or message can control the terminal.
     """
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _filtered(sys.stdout, _coloured), _filtered(sys.stderr)
+    sys.stdout, sys.stderr = _filtered(sys.stdout, _is_coloured), _filtered(sys.stderr)
     try:
-        return _guarded(run, program, asked_for_json)
+        return _exit_code(run, program, is_json)
     finally:
         sys.stdout, sys.stderr = streams
 
 
 def _filtered(stream: Any, coloured: Callable[[], bool] = lambda: False) -> Any:
-    """Return the stream behind the filter, None for one that is closed."""
+    """Return a filtered stream, None for a closed one."""
     return None if stream is None else FilteredStream(stream, coloured)
 
 
-def _coloured() -> bool:
+def _is_coloured() -> bool:
     from stoker.cli.output.colour import wanted
 
     return wanted()
 
 
-def _guarded(run: Callable[[], int], program: str, asked_for_json: bool) -> int:
+def _exit_code(run: Callable[[], int], program: str, is_json: bool) -> int:
     try:
         code = run()
-        if sys.stdout is not None:  # closed by whoever started us
+        if sys.stdout is not None:  # closed by the parent process
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = wire.EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted. Python would complain at exit.
+        # The reader (head, less) has ended. Otherwise Python would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = wire.EXIT_OK
-    except Exception as error:  # noqa: BLE001 - our own bugs are raised again in there
-        code = _explain(error, program, asked_for_json)
+    except Exception as error:  # noqa: BLE001 - _report raises bugs again
+        code = _report(error, program, is_json)
     return code
 
 
-def _explain(error: Exception, program: str, asked_for_json: bool) -> int:
+def _report(error: Exception, program: str, is_json: bool) -> int:
     from stoker.cli import output
     from stoker.client.errors import StokerError
-    from stoker.places import UnsafeDirectory, is_disk_full, trouble
+    from stoker.places import UnsafeDirectory, describe_os_error, is_disk_full
 
     if isinstance(error, UnsafeDirectory):
         error = StokerError(str(error), error.exit_code, error.code)
     elif isinstance(error, OSError):
         full = is_disk_full(error)
         exit_code = wire.EXIT_DISK_FULL if full else wire.EXIT_FAILED
-        error = StokerError(trouble(error), exit_code, "no_room" if full else "failed")
+        error = StokerError(describe_os_error(error), exit_code, "no_room" if full else "failed")
     if not isinstance(error, StokerError):
         raise error
-    if output.wants_json or asked_for_json:
+    if output.wants_json or is_json:
         output.emit({"error": error.as_dict()})
         sys.stdout.flush()
     else:

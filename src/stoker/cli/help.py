@@ -1,4 +1,4 @@
-"""`stoker --help` and `stoker help VERB`, laid out by hand."""
+"""`stoker --help` and `stoker help VERB`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELECTORS = (
 
 
 def overview() -> str:
-    """Return the list of verbs, grouped by what a person wants to do."""
+    """Return the list of verbs, in groups."""
     lines = ["stoker keeps your GPUs fed.", "", "  stoker [VERB] [OPTIONS] ...", ""]
     for title, verbs in GROUPS:
         lines.append(title)
@@ -31,19 +31,21 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def of_verb(usage: Iterable[str], text: str, options: Iterable[Option]) -> str:
-    """Return the help of one verb: how to type it, what it does, its options."""
+def verb_help(usage: Iterable[str], text: str, options: Iterable[Option]) -> str:
+    """Return the help of one verb: usage, description, options."""
     from stoker.cli.options import COMMON
 
     lines = [f"  stoker {line}" for line in usage]
     lines += ["", text.strip()]
-    entries = [(_typed(option), option.text) for option in (*options, *COMMON) if option.text]
+    entries = [
+        (_option_names(option), option.text) for option in (*options, *COMMON) if option.text
+    ]
     lines += ["", "Options"]
-    for typed, what in entries:
-        if len(typed) > 30:
-            lines += [f"  {typed}", f"  {'':<30}  {what}"]
+    for names, description in entries:
+        if len(names) > 30:
+            lines += [f"  {names}", f"  {'':<30}  {description}"]
         else:
-            lines.append(f"  {typed:<30}  {what}")
+            lines.append(f"  {names:<30}  {description}")
     return "\n".join(lines)
 
 
@@ -57,11 +59,11 @@ def show(verb: str) -> int:
     module = import_module(module_of(verb))
     if verb == "feed":
         return int(module.main(["--help"]))
-    print(of_verb(module.USAGE, module.__doc__ or VERBS[verb], module.OPTIONS))
+    print(verb_help(module.USAGE, module.__doc__ or VERBS[verb], module.OPTIONS))
     return 0
 
 
-def _typed(option: Option) -> str:
+def _option_names(option: Option) -> str:
     names = ", ".join(option.names)
     if option.value is None:
         return names

@@ -1,4 +1,4 @@
-"""The verbs: what each is for, and which file holds it."""
+"""The table of verbs: name, one-line help, group, aliases, module."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ ALIASES = {
     "gpu": "gpus",
     "node": "nodes",
 }
-"""Names that other schedulers use for the same thing."""
+"""Names of the same verb in other schedulers."""
 
-ELSEWHERE = {
+OTHER_TOOLS = {
     "sbatch": "submit", "squeue": "queue", "scancel": "cancel", "sinfo": "nodes", "srun": "run",
     "salloc": "run --pty", "sacct": "history", "scontrol": "show", "start": "submit",
     "enqueue": "submit", "qsub": "submit", "qstat": "queue", "qdel": "cancel",
     "remove": "cancel", "delete": "cancel", "stop": "cancel", "follow": "logs -f",
     "tail": "logs -f", "top": "queue --watch", "watch": "queue --watch", "clean": "history",
 }  # fmt: skip
-"""Commands of other tools whose arguments differ: they are answered with the verb to use."""
+"""Commands of other tools with other arguments: the error message names our verb."""
 
 VERBS = {verb: text for _, verbs in GROUPS for verb, text in verbs}
 HIDDEN = frozenset({"__complete"})
@@ -108,5 +108,5 @@ MODULES = {
 
 
 def module_of(verb: str) -> str:
-    """Return the module that holds a verb's `main(argv)`."""
+    """Return the name of the module with a verb's `main(argv)`."""
     return MODULES[verb]

@@ -1,4 +1,4 @@
-"""Talks to a daemon: HTTP over its Unix socket, with nothing heavy imported."""
+"""HTTP client of the daemon, over its Unix socket or TCP; imports nothing heavy."""
 
 from stoker.client.client import Client, connect
 from stoker.client.errors import DaemonUnreachable, StokerError

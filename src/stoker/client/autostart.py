@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from stoker.client.transport import Reply
 
 READY_SECONDS = 20.0
-OTHERS_SECONDS = 3.0
-"""How long another daemon may take that was being started when ours failed."""
+OTHER_START_SECONDS = 3.0
+"""If our daemon failed to start: how long another one that is starting may take."""
 
 
 def start_daemon(args: Sequence[str] = ()) -> int:
-    """Start a daemon detached from this terminal; return the pid of the one that now answers."""
+    """Start a daemon detached from this terminal; return the pid of the daemon that runs now."""
     places.secure_dir(places.state_dir())
     log = places.daemon_log()
     reader, writer = os.pipe()
@@ -33,16 +33,16 @@ def start_daemon(args: Sequence[str] = ()) -> int:
             pid = _spawn(command, log, keep=writer)
         finally:
             os.close(writer)
-        line = _first_line(reader)
+        line = _read_first_line(reader)
     finally:
         os.close(reader)
-    return _understood(line, pid, log)
+    return _parse_ready_line(line, pid, log)
 
 
-def after_start(send: Callable[[], Reply]) -> Reply:
-    """Start a daemon and send as soon as somebody listens.
+def send_after_start(send: Callable[[], Reply]) -> Reply:
+    """Start a daemon and send a request as soon as a daemon listens.
 
-    Of two daemons started at once ours may be the second, and the first not ready yet.
+    If two commands start a daemon at once, ours fails, and the other may not be ready yet.
     """
     failure = None
     try:
@@ -51,7 +51,7 @@ def after_start(send: Callable[[], Reply]) -> Reply:
         if error.exit_code != wire.EXIT_FAILED:
             raise
         failure = error
-    deadline = time.monotonic() + (READY_SECONDS if failure is None else OTHERS_SECONDS)
+    deadline = time.monotonic() + (READY_SECONDS if failure is None else OTHER_START_SECONDS)
     while True:
         try:
             return send()
@@ -64,7 +64,7 @@ def after_start(send: Callable[[], Reply]) -> Reply:
 
 
 def lock_holder() -> int | None:
-    """Return the pid of the process that has this state, whether or not it answers."""
+    """Return the pid of the process that holds the state lock, whether or not it answers."""
     import fcntl
 
     try:
@@ -74,8 +74,8 @@ def lock_holder() -> int | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        words = os.pread(fd, 32, 0).split()
-        return int(words[0]) if words and words[0].isdigit() else None
+        fields = os.pread(fd, 32, 0).split()
+        return int(fields[0]) if fields and fields[0].isdigit() else None
     finally:
         os.close(fd)
     return None
@@ -83,23 +83,23 @@ def lock_holder() -> int | None:
 
 def daemon_command(*args: str) -> list[str]:
     """Return the command line of `stoker.daemon run` under this interpreter."""
-    # -P: never import from the directory that the user happens to be in.
+    # -P: never import from the current directory.
     return [sys.executable, "-P", "-m", "stoker.daemon", "run", *args]
 
 
 def daemon_environment() -> dict[str, str]:
-    """Return our environment without what belongs to a job that we may be running in.
+    """Return our environment; inside a job, without the variables of that job.
 
-    A daemon that carried a job's token would be killed together with that job.
+    A daemon with a job's token would be killed together with that job.
     """
     if "STOKER_JOB_ID" not in os.environ:
         return dict(os.environ)
-    foreign = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    devices = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     return {
         name: value
         for name, value in os.environ.items()
-        if name in ("STOKER_HOME", "STOKER_DB", wire.STORE_SAID)
-        or not (name.startswith("STOKER_") or name in foreign)
+        if name in ("STOKER_HOME", "STOKER_DB", wire.STORE_OPTION_VARIABLE)
+        or not (name.startswith("STOKER_") or name in devices)
     }
 
 
@@ -114,7 +114,7 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
     ]
     actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited(keep)]
     soft, hard = resource.getrlimit(wire.RLIMIT_LOCKS)
-    resource.setrlimit(wire.RLIMIT_LOCKS, (hard, hard))  # like the token: that of a job, if any
+    resource.setrlimit(wire.RLIMIT_LOCKS, (hard, hard))  # a job's mark, like its token
     try:
         return os.posix_spawn(
             command[0],
@@ -122,7 +122,7 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
             daemon_environment(),
             file_actions=actions,
             setsid=True,
-            # `nohup` and background shells ignore these, and every job would inherit that.
+            # `nohup` and background shells ignore these signals, and every job would inherit that.
             setsigdef=[
                 signal.SIGHUP,
                 signal.SIGINT,
@@ -137,19 +137,19 @@ def _spawn(command: list[str], log: str, *, keep: int) -> int:
 
 
 def _inherited(keep: int) -> list[int]:
-    """List descriptors that a shell left open to us and that a daemon must not hold."""
-    found = []
+    """Return descriptors that the shell left open and that a daemon must not hold."""
+    descriptors = []
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         try:
             if fd > 2 and fd != keep and os.get_inheritable(fd):
-                found.append(fd)
+                descriptors.append(fd)
         except OSError:
             continue  # the descriptor that listdir itself was using
-    return found
+    return descriptors
 
 
-def _first_line(reader: int) -> str:
+def _read_first_line(reader: int) -> str:
     deadline = time.monotonic() + READY_SECONDS
     text = b""
     while b"\n" not in text:
@@ -166,17 +166,20 @@ def _first_line(reader: int) -> str:
     return text.decode("utf-8", "replace").partition("\n")[0]
 
 
-def _understood(line: str, pid: int, log: str) -> int:
-    word, _, rest = line.partition(" ")
-    if word == "ready":
-        return int(rest) if rest.isdigit() else pid
-    if word == "error":
-        code, _, message = rest.partition(" ")
+def _parse_ready_line(line: str, pid: int, log: str) -> int:
+    """Return the pid from `ready PID`; raise for `error CODE MESSAGE` or no line at all."""
+    status, _, details = line.partition(" ")
+    if status == "ready":
+        return int(details) if details.isdigit() else pid
+    if status == "error":
+        code, _, message = details.partition(" ")
         raise StokerError(message or "The daemon could not start.", int(code or 1))
-    raise DaemonUnreachable(f"The daemon ended before it was ready. {_last_words(log)}Log: {log}")
+    raise DaemonUnreachable(
+        f"The daemon ended before it was ready. {_last_log_line(log)}Log: {log}"
+    )
 
 
-def _last_words(log: str) -> str:
+def _last_log_line(log: str) -> str:
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.path.getsize(log) - 2000))

@@ -1,12 +1,11 @@
-"""One method per endpoint of the API; replies are the plain dicts that docs/api.md shows."""
+"""One method per endpoint of the HTTP API; replies are plain dicts as in docs/api.md."""
 
 from __future__ import annotations
 
 import os
 
 from stoker import places, wire
-from stoker.client import fast_json as jsonlight
-from stoker.client import transport
+from stoker.client import fast_json, transport
 from stoker.client.errors import (
     ConnectionBroken,
     DaemonUnreachable,
@@ -23,20 +22,18 @@ if TYPE_CHECKING:
 
     from stoker.client.tcp_endpoint import Endpoint
 
-TIMEOUT = 120.0
-"""Seconds without a word before a daemon counts as stuck; loading a long queue takes a few."""
-
-
-TRIES = 3
-"""How often a request is sent that may be asked more than once."""
-QUEUED = "It may be queued: look with `stoker queue` before you submit it again."
-DONE = "It may have been done: look with `stoker queue` before you repeat it."
+TIMEOUT_SECONDS = 120.0
+"""How long a daemon may take to reply; loading a long queue takes a few seconds."""
+MAX_TRIES = 3
+"""How often a request is sent that may be repeated."""
+MAYBE_QUEUED = "It may be queued: look with `stoker queue` before you submit it again."
+MAYBE_DONE = "It may have been done: look with `stoker queue` before you repeat it."
 
 
 def connect(autostart: bool = True, path: str | None = None) -> Client:
-    """Return a client of this user's daemon, which is started at the first request if need be.
+    """Return a client of this user's daemon, which the first request starts if necessary.
 
-    With STOKER_SERVER it is the daemon there, which must run.
+    With STOKER_SERVER, the client of that daemon, which must run.
     """
     if path is None and os.environ.get("STOKER_SERVER"):
         from stoker.client.tcp_endpoint import from_environment
@@ -46,12 +43,12 @@ def connect(autostart: bool = True, path: str | None = None) -> Client:
 
 
 def new_key() -> str:
-    """Return a key under which a submission can be repeated without becoming two."""
+    """Return a random key: a submission that is repeated with its key is queued once."""
     return os.urandom(16).hex()
 
 
 class Client:
-    """Speaks to one daemon; every request is a connection of its own."""
+    """Client of one daemon; opens a connection per request."""
 
     def __init__(self, path: str | Endpoint | None = None, *, autostart: bool = False) -> None:
         self.path = path or places.socket_path()
@@ -61,45 +58,45 @@ class Client:
     # -- jobs ---------------------------------------------------------------------------------
 
     def submit(self, submission: Mapping[str, Any]) -> dict[str, Any]:
-        """Queue one job, an array or many lines; all or nothing, and once per key."""
+        """Queue one job, an array or many lines: all or none, and once per key."""
         if not submission.get("key"):
             submission = {**submission, "key": new_key()}
-        return self._post("/jobs", submission, retry=True, effect=QUEUED)
+        return self._post("/jobs", submission, retry=True, effect=MAYBE_QUEUED)
 
     def jobs(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
-        """List jobs: those selected, else all unfinished and the failures not yet seen."""
+        """List the selected jobs, or all unfinished jobs and undismissed failures."""
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/jobs", pairs + list(filters.items()))
 
     def why(self, selector: str) -> dict[str, Any]:
-        """Explain why a job waits, per machine and constraint."""
+        """Explain why a job is pending, per node and constraint."""
         return self._get(f"/jobs/{transport.quote(selector)}/why", [])
 
     def eta(self, select: Sequence[str] = (), **more: object) -> dict[str, Any]:
-        """Foresee when jobs start and end: those selected, else all that run or wait."""
+        """Forecast when the selected jobs, or all unfinished jobs, start and end."""
         pairs: list[tuple[str, object]] = [("select", selector) for selector in select]
         return self._get("/eta", pairs + list(more.items()))
 
     def log(self, selector: str, *, follow: bool = False, **more: object) -> Iterator[bytes]:
-        """Yield a job's output as raw bytes; with `follow`, until the job has ended."""
+        """Yield a job's output as raw bytes; with `follow`, until the job ends."""
         pairs = [("follow", "1" if follow else None), *more.items()]
         target = f"{wire.PREFIX}/jobs/{transport.quote(selector)}/log{transport.query(pairs)}"
-        reply = self.open("GET", target, None, None if follow else TIMEOUT, retry=True)
+        reply = self.open("GET", target, None, None if follow else TIMEOUT_SECONDS, retry=True)
         return reply.stream()
 
     def wait(
         self, select: Sequence[str], *, any_of: bool = False, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Return when the jobs have ended, or one of them with `any_of`, or time is up."""
+        """Return when all jobs, with `any_of` one of them, have ended, or at the timeout."""
         body = {"select": list(select), "any": any_of, "timeout": timeout}
         return self._post("/wait", body, timeout=None, retry=True, effect="")
 
     def cancel(self, select: Sequence[str]) -> dict[str, Any]:
-        """End jobs: TERM, a grace time, KILL."""
+        """Cancel jobs: SIGTERM, a grace period, SIGKILL."""
         return self.act("cancel", select)
 
     def kill(self, select: Sequence[str], signal: str | None = None) -> dict[str, Any]:
-        """Send a signal to running jobs; without one, end them at once."""
+        """Send a signal to running jobs; by default, kill them at once."""
         return self.act("kill", select, signal=signal)
 
     def pause(self, select: Sequence[str]) -> dict[str, Any]:
@@ -111,11 +108,11 @@ class Client:
         return self.act("resume", select)
 
     def hold(self, select: Sequence[str]) -> dict[str, Any]:
-        """Keep queued jobs from starting."""
+        """Hold pending jobs: they do not start until released."""
         return self.act("hold", select)
 
     def release(self, select: Sequence[str]) -> dict[str, Any]:
-        """Let held jobs start."""
+        """Release held jobs."""
         return self.act("release", select)
 
     def retry(self, select: Sequence[str], **options: object) -> dict[str, Any]:
@@ -130,7 +127,7 @@ class Client:
         return self.act("edit", select, options=dict(options), **more)
 
     def move(self, select: Sequence[str], where: str, other: str | None = None) -> dict[str, Any]:
-        """Change the order of queued jobs."""
+        """Change the order of pending jobs."""
         return self.act("move", select, where=where, other=other)
 
     def seen(self, select: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +135,7 @@ class Client:
         return self.act("seen", select)
 
     def act(self, verb: str, select: Sequence[str], **more: object) -> dict[str, Any]:
-        """Do one of the verbs above to the jobs selected."""
+        """Apply one of the verbs above to the selected jobs."""
         return self._post(f"/{verb}", {"select": list(select), **more})
 
     def history(self, select: Sequence[str] = (), **filters: object) -> dict[str, Any]:
@@ -149,16 +146,16 @@ class Client:
     # -- sweeps -------------------------------------------------------------------------------
 
     def sweep(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a sweep, or continue one that is known; once per key."""
+        """Create a sweep, or resume a known one; once per key."""
         if not body.get("key"):
             body = {**body, "key": new_key()}
-        return self._post("/sweeps", body, retry=True, effect=QUEUED)
+        return self._post("/sweeps", body, retry=True, effect=MAYBE_QUEUED)
 
     def sweeps(self, *, all: bool = False) -> dict[str, Any]:
-        """List sweeps: those that go on, or all of them."""
+        """List unfinished sweeps, or all of them."""
         return self._get("/sweeps", [("all", "1" if all else None)])
 
-    def one_sweep(self, selector: str) -> dict[str, Any]:
+    def get_sweep(self, selector: str) -> dict[str, Any]:
         """Describe a sweep with all its trials."""
         return self._get(f"/sweeps/{transport.quote(selector)}", [])
 
@@ -167,34 +164,34 @@ class Client:
         return self._post(f"/sweeps/{transport.quote(selector)}", changes)
 
     def metrics(self, selector: str, **more: object) -> dict[str, Any]:
-        """Return the figures that a job has reported, as curves: `names=...`, `points=...`."""
+        """Return a job's metrics as series: `names=...`, `points=...`."""
         target = f"/jobs/{transport.quote(selector)}/metrics"
         return self._get(target, list(more.items()))
 
-    # -- machines -----------------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------------
 
     def gpus(self) -> dict[str, Any]:
-        """List GPUs: use, memory, whose job, whose foreign process."""
+        """List GPUs: utilisation, memory, jobs and foreign processes."""
         return self._get("/gpus", [])
 
     def nodes(self) -> dict[str, Any]:
-        """List machines and what is free on them."""
+        """List nodes and their free resources."""
         return self._get("/nodes", [])
 
     def add_node(self, name: str, address: str, **more: object) -> dict[str, Any]:
-        """Have a machine over SSH, whether or not it answers yet."""
+        """Add an SSH node, whether or not it is reachable yet."""
         return self._post("/nodes", {"name": name, "address": address, **more})
 
     def remove_node(self, name: str, force: bool = False) -> dict[str, Any]:
-        """Have it no longer; with `force`, give up what runs there."""
+        """Remove a node; with `force`, abandon the jobs that run there."""
         return self._post("/nodes/remove", {"name": name, "force": force})
 
     def look_at_nodes(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """List machines as they are now, not as they were last seen."""
+        """Refresh and list nodes."""
         return self._post("/nodes/look", {"names": list(names)})
 
     def drain(self, devices: Sequence[str], reason: str | None = None) -> dict[str, Any]:
-        """Start nothing more on these devices; what runs there ends in peace."""
+        """Start no more jobs on these devices; running jobs continue."""
         return self._post("/drain", {"devices": list(devices), "reason": reason or ""})
 
     def undrain(self, devices: Sequence[str]) -> dict[str, Any]:
@@ -204,30 +201,30 @@ class Client:
     # -- the daemon ---------------------------------------------------------------------------
 
     def daemon(self) -> dict[str, Any]:
-        """Describe the daemon itself."""
+        """Return the daemon's status."""
         return self._get("/daemon", [])
 
     def queues(self) -> dict[str, Any]:
-        """List the named queues and their limits."""
+        """List queues and their limits."""
         return self._get("/queues", [])
 
     def define_queue(self, name: str, **limits: object) -> dict[str, Any]:
-        """Make a named queue, or change its limits."""
+        """Define a queue, or change its limits."""
         return self._post("/queues", {"name": name, **limits})
 
     def delete_queue(self, name: str) -> dict[str, Any]:
-        """Delete a named queue; what runs in it goes on."""
+        """Delete a queue; its running jobs continue."""
         target = f"{wire.PREFIX}/queues/{transport.quote(name)}"
-        return self._whole("DELETE", target, None, TIMEOUT)
+        return self._request("DELETE", target, None, TIMEOUT_SECONDS)
 
     def policies(self) -> dict[str, Any]:
-        """List what each queue goes by, and all policies there are."""
+        """List the policy of each queue, and all policies."""
         return self._get("/policies", [])
 
     def choose_policy(
         self, name: str, parameters: Mapping[str, object] | None = None, queue: str = "*"
     ) -> dict[str, Any]:
-        """Have a queue go by another policy; without a name, by what is said for all others."""
+        """Set the policy of a queue; without a name, the queue uses the default policy."""
         return self._post(
             "/policies", {"queue": queue, "name": name, "parameters": dict(parameters or {})}
         )
@@ -239,22 +236,22 @@ class Client:
     def listen(
         self, address: str, *, tls: bool = False, note: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Open a TCP port of the daemon, with a note for those who come in there."""
+        """Open a TCP port of the daemon, with a note that its clients can read."""
         return self._post("/listen", {"address": address, "tls": tls, "note": dict(note or {})})
 
     def unlisten(self, address: str) -> dict[str, Any]:
         """Close a TCP port of the daemon."""
         target = f"{wire.PREFIX}/listen/{transport.quote(address)}"
-        return self._whole("DELETE", target, None, TIMEOUT)
+        return self._request("DELETE", target, None, TIMEOUT_SECONDS)
 
     def thresholds(self, **limits: object) -> dict[str, Any]:
-        """Change from when on a GPU counts as used by others."""
+        """Set the thresholds above which a GPU counts as used by others."""
         return self._post("/thresholds", limits)
 
     def stop(self, mode: str = "leave", **check: object) -> dict[str, Any]:
-        """Ask the daemon to end: `leave` jobs running, `drain` or `cancel` them first.
+        """Stop the daemon: `leave` jobs running, or `drain` or `cancel` them first.
 
-        With `check=True` it refuses if its successor could not start (with these `gpus`, ...).
+        With `check=True` it rejects if a new daemon could not start (with these `gpus`, ...).
         """
         return self._post("/daemon/stop", {"mode": mode, **check})
 
@@ -266,24 +263,24 @@ class Client:
 
     def _get(self, path: str, pairs: list[tuple[str, object]]) -> dict[str, Any]:
         target = wire.PREFIX + path + transport.query(pairs)
-        return self._whole("GET", target, None, TIMEOUT, retry=True, effect="")
+        return self._request("GET", target, None, TIMEOUT_SECONDS, retry=True, effect="")
 
     def _post(
         self,
         path: str,
         body: Mapping[str, object],
-        timeout: float | None = TIMEOUT,
+        timeout: float | None = TIMEOUT_SECONDS,
         *,
         retry: bool = False,
-        effect: str = DONE,
+        effect: str = MAYBE_DONE,
     ) -> dict[str, Any]:
         try:
-            data = jsonlight.dumps(body).encode()
+            data = fast_json.dumps(body).encode()
         except UnicodeEncodeError:
             raise UsageError("The command line contains bytes that are not UTF-8.") from None
-        return self._whole("POST", wire.PREFIX + path, data, timeout, retry=retry, effect=effect)
+        return self._request("POST", wire.PREFIX + path, data, timeout, retry=retry, effect=effect)
 
-    def _whole(
+    def _request(
         self,
         method: str,
         target: str,
@@ -291,18 +288,19 @@ class Client:
         timeout: float | None,
         *,
         retry: bool = False,
-        effect: str = DONE,
+        effect: str = MAYBE_DONE,
     ) -> dict[str, Any]:
-        """Return the whole reply; `effect` is what to say if none comes to a request that was sent.
+        """Send a request and return its reply.
 
-        A request with a key, or one that changes nothing, may be asked more than once.
+        With `retry`, repeat it if the connection breaks: it has a key or changes nothing. `effect`
+        is the text about a request that was sent and not answered.
         """
-        tries = TRIES if retry else 1
+        tries = MAX_TRIES if retry else 1
         sent = False
         while True:
             tries -= 1
             try:
-                return self._parsed(self.open(method, target, body, timeout, retry=False))
+                return _parse(self.open(method, target, body, timeout, retry=False))
             except StokerError as error:
                 sent = sent or (isinstance(error, NoReply) and not error.answered)
                 if isinstance(error, ConnectionBroken) and tries:
@@ -315,7 +313,7 @@ class Client:
     def open(
         self, method: str, target: str, body: bytes | None, timeout: float | None, *, retry: bool
     ) -> transport.Reply:
-        """Send a request, starting a daemon first where that is wanted; return the reply's head."""
+        """Send a request, after starting a daemon if allowed; return the reply's head."""
         try:
             reply = transport.send(self.path, method, target, body, timeout)
         except NoReply as error:
@@ -325,12 +323,14 @@ class Client:
         except DaemonUnreachable:
             if not self.autostart:
                 raise
-            from stoker.client.autostart import after_start
+            from stoker.client.autostart import send_after_start
 
-            reply = after_start(lambda: transport.send(self.path, method, target, body, timeout))
+            reply = send_after_start(
+                lambda: transport.send(self.path, method, target, body, timeout)
+            )
         if self.check_version:
             try:
-                check_versions(reply.headers.get(wire.HEADER_API.lower(), wire.API_VERSION))
+                check_version(reply.headers.get(wire.HEADER_API.lower(), wire.API_VERSION))
             except StokerError:
                 reply.close()
                 raise
@@ -338,19 +338,20 @@ class Client:
             raise _error(reply)
         return reply
 
-    def _parsed(self, reply: transport.Reply) -> dict[str, Any]:
-        try:
-            value = jsonlight.loads(reply.read())
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise StokerError("The daemon's reply cannot be parsed. Try: stoker daemon restart")
-        return value
+
+def _parse(reply: transport.Reply) -> dict[str, Any]:
+    try:
+        value = fast_json.loads(reply.read())
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StokerError("The daemon's reply cannot be parsed. Try: stoker daemon restart")
+    return value
 
 
-def check_versions(theirs: str) -> None:
-    """Raise unless the daemon's API version is close enough to ours to work together."""
-    major, _, minor = theirs.partition(".")
+def check_version(daemon_version: str) -> None:
+    """Raise unless the daemon's API version is compatible with ours."""
+    major, _, minor = daemon_version.partition(".")
     try:
         distance = int(major) - wire.API_MAJOR, int(minor or 0) - wire.API_MINOR
     except ValueError:
@@ -359,31 +360,32 @@ def check_versions(theirs: str) -> None:
         return
     if distance > (0, 0):
         raise DaemonUnreachable(
-            f"The daemon is newer (API {theirs}) than this command (API {wire.API_VERSION}). "
+            f"The daemon is newer (API {daemon_version}) than this command "
+            f"(API {wire.API_VERSION}). "
             "Upgrade stoker here, or use the installation that started the daemon."
         )
     raise DaemonUnreachable(
-        f"The daemon is older (API {theirs}) than this command (API {wire.API_VERSION}). "
+        f"The daemon is older (API {daemon_version}) than this command (API {wire.API_VERSION}). "
         "Run `stoker daemon restart`; jobs continue to run."
     )
 
 
 def _error(reply: transport.Reply) -> StokerError:
-    """Turn an error reply into the exception that says it."""
+    """Return the exception for an error reply."""
     try:
-        error = jsonlight.loads(reply.read())["error"]
+        error = fast_json.loads(reply.read())["error"]
         message, code, exit_code = str(error["message"]), str(error["code"]), int(error["exit"])
     except (ValueError, KeyError, TypeError, ConnectionBroken):
         return StokerError(f"The daemon answered {reply.status} without a reason.")
     if code == "gone":
-        ended = ConnectionBroken(message)
-        ended.answered = True
-        return ended
+        stopping = ConnectionBroken(message)
+        stopping.answered = True
+        return stopping
     if code == "not_found" and reply.headers.get(wire.HEADER_API.lower()) not in (
         None,
         wire.API_VERSION,
     ):
         message += " (The daemon is of another version; `stoker daemon restart` updates it.)"
-    refused = StokerError(message, exit_code, code)
-    refused.answered = True
-    return refused
+    rejected = StokerError(message, exit_code, code)
+    rejected.answered = True
+    return rejected

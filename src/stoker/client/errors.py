@@ -1,4 +1,4 @@
-"""What can go wrong, said to a person, with the exit code a command should end with."""
+"""Errors with a message for the user, a code, and the exit code of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class StokerError(Exception):
     """The request failed."""
 
     answered = False
-    """Whether a daemon has said so: then it is certain that nothing was done."""
+    """Whether a daemon replied with this error: then nothing was done, for certain."""
 
     def __init__(
         self, message: str, exit_code: int = wire.EXIT_FAILED, code: str = "failed"
@@ -20,26 +20,26 @@ class StokerError(Exception):
         self.code = code
 
     def as_dict(self) -> dict[str, object]:
-        """Return the error as it stands in `--json` output and in API replies."""
+        """Return the error as in `--json` output and in API replies."""
         return {"code": self.code, "message": self.message, "exit": self.exit_code}
 
 
 class UsageError(StokerError):
-    """The command line makes no sense."""
+    """The command line or the arguments are invalid."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, wire.EXIT_USAGE, "usage")
 
 
 class DaemonUnreachable(StokerError):
-    """No daemon listens, or it cannot be spoken to."""
+    """No daemon listens, or it cannot be reached."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, wire.EXIT_UNREACHABLE, "unavailable")
 
 
 class NoReply(DaemonUnreachable):
-    """The daemon was reached, and did not answer: what was asked of it may have been done."""
+    """The daemon was reached and did not reply: the request may have been carried out."""
 
 
 class ConnectionBroken(NoReply):
@@ -47,4 +47,4 @@ class ConnectionBroken(NoReply):
 
 
 class OutcomeUnknown(ConnectionBroken):
-    """A request was sent that changes something, and no reply says whether it was carried out."""
+    """No reply came to a request that changes something, so it may have been carried out."""

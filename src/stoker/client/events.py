@@ -1,10 +1,9 @@
-"""The daemon's stream of events, for a caller that waits for other things as well."""
+"""The daemon's event stream, for a caller that waits for other descriptors as well."""
 
 from __future__ import annotations
 
 from stoker import wire
-from stoker.client import fast_json as jsonlight
-from stoker.client import transport
+from stoker.client import fast_json, transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class EventStream:
         self.reopen()
 
     def reopen(self) -> None:
-        """Connect (again), behind the last event that was seen."""
+        """Connect (again), after the last event that was read."""
         target = f"{wire.PREFIX}/events"
         if self.last is not None:
             target += f"?after={self.last}"
@@ -34,15 +33,15 @@ class EventStream:
         self._parse(data)
 
     def fileno(self) -> int:
-        """What to wait on."""
+        """Return the descriptor to wait for."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
     def receive(self) -> bool:
-        """Take in what has arrived; False when the daemon hung up."""
+        """Read what has arrived; False if the daemon closed the connection."""
         try:
             piece = self._sock.recv(transport.RECEIVE_BYTES)
         except OSError:
@@ -54,9 +53,9 @@ class EventStream:
         """Add the events that `data` completes."""
         *blocks, self._text = (self._text + self._decoder.feed(data)).split(b"\n\n")
         for block in blocks:
-            self._read(block)
+            self._add_event(block)
 
-    def _read(self, block: bytes) -> None:
+    def _add_event(self, block: bytes) -> None:
         fields = dict(
             line.split(": ", 1)
             for line in block.decode("utf-8", "replace").split("\n")
@@ -64,9 +63,9 @@ class EventStream:
         )
         if "data" in fields:
             self.last = int(fields["id"])
-            self._events.append((fields["event"], jsonlight.loads(fields["data"])))
+            self._events.append((fields["event"], fast_json.loads(fields["data"])))
 
     def take(self) -> list[tuple[str, dict[str, Any]]]:
-        """The events received since the last time: kind and content."""
-        taken, self._events = self._events, []
-        return taken
+        """Return the events since the last call: kind and content."""
+        events, self._events = self._events, []
+        return events

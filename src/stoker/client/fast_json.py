@@ -1,4 +1,4 @@
-"""JSON by the interpreter's own C code, without the `json` package.
+"""JSON by the interpreter's C code, without the `json` package.
 
 `json` imports `re` and `enum`, 8 ms that every command would pay; its C half needs neither.
 """
@@ -16,7 +16,7 @@ _encoder: Any = _json.make_encoder
 
 
 class _Settings:
-    """What the C scanner reads from its decoder."""
+    """The attributes that the C scanner reads from its decoder."""
 
     strict = False
     object_hook = None
@@ -27,7 +27,7 @@ class _Settings:
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse one JSON value; ValueError when it is none."""
+    """Parse one JSON value; ValueError if the text is not JSON."""
     if isinstance(text, bytes):
         text = text.decode()
     text = text.strip()
@@ -41,25 +41,27 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: object) -> str:
-    """Write one JSON value on one line, keeping letters of any language as they are."""
-    make = _encoder({}, _refuse, _quoted, None, ": ", ", ", False, False, True)
-    return _escaped("".join(make(value, 0)))
+    """Return a value as one line of JSON; non-ASCII letters are not escaped."""
+    encode = _encoder({}, _reject, _quoted, None, ": ", ", ", False, False, True)
+    return _escaped("".join(encode(value, 0)))
 
 
 def pretty(value: object) -> str:
-    """Write one JSON value for a person to read."""
+    """Return a value as indented JSON."""
     import json
 
     return _escaped(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _escaped(text: str) -> str:
-    """Escape what could steer a terminal: JSON itself demands that of characters below 32 only."""
+    """Escape characters that could control a terminal: JSON requires it only below 32."""
     if text.isprintable():
         return text
-    odd = (char for char in set(text) if not char.isprintable() and char != "\n")
-    # Half a surrogate pair stands for a byte of a file name that is no UTF-8.
-    codes = {ord(char): _ascii(char)[1:-1] for char in odd if not "\ud800" <= char <= "\udfff"}
+    unprintable = (char for char in set(text) if not char.isprintable() and char != "\n")
+    # A lone surrogate stands for a byte of a file name that is not UTF-8.
+    codes = {
+        ord(char): _ascii(char)[1:-1] for char in unprintable if not "\ud800" <= char <= "\udfff"
+    }
     return text.translate(codes)
 
 
@@ -67,5 +69,5 @@ _quoted = _json.encode_basestring  # type: ignore[attr-defined, unused-ignore]
 _ascii = _json.encode_basestring_ascii
 
 
-def _refuse(value: object) -> object:
+def _reject(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")

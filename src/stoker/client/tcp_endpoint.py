@@ -1,4 +1,4 @@
-"""A daemon behind a TCP port: where it is, what to show it, and how to know it again."""
+"""TCP address of a daemon, its token, and the check of the peer before the token is sent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from stoker import places, wire
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
 from stoker.wire import is_loopback
 
-HERE_SECONDS = 1.0
-AWAY_SECONDS = 5.0
-"""How long a connection may take to come about, on this machine and to another."""
+LOCAL_CONNECT_SECONDS = 1.0
+REMOTE_CONNECT_SECONDS = 5.0
+"""Connect timeouts, to this host and to another."""
 LISTENING = "0A"
+"""State of a listening socket in /proc/net/tcp."""
 
 
 class Endpoint:
@@ -32,17 +33,17 @@ class Endpoint:
             )
 
     def __str__(self) -> str:
-        """Return the address as people write it."""
+        """Return HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def open(self, timeout: float | None) -> Socket:
-        """Connect, and make sure who is there before anything secret is said."""
+        """Connect, and authenticate the peer before anything secret is sent."""
         return self._open_plain(timeout) if self.fingerprint is None else self._open_tls(timeout)
 
     def _open_plain(self, timeout: float | None) -> Socket:
         sock = Socket(AF_INET6 if ":" in self.host else AF_INET, SOCK_STREAM)
         try:
-            sock.settimeout(HERE_SECONDS)
+            sock.settimeout(LOCAL_CONNECT_SECONDS)
             sock.connect((self.host, self.port))
             owner = listening_user(self.host, self.port)
             sock.settimeout(timeout)
@@ -66,22 +67,23 @@ class Endpoint:
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Nobody vouches for a certificate that its owner made: it is known by its hash alone.
+        # A self-signed certificate has no authority; it is identified by its hash alone.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         raw = None
         try:
-            raw = socket.create_connection((self.host, self.port), AWAY_SECONDS)
+            raw = socket.create_connection((self.host, self.port), REMOTE_CONNECT_SECONDS)
             sock = context.wrap_socket(raw)
         except OSError as error:
             if raw is not None:
                 raw.close()
             raise self._unreachable(error) from None
-        found = "sha256:" + sha256(sock.getpeercert(True) or b"").hexdigest()
-        if found != self.fingerprint:
+        fingerprint = "sha256:" + sha256(sock.getpeercert(True) or b"").hexdigest()
+        if fingerprint != self.fingerprint:
             sock.close()
             raise StokerError(
-                f"{self} has another certificate ({found}) than the trusted one. Nothing was sent.",
+                f"{self} has another certificate ({fingerprint}) than the trusted one. "
+                "Nothing was sent.",
                 wire.EXIT_PERMISSION,
                 "permission",
             )
@@ -96,24 +98,24 @@ class Endpoint:
 
 
 def listening_user(host: str, port: int) -> int | None:
-    """Return the user whose program listens on a loopback port, as the kernel knows it.
+    """Return the uid of the process that listens on a loopback port, None if unknown.
 
-    Any user may listen on a port that is free; a token must not be shown to him.
+    Any user may listen on a free port, and must not get a token.
     """
     users = set()
-    meant = {f"{end}:{port:04X}" for end in _kernel_names(host)}
+    addresses = {f"{end}:{port:04X}" for end in _kernel_names(host)}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table, encoding="ascii") as file:
                 rows = [line.split() for line in file]
         except FileNotFoundError:
             continue  # a kernel without IPv6
-        users |= {int(row[7]) for row in rows[1:] if row[3] == LISTENING and row[1] in meant}
+        users |= {int(row[7]) for row in rows[1:] if row[3] == LISTENING and row[1] in addresses}
     return users.pop() if len(users) == 1 else None
 
 
 def _kernel_names(host: str) -> tuple[str, ...]:
-    """How the kernel's tables name a loopback address, and whatever else answers for it."""
+    """Return a loopback address, and the wildcards that include it, as in /proc/net/tcp."""
     any_v4, any_v6 = "0" * 8, "0" * 32
     if ":" in host:
         return any_v6, "0" * 24 + "01000000"
@@ -122,7 +124,7 @@ def _kernel_names(host: str) -> tuple[str, ...]:
 
 
 def parse(url: str, token: str, fingerprint: str | None = None) -> Endpoint:
-    """Return the endpoint that an address means."""
+    """Return the endpoint of a tcp:// or tls:// address."""
     kind, host, port = _split(url)
     if kind == "tls" and not fingerprint:
         raise UsageError("tls:// needs the certificate's fingerprint in STOKER_FINGERPRINT.")
@@ -145,17 +147,17 @@ def _split(url: str) -> tuple[str, str, int]:
 
 
 def from_environment() -> Endpoint | None:
-    """Return the daemon that STOKER_SERVER names, None when it is not set."""
+    """Return the endpoint in STOKER_SERVER, None if it is not set."""
     url = os.environ.get("STOKER_SERVER")
     if not url:
         return None
-    _split(url)  # a wrong address is said before a missing token
+    _split(url)  # reports a wrong address before a missing token
     path = os.environ.get("STOKER_TOKEN_FILE") or os.path.join(places.state_dir(), "token")
     return parse(url, read_token(path), os.environ.get("STOKER_FINGERPRINT"))
 
 
 def read_token(path: str) -> str:
-    """Return the token in a file, or say why not."""
+    """Return the token in a file; raise if there is none."""
     try:
         with open(path, encoding="ascii") as file:
             token = file.read().strip()

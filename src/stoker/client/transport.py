@@ -24,7 +24,7 @@ NOT_HTTP = "The daemon's reply is not HTTP."
 
 
 def open_socket(path: str, timeout: float | None) -> Socket:
-    """Connect to the daemon's socket and make sure that it is ours."""
+    """Connect to the daemon's socket and check that this user or root owns it."""
     sock = Socket(AF_UNIX, SOCK_STREAM)
     try:
         sock.settimeout(timeout)
@@ -57,7 +57,7 @@ def _unreachable(path: str, error: OSError) -> StokerError:
 
 
 class Reply:
-    """The head of a reply; its body is read at once or as it comes."""
+    """The head of a reply; its body is read at once or as it arrives."""
 
     def __init__(self, sock: Socket) -> None:
         self._sock = sock
@@ -170,7 +170,7 @@ class ChunkedDecoder:
 def send(
     where: str | Endpoint, method: str, target: str, body: bytes | None, timeout: float | None
 ) -> Reply:
-    """Send one request on a connection of its own and return the head of the reply.
+    """Send one request on a new connection and return the head of the reply.
 
     `where` is the path of a Unix socket, or a TCP port.
     """
@@ -191,7 +191,7 @@ def send(
         sock.close()
         raise NoReply("The daemon does not answer. See: stoker daemon status.") from None
     except OSError:
-        pass  # it may have refused early, with a reply that says why
+        pass  # the daemon may have rejected it early, and its reply says why
     try:
         return Reply(sock)
     except BaseException:

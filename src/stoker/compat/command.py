@@ -40,9 +40,9 @@ def main(argv: list[str]) -> int:
     if first in COMMANDS:
         return run_compat_command(first, argv[1:])
     if first in {"-h", "--help"}:
-        from stoker.cli.help import of_verb
+        from stoker.cli.help import verb_help
 
-        print(of_verb(USAGE, __doc__ or "", OPTIONS))
+        print(verb_help(USAGE, __doc__ or "", OPTIONS))
         return 0
     word = next((word for word in argv if not word.startswith("-")), "")
     if word in COMMANDS and not any(action in argv for action in ACTIONS):

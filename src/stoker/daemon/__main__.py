@@ -65,7 +65,11 @@ def _run(options: dict[str, str], ready: int) -> int:
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may hold a password, and a command line is for all to see: it comes by a variable.
-    db = os.environ.pop(wire.STORE_SAID, None) if options.get("db") == "-" else options.get("db")
+    db = (
+        os.environ.pop(wire.STORE_OPTION_VARIABLE, None)
+        if options.get("db") == "-"
+        else options.get("db")
+    )
     loop = build_daemon(kept, options.get("gpus"), options.get("resources"), also, db=db)
     from stoker.daemon.http.server import HttpServer
     from stoker.daemon.state_files import watch_state
@@ -139,9 +143,9 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    from stoker.places import trouble
+    from stoker.places import describe_os_error
 
-    text = trouble(error) if isinstance(error, OSError) else str(error)
+    text = describe_os_error(error) if isinstance(error, OSError) else str(error)
     return text or type(error).__name__
 
 

@@ -48,9 +48,9 @@ OPTIONS = (
 def main(argv: list[str]) -> int:
     """Feed lines to the engine and follow them to their ends."""
     if argv and argv[0] in ("-h", "--help"):
-        from stoker.cli.help import of_verb
+        from stoker.cli.help import verb_help
 
-        print(of_verb(USAGE, __doc__ or "", OPTIONS))
+        print(verb_help(USAGE, __doc__ or "", OPTIONS))
         return 0
     args = parse(OPTIONS, argv, verb="feed")
     options = job_options(args)

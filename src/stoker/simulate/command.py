@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stoker import wire
 from stoker.core.policy.rules import ABOUT_AUTO, AUTO, PARAMETERS, POLICIES, policy
 from stoker.core.units import BadValue
-from stoker.places import trouble
+from stoker.places import describe_os_error
 from stoker.simulate.arguments import SimulateArgs, asked
 from stoker.simulate.compare import Compared, compared, light, workloads
 from stoker.simulate.progress import ProgressLine
@@ -50,7 +50,7 @@ def _run(verb: str, args: list[str]) -> int:
     except (TraceError, BadValue) as error:
         code = _refused(str(error), "usage", wire.EXIT_USAGE, "--json" in args)
     except OSError as error:
-        code = _refused(trouble(error), "failed", wire.EXIT_FAILED, "--json" in args)
+        code = _refused(describe_os_error(error), "failed", wire.EXIT_FAILED, "--json" in args)
     return code
 
 

@@ -288,7 +288,7 @@ def _store(args: Args) -> list[str]:
     value = _named_store(args)
     if value is None:
         return []
-    os.environ[wire.STORE_SAID] = value
+    os.environ[wire.STORE_OPTION_VARIABLE] = value
     return ["--db", "-"]
 
 

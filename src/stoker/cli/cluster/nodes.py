@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from stoker.client.machine_files import Known
+    from stoker.client.machine_files import NodeEntry
 
 USAGE = (
     "nodes [OPTIONS]",
@@ -103,7 +103,7 @@ def _add(words: list[str], args: Args) -> int:
     return 0
 
 
-def _named(words: list[str], key: str | None) -> list[Known]:
+def _named(words: list[str], key: str | None) -> list[NodeEntry]:
     """Return the machines that the words mean, all of them checked before one is added."""
     files = [word for word in words if word.endswith((".yaml", ".yml"))]
     if files and len(files) == len(words):
@@ -122,7 +122,7 @@ def _named(words: list[str], key: str | None) -> list[Known]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UsageError(f"Two files are named {twice[0]}; their nodes would have the same name.")
-    checked: list[Known] = []
+    checked: list[NodeEntry] = []
     for name, address, path in machines:
         if path is not None and not os.path.isfile(os.path.expanduser(path)):
             raise UsageError(f"There is no key at {output.clean(path)}.")

@@ -65,7 +65,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     import time
 
     from stoker.cli.output.times import iso
-    from stoker.client import fast_json as jsonlight
+    from stoker.client import fast_json
 
     client = connect_existing(autostart=False)
     nodes = client.nodes()["nodes"]
@@ -75,7 +75,7 @@ def _facts(days: float, priorities: list[str], without: list[str]) -> str:
     now = time.time()
     since = iso(now - days * 86400)
     live = [view for view in client.jobs(limit=MOST)["jobs"] if not view["ended_at"]]
-    return jsonlight.dumps({
+    return fast_json.dumps({
         "now": now,
         "days": days,
         "meant": meant,

@@ -111,6 +111,6 @@ def _sweep_meant(client: Client, word: str) -> str | None:
         return None
     views = client.jobs([word], limit=1)["jobs"]
     if not views:  # a sweep that has no trials so far
-        return str(client.one_sweep(word)["sweep"]["label"])
+        return str(client.get_sweep(word)["sweep"]["label"])
     of_name = is_last or views[0]["name"] == word
     return str(views[0]["sweep"]) if of_name and views[0].get("sweep") is not None else None

@@ -45,7 +45,7 @@ def _asked(client: Client, selector: str) -> dict[str, Any]:
     if "_" not in label or label == selector:
         return reply
     try:
-        whole = client.one_sweep(selector)
+        whole = client.get_sweep(selector)
     except StokerError as error:
         if error.code != "not_found":
             raise

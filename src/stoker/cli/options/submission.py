@@ -11,7 +11,13 @@ from stoker.cli.options.job import JOB, SUBMIT, job_options
 from stoker.client import submit_environment as surroundings
 from stoker.client.client import new_key
 from stoker.client.errors import UsageError
-from stoker.client.submit_environment import GONE, current_directory, shell, text_of, umask
+from stoker.client.submit_environment import (
+    NO_DIRECTORY,
+    current_directory,
+    shell,
+    umask,
+    utf8_path,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,6 +186,6 @@ def environment(environ: Mapping[str, str], *, keep_terminal: bool = False) -> d
 def absolute(path: str) -> str:
     """Return a path that means the same everywhere."""
     try:
-        return text_of(os.path.abspath(path))
+        return utf8_path(os.path.abspath(path))
     except FileNotFoundError:
-        raise UsageError(GONE) from None
+        raise UsageError(NO_DIRECTORY) from None

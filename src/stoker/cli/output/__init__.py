@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.terminal import clean, write_raw
 
 __all__ = ["clean", "counted", "emit", "is_terminal", "say", "show_progress"]
@@ -32,7 +32,7 @@ def show_progress(text: str) -> None:
 
 def emit(value: object) -> None:
     """Print one JSON value, laid out when a person looks at it."""
-    text = jsonlight.pretty(value) if sys.stdout.isatty() else jsonlight.dumps(value)
+    text = fast_json.pretty(value) if sys.stdout.isatty() else fast_json.dumps(value)
     print(text)
 
 

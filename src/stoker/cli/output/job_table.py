@@ -6,7 +6,7 @@ import time
 
 from stoker.cli.output import clean, colour, counted, times
 from stoker.cli.output.table import Cell, Column
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def text(value: object) -> str:
         return ""
     if isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value):
         return ",".join(clean(item) for item in value)
-    return jsonlight.dumps(value) if isinstance(value, (dict, list, bool)) else clean(value)
+    return fast_json.dumps(value) if isinstance(value, (dict, list, bool)) else clean(value)
 
 
 def summary(counts: dict[str, int]) -> str:

@@ -45,9 +45,9 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in SUBCOMMANDS:
         module = __import__(f"stoker.cli.run.{SUBCOMMANDS[argv[0]]}", fromlist=["main"])
         if argv[1:2] in (["--help"], ["-h"]):
-            from stoker.cli.help import of_verb
+            from stoker.cli.help import verb_help
 
-            print(of_verb(module.USAGE, module.__doc__ or "", module.OPTIONS))
+            print(verb_help(module.USAGE, module.__doc__ or "", module.OPTIONS))
             return 0
         return int(module.main(argv[1:]))
     body, args, doubts = build(argv)

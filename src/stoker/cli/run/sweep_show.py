@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
         return watch(
             seconds(args) or 2.0,
-            lambda: client.one_sweep(name),
+            lambda: client.get_sweep(name),
             lambda reply, _: told(reply, args),
         )
     return shown(client, name, args)
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 
 def shown(client: Client, name: str, args: Args) -> int:
     """Print one sweep as it stands, in the form that was asked for."""
-    reply = client.one_sweep(name)
+    reply = client.get_sweep(name)
     if args.flag("json"):
         output.emit({**reply, "importance": shares(reply)})
     elif args.flag("csv"):
@@ -272,7 +272,7 @@ def as_csv(reply: dict[str, Any]) -> str:
     import csv
     import io
 
-    from stoker.client import fast_json as jsonlight
+    from stoker.client import fast_json
 
     first = reply["definition"].get("parameters") or {}
     found = (name for trial in reply["trials"] for name in trial["params"])
@@ -285,7 +285,7 @@ def as_csv(reply: dict[str, Any]) -> str:
     for trial in ranked(reply):
         cells = [*(trial.get(fact) for fact in facts), *(trial["params"].get(n) for n in names)]
         writer.writerow(
-            jsonlight.dumps(cell) if isinstance(cell, list | dict | bool) else cell
+            fast_json.dumps(cell) if isinstance(cell, list | dict | bool) else cell
             for cell in cells
         )
     return text.getvalue()
@@ -294,7 +294,7 @@ def as_csv(reply: dict[str, Any]) -> str:
 def _report(client: Client, name: str, file: str | None, args: Args) -> int:
     from stoker.cli.output.sweep_report import write
 
-    reply = client.one_sweep(name)
+    reply = client.get_sweep(name)
     path = file or f"sweep-{reply['sweep']['label']}.html"
     write(client, reply, ranked(reply), path)
     if args.flag("json"):

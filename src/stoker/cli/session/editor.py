@@ -6,7 +6,7 @@ import os
 import tomllib
 
 from stoker.cli.output import clean
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import StokerError, UsageError
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def as_text(view: dict[str, Any], values: dict[str, str]) -> str:
         f"# Job {view['label']}: {command}",
         "# Change the values between the quotes; an empty value is not set. Save and exit.",
     ]
-    lines += [f"{key} = {jsonlight.dumps(value)}" for key, value in values.items()]
+    lines += [f"{key} = {fast_json.dumps(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
 

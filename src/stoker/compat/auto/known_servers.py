@@ -8,7 +8,7 @@ import sys
 from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Args
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.client import Client
 from stoker.client.errors import StokerError, UsageError
 from stoker.client.tcp_endpoint import Endpoint
@@ -77,7 +77,7 @@ def _name(ip: str, port: int) -> str:
 def _read() -> dict[str, dict[str, str]]:
     try:
         with open(path(), encoding="utf-8") as file:
-            found = jsonlight.loads(file.read())
+            found = fast_json.loads(file.read())
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -111,7 +111,7 @@ def _change(name: str, entry: dict[str, str] | None) -> None:
             raise StokerError(f"{name} is not a trusted server.")
         new = f"{path()}.new"
         with open(os.open(new, flags | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(jsonlight.dumps(known))
+            file.write(fast_json.dumps(known))
         os.rename(new, path())
     finally:
         os.close(lock)

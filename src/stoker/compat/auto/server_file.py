@@ -11,7 +11,7 @@ import os
 import time
 
 from stoker import places
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import StokerError
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ class ServerFile:
         """Say where the server is."""
         self.written, self.before = True, content
         os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, jsonlight.dumps(content).encode() + b"\n", 0)
+        os.pwrite(self.fd, fast_json.dumps(content).encode() + b"\n", 0)
 
     def close(self) -> None:
         """The server is gone; one that never served leaves what its predecessor left to tidy."""
@@ -86,7 +86,7 @@ def _locked(fd: int, how: int) -> bool:
 
 def _content(fd: int) -> dict[str, Any] | None:
     try:
-        found = jsonlight.loads(os.pread(fd, 65536, 0))
+        found = fast_json.loads(os.pread(fd, 65536, 0))
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

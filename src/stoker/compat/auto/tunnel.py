@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import DaemonUnreachable, StokerError
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ class Tunnel:
         """Return what the server there wrote about itself."""
         for line in self._lines():
             with contextlib.suppress(ValueError):
-                found = jsonlight.loads(line)
+                found = fast_json.loads(line)
                 if isinstance(found, dict) and port in (0, found.get("port")):
                     return found
         where = f" on port {port}" if port else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker import wire
 from stoker.cli import output
-from stoker.client import fast_json as jsonlight
+from stoker.client import fast_json
 from stoker.client.errors import UsageError
 from stoker.compat.grass import queues
 from stoker.compat.grass.arguments import GrassArguments, read
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         elif text := "\n".join(lines(views)):
             print(text)
         return 0
-    print(jsonlight.pretty(views[0] if names else views))
+    print(fast_json.pretty(views[0] if names else views))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Machines' files: where they are looked for, and what must be in them."""
+"""Node files: where they are searched for, and what they must contain."""
 
 from pathlib import Path
 
@@ -46,20 +46,20 @@ def test_mls_03_a_missing_key_is_named_with_its_file(here: Path, key: str) -> No
         ("", "is not a node file"),
     ],
 )
-def test_mls_03_what_is_no_machine_is_said_in_a_sentence(here: Path, text: str, why: str) -> None:
+def test_mls_03_a_file_that_is_not_a_node_file_is_rejected(here: Path, text: str, why: str) -> None:
     (here / "box.yaml").write_text(text)
     with pytest.raises(UsageError, match=why):
         read_values("box.yaml")
 
 
-def test_mls_04_the_order_in_which_files_are_looked_for(here: Path) -> None:
+def test_mls_04_the_order_in_which_files_are_searched(here: Path) -> None:
     places = ["m", "m.yaml", "home/.local/var/m", "home/.local/var/m.yaml"]
     for place in reversed(places):
         (here / place).write_text(place)
         assert Path(find_machine("m")).read_text() == place
 
 
-def test_mls_04_a_directory_of_that_name_is_no_machine(here: Path) -> None:
+def test_mls_04_a_directory_of_that_name_is_skipped(here: Path) -> None:
     (here / "m").mkdir()
     (here / "m.yaml").write_text(TEXT)
     assert find_machine("m") == "m.yaml"
