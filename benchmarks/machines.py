@@ -242,8 +242,9 @@ def round_trips(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list
 
 def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]:
     """Two thousand files and 200 MB, looked at and sent once, beside plain rsync."""
+    from stoker.executors.agent.session.remote_shell import RemoteShell
     from stoker.executors.agent.transfer import snapshot as trees
-    from stoker.executors.agent.transfer import tree_upload as carry
+    from stoker.executors.agent.transfer.tree_upload import send
     from stoker.executors.ssh.address import parse_address
 
     files, big = (200, 1) if settings.quick else (2000, 4)
@@ -268,7 +269,7 @@ def tree(lab: Any, settings: Settings) -> tuple[dict[str, Any], list[list[str]]]
                 root = f"{lab.a.home_there}/ours{time.monotonic_ns()}"
                 begin = time.perf_counter()
                 found = trees.survey(str(source))
-                carry.send(carry.RemoteShell(address, control, root, rsync=True), found)
+                send(RemoteShell(address, control, root, rsync=True), found)
                 return time.perf_counter() - begin
 
             def theirs() -> float:

@@ -25,7 +25,7 @@ from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.settings import Settings
 from stoker.executors.agent.executor import AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
-from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.local.executor import LocalExecutor
 from stoker.probes.gpu_reading import Reading
 from stoker.store.memory import MemoryStore

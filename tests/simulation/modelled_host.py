@@ -31,7 +31,7 @@ from stoker.daemon import bootstrap as setup
 from stoker.daemon.context import RequestContext
 from stoker.daemon.settings import Settings
 from stoker.engine import Engine
-from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import LocalExecutor

@@ -28,6 +28,7 @@ from stoker.daemon import bootstrap as setup
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.linux import gpu_locks as holds
 from stoker.executors.linux import process_tree as tree
+from stoker.executors.linux import procfs
 from stoker.executors.linux import shared_locks as lockfiles
 from stoker.executors.local import claims
 from stoker.executors.local import executor as local
@@ -425,7 +426,7 @@ class Kernel:
         """Patch the real modules so that they call this kernel."""
         with contextlib.ExitStack() as stack:
             files = (recovered, replacement, salvage, setup, sqlite, watermark)
-            processes = (adoption, claims, holds, keeper, keepers, local, lockfiles, tree)
+            processes = (adoption, claims, holds, keeper, keepers, local, lockfiles, procfs, tree)
             for module in (*processes, *files):
                 stack.enter_context(mock.patch.object(module, "os", self.os))
             for module in (adoption, holds, keeper, local, lockfiles):
@@ -437,7 +438,7 @@ class Kernel:
             for module in (keepers, local):
                 stack.enter_context(mock.patch.object(module, "spawn_keeper", self.spawn_keeper))
             for module in (recovered, setup):
-                stack.enter_context(mock.patch.object(module, "clock", self.world.moment))
+                stack.enter_context(mock.patch.object(module, "system_clock", self.world.moment))
             boot = mock.patch.object(setup.host, "boot_id", return_value=self.world.boot_id)
             stack.enter_context(boot)
             contained = mock.patch.object(local.container, "looked_after_by", return_value=False)

@@ -7,8 +7,8 @@ import pytest
 from simulation.modelled_host import host
 from simulation.schedules import HOST, play
 from stoker.executors.local import recovery as adoption
+from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.claims import Claim, claim_path
-from stoker.executors.local.executor import Attempt
 from stoker.executors.local.recovery import AttemptRecovery
 
 SEEDS = 60
@@ -46,7 +46,7 @@ def test_the_schedules_find_records_that_are_read_before_the_liveness_check() ->
     """A supervisor may record an end and leave between the two: that end would be lost."""
     read, read_claim = AttemptRecovery._read, adoption.read_claim
 
-    def read_too_early(self: AttemptRecovery, attempt: Attempt, boot: float) -> Claim | None:
+    def read_too_early(self: AttemptRecovery, attempt: LocalAttempt, boot: float) -> Claim | None:
         mine = claim_path(self.executor.places.run, *attempt.key)
         claim, end = read_claim(mine), self._recorded(attempt.key)
         adoption.time.sleep(0.01)

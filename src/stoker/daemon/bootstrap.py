@@ -41,7 +41,7 @@ from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.state_lock import on_shared_file_system
 from stoker.daemon.training import cleanup as leftovers
-from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import KEPT

@@ -16,6 +16,7 @@ from stoker.core.request import CPU, GPU, MEMORY, GpuAsk, Request
 from stoker.core.state import State
 from stoker.core.units import THOUSAND
 from stoker.daemon.context import RequestContext, system_clock
+from stoker.executors.linux import procfs
 from stoker.executors.local.claims import Claim
 from stoker.executors.local.recovery import AttemptRecovery
 
@@ -170,8 +171,9 @@ def _environment(pid: int | None) -> dict[str, str]:
 
 
 def _read(pid: int | None, name: str) -> str:
+    if pid is None:
+        return ""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return os.fsdecode(file.read()).encode("utf-8", "replace").decode()
+        return os.fsdecode(procfs.read_file(pid, name)).encode("utf-8", "replace").decode()
     except OSError:
         return ""

@@ -8,6 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
+from stoker.executors.linux import procfs
+
 _LONGEST_COMMAND = 4096
 
 
@@ -50,27 +52,22 @@ def memory_mib() -> int:
 def process_info(pid: int) -> ProcessInfo | None:
     """Return who a process is; None when it is gone or hidden from us."""
     try:
-        stat = _read(pid, "stat")
-        status = _read(pid, "status")
-        line = _read(pid, "cmdline", _LONGEST_COMMAND)
-    except OSError:
-        return None
-    try:
-        # The name stands in parentheses and may hold any character, parentheses too.
-        name, _, rest = stat.partition(b"(")[2].rpartition(b")")
-        fields = rest.split()
+        status = procfs.read_file(pid, "status")
+        line = procfs.read_file(pid, "cmdline", _LONGEST_COMMAND)
         uid = int(status.partition(b"\nUid:")[2].split(maxsplit=2)[1])
-        ppid, session, start = int(fields[1]), int(fields[3]), int(fields[19])
-    except (IndexError, ValueError):
+    except (OSError, IndexError, ValueError):
+        return None
+    stat = procfs.read_stat(pid)
+    if stat is None:
         return None
     words = line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
     return ProcessInfo(
         pid=pid,
         user=user_name(uid),
-        command=words or f"[{name.decode(errors='replace')}]",
-        session=session,
-        start_time=start,
-        ppid=ppid,
+        command=words or f"[{stat.name.decode(errors='replace')}]",
+        session=stat.session,
+        start_time=stat.start_ticks,
+        ppid=stat.parent,
     )
 
 
@@ -81,11 +78,6 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _read(pid: int, name: str, limit: int = -1) -> bytes:
-    with open(f"/proc/{pid:d}/{name}", "rb", buffering=0) as file:
-        return file.read(limit) or b""
 
 
 def _meminfo(field: str) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from executors.agent.test_tree_upload import Server, busybox, server
+from stoker.executors.agent.session.remote_shell import CarryError, RemoteShell
 from stoker.executors.agent.transfer import checkpoint_sync as saved
-from stoker.executors.agent.transfer.tree_upload import CarryError, RemoteShell
 
 __all__ = ["busybox", "server"]
 

@@ -16,8 +16,9 @@ from e2e.daemon_fixture import until
 from stoker.core.job import Carry, Job, Spec
 from stoker.core.launch import carrying
 from stoker.core.request import Request
+from stoker.executors.agent.session.remote_shell import CarryError
+from stoker.executors.agent.transfer.result_download import unpack
 from stoker.executors.agent.transfer.staging import MUNGED, AttemptWorkspace, StagedResults
-from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 WORK = "/.stoker/work/here.12.0"
 FILE, LINK, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.executors.agent.session.remote_shell import CarryError
 from stoker.executors.agent.transfer import tar_reader as tars
+from stoker.executors.agent.transfer.result_download import unpack
 from stoker.executors.agent.transfer.staging import remove_tree
 from stoker.executors.agent.transfer.tar_reader import (
     Archive,
@@ -23,7 +25,6 @@ from stoker.executors.agent.transfer.tar_reader import (
     Refused,
     TruncatedArchive,
 )
-from stoker.executors.agent.transfer.tree_upload import CarryError, unpack
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 TYPES = {

@@ -16,16 +16,11 @@ import pytest
 
 from conftest import require
 from e2e.daemon_fixture import until
+from stoker.executors.agent.session.remote_shell import CarryError, LinkLost, RemoteShell
+from stoker.executors.agent.transfer.result_download import bring, unpack
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, survey
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
-from stoker.executors.agent.transfer.tree_upload import (
-    CarryError,
-    LinkLost,
-    RemoteShell,
-    bring,
-    send,
-    unpack,
-)
+from stoker.executors.agent.transfer.tree_upload import send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.ssh.address import Address
 

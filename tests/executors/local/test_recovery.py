@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import resource
@@ -25,11 +24,13 @@ from stoker.core.events import (
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.launch import container
-from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import process_tree as tree
+from stoker.executors.linux import procfs
 from stoker.executors.local import claims
 from stoker.executors.local import recovery as adoption
-from stoker.executors.local.executor import Attempt, LocalExecutor
+from stoker.executors.local.attempt import LocalAttempt
+from stoker.executors.local.executor import LocalExecutor
 from stoker.executors.local.recovery import KEPT
 from stoker.executors.local.supervisor import BOOT, start_ticks
 from stoker.wire import RLIMIT_LOCKS
@@ -112,15 +113,16 @@ class World:
 
     def open(self, path: str, mode: str = "r", **more: Any) -> Any:
         self.observe()
+        return open(path, mode, **more)
+
+    def read_proc(self, path: str, _limit: int = -1) -> bytes:
+        self.observe()
         for pid, name in ((JOB, "job"), (KEEPER, "stoker-keeper")):
             state = self.job if pid == JOB else self.keeper
-            if path in (f"/proc/{pid}/stat", f"/proc/{pid}/comm"):
-                if not state:
-                    raise ProcessLookupError
+            if path == f"/proc/{pid}/stat" and state:
                 fields = [state, "1", str(pid), str(pid), *["0"] * 15, str(TICKS)]
-                text = f"{name}\n" if path.endswith("comm") else f"{pid} ({name}) "
-                return io.BytesIO((text + " ".join(fields)).encode())
-        return open(path, mode, **more)
+                return f"{pid} ({name}) {' '.join(fields)}".encode()
+        raise ProcessLookupError
 
     def pidfd_open(self, pid: int) -> int:
         self.observe()
@@ -166,6 +168,7 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Wor
     def world(steps: list[str], moments: tuple[int, ...]) -> World:
         made = World(tmp_path / str(next(number)), steps, moments)
         monkeypatch.setattr(claims, "open", made.open, raising=False)
+        monkeypatch.setattr(procfs, "read_path", made.read_proc)
         monkeypatch.setattr(os, "pidfd_open", made.pidfd_open)
         monkeypatch.setattr(made.executor, "snapshot", made.snapshot, raising=False)
         return made
@@ -363,7 +366,7 @@ def executor(tmp_path: Path) -> LocalExecutor:
 def orphaned(executor: LocalExecutor, claim: str) -> list[Event]:
     """What becomes of an attempt that a supervisor, killed since, was about to start."""
     token = executor.token(7, 0)
-    attempt = executor.attempts[7, 0] = Attempt((7, 0), token, keeper=KEEPER)
+    attempt = executor.attempts[7, 0] = LocalAttempt((7, 0), token, keeper=KEEPER)
     Path(executor.places.run, "7.0").write_text(claim)
     executor._orphan(attempt)
     executor.tick(adoption.time.clock_gettime(BOOT))
@@ -446,7 +449,7 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
     environment, now = {tree.TOKEN: executor.token(7, 0)}, adoption.time.clock_gettime(BOOT)
     engine, inside = (os.posix_spawn("/bin/sleep", ["sleep", "60"], environment) for _ in range(2))
     monkeypatch.setattr(tree, "in_other_namespaces", lambda pids: [inside])
-    executor.attempts[7, 0] = Attempt((7, 0), executor.token(7, 0), pid=engine, kill_at=now)
+    executor.attempts[7, 0] = LocalAttempt((7, 0), executor.token(7, 0), pid=engine, kill_at=now)
     executor.busy.add((7, 0))
     executor.tick(now)
     assert os.waitpid(inside, 0)[1] == signal.SIGKILL
@@ -458,7 +461,7 @@ def test_processes_in_a_container_are_killed_before_those_of_its_engine(
 
 def late(executor: LocalExecutor, claim: str) -> list[Event]:
     """What becomes of an attempt whose claim was there when a supervisor came to start it."""
-    attempt = executor.attempts[7, 0] = Attempt((7, 0), executor.token(7, 0), keeper=KEEPER)
+    attempt = executor.attempts[7, 0] = LocalAttempt((7, 0), executor.token(7, 0), keeper=KEEPER)
     Path(executor.places.run, "7.0").write_text(claim)
     executor._late(attempt)
     executor.tick(adoption.time.clock_gettime(BOOT))

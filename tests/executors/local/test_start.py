@@ -12,7 +12,7 @@ from stoker.core.cluster import Placement, Take
 from stoker.core.events import ForeignUseChanged, StartCalledOff, StartFailed
 from stoker.core.instructions import StartProcess
 from stoker.core.launch import Launch
-from stoker.executors.launch.command import ExecutorPaths
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import executor as local
 from stoker.executors.local.executor import SHORTAGE, LocalExecutor

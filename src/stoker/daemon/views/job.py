@@ -23,7 +23,7 @@ from stoker.core.units import format_amount
 from stoker.daemon.views.placement import devices_of, gpu_uuids, logs_of, machines, parts_view
 from stoker.daemon.views.training import Live, container_view, training_view
 from stoker.engine import Instant
-from stoker.executors.launch.command import terminal_path
+from stoker.executors.launch.paths import terminal_path
 
 LAST_LINES = 8192
 

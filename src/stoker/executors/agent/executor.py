@@ -30,20 +30,19 @@ from stoker.core.launch import Launch, carrying
 from stoker.core.lifecycle import JobState
 from stoker.core.text import printable
 from stoker.executors.agent import result_collector as fetching
-from stoker.executors.agent import result_selection as results
 from stoker.executors.agent import start_command as orders
 from stoker.executors.agent.attempt import Key, RemoteAttempt, key_of, word_of
 from stoker.executors.agent.control_files import STOP, STOP_AT, ControlFiles
 from stoker.executors.agent.prerequisites import Prerequisites
 from stoker.executors.agent.reconciliation import Reconciliation
-from stoker.executors.agent.result_collector import Host, ResultCollector
+from stoker.executors.agent.result_collector import Host, ResultCollector, result_kind
 from stoker.executors.agent.session.framing import ProtocolError, number
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
+from stoker.executors.agent.session.remote_shell import RemoteShell
 from stoker.executors.agent.session.session import Poller
 from stoker.executors.agent.transfer.log_mirror import LogMirror
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
 from stoker.executors.agent.transfer.staging import AttemptWorkspace
-from stoker.executors.agent.transfer.tree_upload import RemoteShell
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.agent.transfer.uploads import SnapshotCache, TreeUploads
 from stoker.executors.linux.thread_pool import TransferPool
@@ -274,7 +273,7 @@ class AgentExecutor:
             self._fail(attempt.key, attempt.part, f"cannot start: {error.args[0]}")
             return
         scripts = f"{self.home}/{self.connection.root}/scripts"
-        brings = "nothing" if self.shared else results.kind(launch.carry)
+        brings = "nothing" if self.shared else result_kind(launch.carry)
         attempt.ordered = attempt.heard = True
         attempt.asked_at = time.monotonic()
         attempt.launch = None

@@ -15,9 +15,9 @@ from stoker.core.job import Carry, Mount
 from stoker.core.launch import Launch
 from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
+from stoker.executors.agent.session.remote_shell import RemoteShell
 from stoker.executors.agent.transfer import checkpoint_sync as saved
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot
-from stoker.executors.agent.transfer.tree_upload import RemoteShell
 from stoker.executors.agent.transfer.uploads import TreeUploads, may_pass
 from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from msgspec import Struct
 
+from stoker.core.job import Carry
 from stoker.core.text import printable
-from stoker.executors.agent import result_selection as results
 from stoker.executors.agent.attempt import Key, RemoteAttempt, key_of
 from stoker.executors.agent.session.framing import ProtocolError
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
+from stoker.executors.agent.session.remote_shell import CarryError, LinkLost, RemoteShell
 from stoker.executors.agent.transfer import checkpoint_sync as saved
+from stoker.executors.agent.transfer import result_download
 from stoker.executors.agent.transfer.log_mirror import (
     CUT,
     LONGEST_HEADING,
@@ -22,8 +25,7 @@ from stoker.executors.agent.transfer.log_mirror import (
     Piece,
     pieces,
 )
-from stoker.executors.agent.transfer.tree_upload import CarryError
-from stoker.executors.agent.transfer.uploads import TreeUploads
+from stoker.executors.agent.transfer.uploads import NEVER, TreeUploads
 from stoker.executors.linux.thread_pool import TransferPool
 
 COPY, COPY_FOLLOWED = 2.0, 0.2
@@ -174,7 +176,7 @@ class ResultCollector:
             return
         attempt.over = how
         ending = PendingResult(attempt, how)
-        paths = () if self.host.shared else results.named(attempt.carry)
+        paths = () if self.host.shared else attempt.carry.bring or ()
         self.connection.fetch(
             lambda bulk: self._collected(ending, bulk), "collect", str(PIECE),
             attempt.word, *attempt.offsets, *paths, most=PIECE + _most_bytes(1),
@@ -195,7 +197,7 @@ class ResultCollector:
             else:
                 self.fetch(attempt, ["lost", *(words[1:] or [UNLISTED])])
 
-        brings = "nothing" if self.host.shared else results.kind(attempt.carry)
+        brings = "nothing" if self.host.shared else result_kind(attempt.carry)
         self.connection.ask(listed, "salvage", attempt.word, brings)
 
     def _collected(self, ending: PendingResult, bulk: bytes) -> None:
@@ -237,9 +239,10 @@ class ResultCollector:
         elif wrote == NOTHING or tar is None:
             self._finish(ending)
         elif tar:
-            self.worker.do(lambda: results.unpack(tar, attempt), brought)
-        elif results.named(attempt.carry):
-            self._carry(ending, results.names(attempt.carry))
+            self.worker.do(lambda: _unpack(tar, attempt), brought)
+        elif attempt.carry.bring:
+            names = b"".join(os.fsencode(path) + b"\0" for path in attempt.carry.bring)
+            self._carry(ending, names)
         else:
             self.connection.fetch(
                 lambda names: self._listed(ending, names),
@@ -270,13 +273,13 @@ class ResultCollector:
             if self._wanted(ending) and not self._again(ending, result, again):
                 self._brought(ending, result)
 
-        self.worker.do(lambda: results.bring(way, work, names, attempt), brought)
+        self.worker.do(lambda: _download(way, work, names, attempt), brought)
 
     def _again(
         self, ending: PendingResult, result: Exception | str | None, again: Callable[[], None]
     ) -> bool:
         """Whether it is worth another try."""
-        if not isinstance(result, results.LinkLost) or ending.tries >= TRIES:
+        if not isinstance(result, LinkLost) or ending.tries >= TRIES:
             return False
         # Most likely the whole connection is lost and will say so in a moment.
         ending.tries += 1
@@ -349,6 +352,32 @@ class ResultCollector:
             node = self.host.name
             said = f"checkpoints could not be fetched ({why}); the job can resume only on {node}"
         self.connection.ask(marked, "mark" if result is not None else "unmark", name)
+
+
+def result_kind(carry: Carry) -> str:
+    """Return what the agent prepares: what the attempt changed, named paths, or nothing."""
+    if carry.bring is None:
+        return "changed"
+    return "named" if carry.bring else "nothing"
+
+
+def _unpack(tar: bytes, attempt: RemoteAttempt) -> str | None:
+    """Install results that came through the agent's connection; return a remark."""
+    target, exclude = _target(attempt)
+    return result_download.unpack(tar, target, exclude, attempt.owner)
+
+
+def _download(way: RemoteShell, work: str, names: bytes, attempt: RemoteAttempt) -> str | None:
+    """Install results that are too large for the agent's connection; return a remark."""
+    target, exclude = _target(attempt)
+    source = f"{way.root}/work/{work}"
+    return result_download.bring(way, source, names, target, exclude, attempt.owner)
+
+
+def _target(attempt: RemoteAttempt) -> tuple[str, tuple[str, ...]]:
+    """Return the directory that receives results, and the patterns that are left out."""
+    carry = attempt.carry
+    return carry.into or attempt.directory, (*NEVER, *carry.exclude)
 
 
 def _more(found: list[Piece]) -> bool:

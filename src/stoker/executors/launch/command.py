@@ -6,23 +6,12 @@ import os
 import sys
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from stoker.core import contract
 from stoker.core.launch import Launch, filled_in
 from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library
-
-
-class ExecutorPaths(Struct, frozen=True):
-    """The directories an executor works with."""
-
-    run: str
-    exits: str
-    scripts: str
-    terminals: str
-    """Where the sockets of jobs with a terminal are, by `job.attempt`."""
+from stoker.executors.launch.paths import ExecutorPaths, terminal_path
 
 
 class NoContainer(Exception):
@@ -111,11 +100,6 @@ class CommandBuilder:
                 if text is None:
                     raise KeyError("the job's script is no longer stored; submit the job again")
                 write_script(path, text)
-
-
-def terminal_path(directory: str, job: int, attempt: int) -> str:
-    """The socket on which a job's own terminal is offered."""
-    return f"{directory}/tty-{job}.{attempt}"
 
 
 def write_script(path: str, text: bytes) -> None:

@@ -14,6 +14,7 @@ from stoker.core.job import Container, Mount
 from stoker.core.launch import Launch
 from stoker.core.slurm_env import SLURM_MARK
 from stoker.executors.launch.training_library import SLURM_TOOLS
+from stoker.executors.linux.procfs import read_environ
 
 ENGINES = ("podman", "docker")
 CHOICE = "STOKER_CONTAINER_ENGINE"
@@ -93,14 +94,9 @@ def name_of(token: str, rank: int = 0) -> str:
 
 def looked_after_by(pid: int, token: str) -> bool:
     """Whether a process looks after the container of this attempt, and passes signals on."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            mark = f"{MARK}={name_of(token)}".encode()
-            return any(
-                entry == mark or entry.startswith(mark + b"-") for entry in file.read().split(b"\0")
-            )
-    except OSError:
-        return False
+    mark = f"{MARK}={name_of(token)}".encode()
+    entries = read_environ(pid)
+    return any(entry == mark or entry.startswith(mark + b"-") for entry in entries)
 
 
 def absent(environment: Mapping[str, str], engine: str, asked: Iterable[str] = ()) -> str | None:

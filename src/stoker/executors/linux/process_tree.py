@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
+from stoker.executors.linux import procfs
 from stoker.wire import RLIMIT_LOCKS
 
 TOKEN = "STOKER_TOKEN"  # noqa: S105 - a mark, not a secret
@@ -161,43 +162,30 @@ def _pids() -> list[int]:
 
 
 def _limit(pid: int) -> bytes:
-    return _read(f"/proc/{pid}/limits").partition(b"Max file locks")[2].split(None, 1)[0]
+    limits = procfs.read_file(pid, "limits")
+    return limits.partition(b"Max file locks")[2].split(None, 1)[0]
 
 
 def _process(pid: int, limit: bytes) -> Process:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    parent, group, session, ticks = (int(fields[at]) for at in (1, 2, 3, 19))
-    ended = fields[0] in (b"Z", b"X")
-    token = None if ended or parent == 2 else token_of(pid)  # 2: kernel threads
-    return Process(parent, group, session, ticks, ended, limit, token)
+    stat = procfs.read_stat(pid)
+    if stat is None:
+        raise ProcessLookupError
+    ended = stat.state in procfs.ENDED
+    token = None if ended or stat.parent == 2 else token_of(pid)  # 2: kernel threads
+    return Process(stat.parent, stat.group, stat.session, stat.start_ticks, ended, limit, token)
 
 
 def _last_pid() -> int:
     """The pid that was given out last; always the same number where it cannot be had."""
     for path in ("/proc/sys/kernel/ns_last_pid", "/proc/loadavg"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(_read(path).split()[-1])
+            return int(procfs.read_path(path).split()[-1])
     return 0
 
 
 def token_of(pid: int) -> str | None:
-    """The token in the environment of a process, if it has one that we may read."""
-    mark = f"\0{TOKEN}=".encode()
-    with contextlib.suppress(OSError):
-        found = (b"\0" + _read(f"/proc/{pid}/environ")).partition(mark)[2]
-        return os.fsdecode(found.partition(b"\0")[0]) or None
-    return None
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+    """Return the attempt token in the environment of a process, if it is readable."""
+    return procfs.read_variable(pid, TOKEN) or None
 
 
 def group_alive(session: int) -> bool:
@@ -219,14 +207,6 @@ def in_other_namespaces(pids: Iterable[int]) -> list[int]:
             if os.readlink(f"/proc/{pid}/ns/pid") != own:
                 found.append(pid)
     return found
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for this signal."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        caught = _read(f"/proc/{pid}/status").partition(b"\nSigCgt:")[2].split(None, 1)[0]
-        return bool(int(caught, 16) >> (number - 1) & 1)
-    return False
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

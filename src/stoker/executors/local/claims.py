@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
+from stoker.executors.linux.procfs import ENDED, process_state, read_stat
+
 
 class Claim(Struct):
     """What an attempt's claim file says."""
@@ -35,17 +37,17 @@ class Claim(Struct):
     @property
     def alive(self) -> bool:
         """Whether the process that was started still runs."""
-        return self.pid is not None and state_of(self.pid, self.ticks) in RUNS
+        return self.pid is not None and process_state(self.pid, self.ticks) in RUNS
 
     @property
     def unreaped(self) -> bool:
         """Whether the process that was started still exists, perhaps as a zombie."""
-        return self.pid is not None and state_of(self.pid, self.ticks) != ""
+        return self.pid is not None and process_state(self.pid, self.ticks) != ""
 
     @property
     def keeper_alive(self) -> bool:
         """Whether the supervisor that has this attempt still runs."""
-        return self.keeper is not None and state_of(*self.keeper) in RUNS
+        return self.keeper is not None and process_state(*self.keeper) in RUNS
 
     @property
     def empty(self) -> bool:
@@ -55,16 +57,6 @@ class Claim(Struct):
 
 RUNS = frozenset("RSDTtIWKP")
 """States of processes that are neither zombies nor dead."""
-
-
-def state_of(pid: int, ticks: int) -> str:
-    """The state of a process (see proc(5)); empty when it does not exist (any more)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return fields[0].decode() if int(fields[19]) == ticks else ""
 
 
 def claim_path(run_dir: str, job: int, attempt: int) -> str:
@@ -219,9 +211,5 @@ def _ends(text: bytes) -> dict[str, tuple[int, float]]:
 
 
 def _a_keeper(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            name, _, fields = file.read().rpartition(b")")
-    except OSError:
-        return False
-    return name.endswith(b"(stoker-keeper") and fields.split()[0] not in (b"Z", b"X")
+    stat = read_stat(pid)
+    return stat is not None and stat.name == b"stoker-keeper" and stat.state not in ENDED

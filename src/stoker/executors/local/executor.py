@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 
 from stoker.core.events import (
     AttemptLost,
@@ -28,11 +27,14 @@ from stoker.core.instructions import EndAttempt, SignalAttempt, StartProcess
 from stoker.core.job import Job
 from stoker.core.launch import Launch
 from stoker.executors.launch import container
-from stoker.executors.launch.command import CommandBuilder, ExecutorPaths, NoContainer
+from stoker.executors.launch.command import CommandBuilder, NoContainer
+from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import cgroup
 from stoker.executors.linux import oom as symptoms
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux.gpu_locks import GpuLocks
+from stoker.executors.linux.procfs import has_signal_handler
+from stoker.executors.local.attempt import LocalAttempt
 from stoker.executors.local.claims import (
     Claim,
     ExitLog,
@@ -73,41 +75,6 @@ class Poller(Protocol):
         """Stop watching; safe to repeat."""
 
 
-class Attempt(Struct):
-    """An attempt that this executor looks after."""
-
-    key: Key
-    token: str
-    pid: int | None = None
-    ticks: int = 0
-    """The kernel's start time of that process."""
-    began: bool = False
-    """The journal says that its process was started."""
-    keeper: int | None = None
-    """The keeper that has it; None when an earlier daemon's had."""
-    out: str | None = None
-    err: str | None = None
-    pidfd: int = -1
-    group: str | None = None
-    oom_before: int = 0
-    status: int | None = None
-    ended_at: float = 0.0
-    lost: bool = False
-    """Its process has ended, and there is no record of how."""
-    record_by: float | None = None
-    """Its process is gone; its end must be on record by then."""
-    ending_since: float | None = None
-    terminate: bool | None = None
-    """That it should end is yet to be said to its processes; True: at once."""
-    kill_at: float | None = None
-    killed: bool = False
-    main_ended: bool = False
-    """Its main process has ended, and what that left behind is yet to be counted."""
-    left_behind: int = 0
-    unheard: bool = False
-    """Nobody there would have caught the signal that was to make it stop."""
-
-
 class LocalExecutor(Executor):
     """Runs attempts on this machine."""
 
@@ -132,7 +99,7 @@ class LocalExecutor(Executor):
         self.holds = holds or GpuLocks()
         self.oom = symptoms.OomCounter()
         self.facts: list[Event] = []
-        self.attempts: dict[Key, Attempt] = {}
+        self.attempts: dict[Key, LocalAttempt] = {}
         self.busy: set[Key] = set()
         """Attempts that need a look now and then: being ended, or waiting for a record."""
         self.settled: list[str] = []
@@ -150,7 +117,7 @@ class LocalExecutor(Executor):
     def start(self, wish: StartProcess, launch: Launch) -> None:
         """Hand an attempt to the keeper that has the least to do."""
         key = (wish.job, wish.attempt)
-        attempt = Attempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
+        attempt = LocalAttempt(key, launch.extra["STOKER_TOKEN"], out=launch.out, err=launch.err)
         # Registered before anything can fail: `close` keeps the proof that it never started.
         self.attempts[key] = attempt
         if launch.trains:
@@ -192,7 +159,7 @@ class LocalExecutor(Executor):
             msgspec.json.encode(wish.placement),
         )
 
-    def _not_started(self, attempt: Attempt, error: Exception) -> None:
+    def _not_started(self, attempt: LocalAttempt, error: Exception) -> None:
         """Nothing was handed over: a shortage may pass, any other error would come again."""
         self.gone(attempt)
         (job, number), now = attempt.key, time.time()
@@ -245,10 +212,10 @@ class LocalExecutor(Executor):
             attempt.terminate = wish.at_once
 
     @staticmethod
-    def _is_contained(attempt: Attempt) -> bool:
+    def _is_contained(attempt: LocalAttempt) -> bool:
         return attempt.pid is not None and container.looked_after_by(attempt.pid, attempt.token)
 
-    def _terminate(self, attempt: Attempt, seen: tree.Snapshot) -> None:
+    def _terminate(self, attempt: LocalAttempt, seen: tree.Snapshot) -> None:
         """Ask a tree to end; of a container, only its looker-after, who knows how that is done."""
         assert attempt.pid is not None
         pids, at_once = self._members(attempt, seen), attempt.terminate
@@ -270,16 +237,16 @@ class LocalExecutor(Executor):
             hearing = [
                 pid
                 for pid in pids
-                if tree.catches(pid, wish.signal) and not (contained and pid == leader)
+                if has_signal_handler(pid, wish.signal) and not (contained and pid == leader)
             ]
             attempt.unheard = not hearing
             if hearing:
                 note_signal(claim_path(self.places.run, *attempt.key))
             pids = [leader] if contained and hearing else hearing
         elif wish.signal not in DIRECT and self._is_contained(attempt):
-            pids = [leader] if tree.catches(leader, wish.signal) else []
+            pids = [leader] if has_signal_handler(leader, wish.signal) else []
         elif len(pids) > 1 and wish.signal not in TERMINAL:
-            pids = [pid for pid in pids if pid != leader or tree.catches(pid, wish.signal)]
+            pids = [pid for pid in pids if pid != leader or has_signal_handler(pid, wish.signal)]
         tree.signal_all(pids, wish.signal)
 
     def suspend(self, job: int, attempt: int) -> None:
@@ -299,7 +266,7 @@ class LocalExecutor(Executor):
         """All processes of this moment; those that supervise jobs belong to none of them."""
         return tree.Snapshot({*(link.pid for link in self.keepers), *self.exits.keepers()}, stop)
 
-    def _members(self, attempt: Attempt, seen: tree.Snapshot | None = None) -> list[int]:
+    def _members(self, attempt: LocalAttempt, seen: tree.Snapshot | None = None) -> list[int]:
         """The living processes of an attempt."""
         found = (seen or self.snapshot()).members(attempt.token, attempt.pid, attempt.ticks)
         if attempt.group is not None:
@@ -343,7 +310,7 @@ class LocalExecutor(Executor):
             elif what == "late":
                 self._late(attempt)
 
-    def _late(self, attempt: Attempt) -> None:
+    def _late(self, attempt: LocalAttempt) -> None:
         """Its claim was there before: it was given up, or an earlier daemon's keeper starts it."""
         (job, number), why = attempt.key, "this attempt was already claimed"
         claim = read_claim(claim_path(self.places.run, job, number))
@@ -354,7 +321,9 @@ class LocalExecutor(Executor):
             attempt.keeper = None
             self.adoption.expect_record(attempt)
 
-    def started(self, attempt: Attempt, pid: int, ticks: int, boot: float, wall: float) -> None:
+    def started(
+        self, attempt: LocalAttempt, pid: int, ticks: int, boot: float, wall: float
+    ) -> None:
         """Its process exists."""
         attempt.pid, attempt.ticks = pid, ticks
         job, number = attempt.key
@@ -396,7 +365,7 @@ class LocalExecutor(Executor):
                 self.keepers.append(link := SupervisorClient(*spawn_keeper(self.places.exits)))
                 self._listen_to(link)
 
-    def _orphan(self, attempt: Attempt) -> None:
+    def _orphan(self, attempt: LocalAttempt) -> None:
         job, number = attempt.key
         path = claim_path(self.places.run, job, number)
         claim = read_claim(path)
@@ -408,7 +377,7 @@ class LocalExecutor(Executor):
         else:
             self.adoption.expect_record(attempt)
 
-    def call_off(self, attempt: Attempt) -> None:
+    def call_off(self, attempt: LocalAttempt) -> None:
         """The keeper that should have started it was killed before it did."""
         job, number = attempt.key
         self.gone(attempt)
@@ -418,7 +387,7 @@ class LocalExecutor(Executor):
 
     # -- ends ---------------------------------------------------------------------------
 
-    def process_gone(self, attempt: Attempt, look_around: bool = True) -> None:
+    def process_gone(self, attempt: LocalAttempt, look_around: bool = True) -> None:
         """The main process has ended and we know how; the tree may not have."""
         alone = attempt.ending_since is None and not look_around
         if alone and attempt.pid is not None and not tree.group_alive(attempt.pid):
@@ -427,7 +396,7 @@ class LocalExecutor(Executor):
             attempt.main_ended = True
             self.busy.add(attempt.key)  # the next tick looks at the processes of all such attempts
 
-    def finish(self, attempt: Attempt) -> None:
+    def finish(self, attempt: LocalAttempt) -> None:
         """The last process is gone: report, and let go of what was held."""
         job, number = attempt.key
         status = attempt.status
@@ -451,7 +420,7 @@ class LocalExecutor(Executor):
             )
         )
 
-    def _memory_trouble(self, attempt: Attempt, code: int) -> str | None:
+    def _memory_trouble(self, attempt: LocalAttempt, code: int) -> str | None:
         if attempt.ending_since is not None and not attempt.left_behind:
             return None
         if attempt.group is not None and cgroup.killed_for_memory(attempt.group):
@@ -462,14 +431,14 @@ class LocalExecutor(Executor):
         return "cuda" if symptoms.cuda_out_of_memory(attempt.out, attempt.err) else None
 
     @staticmethod
-    def _note(attempt: Attempt) -> str | None:
+    def _note(attempt: LocalAttempt) -> str | None:
         if attempt.left_behind:
             how = "killed" if attempt.killed else "ended"
             left = "1 process" if attempt.left_behind == 1 else f"{attempt.left_behind} processes"
             return f"left {left} behind, {how} with the job"
         return "killed after the grace period" if attempt.killed else None
 
-    def gone(self, attempt: Attempt) -> None:
+    def gone(self, attempt: LocalAttempt) -> None:
         self.attempts.pop(attempt.key, None)
         self.busy.discard(attempt.key)
         self.holds.drop(attempt.key)
@@ -486,12 +455,12 @@ class LocalExecutor(Executor):
         unsent = [link.flush() for link in self.keepers]
         return RESCAN if self.busy or any(unsent) else None
 
-    def unrecorded(self) -> list[Attempt]:
+    def unrecorded(self) -> list[LocalAttempt]:
         """Attempts whose ends should be on record by now, or soon."""
         busy = [self.attempts[key] for key in self.busy]
         return [a for a in busy if a.record_by is not None and a.status is None]
 
-    def _press(self, attempts: list[Attempt], boot: float) -> None:
+    def _press(self, attempts: list[LocalAttempt], boot: float) -> None:
         """One step of ending trees: all of them at once, since it takes a look at all processes."""
         asked = [a for a in attempts if a.terminate is not None and a.pid is not None]
         due = [a for a in attempts if a.kill_at is not None and boot >= a.kill_at]
@@ -510,7 +479,7 @@ class LocalExecutor(Executor):
         self._reap(seen)
         self._kill([(a, left[a.key]) for a in due if left[a.key]], boot)
 
-    def _end_rest(self, attempt: Attempt, left: list[int], boot: float) -> None:
+    def _end_rest(self, attempt: LocalAttempt, left: list[int], boot: float) -> None:
         """Its main process has ended, others have not: these are left behind."""
         if attempt.main_ended:
             attempt.main_ended, attempt.left_behind = False, len(left)
@@ -518,7 +487,7 @@ class LocalExecutor(Executor):
             attempt.ending_since, attempt.kill_at = boot, boot + self.grace
             tree.end(left, signal.SIGTERM)
 
-    def _kill(self, trees: list[tuple[Attempt, list[int]]], boot: float) -> None:
+    def _kill(self, trees: list[tuple[LocalAttempt, list[int]]], boot: float) -> None:
         """Kill trees, also those whose processes flee.
 
         Of a container, kill what runs in it first: then its engine removes the container.
@@ -538,7 +507,7 @@ class LocalExecutor(Executor):
             # A group may have been joined a moment too late to hold the first children.
             tree.kill(self._living(attempts))
 
-    def _living(self, attempts: list[Attempt]) -> Callable[[], set[int]]:
+    def _living(self, attempts: list[LocalAttempt]) -> Callable[[], set[int]]:
         def find() -> set[int]:
             seen = self.snapshot(stop=[attempt.token for attempt in attempts])
             return {pid for attempt in attempts for pid in self._members(attempt, seen)}
@@ -552,9 +521,9 @@ class LocalExecutor(Executor):
         if jobs:
             self.adoption.take_over(jobs, same_boot)
 
-    def adopted(self, key: Key, claim: Claim) -> Attempt:
+    def adopted(self, key: Key, claim: Claim) -> LocalAttempt:
         """Begin to look after somebody else's attempt."""
-        attempt = Attempt(key, self.token(*key), pid=claim.pid, ticks=claim.ticks)
+        attempt = LocalAttempt(key, self.token(*key), pid=claim.pid, ticks=claim.ticks)
         attempt.unheard = claim.keeper is not None and not claim.signalled
         attempt.group = self.cgroups.existing(attempt.token)
         attempt.oom_before = self.oom.before()

@@ -14,18 +14,19 @@ from stoker.core.instructions import EndAttempt
 from stoker.core.job import Job
 from stoker.core.lifecycle import JobState
 from stoker.executors.linux import process_tree as tree
+from stoker.executors.linux.procfs import process_state
+from stoker.executors.local.attempt import Key, LocalAttempt
 from stoker.executors.local.claims import (
     Claim,
     claim_path,
     read_claim,
-    state_of,
     take_claim,
     take_empty_claim,
 )
 from stoker.executors.local.supervisor import BOOT
 
 if TYPE_CHECKING:
-    from stoker.executors.local.executor import Attempt, Key, LocalExecutor
+    from stoker.executors.local.executor import LocalExecutor
 
 KEPT = ".kept"
 """Shows that the run directory is the one that attempts were started with."""
@@ -100,12 +101,12 @@ class AttemptRecovery:
         elif job.slack:
             self.executor.resume(job.id, job.attempt)
 
-    def expect_record(self, attempt: Attempt) -> None:
+    def expect_record(self, attempt: LocalAttempt) -> None:
         """Its process is gone or not yet seen: somebody should write down what happened."""
         attempt.record_by = time.clock_gettime(BOOT) + PATIENCE
         self.executor.busy.add(attempt.key)
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, attempt: LocalAttempt) -> None:
         """Be told when a process that is not our child ends."""
         assert attempt.pid is not None
         try:
@@ -113,14 +114,14 @@ class AttemptRecovery:
         except ProcessLookupError:
             self.expect_record(attempt)
             return
-        if not state_of(attempt.pid, attempt.ticks):  # it ended, and its pid is another's now
+        if not process_state(attempt.pid, attempt.ticks):  # it ended, and its pid is another's now
             os.close(attempt.pidfd)
             attempt.pidfd = -1
             self.expect_record(attempt)
             return
         self.executor.poller.watch(attempt.pidfd, lambda: self._signalled(attempt))
 
-    def _signalled(self, attempt: Attempt) -> None:
+    def _signalled(self, attempt: LocalAttempt) -> None:
         """The pidfd says when; the record says what, a moment later."""
         self.executor.poller.unwatch(attempt.pidfd)
         os.close(attempt.pidfd)
@@ -128,7 +129,7 @@ class AttemptRecovery:
         self.expect_record(attempt)
         self.look([attempt], time.clock_gettime(BOOT))
 
-    def look(self, attempts: Iterable[Attempt], boot: float) -> None:
+    def look(self, attempts: Iterable[LocalAttempt], boot: float) -> None:
         """Look for the records of ends; where none can come any more, for the processes."""
         gone = [(attempt, claim) for attempt in attempts if (claim := self._read(attempt, boot))]
         if gone:
@@ -136,7 +137,7 @@ class AttemptRecovery:
             for attempt, claim in gone:
                 self._last_look(attempt, claim, seen)
 
-    def _read(self, attempt: Attempt, boot: float) -> Claim | None:
+    def _read(self, attempt: LocalAttempt, boot: float) -> Claim | None:
         """Read what became of an attempt; return its claim if that says nothing and never will."""
         path = claim_path(self.executor.places.run, *attempt.key)
         awaited = self._is_awaited(attempt, read_claim(path) or Claim(), boot)
@@ -162,7 +163,7 @@ class AttemptRecovery:
             return claim
         return None
 
-    def _is_awaited(self, attempt: Attempt, claim: Claim, boot: float) -> bool:
+    def _is_awaited(self, attempt: LocalAttempt, claim: Claim, boot: float) -> bool:
         """Whether a supervisor lives that may still write down what became of an attempt."""
         in_time = boot <= (attempt.record_by or 0.0)
         if claim.keeper is None:
@@ -178,22 +179,22 @@ class AttemptRecovery:
     def _recorded(self, key: Key) -> tuple[int, float] | None:
         return self.executor.exits.find("{}.{}".format(*key))
 
-    def _end_of(self, attempt: Attempt, claim: Claim) -> tuple[int, float] | None:
+    def _end_of(self, attempt: LocalAttempt, claim: Claim) -> tuple[int, float] | None:
         """The wait status of an attempt's process and when it ended, if that is known."""
         if claim.status is not None:
             return claim.status, claim.ended_at or time.time()
         return self._recorded(attempt.key) or _waited(attempt.pid)
 
-    def _calm(self, attempt: Attempt) -> None:
+    def _calm(self, attempt: LocalAttempt) -> None:
         attempt.record_by = None
         if attempt.ending_since is None:
             self.executor.busy.discard(attempt.key)
 
-    def _ended(self, attempt: Attempt, status: int, at: float) -> None:
+    def _ended(self, attempt: LocalAttempt, status: int, at: float) -> None:
         attempt.status, attempt.ended_at = status, at
         self.executor.process_gone(attempt)
 
-    def _end_or_lose(self, attempt: Attempt, why: str) -> None:
+    def _end_or_lose(self, attempt: LocalAttempt, why: str) -> None:
         """Nothing of it can run any more: there is a record, or there is none."""
         ended = self._recorded(attempt.key)
         if ended is None:
@@ -202,7 +203,7 @@ class AttemptRecovery:
             attempt.status, attempt.ended_at = ended
             self.executor.finish(attempt)
 
-    def _last_look(self, attempt: Attempt, claim: Claim, seen: tree.Snapshot) -> None:
+    def _last_look(self, attempt: LocalAttempt, claim: Claim, seen: tree.Snapshot) -> None:
         """Claimed, no record, nobody left to write one; perhaps not even a line in its claim."""
         executor = self.executor
         first = seen.leader(attempt.token) if attempt.pid is None else None
@@ -223,7 +224,7 @@ class AttemptRecovery:
         else:
             self.expect_record(attempt)
 
-    def _fail(self, attempt: Attempt, why: str) -> None:
+    def _fail(self, attempt: LocalAttempt, why: str) -> None:
         """Its supervisor could not start it."""
         job, number = attempt.key
         self.executor.gone(attempt)
@@ -235,7 +236,7 @@ class AttemptRecovery:
             StartCalledOff(at=time.time(), job=key[0], attempt=key[1], why=START_NEVER)
         )
 
-    def _lose(self, attempt: Attempt, why: str) -> None:
+    def _lose(self, attempt: LocalAttempt, why: str) -> None:
         job, number = attempt.key
         executor = self.executor
         executor.gone(attempt)

@@ -23,6 +23,7 @@ import sys
 import time
 from typing import Any
 
+from stoker.executors.linux.procfs import read_stat
 from stoker.executors.linux.shared_locks import lock_again
 from stoker.wire import RLIMIT_LOCKS
 
@@ -111,14 +112,8 @@ def _detach(keep: int, log: str) -> None:
 
 def start_ticks(pid: int) -> int:
     """The kernel's start time of a process, which tells it from a later one of that pid."""
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(fd, 1024).rpartition(b")")[2].split(None, 20)[19])
-        finally:
-            os.close(fd)
-    except (OSError, IndexError, ValueError):
-        return 0
+    stat = read_stat(pid)
+    return stat.start_ticks if stat is not None else 0
 
 
 def open_log(path: str, mode: int = 0o666) -> int:

@@ -19,9 +19,7 @@ from typing import IO, Self
 from msgspec import Struct
 
 from stoker.core.text import printable
-from stoker.executors.agent.transfer.safe_untar import TimeoutPipe, TransferStalled
-from stoker.executors.agent.transfer.tar_reader import TruncatedArchive
-from stoker.executors.agent.transfer.upload_progress import UploadProgress
+from stoker.executors.agent.session.timeout_pipe import TimeoutPipe, TransferStalled
 from stoker.executors.ssh.address import Address
 
 PATIENCE = 120
@@ -207,10 +205,10 @@ def rsync(
     names: Iterable[str],
     full: str,
     *words: str,
-    transfer: UploadProgress | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> None:
     """Run rsync on these names; `full` is whose disk it is when that is full."""
-    counted = () if transfer is None else COUNTING
+    counted = () if on_progress is None else COUNTING
     *options, _, _ = way.ssh()  # the host is rsync's to add
     # rsync's own rule: a quote inside quotes is written twice, a backslash means nothing.
     shell = " ".join("'" + option.replace("'", "''") + "'" for option in options)
@@ -221,13 +219,13 @@ def rsync(
             ["rsync", "--secluded-args", f"--timeout={PATIENCE}", "-e", shell,
              "--files-from=-", "--from0", *counted, *words],
             stdin=list, stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if transfer is None else subprocess.PIPE,
+            stdout=subprocess.DEVNULL if on_progress is None else subprocess.PIPE,
             start_new_session=True, env={**os.environ, "LC_ALL": "C"},
             cwd="/",  # where a daemon was started may be gone, and rsync asks where it is
         ) as process:  # fmt: skip
             errors = Errors(process)
-            if transfer is not None:
-                _count(process, transfer)
+            if on_progress is not None:
+                _count(process, on_progress)
             code = process.wait()
             complaints = errors.text()
     if code in (126, 127) or b"is your shell clean?" in complaints:
@@ -239,7 +237,7 @@ COUNTING = ("--info=progress2", "--no-human-readable", "--outbuf=N")
 """rsync then writes how many bytes it has sent, again and again, with a return in front."""
 
 
-def _count(process: subprocess.Popen[bytes], transfer: UploadProgress) -> None:
+def _count(process: subprocess.Popen[bytes], on_progress: Callable[[int], None]) -> None:
     """Read what rsync says about its progress, until it ends."""
     assert process.stdout is not None
     fd, last = process.stdout.fileno(), b""
@@ -247,7 +245,7 @@ def _count(process: subprocess.Popen[bytes], transfer: UploadProgress) -> None:
         *reports, last = (last + piece)[-4096:].replace(b"\n", b"\r").split(b"\r")
         for words in map(bytes.split, reports):
             if len(words) > 1 and words[0].isdigit() and words[1].endswith(b"%"):
-                transfer.count(int(words[0]))
+                on_progress(int(words[0]))
 
 
 def pipe(way: RemoteShell, command: list[str], full: str, work: Callable[[TimeoutPipe], None],
@@ -266,7 +264,7 @@ def pipe(way: RemoteShell, command: list[str], full: str, work: Callable[[Timeou
             work(TimeoutPipe(stream, PATIENCE))
             stream.close()
             process.wait(PATIENCE)
-        except (BrokenPipeError, TruncatedArchive):
+        except (BrokenPipeError, EOFError):
             broken = True  # the command's end says why
             with contextlib.suppress(OSError):
                 stream.close()

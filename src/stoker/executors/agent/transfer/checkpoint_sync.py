@@ -10,11 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 
-from stoker.executors.agent.session.remote_shell import NoRsync, ask, host_of, pipe, rsync
-from stoker.executors.agent.transfer import tree_upload as carry
+from stoker.executors.agent.session.remote_shell import (
+    CarryError,
+    NoRsync,
+    RemoteShell,
+    ask,
+    host_of,
+    pipe,
+    rsync,
+)
+from stoker.executors.agent.transfer import result_download
 from stoker.executors.agent.transfer.snapshot import BadPath, survey
 from stoker.executors.agent.transfer.staging import AttemptWorkspace, alone
-from stoker.executors.agent.transfer.tree_upload import CarryError, RemoteShell
+from stoker.executors.agent.transfer.tree_upload import pack
 
 PLACE = "checkpoints"
 
@@ -72,7 +80,7 @@ def _send_by_tar(way: RemoteShell, here: str) -> None:
     except BadPath as error:
         raise CarryError(str(error)) from None
     words = (way.root, name_of(here))
-    pipe(way, way.shell(TAKE, *words), way.address.host, lambda out: carry.pack(tree, out))
+    pipe(way, way.shell(TAKE, *words), way.address.host, lambda out: pack(tree, out))
     ask(way, SWAP, *words)
 
 
@@ -98,9 +106,11 @@ def _bring(way: RemoteShell, here: str, part: int | None) -> None:
                     f"{host_of(way)}:{there}/", f"{here}/",
                 )  # fmt: skip
                 return
-        names = carry.listed_there(way, there)
-        carry.bring(way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
-                    owner=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"))  # fmt: skip
+        names = result_download.listed_there(way, there)
+        result_download.bring(
+            way, there, b"".join(os.fsencode(name) + b"\0" for name in names), here,
+            owner=AttemptWorkspace(stage=f"{PLACE}-{name_of(here)}"),
+        )  # fmt: skip
         if part is None:
             _remove_others(here, {os.path.normpath(name) for name in names})
     except OSError as error:

@@ -9,80 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 from collections.abc import Callable
-from typing import IO
 
 from stoker.executors.agent.transfer.tar_reader import Archive, Kind, Member, Refused, Source
 
-PIECE = 1 << 18
 LONGEST_PATH, LONGEST_NAME, DEEPEST_PATH = 4096, 255, 256
 """Characters of a path and of a name in it, and names in a path."""
-
-
-class TransferStalled(Exception):
-    """The other side neither gave nor took a byte for too long."""
 
 
 Wanted = Callable[[str, bool], bool]
 """Whether a path, of a directory or not, is to be put anywhere."""
 Link = Callable[[str, str], str | None]
 """What a link of this name that leads to that is to lead to here; none: it is left out."""
-
-
-class TimeoutPipe:
-    """A pipe that is read or written with a limit to the waiting."""
-
-    def __init__(self, pipe: IO[bytes], seconds: float) -> None:
-        self._fd, self._seconds = pipe.fileno(), seconds
-        os.set_blocking(self._fd, False)
-        self._ahead, self._behind, self._taken = b"", bytearray(), 0
-
-    def read(self, size: int) -> bytes:
-        """What is there, up to so many bytes; none at the end."""
-        if self._ahead:
-            piece, self._ahead = self._ahead[:size], self._ahead[size:]
-            return piece
-        if not select.select([self._fd], [], [], self._seconds)[0]:
-            raise TransferStalled
-        return os.read(self._fd, size)
-
-    def skip_past(self, mark: bytes) -> bool:
-        """Read on behind this mark; False if it does not come. Login scripts may talk first."""
-        seen = b""
-        while mark not in seen and len(seen) < PIECE:
-            piece = self.read(4096)
-            if not piece:
-                return False
-            seen += piece
-        _, found, self._ahead = seen.partition(mark)
-        return bool(found)
-
-    def more(self) -> bool:
-        """Whether anything is left to read."""
-        self._ahead = self._ahead or self.read(4096)
-        return bool(self._ahead)
-
-    def write(self, data: bytes) -> int:
-        """Take it all; it goes out in large pieces, the last of them with `flush`."""
-        self._behind += data
-        self._taken += len(data)
-        if len(self._behind) >= PIECE:
-            self.flush()
-        return len(data)
-
-    def tell(self) -> int:
-        """How much was written: tarfile asks once."""
-        return self._taken
-
-    def flush(self) -> None:
-        """Send what is left."""
-        left = memoryview(self._behind)
-        self._behind = bytearray()
-        while left:
-            if not select.select([], [self._fd], [], self._seconds)[1]:
-                raise TransferStalled
-            left = left[os.write(self._fd, left) :]
 
 
 def everything(_name: str, _is_dir: bool) -> bool:

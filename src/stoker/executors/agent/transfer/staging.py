@@ -21,7 +21,8 @@ from typing import Self
 from msgspec import Struct
 
 from stoker.core.text import printable
-from stoker.executors.agent.transfer.safe_untar import PIECE, directory, parts_of, stays_inside
+from stoker.executors.agent.session.timeout_pipe import PIECE
+from stoker.executors.agent.transfer.safe_untar import directory, parts_of, stays_inside
 from stoker.executors.agent.transfer.tar_reader import Refused
 
 MUNGED = "/rsyncd-munged/"

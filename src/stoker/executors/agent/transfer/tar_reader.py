@@ -28,7 +28,7 @@ class Refused(Exception):
     """The stream holds what cannot be accepted; the message is one sentence."""
 
 
-class TruncatedArchive(Refused):
+class TruncatedArchive(Refused, EOFError):
     """The stream ends in the middle, or is no archive."""
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from stoker.core.job import Carry
 from stoker.executors.agent.session.reconnecting import ReconnectingSession
-from stoker.executors.agent.transfer import tree_upload as carry
+from stoker.executors.agent.session.remote_shell import DiskFull, LinkLost, RemoteShell
 from stoker.executors.agent.transfer.snapshot import DirectorySnapshot, Hashes, survey
-from stoker.executors.agent.transfer.tree_upload import RemoteShell
+from stoker.executors.agent.transfer.tree_upload import Restless, send
 from stoker.executors.agent.transfer.upload_progress import UploadProgress
 from stoker.executors.linux.thread_pool import TransferPool
 
@@ -131,14 +131,14 @@ class TreeUploads:
             reuse, transfer = self._last.get(tree.base), UploadProgress(tree.size)
             self._transfers[tree.id] = transfer
             self._do(
-                lambda: carry.send(way, tree, reuse, transfer=transfer),
+                lambda: send(way, tree, reuse, transfer=transfer),
                 lambda result: self._tried(tree, result),
             )
 
     def _tried(self, tree: DirectorySnapshot, result: Exception | None) -> None:
         """A directory in which others write never comes to rest: then it is taken as it is."""
         way = self.way
-        if not isinstance(result, carry.Restless) or way is None:
+        if not isinstance(result, Restless) or way is None:
             self._sent(tree, result)
             return
         loose = replace(tree, id=f"{tree.id}-{secrets.token_hex(4)}")
@@ -148,7 +148,7 @@ class TreeUploads:
         for want in self._done_with(tree.id):
             self._names[want] = loose.id
         self._do(
-            lambda: carry.send(way, loose, loose=True, transfer=transfer),
+            lambda: send(way, loose, loose=True, transfer=transfer),
             lambda result: self._sent(loose, result),
         )
 
@@ -182,4 +182,4 @@ class TreeUploads:
 
 def may_pass(error: Exception) -> bool:
     """Whether the same may succeed later: over another connection, or when there is room."""
-    return isinstance(error, carry.LinkLost | carry.DiskFull)
+    return isinstance(error, LinkLost | DiskFull)

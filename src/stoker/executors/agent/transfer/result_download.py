@@ -1,0 +1,171 @@
+"""Fetches results of attempts from a node, by rsync or tar.
+
+Everything here blocks, so it is called in a thread. Every failure is a CarryError whose message
+is one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+
+from stoker.executors.agent.session.remote_shell import (
+    MARK,
+    MAX_LISTING,
+    CarryError,
+    NoRsync,
+    RemoteShell,
+    ask,
+    host_of,
+    listing,
+    pipe,
+    rsync,
+)
+from stoker.executors.agent.session.timeout_pipe import TimeoutPipe
+from stoker.executors.agent.transfer.ignore_rules import IgnoreRules
+from stoker.executors.agent.transfer.safe_untar import Wanted, parts_of, receive
+from stoker.executors.agent.transfer.staging import AttemptWorkspace, StagedResults
+from stoker.executors.agent.transfer.tar_reader import Refused, TruncatedArchive
+
+NO_WORKSPACE = AttemptWorkspace()
+
+# Like the scripts of tree_upload, these contain neither quotes nor exclamation marks: the login
+# shell, whichever it is, passes them on.
+LIST = """cd "$1" && find . -type d -print0 && printf "%b" "\\0" &&
+find . -type f -print0 -o -type l -print0"""
+# Names are passed as words, in portions: lists of names (-T) are not for every tar. So what
+# comes is several archives, one after the other. Only GNU's tar sees more in a backslash.
+PACK = """cd "$1" || exit 1
+plain=
+if tar --no-unquote --version >/dev/null 2>&1; then plain=--no-unquote; fi
+exec xargs -0 -n 200 sh -c "$2" "$plain" """
+PORTION = """count=$#
+while [ $count -gt 0 ]; do
+    name=$1; shift; count=$((count - 1))
+    if [ -e "$name" ] || [ -L "$name" ]; then set -- "$@" "$name"; fi
+done
+[ $# -eq 0 ] || exec tar $0 -cf - "$@" """
+
+
+def bring(
+    way: RemoteShell,
+    remote: str,
+    names: bytes | None,
+    into: str,
+    exclude: Sequence[str] = (),
+    owner: AttemptWorkspace = NO_WORKSPACE,
+) -> str | None:
+    """Fetch files from a directory there into one here; each appears whole or not at all.
+
+    `names` are paths below `remote`, with a zero byte or a newline after each; a directory
+    stands for all that is in it, and what is no longer there is passed over. None: everything.
+    Returns what their owner should know about where they are.
+    """
+    try:
+        os.makedirs(into, exist_ok=True)
+        listed = listed_there(way, remote) if names is None else _split(names)
+        wanted = _kept(listed, exclude)
+        for name in wanted:
+            _refuse_links(into, parts_of(name)[:-1])
+        if not wanted:
+            return None
+        with StagedResults(into, owner) as landing:
+            _fetch(way, remote, wanted, landing)
+            landing.land()
+            return landing.remark()
+    except Refused as error:
+        raise CarryError(f"{way.address.host}: {error}") from None
+    except OSError as error:
+        raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
+
+
+def _fetch(way: RemoteShell, remote: str, wanted: list[str], landing: StagedResults) -> None:
+    if way.by_rsync:
+        with contextlib.suppress(NoRsync):
+            # What is here is what rsync starts from, but whether a file is the same is not for
+            # its size and time to say: two jobs may write as much in the same second. Links come
+            # so that they lead nowhere: rsync itself must not follow one.
+            rsync(
+                way, wanted, landing.into,
+                "--recursive", "--links", "--munge-links", "--times", "--perms",
+                "--chmod=Du+rwx,F-s", "--ignore-missing-args", "--ignore-times",
+                f"--compare-dest={os.path.abspath(landing.into)}",
+                f"{host_of(way)}:{remote.rstrip('/')}/", f"{landing.stage}/",
+            )  # fmt: skip
+            return
+    _bring_by_tar(way, remote, wanted, landing)
+
+
+def unpack(
+    data: bytes, into: str, exclude: Sequence[str] = (), owner: AttemptWorkspace = NO_WORKSPACE
+) -> str | None:
+    """Put a small tar archive that came by another way into a directory."""
+    try:
+        with StagedResults(into, owner) as landing:
+            receive(io.BytesIO(data), landing.stage, _wanted(exclude), landing.link)
+            landing.land()
+            return landing.remark()
+    except Refused as error:
+        raise CarryError(f"cannot unpack into {into}: {error}") from None
+    except OSError as error:
+        raise CarryError(f"cannot write to {into}: {error.strerror}.") from None
+
+
+def _split(names: bytes) -> list[str]:
+    end = b"\0" if b"\0" in names else b"\n"
+    return [os.fsdecode(name) for name in names.split(end) if name]
+
+
+def listed_there(way: RemoteShell, remote: str) -> list[str]:
+    """Everything in a directory there: files, links and directories with nothing in them."""
+    listed = ask(way, LIST, remote, most=MAX_LISTING)
+    raw_directories, _, raw_files = listed.partition(b"\0\0")
+    directories, files = _split(raw_directories + b"\0"), _split(raw_files)
+    full = {name.rpartition("/")[0] for name in (*directories, *files)}
+    return [*files, *(name for name in directories if name not in full and name != ".")]
+
+
+def _kept(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
+    wanted = _wanted(exclude)
+    return [name for name in names if wanted(name, name.endswith("/"))]
+
+
+def _wanted(exclude: Sequence[str]) -> Wanted:
+    """Whether neither a path itself nor a directory above it is excluded."""
+    rules = IgnoreRules.always(exclude)
+    known: dict[str, bool] = {}
+
+    def out(parts: list[str], is_dir: bool) -> bool:
+        path = "/".join(parts)
+        if not path or not is_dir:
+            return bool(path) and (out(parts[:-1], True) or rules.excluded(path, is_dir))
+        if path not in known:
+            known[path] = out(parts[:-1], True) or rules.excluded(path, True)
+        return known[path]
+
+    return lambda name, is_dir: not out(parts_of(name), is_dir)
+
+
+def _refuse_links(into: str, parts: list[str]) -> None:
+    """A link of the user's among the directories here is neither followed nor replaced."""
+    for depth in range(1, len(parts) + 1):
+        if os.path.islink(os.path.join(into, *parts[:depth])):
+            raise Refused(
+                f"'{'/'.join(parts[:depth])}' is a symbolic link in {into}; move it away."
+            )
+
+
+def _bring_by_tar(way: RemoteShell, remote: str, names: list[str], landing: StagedResults) -> None:
+    def take(source: TimeoutPipe) -> None:
+        if not source.skip_past(MARK):
+            raise TruncatedArchive("no data received")
+        if source.more():
+            receive(source, landing.stage, link=landing.link)
+
+    with tempfile.TemporaryFile() as list:
+        list.write(listing(names))
+        list.seek(0)
+        pipe(way, way.shell(PACK, remote, PORTION), landing.into, take, list)
